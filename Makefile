@@ -1,0 +1,72 @@
+# The Executable Transformer. `make` alone lists the targets.
+SHELL  := bash
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PORT   ?= 8000
+URL    ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:            ## this list
+	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.book: pyproject.toml requirements.txt tools/extra.py | $(BIN)/python
+	$(BIN)/python tools/extra.py book | $(BIN)/pip install -q -c requirements.txt -r /dev/stdin
+	@touch $@
+
+$(VENV)/.all: requirements.txt | $(BIN)/python
+	$(BIN)/pip install -q -r requirements.txt
+	@touch $@ $(VENV)/.book
+
+setup: $(VENV)/.all              ## the whole environment, at the locked versions
+
+build-book: $(VENV)/.book
+	$(BIN)/jupyter-book build . -W -n --keep-going
+	$(BIN)/python tools/built.py
+
+book: build-book       ## build the book strictly from stored outputs, serve it, print the address
+	$(BIN)/python tools/serve.py _build/html $(PORT)
+
+test: setup            ## prove everything: what CI runs
+	$(BIN)/python tools/prove.py
+
+check: setup           ## the quick part of the proof (at most 3 minutes)
+	$(BIN)/python tools/prove.py --quick
+
+lab: setup             ## edit the chapters in JupyterLab
+	PYTHONPATH=. $(BIN)/jupyter lab chapters
+
+export: setup          ## write tfmlib from the chapters
+	$(BIN)/python tools/export.py
+
+execute: setup         ## run chapters and store their outputs (NB="chapters/04_attention.ipynb" for some)
+	$(BIN)/python tools/execute.py $(NB)
+
+colab: setup           ## write the Colab copies to build/colab
+	$(BIN)/python tools/colab.py
+
+exercises: setup       ## write the exercises without solutions to build/exercises
+	$(BIN)/python tools/exercises.py
+
+bench: setup           ## measure against peers on this machine
+	PYTHONPATH=. $(BIN)/python -m bench
+
+bench-gpu:             ## re-measure every GPU record (needs torch and triton alone)
+	PYTHONPATH=. $(PYTHON) -m bench --gpu
+
+address: $(VENV)/.book # make address URL=https://github.com/NAME/REPOSITORY ## stamp the repository's address
+	$(BIN)/python tools/address.py "$(URL)"
+
+lock: $(VENV)/.all     ## resolve requirements.txt anew from pyproject.toml
+	$(BIN)/pip-compile --quiet -U -c requirements.hold --all-extras --strip-extras --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-emit-options --no-header --no-annotate -o requirements.txt pyproject.toml
+	sed -i -E 's/\+cpu$$//; /^#/d; /^$$/d' requirements.txt
+
+clean:                 ## remove what was built
+	rm -rf _build build dist *.egg-info
+
+.PHONY: help setup build-book book test check lab export execute colab exercises bench bench-gpu address lock clean
+.DEFAULT_GOAL := help

@@ -1,0 +1,1 @@
+"Checkers of the practice pages, one module a chapter."
