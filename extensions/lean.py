@@ -1,0 +1,92 @@
+"""The book's own pages on sphinx-book-theme: our templates and style sheet in place of the theme's, and nothing that a page does not use.
+
+The theme stays what it was (its directives, its table markup, its options); only what it sends to the reader is replaced, by the
+files in extensions/theme. Served assets live in `_static/tfm` (ours) and `_static/figures` (the interactive figures').
+"""
+import json
+import re
+import shutil
+from pathlib import Path
+
+from docutils import nodes
+
+THEME = Path(__file__).parent / "theme"
+OURS = ("_static/tfm/", "_static/figures/")
+WHEN_USED = {                                   # asset: what a page's text holds when the page needs it
+    "_static/tfm/katex/katex.css": 'class="katex',
+    "_static/sphinx-design.min.css": '"sd-',
+    "_static/design-tabs.js": "sd-tab-set",
+    "_static/figures/mount.js": "data-module",
+}
+SEARCH = {"documentation_options.js", "doctools.js", "language_data.js", "searchtools.js", "sphinx_highlight.js"}
+CONTROLS = {"Toggle hidden content"}            # labels of myst-nb that contradict the words on the button
+
+
+def adopt(app, config) -> None:
+    "Put our templates before the theme's and our files beside its own."
+    config.templates_path.insert(0, str(THEME / "templates"))
+    config.html_static_path.append(str(THEME / "static"))
+
+
+def assets(files: list, body: str) -> list:
+    "Those of a page's assets that are the book's own or are used on this page."
+    name = lambda f: str(getattr(f, "filename", f)).split("?")[0]
+    used = lambda n: WHEN_USED[n] in body if n in WHEN_USED else n.startswith(OURS)
+    return [f for f in files if used(name(f))]
+
+
+def description(doctree, limit: int = 160) -> str:
+    "A page's first paragraph, for search engines."
+    text = next((p.astext() for p in doctree.findall(nodes.paragraph)), "") if doctree else ""
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0] + " …"
+
+
+def navigation(context: dict) -> str:
+    "The chapters; the page that is shown also lists its sections."
+    tree = context["toctree"](collapse=True, includehidden=True, titles_only=True, maxdepth=3) or ""
+    tree = tree.replace(' role="heading"', "")
+    parts = re.search(r"<ul>.*?</a>\s*(<ul>.*</ul>)\s*</li>\s*</ul>", context.get("toc") or "", re.S)
+    here = re.compile(r'(<a class="current reference internal" href=")#("[^>]*)(>.*?</a>)', re.S)
+    return here.sub(lambda m: f'{m[1]}#{m[2]} aria-current="page"{m[3]}' + (sections(parts[1]) if parts else ""), tree, count=1)
+
+
+def sections(toc: str) -> str:
+    "A page's table of contents without its third level."
+    return re.sub(r"(<li>.*?</a>)\s*<ul>.*?</ul>\s*(?=</li>)", r"\1", toc, flags=re.S).replace("<ul>", '<ul class="tfm-sections">', 1)
+
+
+def colab(app, pagename: str) -> str:
+    "Where a notebook's copy opens in Colab; nothing while the book's address is unknown."
+    url = app.config.html_theme_options.get("repository_url", "").rstrip("/").removesuffix(".git")
+    is_notebook = str(app.env.doc2path(pagename)).endswith(".ipynb") if pagename in app.env.found_docs else False
+    return f"https://colab.research.google.com/github/{url.split('github.com/')[1]}/blob/colab/{pagename}.ipynb" if is_notebook and "github.com/" in url else ""
+
+
+def page(app, pagename, templatename, context, doctree) -> None:
+    body = context.get("body") or ""
+    for label in CONTROLS:
+        body = body.replace(f' aria-label="{label}"', "")
+    context |= {"body": body, "css_files": assets(context["css_files"], body), "script_files": assets(context["script_files"], body),
+                "book_nav": lambda: navigation(context), "description": description(doctree), "colab": colab(app, pagename)}
+    passed = Path(app.srcdir) / "last_passed.json"
+    context["last_passed"] = json.loads(passed.read_text()).get("date", "") if passed.is_file() else ""
+
+
+def sweep(app, exception) -> None:
+    "Remove what no page asks for: the theme's scripts, icon fonts and translations."
+    static = Path(app.outdir) / "_static"
+    keep = {Path(a).name for a in WHEN_USED} | SEARCH | {"tfm", "figures"}
+    for path in static.iterdir() if app.builder.format == "html" and not exception else ():
+        if path.name not in keep:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def setup(app):
+    app.connect("config-inited", adopt)
+    app.connect("html-page-context", page, priority=900)
+    app.connect("build-finished", sweep, priority=900)
+    app.add_css_file("tfm/book.css", priority=900)
+    app.add_css_file("tfm/katex/katex.css", priority=800)
+    app.add_js_file("tfm/book.js", loading_method="defer")
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

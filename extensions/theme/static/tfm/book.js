@@ -1,0 +1,57 @@
+// What a page does beyond being read: theme button, copy buttons, keyboard for what scrolls, the place in the contents, print.
+const root = document.documentElement;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const system = () => (dark.matches ? "dark" : "light");
+const stored = (change) => { try { return change(localStorage); } catch { return null; } };  // storage may be forbidden
+
+const button = document.querySelector(".tfm-theme");
+const show = (theme) => { root.dataset.theme = theme; button.setAttribute("aria-pressed", theme === "dark"); };
+show(root.dataset.theme);
+button.addEventListener("click", () => {
+  const theme = root.dataset.theme === "dark" ? "light" : "dark";
+  stored((s) => (theme === system() ? s.removeItem("tfm-theme") : s.setItem("tfm-theme", theme)));  // back to the system's: follow it again
+  show(theme);
+});
+dark.addEventListener("change", () => stored((s) => s.getItem("tfm-theme")) || show(system()));
+
+for (const box of document.querySelectorAll(".cell_input .highlight, .tfm-text > section .highlight:not(.cell .highlight)")) {
+  const copy = Object.assign(document.createElement("button"), { type: "button", className: "tfm-copy", textContent: "Copy" });
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(box.querySelector("pre").innerText.trimEnd());
+    copy.textContent = "Copied";
+    setTimeout(() => (copy.textContent = "Copy"), 1500);
+  });
+  box.append(copy);
+}
+
+const scrollers = document.querySelectorAll(".tfm-text :is(pre, .pst-scrollable-table-container, .output, .katex-display)");
+const reachable = new ResizeObserver((entries) => entries.forEach(({ target }) => {
+  if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;  // then arrow keys scroll it
+  else target.removeAttribute("tabindex");
+}));
+scrollers.forEach((element) => reachable.observe(element));
+
+const nav = document.getElementById("tfm-nav");
+const here = nav.querySelector("[aria-current]");
+if (here) nav.scrollTop = here.offsetTop - nav.clientHeight / 3;
+nav.addEventListener("click", (event) => event.target.closest("a") && nav.matches(":popover-open") && nav.hidePopover());
+const links = new Map([...nav.querySelectorAll(".tfm-sections a[href^='#']")].map((a) => [decodeURIComponent(a.hash.slice(1)), a]));
+const seen = new IntersectionObserver((entries) => entries.filter((e) => e.isIntersecting).forEach(({ target }) => {
+  links.forEach((a) => a.removeAttribute("aria-current"));
+  links.get(target.id).setAttribute("aria-current", "true");
+}), { rootMargin: "-15% 0px -75% 0px" });
+for (const id of links.keys()) { const section = document.getElementById(id); if (section) seen.observe(section); }
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.target.closest("input, textarea, select, [contenteditable]")) return;
+  const field = document.getElementById("tfm-q");
+  if (field?.checkVisibility()) { event.preventDefault(); field.focus(); }
+});
+
+let before;
+addEventListener("beforeprint", () => {
+  before = [root.dataset.theme, [...document.querySelectorAll("details:not([open])")]];
+  root.dataset.theme = "light";
+  before[1].forEach((d) => (d.open = true));
+});
+addEventListener("afterprint", () => { root.dataset.theme = before[0]; before[1].forEach((d) => (d.open = false)); });
