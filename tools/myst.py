@@ -238,8 +238,7 @@ def link(text: str, url: str) -> str:
 
 def cited(entry: Entry) -> tuple[str, str]:
     "The authors and the year of a work, as a sentence names them."
-    names = [" ".join([*p.prelast_names, *p.last_names]) for p in entry.persons.get("author", [])]
-    names = [re.sub(r"[{}]", "", n) for n in names]
+    names = [" ".join(str(n) for n in [*p.rich_prelast_names, *p.rich_last_names]) for p in entry.persons.get("author", [])]
     return f"{names[0]} et al." if len(names) > 2 else " & ".join(names), entry.fields.get("year", "")
 
 
