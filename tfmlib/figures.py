@@ -45,38 +45,41 @@ def var(name: str) -> str:
 # %% ../chapters/00_figures.ipynb #picture
 class Picture:
     "A figure as HTML, and as one line of text: what every function of this page returns."
-    def __init__(self, html: str, alt: str): self.html, self.alt = html, alt
-    def _repr_mimebundle_(self, **_): return {"text/html": self.html, "text/plain": f"Figure: {self.alt}"}
+    def __init__(self, html: str, alt: str, drawing: str): self.html, self.alt, self.drawing = html, alt, drawing
+    def _repr_mimebundle_(self, **_): return {"text/html": self.html, "text/plain": repr(self)}
     def __repr__(self): return f"Figure: {self.alt}"
 
 # %% ../chapters/00_figures.ipynb #frame
-WIDE = 460  # px: a figure wider than this scrolls inside itself on a phone
+WIDE = 460  # px: a wider figure scrolls inside itself where the page is narrow
+
+def _said(alt: str) -> str:
+    "The alt text, if it can be one."
+    if not isinstance(alt, str) or len(alt.split()) < 3: raise ValueError(f"alt: got {alt!r}, expected a sentence that says what is to be seen")
+    return alt
 
 def svg(
     body: str,      # what stands between <svg> and </svg>; `@@` stands for the figure's id
-    width: float,   # in px
-    height: float,  # in px
+    width: float,   # px
+    height: float,  # px
     alt: str,       # what is to be seen
-) -> str:           # the <svg> element, its ids made from its content
-    "Wrap drawing commands so that they scale, take the page's font and name themselves to a screen reader."
-    if not isinstance(alt, str) or len(alt.split()) < 3: raise ValueError(f"alt: got {alt!r}, expected a sentence that says what is to be seen")
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(alt)}" viewBox="0 0 {width:g} {height:g}" '
-            f'style="width:100%;max-width:{width:g}px" font-size="13" fill="{var("ink")}" stroke-linejoin="round">')
-    key = "t" + hashlib.sha256((head + body).encode()).hexdigest()[:8]
-    return head + body.replace("@@", key) + "</svg>"
+) -> str:           # an <svg> element that scales, has the page's font, and names itself to a screen reader
+    "Wrap drawing commands; ids come from the content, so that two figures on a page never share one."
+    least = f";min-width:{.8 * width:.0f}px" if width > WIDE else ""
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(_said(alt))}" viewBox="0 0 {width:g} {height:g}" '
+            f'style="display:block;width:100%;max-width:{width:g}px{least};height:auto;margin:auto" fill="{var("ink")}" font-size="13" stroke-linejoin="round">')
+    return (head + body + "</svg>").replace("@@", "t" + hashlib.sha256((head + body).encode()).hexdigest()[:8])
 
 def figure(
-    drawing: str,      # an <svg> element
-    alt: str,          # what is to be seen
-    caption: str = "", # HTML beneath the picture
-    width: float = 0,  # its natural width in px
-    attrs: str = "",   # further attributes of <figure>
+    drawing: str,       # an <svg> element
+    alt: str,           # what is to be seen
+    caption: str = "",  # HTML beneath the picture
+    width: float = 0,   # of the drawing, px
+    attrs: str = 'class="tfm-figure"',
 ) -> Picture:
-    "A drawing in a <figure>, with its caption; a wide one scrolls inside itself."
-    if width > WIDE: drawing = f'<div class="tfm-scroll" tabindex="0" role="region" aria-label="wide figure, scrolls sideways">{drawing}</div>'
-    caption = f"<figcaption>{caption}</figcaption>" if caption else ""
-    ground = f"background:{var('ground')};color:{var('ink')}"
-    return Picture(f'<figure class="tfm-figure" style="{ground}"{attrs}>{drawing}{caption}</figure>', alt)
+    "A drawing and its caption as a <figure>; a wide one scrolls inside itself."
+    inside = drawing if width <= WIDE else f'<div class="tfm-scroll" style="overflow-x:auto" tabindex="0" role="group" aria-label="wide figure, scrolls sideways">{drawing}</div>'
+    inside += f"<figcaption>{caption}</figcaption>" if caption else ""
+    return Picture(f'<figure {attrs} style="background:var(--tfm-paper,#fff);color:{var("ink")}">{inside}</figure>', _said(alt), drawing)
 
 # %% ../chapters/00_figures.ipynb #show
 def _themed(text: str) -> str:
@@ -134,6 +137,15 @@ def _array(name: str, values, dims: int) -> np.ndarray:
     return values
 
 # %% ../chapters/00_figures.ipynb #curves
+def _label(ax, x: float, ends: list[tuple]) -> None:
+    "Write each line's name at its end, moved apart where names would overlap."
+    ax.figure.draw_without_rendering()                                   # fixes the scales
+    floor = -math.inf
+    for label, colour, y in sorted(ends, key=lambda e: e[2]):
+        at = ax.transData.transform((x, y))[1] * 72 / ax.figure.dpi
+        floor = max(at, floor + 14)
+        ax.annotate(label, (x, y), (6, floor - at), textcoords="offset points", va="center", color=colour, fontsize=12.5, annotation_clip=False)
+
 def curves(
     x,                    # (points,)
     series: dict,         # label → values, (points,) or (seeds, points)
@@ -154,8 +166,7 @@ def curves(
         line, = ax.plot(x, ys.mean(0))
         if len(ys) > 1: ax.fill_between(x, ys.min(0), ys.max(0), color=line.get_color(), alpha=.18, linewidth=0)
         ends.append((label, line.get_color(), ys.mean(0)[-1]))
-    for label, colour, y in ends:
-        ax.annotate(label, (x[-1], y), (6, 0), textcoords="offset points", va="center", color=colour, fontsize=12, annotation_clip=False)
+    _label(ax, x[-1], ends)
     return show(ax.figure, alt, caption)
 
 # %% ../chapters/00_figures.ipynb #matrix
@@ -233,9 +244,17 @@ def heat(
         body = _mask(s, "p", *at) + _mask(-s, "n", *at) + box % (var("div-mid"), "none") + box % (var("div-pos"), "url(#@@p)") + box % (var("div-neg"), "url(#@@n)")
     else:
         body = _mask((v - low) / max(high - low, 1e-300), "p", *at) + box % (var("seq-lo"), "none") + box % (var("seq-hi"), "url(#@@p)")
-    body += f'<text x="{left + w / 2}" y="{top + h + 18:g}" text-anchor="middle">{escape(xlabel)}</text>'
+    body += f'<text x="{left + w / 2:g}" y="{top + h + 17:g}" text-anchor="middle">{escape(xlabel)}</text>'
     body += f'<text transform="translate(14 {top + h / 2:g}) rotate(-90)" text-anchor="middle">{escape(ylabel)}</text>'
-    return figure(svg(body, left + w + 4, top + h + 26, alt), alt, caption, left + w)
+    body += _scale(low, high, left + w / 2, top + h + 36)
+    return figure(svg(body, left + w + 4, top + h + 44, alt), alt, caption)
+
+def _scale(low: float, high: float, x: float, y: float) -> str:
+    "A bar of the colours with the two values at its ends."
+    parts = np.linspace(low, high, 9)
+    cells = "".join(f'<rect x="{x - 63 + 14 * i:g}" y="{y - 10:g}" width="14.2" height="10" style="fill:{_mix(p, low, high, low < 0)}"/>' for i, p in enumerate(parts))
+    text = '<text x="%g" y="%g" font-size="12" text-anchor="%s">%s</text>'
+    return cells + text % (x - 69, y, "end", _number(low, 2)) + text % (x + 69, y, "start", _number(high, 2))
 
 # %% ../chapters/00_figures.ipynb #links
 def links(
@@ -275,24 +294,27 @@ class Interactive(anywidget.AnyWidget):
     caption = traitlets.Unicode()            # HTML beneath the figure
 
     def __init_subclass__(cls, **kwargs):
-        cls._esm = ASSETS / f"{cls.module}.js"
-        if not cls._esm.is_file(): raise ValueError(f"module: got {cls.module!r}, expected the name of a file tfmlib/assets/NAME.js")
+        if "module" in vars(cls):            # not in the copies of a class that traitlets makes
+            cls._esm = ASSETS / f"{cls.module}.js"
+            if not cls._esm.is_file(): raise ValueError(f"module: got {cls.module!r}, expected NAME of a file tfmlib/assets/NAME.js")
         super().__init_subclass__(**kwargs)
 
     def picture(self) -> str:
-        "The still picture of the present state, an <svg> element: what stands where no script runs."
+        "The present state as a still <svg>: what stands where no script runs."
         raise NotImplementedError(f"{type(self).__name__} needs a method picture()")
 
     def state(self) -> dict:
-        "The traits that this class synchronises, as JSON values."
-        own = set(self.trait_names(sync=True)) - set(anywidget.AnyWidget.class_trait_names()) - {"_esm", "_css", "_anywidget_id"}
+        "The values that page and script share: the class's own synchronised traits."
+        own = set(self.trait_names(sync=True)) - set(Interactive.class_trait_names()) - {"_esm", "_anywidget_id"}
         return {k: _four(getattr(self, k)) for k in sorted(own)}
 
-    def _repr_mimebundle_(self, **kwargs):
-        data = super()._repr_mimebundle_(**kwargs)
-        data = data[0] if isinstance(data, tuple) else data
+    def figure(self) -> Picture:
+        "The form for a page without a kernel."
         state = json.dumps(self.state(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        attrs = f" data-module=\"{self.module}\" data-state='{escape(state, quote=False).replace(chr(39), '&#39;')}'"
-        still = figure(f'<div class="tfm-stage">{self.picture()}</div>', self.alt, self.caption, attrs=attrs)
-        html = still.html.replace('class="tfm-figure"', 'class="tfm-figure tfm-interactive"', 1)
-        return data | {"text/html": html, "text/plain": f"Figure: {self.alt}"}
+        state = escape(state, quote=False).replace("'", "&#39;")
+        attrs = f"class=\"tfm-figure tfm-interactive\" data-module=\"{self.module}\" data-state='{state}'"
+        return figure(f'<div class="tfm-stage">{self.picture()}</div>', self.alt, self.caption, attrs=attrs)
+
+    def _repr_mimebundle_(self, **kwargs):
+        live = super()._repr_mimebundle_(**kwargs)
+        return (live[0] if isinstance(live, tuple) else live) | self.figure()._repr_mimebundle_()
