@@ -37,16 +37,23 @@ class BookMap(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         parts = yaml.safe_load("\n".join(self.content))
-        return [nodes.raw("", f'<div class="tfm-map">{"".join(map(self.part, parts))}</div>', format="html")]
+        names = [name for part in parts for name in part["chapters"]]
+        written = sum(map(self.written, names))
+        note = f'<p class="tfm-planned-note">{written} of {len(names)} chapters: what is a link is written, the rest is planned.</p>'
+        rows = "".join(map(self.part, parts))
+        return [nodes.raw("", f'{note if written < len(names) else ""}<div class="tfm-map">{rows}</div>', format="html")]
+
+    def written(self, name: str) -> bool:
+        return f"chapters/{name}" in self.env.found_docs
 
     def part(self, part: dict) -> str:
-        rows = "".join(self.chapter(name, title) for one in part["chapters"] for name, title in one.items())
-        return f'<section><h3>{escape(part["part"])}</h3><p>{escape(part["about"])}</p><ol>{rows}</ol></section>'
+        rows = "".join(self.chapter(name, title) for name, title in part["chapters"].items())
+        return f'<section><h3>{escape(part["part"])}</h3><ol>{rows}</ol></section>'
 
     def chapter(self, name: str, title: str) -> str:
-        number = f'<span class="tfm-number">{name[:2]}</span> '
-        if f"chapters/{name}" in self.env.found_docs: return f'<li>{number}<a href="chapters/{name}.html">{escape(title)}</a></li>'
-        return f'<li class="tfm-planned">{number}{escape(title)} <small>planned</small></li>'
+        number = f'<span class="tfm-number">{name[:2]}</span>'
+        if self.written(name): return f'<li>{number} <a href="chapters/{name}.html">{escape(title)}</a></li>'
+        return f'<li class="tfm-planned">{number} <span>{escape(title)}</span></li>'
 
 
 def setup(app):

@@ -13,13 +13,17 @@ from docutils import nodes
 THEME = Path(__file__).parent / "theme"
 OURS = ("_static/tfm/", "_static/figures/")
 WHEN_USED = {                                   # asset: what a page's text holds when the page needs it
-    "_static/tfm/katex/katex.css": 'class="katex',
-    "_static/sphinx-design.min.css": '"sd-',
+    "_static/tfm/katex/katex.css": 'class="katex"',
+    "_static/sphinx-design.min.css": r"sd-(container-fluid|tab-set|btn|badge)",
     "_static/design-tabs.js": "sd-tab-set",
     "_static/figures/mount.js": "data-module",
 }
 SEARCH = {"documentation_options.js", "doctools.js", "language_data.js", "searchtools.js", "sphinx_highlight.js"}
-CONTROLS = {"Toggle hidden content"}            # labels of myst-nb that contradict the words on the button
+REPAIRS = {                                     # what axe-core finds in the markup of others
+    ' aria-label="Toggle hidden content"': "",  # contradicts the words on the button
+    ' role="doc-biblioentry"': ' role="listitem"',
+    ' id="exercise-content"': "", ' id="solution-content"': "",  # one id on every exercise
+}
 
 
 def adopt(app, config) -> None:
@@ -31,7 +35,7 @@ def adopt(app, config) -> None:
 def assets(files: list, body: str) -> list:
     "Those of a page's assets that are the book's own or are used on this page."
     name = lambda f: str(getattr(f, "filename", f)).split("?")[0]
-    used = lambda n: WHEN_USED[n] in body if n in WHEN_USED else n.startswith(OURS)
+    used = lambda n: re.search(WHEN_USED[n], body) if n in WHEN_USED else n.startswith(OURS)
     return [f for f in files if used(name(f))]
 
 
@@ -45,7 +49,7 @@ def description(doctree, limit: int = 160) -> str:
 def navigation(context: dict) -> str:
     "The chapters; the page that is shown also lists its sections."
     tree = context["toctree"](collapse=True, includehidden=True, titles_only=True, maxdepth=3) or ""
-    tree = tree.replace(' role="heading"', "")
+    tree = re.sub(r' (role="heading"|aria-level="\d")', "", tree)
     parts = re.search(r"<ul>.*?</a>\s*(<ul>.*</ul>)\s*</li>\s*</ul>", context.get("toc") or "", re.S)
     here = re.compile(r'(<a class="current reference internal" href=")#("[^>]*)(>.*?</a>)', re.S)
     return here.sub(lambda m: f'{m[1]}#{m[2]} aria-current="page"{m[3]}' + (sections(parts[1]) if parts else ""), tree, count=1)
@@ -65,8 +69,8 @@ def colab(app, pagename: str) -> str:
 
 def page(app, pagename, templatename, context, doctree) -> None:
     body = context.get("body") or ""
-    for label in CONTROLS:
-        body = body.replace(f' aria-label="{label}"', "")
+    for fault, repair in REPAIRS.items():
+        body = body.replace(fault, repair)
     context |= {"body": body, "css_files": assets(context["css_files"], body), "script_files": assets(context["script_files"], body),
                 "book_nav": lambda: navigation(context), "description": description(doctree), "colab": colab(app, pagename)}
     passed = Path(app.srcdir) / "last_passed.json"
