@@ -1,0 +1,66 @@
+"""Fixtures that the tests share: the built book, served as a static host would."""
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+CHROMIUM = next((p for p in ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome") if Path(p).exists()), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]
+
+
+def pytest_collection_modifyitems(items):
+    "Without Chromium the browser tests are skipped with a loud line; in CI they fail instead."
+    if CHROMIUM or os.environ.get("CI") == "true": return
+    print("\n*** no Chromium on this machine: the tests of the book in a browser are SKIPPED ***", file=sys.stderr)
+    for item in items:
+        if "browser" in item.keywords: item.add_marker(pytest.mark.skip(reason="no Chromium on this machine"))
+
+
+def stale(html: Path) -> bool:
+    "Is the built book missing, or older than what it is made from?"
+    index = html / "index.html"
+    if not index.exists(): return True
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    parts = ("chapters/", "extensions/", "tfmlib/", "_config.yml", "_toc.yml")
+    sources = [ROOT / n for n in names if n.startswith(parts) or ("/" not in n and n.endswith(".md"))]
+    newest = max(s.stat().st_mtime for s in sources if s.exists())
+    return newest > (html / "searchindex.js").stat().st_mtime
+
+
+@pytest.fixture(scope="session")
+def book() -> Path:
+    "The folder of the built book; built first if it is older than its sources."
+    html = ROOT / "_build/html"
+    if stale(html):
+        build = Path(sys.executable).with_name("jupyter-book")
+        made = subprocess.run([build, "build", ".", "-W", "-n", "--keep-going", "-q"], cwd=ROOT, capture_output=True, text=True)
+        assert made.returncode == 0, made.stdout[-3000:] + made.stderr[-3000:]
+    return html
+
+
+@pytest.fixture(scope="session")
+def served(book) -> str:
+    "The address of a server that gives the built book out, gzipped."
+    from serve import server
+    httpd = server(book)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{httpd.server_port}"
+    httpd.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    "Chromium, without a window."
+    from playwright.sync_api import sync_playwright
+    assert CHROMIUM, "no Chromium on this machine (Debian's package: chromium)"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()

@@ -1,0 +1,93 @@
+"""Prove the book, stage by stage: python tools/prove.py [--quick] [STAGE ...]
+
+Stages: lint, book, wheel, notebooks, tests. `--quick` leaves out slow and browser tests and runs only the notebooks
+that differ from the last commit. The first stage that fails does not stop the others; the exit code tells.
+"""
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+PY = sys.executable
+
+
+def run(*command, cwd: Path = ROOT, **env: str) -> bool:
+    "Run a command with extra environment variables; was it a success?"
+    return subprocess.run([str(c) for c in command], cwd=cwd, env=os.environ | env).returncode == 0
+
+
+def lint(_) -> bool:
+    "ruff over the code that people write; notebooks too, generated modules not."
+    return run(PY, "-m", "ruff", "check", ".")
+
+
+def book(_) -> bool:
+    "The strict build, from stored outputs, and that every page of the table of contents is there."
+    jupyter_book = Path(PY).with_name("jupyter-book")
+    return run(jupyter_book, "build", ".", "-W", "-n", "--keep-going", "-q") and run(PY, "tools/built.py")
+
+
+def wheel(_) -> bool:
+    "The wheel, unpacked where nothing of this checkout can be imported instead."
+    shutil.rmtree(BUILD / "wheel", ignore_errors=True)
+    shutil.rmtree(BUILD / "site", ignore_errors=True)
+    if not run(PY, "-m", "build", "--wheel", "--no-isolation", "-o", BUILD / "wheel", "."): return False
+    [made] = (BUILD / "wheel").glob("*.whl")
+    return run(PY, "-m", "pip", "install", "-q", "--no-deps", "--target", BUILD / "site", made)
+
+
+def changed() -> set[Path]:
+    "The notebooks that differ from the last commit, as paths below chapters/."
+    out = subprocess.run(["git", "status", "--porcelain", "-uall", "chapters"], cwd=ROOT, capture_output=True, text=True).stdout
+    return {Path(line[3:]).relative_to("chapters") for line in out.splitlines() if line.endswith(".ipynb")}
+
+
+def notebooks(quick: bool) -> bool:
+    "nbval over the Colab copies, in an empty directory, against the wheel."
+    if not run(PY, "tools/colab.py"): return False
+    copies, empty = BUILD / "colab", BUILD / "empty"
+    chosen = [copies / name for name in sorted(changed())] if quick else sorted(copies.rglob("[0-9]*.ipynb"))
+    if not chosen:
+        print("no notebook differs from the last commit")
+        return quick
+    shutil.rmtree(empty, ignore_errors=True)
+    empty.mkdir(parents=True)
+    how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
+    flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "600"]
+    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "--durations=5",
+               *how, *flags, *chosen, cwd=empty, PYTHONPATH=str(BUILD / "site"), TFM_WHEEL=str(BUILD / "site"))
+
+
+def tests(quick: bool) -> bool:
+    "Everything in tests/."
+    return run(PY, "-m", "pytest", "--durations=12", *(["-m", "not slow and not browser"] if quick else []))
+
+
+STAGES = {"lint": lint, "book": book, "wheel": wheel, "notebooks": notebooks, "tests": tests}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
+    given = parser.parse_args()
+    unknown = set(given.stages) - set(STAGES)
+    if unknown: parser.error(f"no such stage: {', '.join(sorted(unknown))}")
+    results = {}
+    for name in given.stages or STAGES:
+        print(f"\n── {name} " + "─" * (70 - len(name)), flush=True)
+        start = time.perf_counter()
+        results[name] = (STAGES[name](given.quick), time.perf_counter() - start)
+    print("\n" + "\n".join(f"{'ok    ' if good else 'FAILED'} {name:10} {taken:6.1f} s" for name, (good, taken) in results.items()))
+    failed = sum(not good for good, _ in results.values())
+    print(f"\nstages: {len(results) - failed} passed, {failed} failed")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
