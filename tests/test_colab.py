@@ -282,7 +282,7 @@ def test_setup_installs_from_the_address(repository, tmp_path):
     site = next((venv / "lib").glob("python*/site-packages"))
     packages = next(p for p in sys.path if p.endswith("site-packages"))
     (site / "borrowed.pth").write_text(packages + "\n")
-    offline = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "1", "PIP_NO_INDEX": "1", "PYTHONPATH": ""}
+    offline = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PYTHONPATH": ""}
     code = colab.setup_source(repository, "9.9") + textwrap.dedent("""
         import tfmlib, torch
         print(tfmlib.__file__)""")
