@@ -30,13 +30,13 @@ function render({ model, el }) {
       <span class="tfm-buttons" role="group" aria-label="mask of all queries">${Object.keys(presets).map(name => `<button type="button">${name}</button>`).join("")}</span>
       <button type="button" class="tfm-reset">reset</button>
     </div>
-    <table class="tfm-table"><thead><tr><th scope="col">key</th><th scope="col">product q·k</th><th scope="col">exponential</th><th scope="col">share</th></tr></thead>
+    <table class="tfm-table"><thead><tr><th scope="col">key</th><th scope="col">product q·k</th><th scope="col">score</th><th scope="col">exp</th><th scope="col">share</th></tr></thead>
       <tbody>${tokens.map(t => `<tr><th scope="row"><button type="button" class="tfm-toggle">${safe(t)}</button></th>
-        <td><span class="tfm-slide"><input class="tfm-signed" type="range" min="${-REACH}" max="${REACH}" step="0.1"><span class="tfm-number"></span></span></td>
-        <td><span class="tfm-number"></span><span class="tfm-bar"></span></td><td><span class="tfm-number"></span><span class="tfm-bar"></span></td></tr>`).join("")}</tbody></table>
+        <td><span class="tfm-slide"><input class="tfm-signed" type="range" min="${-REACH}" max="${REACH}" step="0.1"><span class="tfm-digits"></span></span></td>
+        <td><span class="tfm-digits"></span></td><td><span class="tfm-digits"></span><span class="tfm-bar"></span></td><td><span class="tfm-digits"></span><span class="tfm-bar"></span></td></tr>`).join("")}</tbody></table>
     <div class="tfm-controls"><label class="tfm-control tfm-wide">products are divided by <output aria-live="off"></output>
       <input type="range" min="-2" max="2" step="0.25"><span class="tfm-ticks" aria-hidden="true"><span>¼ ${root}</span><span>${root}</span><span>4 ${root}</span></span></label></div>
-    <svg viewBox="0 0 360 96" aria-hidden="true" font-size="11.5"></svg>
+    <svg class="tfm-numberline" role="img" viewBox="0 0 360 96" font-size="11.5"></svg>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), all = q => [...el.querySelectorAll(q)];
   const select = $("select"), scale = $(".tfm-wide input"), rows = all("tbody tr"), buttons = all(".tfm-buttons button");
@@ -49,6 +49,7 @@ function render({ model, el }) {
     const dots = order.map((j, k) => `<circle cx="${x(values[j])}" cy="48" r="${3 + 8 * Math.sqrt(shares[j])}" class="${seen[j] ? "tfm-seen" : "tfm-unseen"}"/>
       <text x="${x(values[j])}" y="${k % 2 ? 12 : 26}" class="${seen[j] ? "" : "tfm-out"}">${safe(tokens[j])} ${digits(values[j], 0)}</text>`);
     const hull = some ? `<rect class="tfm-hull" x="${x(Math.min(...visible)) - 5}" y="43" width="${x(Math.max(...visible)) - x(Math.min(...visible)) + 10}" height="10" rx="5"/>` : "";
+    $("svg").setAttribute("aria-label", `values on a line: ${order.map(j => `${tokens[j]} ${digits(values[j], 0)}`).join(", ")}`);
     $("svg").innerHTML = `<path d="M14 48H346M${x(0)} 42V54" class="tfm-axis"/>${hull}${dots.join("")}
       <g class="tfm-mix" style="transform:translateX(${x(mix)}px)"><path d="M0 60l7 12h-14z"/><text y="88">${some ? "mix" : "output"} ${digits(mix, 1)}</text></g>`;
   }
@@ -58,7 +59,7 @@ function render({ model, el }) {
     const octaves = model.get("octaves"), times = 2 ** octaves, divisor = Math.sqrt(model.get("width")) * times;
     const { exps, shares } = attend(products, seen, divisor), most = Math.max(...exps) || 1;
     rows.forEach((row, j) => {
-      const [toggle, slider] = [row.querySelector("button"), row.querySelector("input")], numbers = row.querySelectorAll(".tfm-number"), bars = row.querySelectorAll(".tfm-bar");
+      const [toggle, slider] = [row.querySelector("button"), row.querySelector("input")], numbers = row.querySelectorAll(".tfm-digits"), bars = row.querySelectorAll(".tfm-bar");
       row.classList.toggle("tfm-masked", !seen[j]);
       toggle.setAttribute("aria-pressed", seen[j]);
       toggle.setAttribute("aria-label", `${tokens[j]}: may be looked at`);
@@ -67,7 +68,7 @@ function render({ model, el }) {
       slider.style.setProperty("--fill", `var(--tfm-div-${products[j] < 0 ? "neg" : "pos"})`);
       slider.setAttribute("aria-label", `product of query ${tokens[i]} and key ${tokens[j]}`);
       slider.setAttribute("aria-valuetext", `${digits(products[j], 1)}, ${seen[j] ? `share ${shares[j].toFixed(3)}` : "masked"}`);
-      [digits(products[j], 1), short(exps[j]), shares[j].toFixed(3)].forEach((text, k) => { numbers[k].textContent = text; });
+      [digits(products[j], 1), seen[j] ? digits(products[j] / divisor, 2) : "−∞", short(exps[j]), shares[j].toFixed(3)].forEach((text, k) => { numbers[k].textContent = text; });
       [exps[j] / most, shares[j]].forEach((part, k) => bars[k].style.setProperty("--part", part));
     });
     select.value = i;

@@ -1,8 +1,8 @@
 // Two scores and their shares: the smallest interactive figure of the book, a pattern for others.
 function render({ model, el }) {
   el.innerHTML = `
-    <label class="tfm-control">how far the first score is ahead
-      <input type="range" min="-6" max="6" step="0.1"> <output></output></label>
+    <label>the first score is ahead by <output></output>
+      <input type="range" min="-6" max="6" step="0.1"></label>
     <div class="tfm-split" aria-hidden="true"><span></span><span></span></div>`;
   const slider = el.querySelector("input"), out = el.querySelector("output"), [first, second] = el.querySelectorAll("span");
 
