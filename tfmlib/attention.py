@@ -73,7 +73,7 @@ def masked_softmax(
     "Softmax over the keys that the mask lets through."
     if mask is not None and mask.dtype == torch.bool: scores = scores.masked_fill(~mask, -math.inf)
     elif mask is not None: scores = scores + mask.to(scores.dtype)
-    empty = (scores == -math.inf).all(-1, keepdim=True)                   # (..., T, 1)
+    empty = (scores == -math.inf).all(-1, keepdim=True)     # (..., T, 1)
     return scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)
 
 
@@ -85,9 +85,9 @@ def attend(
 ) -> tuple[Tensor, Tensor]:      # output (..., T, W), weights (..., T, S)
     "Average `v` with weights from the softmax of scaled query-key products."
     check_shapes(q, k, v, mask)
-    wide = torch.promote_types(q.dtype, torch.float32)               # half precision adds up in 32 bits
-    scores = q.to(wide) @ k.to(wide).mT / math.sqrt(q.shape[-1])     # (..., T, S)
-    weights = masked_softmax(scores, mask)                           # (..., T, S)
+    wide = torch.promote_types(q.dtype, torch.float32)      # half precision adds up in 32 bits
+    scores = q.to(wide) @ k.to(wide).mT / math.sqrt(q.shape[-1])  # (..., T, S)
+    weights = masked_softmax(scores, mask)                  # (..., T, S)
     return (weights @ v.to(wide)).to(q.dtype), weights.to(q.dtype)
 
 # %% ../chapters/04_attention.ipynb #gradient-export
@@ -97,9 +97,9 @@ def attend_gradients(
     dout: Tensor,                     # gradient at the output (..., T, W)
 ) -> tuple[Tensor, Tensor, Tensor]:   # gradients at q, k and v
     "The gradients of `attend`'s output, by hand."
-    _, w = attend(q, k, v, mask)                                                 # (..., T, S)
-    dw = dout @ v.mT                                                             # (..., T, S)
-    ds = w * (dw - (w * dw).sum(-1, keepdim=True)) / math.sqrt(q.shape[-1])      # (..., T, S)
+    _, w = attend(q, k, v, mask)                            # (..., T, S)
+    dw = dout @ v.mT                                        # (..., T, S)
+    ds = w * (dw - (w * dw).sum(-1, keepdim=True)) / math.sqrt(q.shape[-1])  # (..., T, S)
     return ds @ k, ds.mT @ q, w.mT @ dout
 
 # %% ../chapters/04_attention.ipynb #interactive-class

@@ -96,7 +96,7 @@ class Claim:
     def lines(self) -> list[tuple[str, str]]:
         "What stands in the box below the statement: (what it is, text)."
         def labels(kind, given): return [(kind, label) for label in given if not re.search(r"\[\d+\]$", label)]
-        rows = labels("true", self.true_when) + labels("not true", self.false_when)
+        rows = labels("for", self.true_when) + labels("against", self.false_when)
         return rows + [(kind, text) for kind, text in (("rather", self.instead), ("measured", self.measured)) if text]
 
     def _repr_mimebundle_(self, **_):
@@ -221,7 +221,7 @@ class Checker:
                 try:
                     test(attempt, *given)
                     expect_untouched(given, case)
-                except Exception as error:                        # whatever a learner's code may raise
+                except (Exception, SystemExit) as error:          # whatever a learner's code may raise
                     seen = str(error) if isinstance(error, Mismatch) else f"it raised {type(error).__name__}: {error}".split("\n")[0]
                     return Result(self.exercise, name, False, tried, statement, f"with {', '.join(map(short, case))}: {seen}")
         return Result(self.exercise, name, True, tried)
