@@ -29,6 +29,7 @@ def main(names: list[str]) -> None:
     paths = [Path(n).resolve() for n in names] or sorted((ROOT / "chapters").rglob("[0-9]*.ipynb"))
     for path in paths:
         print(f"{path.relative_to(ROOT)}: {execute(path):.1f} s", flush=True)
+        subprocess.run([Path(sys.executable).with_name("nbdev-clean"), "--fname", path], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":
