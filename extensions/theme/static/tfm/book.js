@@ -25,11 +25,13 @@ for (const box of document.querySelectorAll(".cell_input .highlight, .tfm-text >
 }
 
 const scrollers = document.querySelectorAll(".tfm-text :is(pre, .pst-scrollable-table-container, .output, .katex-display)");
-const reachable = new ResizeObserver((entries) => entries.forEach(({ target }) => {
-  if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;  // then arrow keys scroll it
-  else target.removeAttribute("tabindex");
-}));
-scrollers.forEach((element) => reachable.observe(element));
+const reach = (element) => {                     // what scrolls sideways is in the tab order: arrow keys move it
+  if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+  else element.removeAttribute("tabindex");
+};
+const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));
+scrollers.forEach((element) => resized.observe(element));
+document.fonts.ready.then(() => scrollers.forEach(reach));
 
 const nav = document.getElementById("tfm-nav");
 const here = nav.querySelector("[aria-current]");
