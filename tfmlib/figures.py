@@ -22,6 +22,7 @@ import numpy as np
 import traitlets
 from cycler import cycler
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from PIL import Image
 
 # %% ../chapters/00_figures.ipynb #palette
@@ -192,8 +193,8 @@ DASHES = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 1))]  # a line'
 def axes(
     xlabel: str = "",     # lowercase, with its unit
     ylabel: str = "",
-    width: float = 440,   # px
-    height: float = 270,  # px
+    width: float = 400,   # px
+    height: float = 260,  # px
     **settings,           # xscale="log", ylim=(0, 1) …: what `Axes.set` takes
 ) -> matplotlib.axes.Axes:
     "Empty axes in the book's style: draw on them, then `show(ax.figure, …)`."
@@ -202,9 +203,15 @@ def axes(
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(COLOURS["quiet"])
     ax.tick_params(which="both", color=COLOURS["quiet"], labelcolor=COLOURS["quiet"], labelsize=12)
-    ax.set(**settings)
+    ax.set(**{name: value for name, value in settings.items() if name in ("xscale", "yscale")})
+    for axis in (ax.xaxis, ax.yaxis):
+        if axis.get_scale() != "log": continue
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(xlabel, fontsize=12.5)
     ax.set_ylabel(ylabel, fontsize=12.5)
+    ax.set(**settings)
     return ax
 
 # %% ../chapters/00_figures.ipynb #lean
@@ -215,7 +222,8 @@ def _lean(text: str) -> str:
     used = set(re.findall(r'#([\w.-]+)["\)]', text))
     text = re.sub(r' id="([^"]*)"', lambda m: f' id="@@{m[1]}"' if m[1] in used else "", text)
     text = re.sub(r'(?:xlink:)?href="#|url\(#', lambda m: m[0].removeprefix("xlink:") + "@@", text)
-    text = re.sub(r"(<use [^>]*?) style=\"[^\"]*\"", r"\1", text)
+    own = dict(re.findall(r'<path id="@@([^"]*)" d="[^"]*" style="([^"]*)"', text))
+    text = re.sub(r'(<use href="#@@([^"]*)"[^>]*?) style="([^"]*)"', lambda m: m[1] if own.get(m[2]) == m[3] else m[0], text)
     text = re.sub(r' d="[^"]*"', lambda m: ' d="' + re.sub(r"\s*([A-Za-z])\s*", r"\1", m[0][4:]), text)
     text = re.sub(r"\s*\n\s*", " ", re.sub(r"(\d\.\d)\d+", r"\1", text))
     while text != (text := re.sub(r"<g>((?:(?!<g[ >]).)*?)</g>", r"\1", text)): pass
@@ -280,6 +288,7 @@ def curves(
         line, = ax.plot(x, ys.mean(0))
         if len(ys) > 1: ax.fill_between(x, ys.min(0), ys.max(0), color=line.get_color(), alpha=.18, linewidth=0)
         ends.append((label, line.get_color(), ys.mean(0)[-1]))
+    if xscale == "log" and len(x) <= 8 and "xticks" not in settings: ax.set_xticks(x)
     _label(ax, x[-1], ends)
     return show(ax.figure, alt, caption)
 
@@ -333,8 +342,8 @@ class Interactive(anywidget.AnyWidget):
 
     def state(self) -> dict:
         "The values that page and script share: the class's own synchronised traits."
-        own = set(self.trait_names(sync=True)) - set(Interactive.class_trait_names()) - {"_esm", "_anywidget_id"}
-        return {k: _four(getattr(self, k)) for k in sorted(own)}
+        own = set(self.trait_names(sync=True)) - set(Interactive.class_trait_names())
+        return {k: _four(getattr(self, k)) for k in sorted(own) if not k.startswith("_")}
 
     def figure(self) -> Picture:
         "The form for a page without a kernel."

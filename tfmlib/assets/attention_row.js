@@ -41,7 +41,7 @@ function render({ model, el }) {
   const $ = q => el.querySelector(q), all = q => [...el.querySelectorAll(q)];
   const select = $("select"), scale = $(".tfm-wide input"), rows = all("tbody tr"), buttons = all(".tfm-buttons button");
 
-  const low = Math.min(0, ...values), high = Math.max(0, ...values), x = v => 24 + 312 * (v - low) / (high - low || 1);
+  const low = Math.min(0, ...values), high = Math.max(0, ...values), x = v => 36 + 288 * (v - low) / (high - low || 1);
   const order = values.map((v, j) => j).sort((a, b) => values[a] - values[b]);
 
   function line(shares, seen, mix) {             // the values on a number line, their hull, and the mix
