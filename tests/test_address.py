@@ -2,16 +2,14 @@
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
+import address
 import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-import address  # noqa: E402
 
 URL = "https://github.com/some-one/some.book"
 STRAY = re.compile(

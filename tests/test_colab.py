@@ -7,14 +7,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import colab
+import myst
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-import colab  # noqa: E402
-import myst  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "chapters").rglob("[0-9][0-9]_*.ipynb"))
 BIB = """
