@@ -1,0 +1,583 @@
+"""The training loop: its optimiser equals PyTorch's, its files are whole, and what is killed resumes bit for bit."""
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tfmlib import training
+from tfmlib.training import (
+    AdamW, Checkpoint, Diverged, Group, History, WarmupCosine, clip, epochs, groups, mixed, read, save, seeded, share, tensors, train,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+F64 = torch.float64
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+
+
+# A small problem with everything that has to survive: dropout, a buffer, tied weights, two groups, a schedule.
+class Net(nn.Module):
+    def __init__(self, width=8, dtype=F64):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Dropout(0.3))
+        self.head = nn.Linear(width, width)
+        self.again = self.head                                  # one matrix under two names
+        self.out = nn.Linear(width, 1)
+        self.to(dtype)
+
+    def forward(self, x): return self.out(self.again(self.head(self.body(x))))
+
+
+def net(seed=0, **how):
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return Net(**how)
+
+
+def batch(step):
+    x = torch.randn(12, 4, dtype=F64, generator=seeded(3, step))
+    return x, x.sum(1, keepdim=True).sin()
+
+
+def squared(model, x, y): return (model(x) - y).square().mean()
+
+
+def adamw(model, **how): return AdamW(groups(model, 0.1), **{"rate": WarmupCosine(0.01, 5, 60), "clip": 1.0} | how)
+
+
+def weights(model): return {name: t.clone() for name, t in tensors(model).items()}
+
+
+def same(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def same_history(a, b): return a.points == b.points
+
+
+# ── AdamW ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+@settings(max_examples=40, deadline=None)
+@given(rate=st.floats(1e-5, 0.3), beta1=st.floats(0, 0.99), beta2=st.floats(0, 0.9999), eps=st.floats(1e-10, 1e-3), decay=st.floats(0, 0.5),
+       limit=st.sampled_from([0.1, 1.0, 30.0, math.inf]), seed=st.integers(0, 10**6), scale=st.sampled_from([1e-6, 1.0, 1e4]))
+def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
+    "Many steps, two groups, clipping, and one parameter that has no gradient now and then."
+    made = [torch.randn(n, dtype=F64, generator=seeded(seed, n)) for n in (5, 3)]
+    ours, theirs = ([nn.Parameter(t.clone()) for t in made] for _ in range(2))
+    mine = AdamW([Group({"a": ours[0]}, decay), Group({"b": ours[1]})], rate, (beta1, beta2), eps, limit)
+    torchs = torch.optim.AdamW([{"params": theirs[:1], "weight_decay": decay}, {"params": theirs[1:], "weight_decay": 0.0}], rate, (beta1, beta2), eps)
+    for step in range(40):
+        for pair in (ours, theirs):
+            for i, p in enumerate(pair):
+                p.grad = None if i and step % 3 == 0 else scale * torch.randn(len(p), dtype=F64, generator=seeded(seed, step, i))
+        if limit < math.inf: nn.utils.clip_grad_norm_(theirs, limit)
+        torchs.step()
+        mine.step()
+    for a, b in zip(ours, theirs): torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+def one_step(**how):
+    "The parameter 1 with gradient 0.5, after one step."
+    p = nn.Parameter(torch.ones(1, dtype=F64))
+    p.grad = torch.full_like(p, 0.5)
+    AdamW([Group({"p": p}, how.pop("decay", 0.1))], 0.1, **how).step()
+    return p.item()
+
+
+def test_one_step_by_hand():
+    "0.89; without bias correction it would be 0.674, with the decay inside the gradient 0.9."
+    assert one_step() == pytest.approx(0.89, abs=1e-7)
+    assert one_step(decay=0.0) == pytest.approx(0.9, abs=1e-7)
+
+
+def test_the_rate_is_a_function_of_the_step():
+    seen = []
+    p = nn.Parameter(torch.ones(2))
+    optimiser = AdamW([Group({"p": p})], lambda step: seen.append(step) or 0.0)
+    for _ in range(3): optimiser.step()
+    assert seen == [0, 1, 2] and torch.equal(p, torch.ones(2))
+
+
+def test_groups_leave_vectors_and_frozen_parameters_alone():
+    model = net()
+    model.out.weight.requires_grad_(False)
+    decayed, free = groups(model, 0.2)
+    assert set(decayed.parameters) == {"body.0.weight", "head.weight"} and decayed.decay == 0.2 and free.decay == 0
+    assert all(p.ndim == 1 for p in free.parameters.values()) and "out.bias" in free.parameters
+
+
+@pytest.mark.parametrize("wrong, names", [
+    (lambda p: AdamW([], 0.1), "groups"),
+    (lambda p: AdamW([Group({"p": p}), Group({"p": p})], 0.1), "'p'"),
+    (lambda p: AdamW([Group({"p": p}, -1.0)], 0.1), "groups"),
+    (lambda p: AdamW([Group({"p": p})], 0.1, (0.9, 1.0)), "betas"),
+    (lambda p: AdamW([Group({"p": p})], -0.1).step(), "rate"),
+    (lambda p: AdamW([Group({"p": p})], lambda step: math.nan).step(), "rate"),
+    (lambda p: AdamW([Group({"p": p})], 0.1, clip=0.0).step(), "limit"),
+])
+def test_adamw_refuses(wrong, names):
+    with pytest.raises(ValueError, match=names): wrong(nn.Parameter(torch.ones(1)))
+
+
+# ── clipping ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def with_gradients(*gradients):
+    made = {}
+    for i, g in enumerate(gradients):
+        made[f"p{i}"] = nn.Parameter(torch.zeros_like(g))
+        made[f"p{i}"].grad = g.clone()
+    return made
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), limit=st.floats(1e-3, 1e3), scale=st.floats(1e-4, 1e4), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3))
+def test_clip_is_pytorchs(seed, limit, scale, sizes):
+    gradients = [scale * torch.randn(n, dtype=F64, generator=seeded(seed, i)) for i, n in enumerate(sizes)]
+    ours, theirs = with_gradients(*gradients), with_gradients(*gradients)
+    length = clip(ours, limit)
+    torch.testing.assert_close(length, nn.utils.clip_grad_norm_(theirs.values(), limit).item())
+    for name in ours: torch.testing.assert_close(ours[name].grad, theirs[name].grad)
+
+
+def test_clip_leaves_short_gradients_untouched():
+    given_ = torch.tensor([0.3, 0.4])
+    p = with_gradients(given_)
+    assert clip(p, 1.0) == pytest.approx(0.5) and torch.equal(p["p0"].grad, given_)
+    p["p0"].grad = None
+    assert clip(p, 1.0) == 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_clip_names_what_is_not_finite(bad):
+    p = with_gradients(torch.ones(2), torch.tensor([1.0, bad]))
+    with pytest.raises(Diverged, match="p1"): clip(p, 1.0)
+    assert torch.equal(p["p0"].grad, torch.ones(2))
+
+
+# ── the schedule ───────────────────────────────────────────────────────────────────────────────────────────────────
+@settings(max_examples=100, deadline=None)
+@given(peak=st.floats(1e-6, 1), warmup=st.integers(0, 50), rest=st.integers(1, 500), share_=st.floats(0, 1))
+def test_schedule_ends_and_limits(peak, warmup, rest, share_):
+    schedule = WarmupCosine(peak, warmup, warmup + rest, share_ * peak)
+    rates = [schedule(step) for step in range(warmup + rest + 5)]
+    assert rates[0] > 0 and rates[warmup] == pytest.approx(peak) == pytest.approx(max(rates))
+    assert rates[-5:] == pytest.approx([share_ * peak] * 5)
+    assert rates[:warmup + 1] == sorted(rates[:warmup + 1])
+    down = rates[warmup:]
+    assert all(a >= b - 1e-12 for a, b in zip(down, down[1:]))
+    jump = max((abs(a - b) for a, b in zip(rates, rates[1:])), default=0)
+    assert jump <= peak * max(1 / (warmup + 1), math.pi / 2 / rest) + 1e-9, "it has no jumps"
+
+
+@pytest.mark.parametrize("how, names", [((1, 10, 10), "warmup"), ((1, -1, 10), "warmup"), ((1, 1, 10, 2), "floor"), ((1, 1, 10, -1), "floor")])
+def test_schedule_refuses(how, names):
+    with pytest.raises(ValueError, match=names): WarmupCosine(*how)
+
+
+# ── what is a function of the step ─────────────────────────────────────────────────────────────────────────────────
+def test_seeds_are_unrelated():
+    seen = {mixed(*numbers) for numbers in [(0,), (0, 0), (0, 1), (1, 0), (1,), (11,), (1, 1), (0, 0, 0)]}
+    assert len(seen) == 8
+    assert torch.equal(torch.rand(3, generator=seeded(1, 2)), torch.rand(3, generator=seeded(1, 2)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.integers(1, 30), size=st.integers(1, 30), seed=st.integers(0, 99))
+def test_epochs(rows, size, seed):
+    if size > rows:
+        with pytest.raises(ValueError, match="size"): epochs(torch.arange(rows), size=size)
+        return
+    draw, per = epochs(torch.arange(rows), torch.arange(rows) * 10, size=size, seed=seed), rows // size
+    for epoch in (0, 3):
+        parts = [draw(epoch * per + i) for i in range(per)]
+        chosen = torch.cat([x for x, _ in parts])
+        assert len(set(chosen.tolist())) == per * size
+        assert torch.equal(torch.cat([y for _, y in parts]), 10 * chosen)
+    late, early = draw(7), draw(0)
+    assert torch.equal(draw(7)[0], late[0]) and torch.equal(draw(0)[0], early[0]), "a function of the step, in any order"
+
+
+def test_epochs_order_changes():
+    draw = epochs(torch.arange(50), size=50)
+    assert not torch.equal(draw(0)[0], draw(1)[0])
+
+
+# ── files ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+STRANGE = {"bf16": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 2), "point": torch.tensor(2.5, dtype=F64), "turned": torch.arange(6.0).view(2, 3).T,
+           "yes": torch.tensor([True, False]), "nan": torch.tensor([math.nan, -0.0]), "count": torch.tensor(7)}
+
+
+def test_files_keep_every_bit(tmp_path):
+    save(tmp_path / "new" / "a.safetensors", STRANGE, {"who": "ü"})
+    got, facts = read(tmp_path / "new" / "a.safetensors")
+    assert facts == {"who": "ü"} and got.keys() == STRANGE.keys()
+    for name, t in STRANGE.items():
+        assert got[name].dtype == t.dtype and torch.equal(got[name].contiguous().view(-1).view(torch.uint8), t.contiguous().view(-1).view(torch.uint8))
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.safetensors"], "nothing is left beside it"
+
+
+def test_no_pickle():
+    source = Path(training.__file__).read_text()
+    assert not any(word in source for word in ("pickle", "torch.save", "torch.load", "broadcast_object", "gather_object", "marshal"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "whole.safetensors"
+    save(path, {"x": torch.arange(20.0), "y": torch.ones(3)}, {"a": "1"})
+    return path.read_bytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damage_is_found_and_named(whole, tmp_path_factory, data):
+    "Cut at any place, or any one bit flipped."
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    if data.draw(st.booleans()): content = whole[:data.draw(st.integers(0, len(whole) - 1))]
+    else:
+        place, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
+        content = whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1:]
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged.safetensors"): read(path)
+
+
+def test_other_files_are_refused_by_name(tmp_path):
+    for name, content in {"empty": b"", "text": b"hello, this is not a checkpoint", "zip": b"PK\x03\x04" + bytes(100)}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=name): read(tmp_path / name)
+    from safetensors.torch import save_file
+    save_file({"x": torch.ones(1)}, tmp_path / "foreign")
+    with pytest.raises(ValueError, match="foreign"): read(tmp_path / "foreign")
+    with pytest.raises(FileNotFoundError, match="nowhere"): read(tmp_path / "nowhere")
+
+
+# ── the loop ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_loop_is_the_plain_loop():
+    "The same weights as a loop written out with PyTorch's parts."
+    model, plain = net(), net()
+    history = train(model, squared, batch, 30, adamw(model), seed=5)
+    decayed, free = groups(plain, 0.1)
+    optimiser = torch.optim.AdamW([{"params": list(g.parameters.values()), "weight_decay": g.decay} for g in (decayed, free)])
+    losses = []
+    for step in range(30):
+        with torch.random.fork_rng([]):
+            torch.manual_seed(mixed(5, step, 0))
+            optimiser.zero_grad()
+            loss = squared(plain, *batch(step))
+        loss.backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        for g in optimiser.param_groups: g["lr"] = WarmupCosine(0.01, 5, 60)(step)
+        optimiser.step()
+        losses.append(loss.item())
+    for a, b in zip(model.state_dict().values(), plain.state_dict().values()): torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(history["loss"], torch.tensor(losses, dtype=F64))
+    assert history.steps("loss").tolist() == list(range(30)) and not model.training
+
+
+def test_other_generators_are_left_alone():
+    torch.manual_seed(1)
+    before, model = torch.get_rng_state(), net()
+    train(model, squared, batch, 3, adamw(model))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_dropout_takes_part():
+    "A weak model of this file's problem would resume even if the masks were lost; this one must not."
+    one, two = net(), net()
+    train(one, squared, batch, 5, adamw(one), seed=0)
+    train(two, squared, batch, 5, adamw(two), seed=1)
+    assert not same(weights(one), weights(two))
+
+
+def test_steps_are_a_place_to_arrive_at():
+    at_once, by_parts = net(), net()
+    train(at_once, squared, batch, 20, adamw(at_once))
+    optimiser = adamw(by_parts)
+    for steps in (1, 7, 7, 20): train(by_parts, squared, batch, steps, optimiser)
+    assert same(weights(at_once), weights(by_parts))
+    with pytest.raises(ValueError, match="steps: got 19"): train(by_parts, squared, batch, 19, optimiser)
+
+
+def test_sum_and_count_is_the_mean():
+    one, two = net(), net()
+    train(one, squared, batch, 10, adamw(one))
+    train(two, lambda model, x, y: ((model(x) - y).square().sum(), y.numel()), batch, 10, adamw(two))
+    for a, b in zip(weights(one).values(), weights(two).values()): torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_watch_joins_the_history():
+    model, modes = net(), []
+    def measure(step):
+        model.eval()
+        modes.append(step)
+        return {"held out": step / 2} if step % 4 == 0 else None
+    history = train(model, squared, batch, 10, adamw(model), watch=measure)
+    assert modes == list(range(1, 11)) and history["held out"].tolist() == [2, 4] and history.steps("held out").tolist() == [4, 8]
+    plain = net()
+    train(plain, squared, batch, 10, adamw(plain))
+    assert same(weights(model), weights(plain)), "evaluation mode does not leak into the next step"
+    with pytest.raises(KeyError, match="held out"): history["nothing"]
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_divergence_stops_before_the_weights(where):
+    model = net().eval()
+    model.body[1].track_running_stats = False                     # batch statistics move in the forward pass, weights must not
+    def bad(model, x, y):
+        if seen.append(1) or len(seen) < 4: return squared(model, x, y)
+        kept.update({name: p.detach().clone() for name, p in model.named_parameters()})
+        if where == "loss": return squared(model, x, y) * math.nan
+        return squared(model, x, y) + (model.out.weight * 0).sum().sqrt()   # finite, with a gradient that is not
+    seen, kept = [], {}
+    with pytest.raises(Diverged, match="step 3: the (loss is nan|gradient's length is nan.*out.weight)"): train(model, bad, batch, 10, adamw(model))
+    assert same(kept, {name: p.detach() for name, p in model.named_parameters()})
+
+
+def test_clear_errors():
+    model = net()
+    with pytest.raises(ValueError, match="loss: got a tensor of shape"): train(model, lambda m, x, y: m(x) - y, batch, 1, adamw(model))
+    with pytest.raises(ValueError, match="batch: got tensors of"): train(model, squared, lambda step: (torch.ones(3, 4), torch.ones(2, 1)), 1, adamw(model))
+    with pytest.raises(ValueError, match="optimiser"): train(model, squared, batch, 1, adamw(net()))
+    with pytest.raises(ValueError, match="every"): Checkpoint("x", every=0)
+    with pytest.raises(ValueError, match="multiple of 5"): share(batch(0), 0, 5)
+
+
+# ── stopped and resumed ────────────────────────────────────────────────────────────────────────────────────────────
+def test_resumed_is_undisturbed(tmp_path):
+    "Interrupted at every step in turn, each time in a new model with another start."
+    kept, through = Checkpoint(tmp_path / "c", every=3), net()
+    expected = train(through, squared, batch, 20, adamw(through), seed=2, watch=lambda step: {"w": step})
+    for stop in range(1, 20):
+        def fails(step, stop=stop):
+            if step == stop: raise KeyboardInterrupt
+            return batch(step)
+        model = net(seed=stop if stop > 3 else 0)                 # the first three are lost with their model
+        try: train(model, squared, fails, 20, adamw(model), kept, seed=2, watch=lambda step: {"w": step})
+        except KeyboardInterrupt: pass
+    model = net(seed=99)
+    got = train(model, squared, batch, 20, adamw(model), kept, seed=2, watch=lambda step: {"w": step})
+    assert same(weights(model), weights(through)) and same_history(got, expected)
+
+
+def test_finished_does_nothing(tmp_path):
+    kept, model = Checkpoint(tmp_path / "c"), net()
+    history = train(model, squared, batch, 5, adamw(model), kept)
+    written, before = kept.path.stat(), kept.path.read_bytes()
+    def never(step): raise AssertionError("a finished training asked for a batch")
+    again = net(seed=1)
+    got = train(again, squared, never, 5, adamw(again), kept)
+    assert same(weights(model), weights(again)) and same_history(got, history)
+    assert kept.path.read_bytes() == before and kept.path.stat().st_mtime_ns == written.st_mtime_ns
+    with pytest.raises(ValueError, match="steps: got 4"): train(net(), squared, never, 4, adamw(m := net()), kept) if False else train(m, squared, never, 4, adamw(m), kept)
+
+
+@pytest.mark.parametrize("change, names", [
+    (dict(width=9), ["model.head.weight", "(9, 9) here", "(8, 8) there"]),
+    (dict(dtype=torch.float32), ["model.head.weight", "torch.float32", "torch.float64"]),
+    (dict(rate=0.02), ["rate is WarmupCosine(peak=0.01", "0.02 here"]),
+    (dict(betas=(0.8, 0.99)), ["betas is (0.9, 0.999) there, (0.8, 0.99) here"]),
+    (dict(seed=1), ["seed is 0 there, 1 here"]),
+    (dict(config={"text": "v2"}), ["config.text is v1 there, v2 here"]),
+    (dict(config={}), ["config.text is v1 there, absent here"]),
+])
+def test_another_training_is_refused_by_name(tmp_path, change, names):
+    path, model = tmp_path / "mine.safetensors", net()
+    train(model, squared, batch, 2, adamw(model), Checkpoint(path, config={"text": "v1"}))
+    other = net(seed=4, **{k: v for k, v in change.items() if k in ("width", "dtype")})
+    optimiser, before = adamw(other, **{k: v for k, v in change.items() if k in ("rate", "betas")}), weights(other)
+    with pytest.raises(ValueError) as error:
+        train(other, squared, batch, 4, optimiser, Checkpoint(path, config=change.get("config", {"text": "v1"})), seed=change.get("seed", 0))
+    assert all(name in str(error.value) for name in ["mine.safetensors"] + names), error.value
+    assert same(weights(other), before), "a refused model is not touched"
+
+
+def test_tied_weights_are_saved_once_and_stay_tied(tmp_path):
+    kept, model = Checkpoint(tmp_path / "c"), net()
+    train(model, squared, batch, 2, adamw(model), kept)
+    assert not [name for name in read(kept.path)[0] if "again" in name]
+    again = net(seed=1)
+    train(again, squared, batch, 2, adamw(again), kept)
+    assert again.again.weight is again.head.weight and torch.equal(again.head.weight, model.head.weight)
+
+
+# ── kill -9 ────────────────────────────────────────────────────────────────────────────────────────────────────────
+PROGRAM = textwrap.dedent('''
+    import os, signal, sys, time
+    sys.path[:0] = [{root!r}, {tests!r}]
+    import torch
+    torch.set_num_threads(1)
+    from test_training import Checkpoint, adamw, batch, net, squared, train
+    from tfmlib import training
+    where, at, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    def die(): os.kill(os.getpid(), signal.SIGKILL)
+    if where == "slow":                             # killed from outside; slow enough to be caught on the way
+        plain = batch
+        def batch(step): time.sleep(0.01); return plain(step)
+        print("started", flush=True)
+    if where in ("half", "flush", "rename", "renamed"):     # killed by itself, inside the writing number `at`
+        count, real = [0], dict(save_file=training.save_file, flush=training.flush, replace=os.replace)
+        def save_file(tensors, beside, facts):
+            count[0] += 1
+            real["save_file"](tensors, beside, facts)
+            if where == "half" and count[0] == at: os.truncate(beside, os.path.getsize(beside) // 2); die()
+        def flush(place):
+            if where == "flush" and count[0] == at: die()
+            if where == "renamed" and count[0] == at and os.path.isdir(place): die()
+            real["flush"](place)
+        def replace(a, b):
+            if where == "rename" and count[0] == at: die()
+            real["replace"](a, b)
+        training.save_file, training.flush, os.replace = save_file, flush, replace
+    model = net(seed=int(where != "first"))         # only the very first start is the right one: later weights come from the file
+    train(model, squared, batch, 60, adamw(model), Checkpoint(path, every=4))
+''').format(root=str(ROOT), tests=str(ROOT / "tests"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    "Sixty steps that nobody touched: the file, and a copy of it as it was at step 4."
+    os.environ["TQDM_DISABLE"] = "1"
+    folder = tmp_path_factory.mktemp("undisturbed")
+    model = net()
+    train(model, squared, batch, 4, adamw(model), Checkpoint(folder / "begun", every=4))
+    model = net()
+    train(model, squared, batch, 60, adamw(model), Checkpoint(folder / "done", every=4))
+    return folder
+
+
+def launch(folder, where, at=0):
+    (folder / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(folder / "program.py"), where, str(at), str(folder / "c")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"})
+
+
+def equals(path, other):
+    (a, facts_a), (b, facts_b) = read(path), read(other)
+    return same(a, b) and facts_a == facts_b
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["half", "flush", "rename", "renamed"])
+def test_killed_while_writing(undisturbed, tmp_path, where):
+    (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
+    assert launch(tmp_path, where, at=3).wait(60) == -signal.SIGKILL
+    assert int(read(tmp_path / "c")[0]["optimiser.done"]) == (16 if where == "renamed" else 12), "the old file or the new, whole"
+    model = net(seed=1)
+    train(model, squared, batch, 60, adamw(model), Checkpoint(tmp_path / "c", every=4))
+    assert equals(tmp_path / "c", undisturbed / "done")
+    assert not (tmp_path / "c.part").exists()
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(undisturbed, tmp_path):
+    "kill -9 from outside, three times, then to the end: weights, means and history are those of an undisturbed run."
+    (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
+    moments, reached = random.Random(time.time_ns()), [4]
+    for _ in range(3):
+        process = launch(tmp_path, "slow")
+        assert process.stdout.readline() == "started\n", process.stderr.read()
+        wait = moments.uniform(0.05, 0.3)
+        time.sleep(wait)
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL, f"it ended before it was killed, after {wait} s"
+        reached.append(int(read(tmp_path / "c")[0]["optimiser.done"]))
+    assert reached == sorted(reached)
+    process = launch(tmp_path, "slow")
+    assert process.wait(60) == 0, process.stderr.read()
+    assert equals(tmp_path / "c", undisturbed / "done"), f"killed at {reached}"
+
+
+# ── many processes ─────────────────────────────────────────────────────────────────────────────────────────────────
+TOGETHER = textwrap.dedent('''
+    import os, sys
+    sys.path.insert(0, {root!r})
+    import torch
+    from torch import nn
+    from tfmlib.training import AdamW, Checkpoint, WarmupCosine, groups, seeded, train, world
+    torch.set_num_threads(1)
+    folder, steps = sys.argv[1], int(sys.argv[2])
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.rare, self.never = nn.Linear(4, 6), nn.Linear(6, 1), nn.Linear(4, 1), nn.Linear(4, 1)
+        def forward(self, x):
+            y = self.b(torch.tanh(self.a(x)))
+            return y + self.rare(x) if x[0, 0] > 0.5 else y      # a part that not every process uses
+
+    def batch(step):
+        x = torch.randn(8, 4, dtype=torch.float64, generator=seeded(3, step))
+        x[:, 0] = float(step % 3 == 0) * torch.tensor([1., 1, 1, 1, 0, 0, 0, 0])   # only the first half, only now and then
+        return x, x.sum(1, keepdim=True).sin(), torch.rand(8, 1, generator=seeded(4, step)) < 0.4
+
+    def counted(model, x, y, keep):                                # halves of unequal weight: a sum and a count
+        halves = torch.cat([model(part) for part in x.split(4)])
+        return ((halves - y).square() * keep).sum(), keep.sum()
+
+    torch.manual_seed(int(os.environ.get("RANK", 0)))              # the processes start apart; process 0 decides
+    model = Model().double()
+    train(model, counted, batch, steps, AdamW(groups(model), WarmupCosine(0.05, 3, 20), clip=0.5), Checkpoint(folder + "/c", every=5))
+''').format(root=str(ROOT))
+
+
+def together(folder, processes, steps=20):
+    folder.mkdir(exist_ok=True)
+    (folder / "program.py").write_text(TOGETHER)
+    how = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else [sys.executable]
+    done = subprocess.run([*how, folder / "program.py", folder, str(steps)], capture_output=True, text=True, timeout=120,
+                          env={k: v for k, v in os.environ.items() if k != "TQDM_DISABLE"} | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return read(folder / "c")[0], done.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path):
+    one, _ = together(tmp_path / "one", 1)
+    two, shown = together(tmp_path / "two", 2)
+    assert one.keys() == two.keys()
+    for name in one: torch.testing.assert_close(one[name], two[name], rtol=1e-12, atol=1e-12, msg=lambda m, name=name: f"{name}: {m}")
+    assert two["optimiser.moves.rare.bias"] == 7 and two["optimiser.moves.never.bias"] == 0 and two["optimiser.moves.a.bias"] == 20
+    assert shown.count("20/20") <= shown.count("\r") + 1 and shown.count("0/20 [00:00<?") == 1, "one bar, of process 0"
+
+
+@pytest.mark.slow
+def test_two_processes_continue_what_one_began(tmp_path):
+    one, _ = together(tmp_path / "one", 1)
+    together(tmp_path / "mixed", 1, steps=10)
+    mixed_, _ = together(tmp_path / "mixed", 2)
+    for name in one: torch.testing.assert_close(one[name], mixed_[name], rtol=1e-12, atol=1e-12)
+
+
+def test_shares_make_the_batch():
+    x, y = batch(0)
+    parts = [share((x, y, "a word"), rank, 3) for rank in range(3)]
+    assert torch.equal(torch.cat([p[0] for p in parts]), x) and torch.equal(torch.cat([p[1] for p in parts]), y) and parts[1][2] == "a word"
+
+
+def test_history_shows_itself():
+    history = History()
+    history.add(0, loss=torch.tensor(2.0), rate=1)
+    assert repr(history) == "History(loss: 1, rate: 1)" and history["loss"].tolist() == [2.0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu_weights_stay_in_single_precision(tmp_path):
+    place = training.device()
+    model, seen = net(dtype=torch.float32).to(place), []
+    def watched(model, x, y):
+        seen.append(model.out(torch.ones(1, 8, device=x.device)).dtype)
+        return squared(model, x.float(), y.float())
+    train(model, watched, batch, 5, adamw(model))
+    assert all(p.dtype == torch.float32 and p.is_cuda for p in model.parameters()) and math.isfinite(model.out.bias.item())
+    assert set(seen) == {torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32}
