@@ -1,0 +1,30 @@
+"""Where the book's pages are: the table of contents and the notebooks in it, for the extensions and the tests."""
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+
+def toc_pages(toc: Path) -> list[str]:
+    "Every page of a table of contents, without its suffix, in the book's order."
+    def below(entry) -> Iterator[str]:
+        if isinstance(entry, list):
+            for part in entry: yield from below(part)
+        elif isinstance(entry, dict):
+            if "root" in entry or "file" in entry: yield entry.get("root") or entry["file"]
+            for key in ("parts", "chapters", "sections", "subtrees", "entries"): yield from below(entry.get(key))
+    return [str(Path(page).with_suffix("")) if page.endswith((".md", ".ipynb")) else page for page in below(yaml.safe_load(toc.read_text()))]
+
+
+def notebooks(root: Path, toc: Path | None = None) -> dict[str, dict]:
+    "The chapters and practice pages: name below `root` without suffix -> notebook, in the order of the toc if one is given."
+    names = [str(p.relative_to(root).with_suffix("")) for p in sorted((root / "chapters").rglob("[0-9]*.ipynb"))]
+    if toc: names = [name for name in toc_pages(toc) if name in names]
+    return {name: json.loads((root / f"{name}.ipynb").read_text(encoding="utf-8")) for name in names}
+
+
+def title(notebook: dict) -> str:
+    "A notebook's first heading."
+    lines = (line for cell in notebook["cells"] if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines())
+    return next((line.lstrip("# ").strip() for line in lines if line.startswith("# ")), "untitled")

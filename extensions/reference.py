@@ -1,0 +1,114 @@
+"""The page of `tfmlib`: each public name with its call, its parameters, its line and the cell of the chapter that writes it.
+
+Everything is read from the modules' source; `tfmlib` is never imported. Anchors are `tfmlib.MODULE.SYMBOL`.
+"""
+import ast
+import copy
+import io
+import tokenize
+from html import escape
+from pathlib import Path
+from textwrap import shorten
+
+from docutils import nodes
+from nbdev_cells import directives, public_names
+from pages import notebooks, title
+from sphinx.util.docutils import SphinxDirective
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def comments(source: str) -> dict[int, str]:
+    "Line -> the comment at its end."
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+
+
+def call(node: Function, name: str) -> str:
+    "How a function is called: its parameters and defaults."
+    args = copy.deepcopy(node.args)
+    for arg in ast.walk(args):
+        if isinstance(arg, ast.arg): arg.annotation = None
+    text = ast.unparse(args)
+    return f"{name}({text.removeprefix('self').removeprefix(', ')})"
+
+
+def parameters(node: Function, notes: dict[int, str]) -> list[tuple[str, str, str]]:
+    "The docments of a function, line by line: (names, type, comment); what it returns comes last."
+    a, lines = node.args, {}
+    for arg in [*a.posonlyargs, *a.args, *filter(None, [a.vararg]), *a.kwonlyargs, *filter(None, [a.kwarg])]:
+        if arg.arg != "self": lines.setdefault(arg.lineno, []).append(arg)
+    typed = lambda arg: ast.unparse(arg.annotation) if arg.annotation else ""
+    rows = [(", ".join(x.arg for x in args), typed(args[0]), notes.get(line, "")) for line, args in lines.items()]
+    if node.returns and (note := notes.get(node.returns.end_lineno, "")) and node.returns.lineno not in lines:
+        rows.append(("returns", ast.unparse(node.returns), note))
+    return [row for row in rows if row[2]]
+
+
+def fields(node: ast.ClassDef, notes: dict[int, str]) -> list[tuple[str, str, str]]:
+    "The fields of a class: (name, type, comment). One without a type counts if it has a comment."
+    typed = [(f.target.id, ast.unparse(f.annotation), notes.get(f.end_lineno, "")) for f in node.body if isinstance(f, ast.AnnAssign)]
+    return typed + [(ast.unparse(f.targets[0]), "", notes[f.end_lineno]) for f in node.body if isinstance(f, ast.Assign) and f.end_lineno in notes]
+
+
+def table(rows: list[tuple[str, str, str]], head: str) -> str:
+    "Rows as a Markdown table."
+    code = lambda text: f"`{text}`".replace("|", r"\|") if text else ""
+    safe = lambda text: escape(text, quote=False).replace("|", r"\|").replace("*", r"\*").replace("$", r"\$")
+    lines = [f"| {name if name == 'returns' else code(name)} | {code(kind)} | {safe(note)} |" for name, kind, note in rows]
+    return "\n".join([f"| {head} | type | what it is |", "|---|---|---|", *lines]) if rows else ""
+
+
+def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> str:
+    "The Markdown under a public name: its call, docstring and tables."
+    block = lambda text: f"```python\n{text}\n```"
+    if isinstance(node, Function): return "\n\n".join([block(call(node, name)), ast.get_docstring(node) or "", table(parameters(node, notes), "parameter")])
+    if not isinstance(node, ast.ClassDef): return block(shorten(ast.get_source_segment(source, node), 240, placeholder=" …"))
+    methods = {m.name: m for m in node.body if isinstance(m, Function)}
+    made = methods.get("__init__") or methods.get("forward")
+    shown = [m for m in methods.values() if not m.name.startswith("_") and m is not made]
+    listed = "\n".join(f"- `{call(m, m.name)}` {ast.get_docstring(m) or ''}" for m in shown)
+    first = call(made, name) if made and made.name == "__init__" else f"class {name}"
+    own = table(parameters(made, notes), "parameter") if made else ""
+    return "\n\n".join([block(first), ast.get_docstring(node) or "", own or table(fields(node, notes), "field"), listed])
+
+
+class Reference(SphinxDirective):
+    "`{tfmlib-reference}`: the modules in the book's order, as sections."
+
+    def run(self) -> list[nodes.Node]:
+        root, made = Path(self.env.srcdir), []
+        for page, notebook in notebooks(root, root / self.config.external_toc_path).items():
+            found = [directives("".join(c["source"])) for c in notebook["cells"] if c["cell_type"] == "code"]
+            own = next((d["default_exp"] for d in found if "default_exp" in d), None)
+            modules = dict.fromkeys(d["export"] or own for d in found if "export" in d)
+            made += [self.module(root, page, title(notebook), module) for module in modules]
+        return made
+
+    def module(self, root: Path, page: str, chapter: str, module: str) -> nodes.section:
+        file = f"tfmlib/{module.replace('.', '/')}.py"
+        self.env.note_dependency(str(root / file))
+        source = (root / file).read_text(encoding="utf-8")
+        names, notes, tree = public_names(source), comments(source), ast.parse(source)
+        link = f'<p>Written in <a href="{page}.html">{escape(chapter)}</a>.</p>'
+        section = self.section(f"tfmlib.{module}", nodes.raw("", link, format="html"))
+        for name in [n for n in names if n != "__all__"]:
+            node = next(n for n in tree.body if name in public_names(ast.unparse(n)))
+            links = f'<p class="tfm-where"><a href="{page}.html#tfm-{name}">its cell in the chapter</a> · {self.line(file, node.lineno)}</p>'
+            body = self.parse_text_to_nodes(describe(node, name, source, notes))
+            section += self.section(f"tfmlib.{module}.{name}", *body, nodes.raw("", links, format="html"), text=name)
+        return section
+
+    def section(self, anchor: str, *content: nodes.Node, text: str = "") -> nodes.section:
+        return nodes.section("", nodes.title("", "", nodes.literal("", text or anchor)), *content, ids=[anchor], names=[anchor])
+
+    def line(self, file: str, number: int) -> str:
+        "Where a name stands: a link where the book's address is known."
+        options, text = self.config.html_theme_options, f"{file}, line {number}"
+        url = options.get("repository_url", "").rstrip("/")
+        return f'<a href="{url}/blob/{options.get("repository_branch") or "main"}/{file}#L{number}">{text}</a>' if url else text
+
+
+def setup(app):
+    app.add_directive("tfmlib-reference", Reference)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
