@@ -60,7 +60,7 @@ def notebooks(quick: bool) -> bool:
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
     flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "600"]
     return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "--durations=5",
-               *how, *flags, *chosen, cwd=empty, PYTHONPATH=str(BUILD / "site"), TFM_WHEEL=str(BUILD / "site"))
+               *how, *flags, *chosen, cwd=empty, PYTHONPATH=str(BUILD / "site"), TFM_WHEEL=str(BUILD / "site"), TQDM_DISABLE="1")
 
 
 def tests(quick: bool) -> bool:
