@@ -29,7 +29,6 @@ from tqdm.auto import tqdm
 class Diverged(RuntimeError):
     "The loss or the gradient is no longer a finite number."
 
-
 def clip(
     parameters: dict[str, nn.Parameter],  # name -> parameter, with or without a gradient
     limit: float = math.inf,              # longest gradient allowed
@@ -54,7 +53,6 @@ class Group:
     "Parameters that share a weight decay."
     parameters: dict[str, nn.Parameter]
     decay: float = 0.0
-
 
 def groups(model: nn.Module, decay: float = 0.1) -> list[Group]:
     "The parameters of a model that are trained: matrices decay; biases and gains, with one dimension, do not."
@@ -140,7 +138,6 @@ def mixed(*numbers: int) -> int:
     text = ",".join(str(int(n)) for n in numbers)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
 
-
 def seeded(*numbers: int) -> torch.Generator:
     "A generator that belongs to these numbers alone, for example to a seed and a step."
     return torch.Generator().manual_seed(mixed(*numbers))
@@ -171,14 +168,12 @@ def digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
         content.update(t.reshape(-1).view(torch.uint8).numpy())
     return content.hexdigest()
 
-
 def flush(path: Path) -> None:
     "Wait until the disk has a file or a folder."
     if os.name != "posix": return  # elsewhere a folder cannot be waited for
     handle = os.open(path, os.O_RDONLY)
     try: os.fsync(handle)
     finally: os.close(handle)
-
 
 def save(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
     "Write a file of tensors and facts so that `path` is at every moment a whole file, the old one or the new."
@@ -190,7 +185,6 @@ def save(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, str]) ->
     flush(beside)
     os.replace(beside, path)
     flush(path.parent)
-
 
 def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     "The tensors and facts that `save` wrote; a ValueError names a file that is damaged or of another kind."
@@ -215,7 +209,6 @@ class Checkpoint:
     def __post_init__(self):
         if self.every < 1: raise ValueError(f"every: got {self.every}, expected at least 1")
 
-
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     "The parameters and buffers of a model themselves, each once."
     first = {}
@@ -223,12 +216,10 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
         if isinstance(t, Tensor): first.setdefault(id(t), (name, t.detach()))
     return dict(first.values())
 
-
 def unlike(there: dict[str, str], here: dict[str, str]) -> list[str]:
     "A line for each difference between a file, there, and a training, here."
     return [f"{name} is {there.get(name, 'absent')} there, {here.get(name, 'absent')} here"
             for name in sorted(there | here) if there.get(name) != here.get(name)]
-
 
 def restore(
     path: str | Path,
@@ -253,11 +244,9 @@ def world() -> tuple[int, int]:
         atexit.register(dist.destroy_process_group)
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
-
 def device() -> torch.device:
     "The GPU of this process, if there is one; else the CPU."
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
-
 
 def share(batch: Tensor | tuple, rank: int, size: int) -> tuple:
     "The rows of a batch that belong to process `rank` of `size`."
@@ -267,12 +256,10 @@ def share(batch: Tensor | tuple, rank: int, size: int) -> tuple:
     if rows and rows[0] % size: raise ValueError(f"batch: got {rows[0]} rows, expected a multiple of {size}, the number of processes")
     return tuple(t.chunk(size)[rank] if isinstance(t, Tensor) else t for t in batch)
 
-
 def summed(value: Tensor) -> Tensor:
     "The sum of a tensor over all processes, in place."
     if world()[1] > 1: dist.all_reduce(value)
     return value
-
 
 @torch.no_grad()
 def sum_gradients(parameters: list[nn.Parameter]) -> None:
@@ -281,7 +268,6 @@ def sum_gradients(parameters: list[nn.Parameter]) -> None:
     flat = summed(torch.cat([used] + [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters]))
     used, *parts = flat.split([len(parameters)] + [p.numel() for p in parameters])
     for p, n, g in zip(parameters, used.tolist(), parts): p.grad = g.view_as(p).to(p.dtype) if n else None
-
 
 def broadcast(live: dict[str, Tensor]) -> None:
     "Give every process the tensors of process 0, to the bit."
@@ -341,7 +327,6 @@ def state(model: nn.Module, optimiser: AdamW) -> dict[str, Tensor]:
     parts = {"model": tensors(model), "optimiser": optimiser.state()}
     return {f"{part}.{name}": t for part, ts in parts.items() for name, t in ts.items()}
 
-
 def resume(model: nn.Module, optimiser: AdamW, checkpoint: Checkpoint | None, settings: dict[str, str]) -> History:
     "Put every process where the checkpoint is, if there is one; return the history until then (whole in process 0)."
     strange = [name for name, p in optimiser.parameters.items() if p is not dict(model.named_parameters(remove_duplicate=False)).get(name)]
@@ -351,12 +336,10 @@ def resume(model: nn.Module, optimiser: AdamW, checkpoint: Checkpoint | None, se
     if size > 1: broadcast(live)
     return History({name.removeprefix("history."): [(int(step), value) for step, value in t.tolist()] for name, t in past.items()})
 
-
 def progress(start: int, steps: int) -> tqdm:
     "The steps that are left, with a bar in process 0; TQDM_DISABLE=1 in the environment hides it."
     hidden = world()[0] > 0 or os.environ.get("TQDM_DISABLE", "0") != "0"
     return tqdm(range(start, steps), initial=start, total=steps, disable=hidden)
-
 
 def train(
     model: nn.Module,
