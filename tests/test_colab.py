@@ -167,10 +167,10 @@ def test_error_names_chapter_and_cell(book):
 
 def test_links_go_to_the_published_book(book):
     (book / "_config.yml").write_text((book / "_config.yml").read_text() + "html: {baseurl: 'https://a.github.io/b/'}\n")
-    made = page(book).resolve("{ref}`there` {eq}`eq-other` {term}`key` [t](../glossary.md) {ref}`here`")
+    made = page(book).resolve("{ref}`there` {eq}`eq-other` {term}`Zipf's law` [t](../glossary.md) {ref}`here`")
     assert made == ("[The *other* place](https://a.github.io/b/chapters/02_other.html#there) "
                     "[(2)](https://a.github.io/b/chapters/02_other.html#equation-eq-other) "
-                    "[key](https://a.github.io/b/glossary.html#term-key) [t](https://a.github.io/b/glossary.html) [Here](#here)")
+                    "[Zipf's law](https://a.github.io/b/glossary.html#term-Zipf-s-law) [t](https://a.github.io/b/glossary.html) [Here](#here)")
 
 
 def test_cells_are_kept_and_solutions_folded(book):

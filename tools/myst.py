@@ -227,8 +227,8 @@ class Book:
 # --- one page -----------------------------------------------------------------------------------------------------
 
 def anchor(label: str) -> str:
-    "The id that Sphinx gives to a label or a glossary term."
-    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+    "The id that Sphinx gives to a label; only those of glossary terms keep their capitals."
+    return re.sub(r"[^a-zA-Z0-9]+", "-", label).strip("-")
 
 
 def link(text: str, url: str) -> str:
@@ -283,7 +283,7 @@ class Page:
         return block.lines
 
     def show_target(self, block: Block) -> list[str]:
-        return [f'<a id="{anchor(block.name)}"></a>', ""]
+        return [f'<a id="{anchor(block.name.lower())}"></a>', ""]
 
     def show_math(self, block: Block) -> list[str]:
         label = block.options.get("label")
@@ -404,14 +404,14 @@ class Page:
         if not path or path in self.book.labels:
             return self.reference(fragment or path, text)
         page = normpath(Path(self.name).parent / re.sub(r"\.(ipynb|md|html)$", "", path))
-        return link(text or self.book.titles.get(page, page), self.url(page, anchor(fragment)))
+        return link(text or self.book.titles.get(page, page), self.url(page, anchor(fragment.lower())))
 
     def reference(self, name: str, text: str = "") -> str:
         "A link to a label, in its own words unless `text` is given."
         label = self.book.label(name)
         if not (text or label.text):
             raise Unresolved(f"a reference to {name!r} needs a text: no heading follows the label")
-        return link(text or label.text, self.url(label.page, anchor(name)))
+        return link(text or label.text, self.url(label.page, anchor(name.lower())))
 
     def role(self, name: str, text: str) -> str:
         "Plain Markdown for a role."
@@ -452,7 +452,7 @@ def cite(page: Page, text: str, form: str) -> str:
 
 def eq(page: Page, text: str) -> str:
     label = page.book.label(text)
-    return label.text if label.page == page.name else link(label.text, page.url(label.page, f"equation-{anchor(text)}"))
+    return label.text if label.page == page.name else link(label.text, page.url(label.page, f"equation-{anchor(text.lower())}"))
 
 
 def ref(page: Page, text: str) -> str:
