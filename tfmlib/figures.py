@@ -203,7 +203,7 @@ def axes(
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(COLOURS["quiet"])
     ax.tick_params(which="both", color=COLOURS["quiet"], labelcolor=COLOURS["quiet"], labelsize=12)
-    ax.set(**{name: value for name, value in settings.items() if name in ("xscale", "yscale")})
+    ax.set(xscale=settings.pop("xscale", "linear"), yscale=settings.pop("yscale", "linear"))
     for axis in (ax.xaxis, ax.yaxis):
         if axis.get_scale() != "log": continue
         axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
@@ -222,10 +222,9 @@ def _lean(text: str) -> str:
     used = set(re.findall(r'#([\w.-]+)["\)]', text))
     text = re.sub(r' id="([^"]*)"', lambda m: f' id="@@{m[1]}"' if m[1] in used else "", text)
     text = re.sub(r'(?:xlink:)?href="#|url\(#', lambda m: m[0].removeprefix("xlink:") + "@@", text)
-    own = dict(re.findall(r'<path id="@@([^"]*)" d="[^"]*" style="([^"]*)"', text))
-    text = re.sub(r'(<use href="#@@([^"]*)"[^>]*?) style="([^"]*)"', lambda m: m[1] if own.get(m[2]) == m[3] else m[0], text)
-    text = re.sub(r' d="[^"]*"', lambda m: ' d="' + re.sub(r"\s*([A-Za-z])\s*", r"\1", m[0][4:]), text)
-    text = re.sub(r"\s*\n\s*", " ", re.sub(r"(\d\.\d)\d+", r"\1", text))
+    text = re.sub(r' d="[^"]*"', lambda m: re.sub(r"\s*([MLCQz])\s*", r"\1", m[0]), text)
+    text = re.sub(r' (?:d|x|y|width|height|transform)="[^"]*"', lambda m: re.sub(r"(\.\d)\d+", r"\1", m[0]), text)
+    text = re.sub(r"\s*\n\s*", "", text)
     while text != (text := re.sub(r"<g>((?:(?!<g[ >]).)*?)</g>", r"\1", text)): pass
     return text
 
@@ -318,7 +317,9 @@ def _four(value):
     "Plain JSON values, floats with 4 digits, so that a state reads the same on every machine."
     if isinstance(value, dict): return {k: _four(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)): return [_four(v) for v in value]
-    return round(value, 4) + 0.0 if isinstance(value, float) else value
+    if not isinstance(value, float): return value
+    if not math.isfinite(value): raise ValueError(f"state: got {value}, expected finite numbers")
+    return round(value, 4) + 0.0                        # no minus zero
 
 class Interactive(anywidget.AnyWidget):
     "A figure that moves: on the book's page without a kernel, in Jupyter and Colab as a widget."
@@ -347,7 +348,7 @@ class Interactive(anywidget.AnyWidget):
 
     def figure(self) -> Picture:
         "The form for a page without a kernel."
-        state = json.dumps(self.state(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        state = json.dumps(self.state(), ensure_ascii=False, separators=(",", ":"))
         state = escape(state, quote=False).replace("'", "&#39;")
         attrs = f"class=\"tfm-figure tfm-interactive\" data-module=\"{self.module}\" data-state='{state}'"
         return figure(f'<div class="tfm-stage">{self.picture()}</div>', self.alt, self.caption, attrs=attrs)
