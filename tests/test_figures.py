@@ -132,7 +132,7 @@ def test_numbers_of_an_axis_are_whole():
 
 
 def test_band_reaches_from_lowest_to_highest():
-    ys = np.array([[0., 1, 2], [4, 1, 0], [2, 1, 1]])
+    ys = np.array([[0., 1, 2], [4, 2, 0], [2, 1.5, 1]])
     draw = lambda values: curves([0, 1, 2], {"x": values}, "a", "b", ALT, ylim=(-1, 5)).html
     points = lambda path, down=0: sorted({(float(x), float(y) + down) for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path)})
     line = lambda values: points(re.search(r'<path d="([^"]*)"[^>]*stroke: var\(--tfm-1', draw(values))[1])
