@@ -85,6 +85,7 @@ def copy(path: Path, book: Book, version: str) -> NotebookNode:
     cells = [text_cell(c, page) if c.cell_type == "markdown" else code_cell(c) for c in nb.cells]
     first = new_code_cell(setup_source(book.repository, version), id="set-up", metadata={"cellView": "form"})
     nb.cells = [first, *(c for c in cells if c is not None)]
+    for n, cell in enumerate((c for c in nb.cells if c.cell_type == "code"), 1): cell.execution_count = n   # nbval takes none for "never run"
     nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
     nb.metadata["colab"] = {"provenance": [], "name": path.name}
     return nb
