@@ -1,0 +1,85 @@
+"""The page of claims: every entry of the ledger with the verdict that a cell reached and what it measured, or the source that settles it."""
+import re
+from collections import Counter
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+import yaml
+from docutils import nodes
+from pages import notebooks, title
+from sphinx.util.docutils import SphinxDirective
+
+MIME = "application/vnd.tfmlib.claim+json"
+VERDICTS = {"holds": "holds", "holds under a condition": "condition", "imprecise": "imprecise", "wrong": "wrong"}
+SCRIPT = Path(__file__).with_suffix(".js")
+
+
+def settled(books: dict[str, dict]) -> dict[str, list[tuple[str, dict]]]:
+    "Claim -> where it is settled: (page, what its cell left)."
+    found = {}
+    for page, notebook in books.items():
+        for output in (o for cell in notebook["cells"] for o in cell.get("outputs", [])):
+            if left := output.get("data", {}).get(MIME): found.setdefault(left["id"], []).append((page, left))
+    return found
+
+
+def faults(entry: dict, found: dict[str, list]) -> str:
+    "What keeps an entry of the ledger from being settled once; empty if nothing does."
+    ways, cited = found.get(entry["id"], []), "citation" in entry
+    if not ways and not cited: return f"claim {entry['id']}: no stored output settles it, and it has no citation"
+    if len(ways) + cited > 1: return f"claim {entry['id']}: settled {len(ways) + cited} times, expected once"
+    if ways and ways[0][1]["verdict"] != entry["verdict"]:
+        return f"claim {entry['id']}: {ways[0][0]} finds «{ways[0][1]['verdict']}», the ledger says «{entry['verdict']}»"
+    return "" if entry["verdict"] in VERDICTS else f"claim {entry['id']}: no such verdict, «{entry['verdict']}»"
+
+
+def inline(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+
+
+class Ledger(SphinxDirective):
+    "`{claims-ledger}`: counts, then the claims by chapter and topic, with a filter where scripts run."
+
+    def run(self) -> list[nodes.Node]:
+        root = Path(self.env.srcdir)
+        books, kept = notebooks(root), root / "tfmlib/assets/claims.yml"
+        for file in [kept, SCRIPT, *(root / f"{name}.ipynb" for name in books)]: self.env.note_dependency(str(file))
+        entries, found = yaml.safe_load(kept.read_text(encoding="utf-8")), settled(books)
+        if problems := [p for e in entries if (p := faults(e, found))] : raise self.error("; ".join(problems))
+        chapters = {name.split("/")[1][:2]: title(book) for name, book in books.items() if name.count("/") == 1 and "/00_" not in name}
+        made = [nodes.raw("", self.head(entries), format="html")]
+        for chapter, group in groupby(sorted(entries, key=lambda e: (e["chapter"] == "00", e["chapter"])), lambda e: e["chapter"]):
+            section = nodes.section("", nodes.title("", chapters.get(chapter, "The workbench")), ids=[f"chapter-{chapter}"], names=[f"chapter-{chapter}"])
+            for entry in sorted(group, key=lambda e: e["topic"]): section += self.box(entry, found)
+            made.append(section)
+        return [*made, nodes.raw("", f'<script type="module">{SCRIPT.read_text()}</script>', format="html")]
+
+    def head(self, entries: list[dict]) -> str:
+        "How many there are of each verdict, and the filter."
+        counts, topics = Counter(e["verdict"] for e in entries), sorted({e["topic"] for e in entries})
+        option = lambda value: f"<option>{escape(value)}</option>"
+        pick = lambda name, values: (f'<label>{name} <select name="{name.lower()}"><option value="">all</option>'
+                                     f'{"".join(map(option, values))}</select></label>')
+        rows = "".join(f"<tr><th scope=\"row\">{v}</th><td>{counts[v]}</td></tr>" for v in VERDICTS)
+        return (f'<table class="table tfm-counts"><caption>{len(entries)} claims, by verdict</caption><tbody>{rows}</tbody></table>'
+                f'<form class="tfm-filter" aria-label="Filter the claims" hidden>{pick("Verdict", VERDICTS)} {pick("Topic", topics)} '
+                f'<output aria-live="polite"></output></form>')
+
+    def box(self, entry: dict, found: dict[str, list]) -> list[nodes.Node]:
+        "One claim."
+        page, left = found.get(entry["id"], [("", {})])[0]
+        rows = [("rather", entry.get("instead")), ("measured", left.get("measured")), ("topic", entry["topic"])]
+        rows = [("true", k) for k in left.get("true_when", {}) if not k.endswith("]")] + [("not true", k) for k in left.get("false_when", {}) if not k.endswith("]")] + rows
+        listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in rows if text)
+        head = (f'<div class="tfm-claim tfm-{VERDICTS[entry["verdict"]]}" id="ledger-{entry["id"]}" data-verdict="{entry["verdict"]}" '
+                f'data-topic="{escape(entry["topic"])}"><p class="tfm-statement"><strong class="tfm-verdict">{entry["verdict"]}</strong> '
+                f'{inline(entry["statement"])}</p><ul>{listed}</ul>')
+        if page: return [nodes.raw("", f'{head}<p><a href="{page}.html#claim-{entry["id"]}">The cell that settles it</a></p></div>', format="html")]
+        source = self.parse_text_to_nodes(f"Source: {{cite:t}}`{entry['citation']}`")
+        return [nodes.raw("", head, format="html"), *source, nodes.raw("", "</div>", format="html")]
+
+
+def setup(app):
+    app.add_directive("claims-ledger", Ledger)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
