@@ -17,7 +17,22 @@ from torch import nn
 
 from tfmlib import training
 from tfmlib.training import (
-    AdamW, Checkpoint, Diverged, Group, History, WarmupCosine, clip, epochs, groups, mixed, read, save, seeded, share, tensors, train,
+    AdamW,
+    Checkpoint,
+    Diverged,
+    Group,
+    History,
+    WarmupCosine,
+    clip,
+    epochs,
+    groups,
+    mixed,
+    read,
+    save,
+    seeded,
+    share,
+    tensors,
+    train,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -336,8 +351,8 @@ def test_watch_joins_the_history():
     with pytest.raises(KeyError, match="held out"): history["nothing"]
 
 
-@pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_divergence_stops_before_the_weights(where):
+@pytest.mark.parametrize("where, said", [("loss", "loss is nan"), ("gradient", "gradient's length is nan.*out.weight")])
+def test_divergence_stops_before_the_weights(where, said):
     model = net().eval()
     model.body[1].track_running_stats = False                     # batch statistics move in the forward pass, weights must not
     def bad(model, x, y):
@@ -346,7 +361,7 @@ def test_divergence_stops_before_the_weights(where):
         if where == "loss": return squared(model, x, y) * math.nan
         return squared(model, x, y) + (model.out.weight * 0).sum().sqrt()   # finite, with a gradient that is not
     seen, kept = [], {}
-    with pytest.raises(Diverged, match="step 3: the (loss is nan|gradient's length is nan.*out.weight)"): train(model, bad, batch, 10, adamw(model))
+    with pytest.raises(Diverged, match="step 3: the " + said): train(model, bad, batch, 10, adamw(model))
     assert same(kept, {name: p.detach() for name, p in model.named_parameters()})
 
 

@@ -353,7 +353,7 @@ def train(
 ) -> History:
     "Bring a model to step `steps`; leave it in evaluation mode."
     settings = {"seed": str(seed)} | optimiser.settings() | {f"config.{k}": str(v) for k, v in (checkpoint.config if checkpoint else {}).items()}
-    history, (rank, size), place = resume(model, optimiser, checkpoint, settings), world(), next(model.parameters()).device
+    history, rank, place = resume(model, optimiser, checkpoint, settings), world()[0], next(model.parameters()).device
     start = int(optimiser.done)
     if start > steps: raise ValueError(f"steps: got {steps}, expected at least {start}, where this training already is")
     with torch.random.fork_rng([place] if place.type == "cuda" else []), progress(start, steps) as bar:
