@@ -32,8 +32,9 @@ def read(name: str) -> str:
     return (ROOT / name).read_text()
 
 
-def tracked() -> list[str]:
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+def tracked(*which: str) -> list[str]:
+    "The files that git holds, and with further options those that it would."
+    names = subprocess.run(["git", "ls-files", "-z", *which], cwd=ROOT, text=True, capture_output=True, check=True).stdout
     return [n for n in names.split("\0") if n and (ROOT / n).is_file()]
 
 
@@ -87,7 +88,7 @@ def test_contributing_fits_one_screen():
 def clone(tmp_path):
     "A copy of this checkout with an environment that is set up already."
     target = tmp_path / "clone"
-    for name in tracked():
+    for name in tracked("-co", "--exclude-standard"):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target / name)
     (target / ".venv").mkdir()
