@@ -19,8 +19,10 @@ def settled(books: dict[str, dict]) -> dict[str, list[tuple[str, dict]]]:
     "Claim -> where it is settled: (page, what its cell left)."
     found = {}
     for page, notebook in books.items():
-        for output in (o for cell in notebook["cells"] for o in cell.get("outputs", [])):
-            if left := output.get("data", {}).get(MIME): found.setdefault(left["id"], []).append((page, left))
+        for data in (o.get("data", {}) for cell in notebook["cells"] for o in cell.get("outputs", [])):
+            if left := data.get(MIME):
+                lines = [line.strip().split(": ", 1) for line in "".join(data["text/plain"]).splitlines()[1:]]
+                found.setdefault(left["id"], []).append((page, left | {"lines": lines}))
     return found
 
 
@@ -69,8 +71,7 @@ class Ledger(SphinxDirective):
     def box(self, entry: dict, found: dict[str, list]) -> list[nodes.Node]:
         "One claim."
         page, left = found.get(entry["id"], [("", {})])[0]
-        rows = [("rather", entry.get("instead")), ("measured", left.get("measured")), ("topic", entry["topic"])]
-        rows = [("true", k) for k in left.get("true_when", {}) if not k.endswith("]")] + [("not true", k) for k in left.get("false_when", {}) if not k.endswith("]")] + rows
+        rows = [*left.get("lines", [["rather", entry.get("instead")]]), ["topic", entry["topic"]]]
         listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in rows if text)
         head = (f'<div class="tfm-claim tfm-{VERDICTS[entry["verdict"]]}" id="ledger-{entry["id"]}" data-verdict="{entry["verdict"]}" '
                 f'data-topic="{escape(entry["topic"])}"><p class="tfm-statement"><strong class="tfm-verdict">{entry["verdict"]}</strong> '

@@ -5,6 +5,7 @@ Everything is read from the modules' source; `tfmlib` is never imported. Anchors
 import ast
 import copy
 import io
+import re
 import tokenize
 from html import escape
 from pathlib import Path
@@ -51,26 +52,30 @@ def fields(node: ast.ClassDef, notes: dict[int, str]) -> list[tuple[str, str, st
     return typed + [(ast.unparse(f.targets[0]), "", notes[f.end_lineno]) for f in node.body if isinstance(f, ast.Assign) and f.end_lineno in notes]
 
 
+def prose(text: str) -> str:
+    "A docstring or comment as Markdown that means just its characters; what stands between backticks is code."
+    return "".join(part if i % 2 else re.sub(r"([\\*_$\[\]{}<>|#^~])", r"\\\1", part) for i, part in enumerate(re.split("(`[^`]+`)", text or "")))
+
+
 def table(rows: list[tuple[str, str, str]], head: str) -> str:
     "Rows as a Markdown table."
     code = lambda text: f"`{text}`".replace("|", r"\|") if text else ""
-    safe = lambda text: escape(text, quote=False).replace("|", r"\|").replace("*", r"\*").replace("$", r"\$")
-    lines = [f"| {name if name == 'returns' else code(name)} | {code(kind)} | {safe(note)} |" for name, kind, note in rows]
+    lines = [f"| {name if name == 'returns' else code(name)} | {code(kind)} | {prose(note)} |" for name, kind, note in rows]
     return "\n".join([f"| {head} | type | what it is |", "|---|---|---|", *lines]) if rows else ""
 
 
 def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> str:
     "The Markdown under a public name: its call, docstring and tables."
     block = lambda text: f"```python\n{text}\n```"
-    if isinstance(node, Function): return "\n\n".join([block(call(node, name)), ast.get_docstring(node) or "", table(parameters(node, notes), "parameter")])
+    if isinstance(node, Function): return "\n\n".join([block(call(node, name)), prose(ast.get_docstring(node)), table(parameters(node, notes), "parameter")])
     if not isinstance(node, ast.ClassDef): return block(shorten(ast.get_source_segment(source, node), 240, placeholder=" …"))
     methods = {m.name: m for m in node.body if isinstance(m, Function)}
     made = methods.get("__init__") or methods.get("forward")
     shown = [m for m in methods.values() if not m.name.startswith("_") and m is not made]
-    listed = "\n".join(f"- `{call(m, m.name)}` {ast.get_docstring(m) or ''}" for m in shown)
+    listed = "\n".join(f"- `{call(m, m.name)}` {prose(ast.get_docstring(m))}" for m in shown)
     first = call(made, name) if made and made.name == "__init__" else f"class {name}"
     own = table(parameters(made, notes), "parameter") if made else ""
-    return "\n\n".join([block(first), ast.get_docstring(node) or "", own or table(fields(node, notes), "field"), listed])
+    return "\n\n".join([block(first), prose(ast.get_docstring(node)), own or table(fields(node, notes), "field"), listed])
 
 
 class Reference(SphinxDirective):
