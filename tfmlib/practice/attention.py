@@ -334,7 +334,7 @@ _ROW64 = (*(x.double() for x in _ROW), torch.ones(1, 1, dtype=torch.float64))
 _WIDE = (*_qkv((2, 4), (3, 4), (3, 1)), _rounded(2, 1, seed=3))
 _ALIKE = (_WIDE[0], _WIDE[1], torch.full((3, 1), 5., dtype=torch.float64), _WIDE[3])
 
-@check_gradients.property("the gradient at v is finite and right", _ROW64, _WIDE)
+@check_gradients.property("the gradient at v is right", _ROW64, _WIDE)
 def _(attempt, *case): _gradients_are_near(attempt, case, "v")
 
 @check_gradients.property("where all values are alike, the gradients at q and k are zero",
