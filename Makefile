@@ -63,7 +63,7 @@ address: $(VENV)/.book # make address URL=https://github.com/NAME/REPOSITORY ## 
 lock: $(VENV)/.all     ## resolve requirements.txt anew from pyproject.toml
 	$(BIN)/pip-compile --quiet -U -c requirements.hold --all-extras --strip-extras --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-emit-options --no-header --no-annotate -o requirements.txt pyproject.toml
-	sed -i -E 's/\+cpu$$//; /^#/d; /^$$/d' requirements.txt
+	sed -i -E "s/\+cpu$$//; s/^(triton==.*)/\1; platform_system == 'Linux'/; /^#/d; /^$$/d" requirements.txt
 
 clean:                 ## remove what was built
 	rm -rf _build build dist *.egg-info
