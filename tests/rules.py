@@ -1,0 +1,243 @@
+"""The rules of the house that a machine can check, as functions of a checkout: each gives a list of faults, which name file and cell.
+
+`test_order.py` runs them on the book, `test_defects.py` on copies with planted faults.
+"""
+import ast
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from shutil import copy, copytree, ignore_patterns
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "extensions"))
+
+from nbdev_cells import DIRECTIVE, directives  # noqa: E402
+from pages import notebooks  # noqa: E402
+
+KNOWN = {"default_exp", "export", "hide"}
+MANY_PARAMETERS = {"tfmlib.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
+LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}  # the lines it may have, and why
+LONG_MODULES: dict[str, tuple[int, str]] = {
+    "tfmlib.figures": (345, "one style: what draws and what it draws with belong together"),
+    "tfmlib.practice.attention": (360, "a page of exercises is as long as its checkers"),
+}
+FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+
+
+@dataclass
+class Cell:
+    "A cell of a notebook, with what the rules ask about it."
+    where: str
+    id: str
+    kind: str
+    source: str
+    tags: set[str]
+    outputs: list[dict]
+
+    @cached_property
+    def directives(self) -> dict[str, str]: return directives(self.source) if self.kind == "code" else {}
+
+    @property
+    def exported(self) -> bool: return "export" in self.directives
+
+    @property
+    def silent(self) -> bool: return bool(self.directives.keys() & {"default_exp", "hide"})
+
+    @property
+    def shown(self) -> bool: return self.kind == "code" and not self.directives
+
+    @property
+    def lines(self) -> int: return sum(bool(line.strip()) for line in self.source.splitlines())
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        "Its code, without the lines that only IPython understands."
+        if re.match(r"\s*%%(?!time)", self.source): return ast.parse("")
+        return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", self.source, flags=re.M))
+
+
+def cells(root: Path) -> dict[str, list[Cell]]:
+    "The notebooks of a checkout as lists of cells."
+    def made(name, cell) -> Cell:
+        tags = set(cell["metadata"].get("tags", []))
+        return Cell(f"{name} «{cell.get('id')}»", cell.get("id", ""), cell["cell_type"], "".join(cell["source"]), tags, cell.get("outputs", []))
+    return {name: [made(name, cell) for cell in book["cells"]] for name, book in notebooks(root).items()}
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+def workbench(root: Path) -> list[str]: return tomllib.loads((root / "pyproject.toml").read_text())["tool"]["tfmlib"]["workbench"]
+
+
+def place(name: str, bench: list[str]) -> tuple[int, int]:
+    "Where a notebook stands: (chapter, 0), (chapter, 1) for its practice page; the workbench by its declared order."
+    number, _, tail = Path(name).name.partition("_")
+    if number != "00": return int(number), int("practice" in Path(name).parts)
+    if tail not in bench: raise ValueError(f"{name}: not in the workbench that pyproject.toml declares ({', '.join(bench)})")
+    return 0, bench.index(tail)
+
+
+def module_of(name: str) -> str:
+    "The module that a notebook owns by its file name."
+    tail = Path(name).name.partition("_")[2]
+    return f"practice.{tail}" if "practice" in Path(name).parts else tail
+
+
+def owners(books: dict[str, list[Cell]]) -> dict[str, str]:
+    "Module -> the notebook that owns it."
+    extra = {c.directives["export"]: name for name, book in books.items() for c in book if c.directives.get("export")}
+    return {module_of(name): name for name in books} | extra
+
+
+def imports(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, bool]]:
+    "What of tfmlib a piece of code imports: (dotted name below tfmlib, with a star?). `inside` is the package of a module with relative imports."
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import): found = [(a.name, False) for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = ["tfmlib", *inside.split(".")][: len(["tfmlib", *filter(None, inside.split("."))]) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            found = [(f"{base}.{a.name}" if base in ("tfmlib", "tfmlib.practice") and a.name != "*" else base, a.name == "*") for a in node.names]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("import_module", "__import__"):
+            found = [(a.value, False) for a in node.args[:1] if isinstance(a, ast.Constant)]
+        else: found = []
+        for name, star in found:
+            if star or str(name).startswith("tfmlib."): yield str(name).removeprefix("tfmlib."), star
+
+
+def arrows(tree: ast.AST, name: str, where: str, owned: dict[str, str], bench: list[str], inside: str = "") -> Iterator[str]:
+    "The imports of one piece of code that no chapter may have."
+    own = {module for module, owner in owned.items() if owner == name}
+    for module, star in imports(tree, inside):
+        if star: yield f"{where}: imports * from {module}; name what it needs"
+        elif module in own and inside is not None: continue
+        elif module not in owned: yield f"{where}: imports tfmlib.{module}, which no notebook writes" if module != "__version__" else ""
+        elif place(owned[module], bench) >= place(name, bench): yield f"{where}: imports tfmlib.{module}, which {owned[module]} writes: the arrow points forward"
+
+
+def order(root: Path) -> list[str]:
+    "Imports that point forward, in cells and in the modules written from them."
+    books, bench, faults = cells(root), workbench(root), []
+    owned = owners(books)
+    for name, book in books.items():
+        for cell in (c for c in book if c.kind == "code"): faults += arrows(cell.tree, name, cell.where, owned, bench, None)
+    for module, name in owned.items():
+        file = root / "tfmlib" / f"{module.replace('.', '/')}.py"
+        if file.is_file(): faults += arrows(ast.parse(file.read_text()), name, str(file.relative_to(root)), owned, bench, "practice" if "." in module else "")
+    return [fault for fault in faults if fault]
+
+
+# --- directives ---------------------------------------------------------------------------------------------------
+
+def directive_lines(root: Path) -> list[str]:
+    "Directives that nbdev would silently not obey, and modules that do not belong to their notebook."
+    faults, books = [], cells(root)
+    for name, book in books.items():
+        declared = [c.directives["default_exp"] for c in book if "default_exp" in c.directives]
+        if declared != [module_of(name)]: faults.append(f"{name}: default_exp {', '.join(declared) or 'is missing'}; expected {module_of(name)}, once")
+        for cell in (c for c in book if c.kind == "code"):
+            faults += [f"{cell.where}: #| {word} is not a directive of this book ({', '.join(sorted(KNOWN))})" for word in cell.directives.keys() - KNOWN]
+            code = cell.source.splitlines()[len(cell.directives):]
+            faults += [f"{cell.where}: «{line.strip()}» stands below the cell's first line and would be ignored" for line in code if DIRECTIVE.match(line.strip())]
+            if cell.directives.get("export") and not name.startswith("chapters/18_"): faults.append(f"{cell.where}: one chapter, one module; it exports to {cell.directives['export']} too")
+    written = [c.directives["default_exp"] for book in books.values() for c in book if "default_exp" in c.directives]
+    return faults + [f"tfmlib.{module}: {written.count(module)} notebooks write it" for module in sorted(set(written)) if written.count(module) > 1]
+
+
+# --- the shape of cells -------------------------------------------------------------------------------------------
+
+def led_in(root: Path) -> list[str]:
+    "Code that no prose leads up to. A run of exported cells needs it once."
+    faults = []
+    for book in cells(root).values():
+        before = None
+        for cell in (c for c in book if not c.silent):
+            run = cell.exported and before is not None and before.exported
+            same = before is not None and bool({t for t in cell.tags & before.tags if t.startswith("exercise-")})
+            folded = bool(cell.tags & FOLDED) and before is not None         # what draws, or judges, what the cell above it computed
+            if cell.kind == "code" and not (run or same or folded) and (before is None or before.kind != "markdown"): faults.append(f"{cell.where}: no prose leads up to this cell")
+            before = cell
+    return faults
+
+
+def shape(root: Path) -> list[str]:
+    "Chapters whose demonstration cells are long, or that leave too many outputs uncompared."
+    faults = []
+    for name, book in cells(root).items():
+        code = [c for c in book if c.kind == "code" and not c.silent]
+        ignored = [c for c in code if "nbval-ignore-output" in c.tags]
+        if len(ignored) > 0.15 * len(code): faults.append(f"{name}: {len(ignored)} of {len(code)} cells are not compared; expected at most 15 %")
+        faults += [f"{c.where}: its output is not compared, and it asserts nothing" for c in ignored if not re.search(r"\bassert|\bclaim\(", c.source)]
+        lines = sorted(c.lines for c in code if c.shown and not c.tags & FOLDED)
+        if "/practice/" in name or not lines: continue
+        if median(lines) > 4: faults.append(f"{name}: a middling cell has {median(lines)} lines; expected at most 4")
+        if sum(n <= 12 for n in lines) < 0.9 * len(lines): faults.append(f"{name}: {sum(n > 12 for n in lines)} of {len(lines)} cells have more than 12 lines; expected at most 10 %")
+    return faults
+
+
+def outputs(root: Path) -> list[str]:
+    "Cells that were not run, or that stored an error."
+    faults = []
+    for cell in (c for book in cells(root).values() for c in book if c.kind == "code" and not c.silent):
+        last = cell.tree.body[-1] if cell.tree.body else None
+        value = isinstance(last, ast.Expr) and not isinstance(last.value, ast.Call | ast.Constant | ast.Await) and not cell.source.rstrip().endswith(";")
+        if value and not cell.outputs: faults.append(f"{cell.where}: ends in a value, and no output is stored: run it")
+        faults += [f"{cell.where}: an error is stored, {o.get('ename')}" for o in cell.outputs if o["output_type"] == "error"]
+    return faults
+
+
+# --- what is exported ---------------------------------------------------------------------------------------------
+
+def functions(tree: ast.Module, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    "The functions and methods of a module, by their dotted names."
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef): yield f"{prefix}.{node.name}", node
+        elif isinstance(node, ast.ClassDef): yield from functions(node, f"{prefix}.{node.name}")
+
+
+def length(node: ast.FunctionDef, source: list[str]) -> int:
+    "Lines of a function's body that hold something, its docstring aside."
+    body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+    return sum(bool(line.strip()) for line in source[body[0].lineno - 1 : node.end_lineno])
+
+
+def size(root: Path) -> list[str]:
+    "Functions and modules that do not fit on a screen, and functions that take too much."
+    faults = []
+    for module in owners(cells(root)):
+        file = root / "tfmlib" / f"{module.replace('.', '/')}.py"
+        if not file.is_file(): continue
+        source, name = file.read_text().splitlines(), f"tfmlib.{module}"
+        held, limit = sum(bool(line.strip()) and not line.startswith("# %%") for line in source), LONG_MODULES.get(name, (320, ""))[0]
+        if held > limit: faults.append(f"{name}: {held} lines; expected about 300, at most {limit}")
+        for called, node in functions(ast.parse("\n".join(source)), name):
+            limit = 60 if any("jit" in ast.unparse(d) for d in node.decorator_list) else LONG_FUNCTIONS.get(called, (25, ""))[0]
+            if length(node, source) > limit: faults.append(f"{called}: {length(node, source)} lines; expected about 20, at most {limit}")
+            count = len([a for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs] if a.arg not in ("self", "cls")])
+            if count > 8 and called not in MANY_PARAMETERS: faults.append(f"{called}: {count} parameters; expected at most 8")
+    return faults
+
+
+def export(root: Path) -> list[str]:
+    "Files of tfmlib that are not what the notebooks give."
+    def written(folder: Path) -> dict[Path, bytes]: return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*.py")}
+    with tempfile.TemporaryDirectory() as place_:
+        copied = Path(place_)
+        for part in ("chapters", "tfmlib", "tools"): copytree(root / part, copied / part, ignore=ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+        for file in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT"):
+            if (root / file).is_file(): copy(root / file, copied)
+        done = subprocess.run([sys.executable, "tools/export.py"], cwd=copied, capture_output=True, text=True)
+        if done.returncode: return [f"the export fails: {done.stderr.strip()[-400:]}"]
+        ours, theirs = written(root / "tfmlib"), written(copied / "tfmlib")
+    return [f"tfmlib/{name}: not what the notebooks give; run `make export`" for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+
+
+RULES: dict[str, Callable[[Path], list[str]]] = {
+    f.__name__: f for f in (order, directive_lines, led_in, shape, outputs, size, export)
+}
