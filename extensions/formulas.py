@@ -1,5 +1,7 @@
 """Formulas set by KaTeX while the book is built: pages carry finished HTML and need no script. A formula KaTeX cannot set fails the build."""
+import json
 import re
+import subprocess
 from pathlib import Path
 from shutil import which
 
@@ -7,10 +9,20 @@ from docutils import nodes
 from sphinx.errors import ConfigError, SphinxError
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
-from sphinxcontrib import katex
+from sphinxcontrib import katex as carrier   # carries katex.min.js; its own server starts with a race and is not used
 
 log = logging.getLogger(__name__)
-OPTIONS = {"throwOnError": True, "strict": "error"}  # strict: what KaTeX sets but LaTeX does not is refused as well
+KATEX = Path(carrier.__file__).with_name("katex.min.js")
+SETTER = """
+const katex = require(process.argv[1]);
+require("readline").createInterface({ input: process.stdin }).on("line", line => {
+  const { tex, display } = JSON.parse(line);
+  let answer;
+  try { answer = { html: katex.renderToString(tex, { displayMode: display, throwOnError: true, strict: "error" }) }; }
+  catch (error) { answer = { error: error.message }; }
+  process.stdout.write(JSON.stringify(answer) + "\\n");
+});
+"""  # one formula a line; strict: what KaTeX sets but LaTeX does not is refused as well
 NUMBERED = re.compile(r"\\(begin|end)\{(equation|align|gather|alignat)\}")
 
 
@@ -27,15 +39,35 @@ def node_binary() -> str:
     return found
 
 
-def render(translator, node: nodes.Node, **options: bool) -> str:
+class Setter:
+    "KaTeX in a Node process that ends when its input does."
+    def __init__(self, node: str):
+        self.bad = 0
+        self.process = subprocess.Popen([node, "-e", SETTER, str(KATEX)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+
+    def __call__(self, tex: str, display: bool) -> dict[str, str]:
+        "Either the formula's `html`, or the `error` that KaTeX finds in it."
+        self.process.stdin.write(json.dumps({"tex": tex, "display": display}) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer: raise SphinxError("Node ended while it set formulas; its message stands above")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(timeout=10)
+        self.process.stdout.close()
+
+
+def render(translator, node: nodes.Node, display: bool = False) -> str:
     "The HTML of one formula; what KaTeX says about a bad one goes to the log, with the formula's place."
+    setter = translator.builder.app.setter
     tex = NUMBERED.sub(r"\\\1{\2*}", node.astext())    # the book numbers its equations, KaTeX must not number them again
-    try:
-        return katex.render_latex(tex, OPTIONS | options)
-    except katex.KaTeXError as error:
-        translator.builder.app.bad_formulas += 1
-        log.error("KaTeX cannot set this formula: %s", error, location=node, type="formula")
-        return f"<code>{translator.encode(tex)}</code>"
+    answer = setter(tex, display)
+    if "html" in answer: return answer["html"]
+    setter.bad += 1
+    log.error("KaTeX cannot set this formula: %s", answer["error"], location=node, type="formula")
+    return f"<code>{translator.encode(tex)}</code>"
 
 
 def visit_inline(self, node: nodes.Node) -> None:
@@ -44,7 +76,7 @@ def visit_inline(self, node: nodes.Node) -> None:
 
 
 def visit_block(self, node: nodes.Node) -> None:
-    self.body.append(self.starttag(node, "div", "", CLASS="math") + render(self, node, displayMode=True))
+    self.body.append(self.starttag(node, "div", "", CLASS="math") + render(self, node, display=True))
     if node["number"]:
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
@@ -54,12 +86,12 @@ def visit_block(self, node: nodes.Node) -> None:
 
 
 def start(app) -> None:
-    app.bad_formulas, katex.NODEJS_BINARY = 0, node_binary()
+    app.setter = Setter(node_binary())
 
 
 def finish(app, exception) -> None:
-    if app.bad_formulas and not exception:
-        raise SphinxError(f"{app.bad_formulas} formula(s) cannot be set; the log above names them")
+    app.setter.close()
+    if app.setter.bad and not exception: raise SphinxError(f"{app.setter.bad} formula(s) cannot be set; the log above names them")
 
 
 def setup(app):

@@ -1,0 +1,211 @@
+"""The built book as a reader meets it: every page in Chromium, both themes, phone width, keyboard, no network."""
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+from axe_playwright_python.sync_playwright import Axe
+from serve import server
+
+pytestmark = pytest.mark.browser
+ROOT = Path(__file__).resolve().parents[1]
+THEMES = ("light", "dark")
+WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 390, "height": 844}
+
+
+def pages() -> list[str]:
+    "Every page of the table of contents, and the search page."
+    def files(entry):
+        yield from (entry[key] for key in ("root", "file") if key in entry)
+        for key in ("parts", "chapters", "sections"):
+            for child in entry.get(key, ()): yield from files(child)
+    return [f"{name}.html" for name in files(yaml.safe_load((ROOT / "_toc.yml").read_text()))] + ["search.html"]
+
+
+@dataclass
+class Visit:
+    "What one visit to a page found."
+    errors: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    fields: int = 0
+    theme: str = ""
+    overflow: int = 0
+
+
+def violations(page) -> list[str]:
+    return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in Axe().run(page).response["violations"]]
+
+
+def visit(context, base: str, name: str) -> Visit:
+    "Load a page at desktop width, then at phone width, and note what is wrong with it."
+    found, page = Visit(), context.new_page()
+    page.on("console", lambda m: found.errors.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: found.errors.append(str(e)))
+    page.on("request", lambda r: None if r.url.startswith((base, "data:", "blob:")) else found.foreign.append(r.url))
+    page.goto(base + name)
+    page.wait_for_load_state("networkidle")
+    found.theme = page.evaluate("document.documentElement.dataset.theme")
+    found.fields = page.locator("input[type=search]:visible, input[name=q]:visible").count()
+    found.violations = violations(page)
+    page.set_viewport_size(PHONE)
+    page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
+    found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found.violations += [f"at phone width: {v}" for v in violations(page)]
+    page.close()
+    return found
+
+
+def moves(page, figure) -> bool:
+    "Whether one key press on a figure's first slider changes anything but the slider."
+    drawn = "f => { const c = f.cloneNode(true); c.querySelectorAll('input').forEach(i => i.remove()); return c.innerHTML; }"
+    slider = figure.locator("input[type=range]").first
+    before = figure.evaluate(drawn)
+    slider.focus()
+    page.keyboard.press("ArrowRight" if slider.evaluate("s => Number(s.value) < Number(s.max)") else "ArrowLeft")
+    return figure.evaluate(drawn) != before
+
+
+@pytest.fixture(scope="module")
+def contexts(browser):
+    "One context a theme, for all pages."
+    return {theme: browser.new_context(viewport=WIDE, color_scheme=theme) for theme in THEMES}
+
+
+@pytest.fixture(scope="module")
+def visits(contexts, served):
+    "Visits, made once each."
+    seen, base = {}, served.rstrip("/") + "/"
+    def of(name: str, theme: str) -> Visit:
+        if (name, theme) not in seen: seen[name, theme] = visit(contexts[theme], base, name)
+        return seen[name, theme]
+    return of
+
+
+@pytest.fixture
+def page(browser, served):
+    "A fresh page with an empty cache and nothing remembered."
+    context = browser.new_context(viewport=WIDE, color_scheme="light", base_url=served)
+    yield context.new_page()
+    context.close()
+
+
+every_page = pytest.mark.parametrize("name", pages())
+both_themes = pytest.mark.parametrize("theme", THEMES)
+
+
+@every_page
+@both_themes
+def test_page_is_sound(visits, name, theme):
+    "No console message, no request to elsewhere, nothing for axe-core, no sideways scroll on a phone, one search field, the system's theme."
+    assert visits(name, theme) == Visit(fields=1, theme=theme, overflow=0)
+
+
+@every_page
+def test_figures_move(page, served, name):
+    "Each interactive figure answers the keyboard."
+    page.goto(name)
+    for figure in page.locator("figure[data-module]").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator("xpath=self::*[@data-live]").wait_for(timeout=5000)
+        assert moves(page, figure), figure.get_attribute("data-module")
+
+
+def test_some_figure_is_interactive(page):
+    "Else the test above would say nothing."
+    page.goto("chapters/04_attention.html")
+    assert page.locator("figure[data-module]").count() >= 1
+
+
+def test_search_finds(page):
+    page.goto("index.html")
+    page.locator("input[name=q]").fill("softmax")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#search-results li a[href*='04_attention']")
+    assert "q=softmax" in page.url
+
+
+def test_theme_button_by_keyboard(page):
+    "Tab reaches it, Space presses it, the choice outlives the page; pressed back, the system decides again."
+    theme, ground = "document.documentElement.dataset.theme", "getComputedStyle(document.body).backgroundColor"
+    page.goto("chapters/04_attention.html")
+    light = page.evaluate(ground)
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('tfm-theme')"): break
+    page.keyboard.press("Space")
+    assert page.evaluate(theme) == "dark" and page.evaluate(ground) != light
+    page.goto("index.html")
+    assert page.evaluate(theme) == "dark"
+    page.locator(".tfm-theme").press("Enter")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(f"{theme} === 'dark'")
+
+
+def test_skip_link_is_first(page):
+    page.goto("chapters/04_attention.html")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.hash") == "#main-content" and page.locator(".tfm-skip").bounding_box()["y"] >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main-content"
+
+
+def test_chapters_open_on_a_phone(page):
+    page.set_viewport_size(PHONE)
+    page.goto("chapters/04_attention.html")
+    assert not page.locator("#tfm-nav").is_visible()
+    page.locator(".tfm-menu").press("Enter")
+    assert page.locator("#tfm-nav a[aria-current=page]").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#tfm-nav").is_visible()
+
+
+def test_chapter_weighs_little(page):
+    "At most 600 KB on the wire with a cold cache, all of the page scrolled through."
+    sizes = []
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    page.goto("chapters/04_attention.html")
+    page.evaluate("async () => { for (let y = 0; y < document.body.scrollHeight; y += 800) { scrollTo(0, y); await new Promise(requestAnimationFrame); } }")
+    page.wait_for_load_state("networkidle")
+    assert 20_000 < sum(sizes) <= 600 * 1024
+
+
+def test_front_page_stands_still(page):
+    "The live figure takes the still one's place without moving the page."
+    page.add_init_script("window.shift = 0; new PerformanceObserver(l => l.getEntries().forEach(e => shift += e.value)).observe({type: 'layout-shift', buffered: true})")
+    page.goto("index.html")
+    page.locator("figure[data-live]").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("shift") < 0.1
+
+
+def test_chapter_reads_without_scripts(browser, served):
+    context = browser.new_context(java_script_enabled=False, base_url=served)
+    page = context.new_page()
+    page.goto("chapters/04_attention.html")
+    assert page.locator(".katex-html").first.is_visible() and page.locator("figure[data-module] svg").first.is_visible()
+    context.close()
+
+
+PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h1>Planted</h1><input type="search"><input name="q">
+<div style="width: 900px">wide</div><script src="http://elsewhere.example/x.js"></script><script>console.error("planted")</script>
+<figure data-module="dead" data-live><input type="range" aria-label="dead"><p>still</p></figure></main></body></html>"""
+
+
+def test_planted_faults_are_seen(contexts, tmp_path):
+    "A page with every fault: the visit above names each of them."
+    (tmp_path / "planted.html").write_text(PLANTED)
+    with server(tmp_path) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{httpd.server_port}/"
+        found = visit(contexts["light"], base, "planted.html")
+        page = contexts["light"].new_page()
+        page.goto(base + "planted.html")
+        assert not moves(page, page.locator("figure"))
+        page.close()
+        httpd.shutdown()
+    assert "planted" in found.errors and found.foreign == ["http://elsewhere.example/x.js"] and found.fields == 2
+    assert found.overflow > 0 and any(v.startswith("label:") for v in found.violations) and not found.theme
