@@ -116,8 +116,8 @@ class AttentionRow(Interactive):
     pad = traitlets.Int(0).tag(sync=True)       # how many tokens at the end are padding
 
     def picture(self) -> str:
-        seen = np.array(self.mask[self.row])
-        scores = np.array(self.products[self.row]) / (np.sqrt(self.width) * 2 ** self.octaves)
-        e = np.exp(scores) * seen
-        rows = {"product": self.products[self.row], "score": scores, "share": e / max(e.sum(), 1e-300)}
-        return matrix(list(rows.values()), list(rows), self.tokens, self.alt, mask=np.tile(seen, (3, 1))).drawing
+        products, seen = np.array(self.products[self.row]), np.array(self.mask[self.row])
+        scores = products / (np.sqrt(self.width) * 2 ** self.octaves)
+        exps = np.exp(scores) * seen
+        columns = {"product": products, "score": scores, "share": exps / max(exps.sum(), 1e-300)}
+        return matrix(np.stack([*columns.values()], 1), self.tokens, list(columns), self.alt, mask=np.stack([seen] * 3, 1)).drawing
