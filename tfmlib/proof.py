@@ -151,7 +151,7 @@ def short(value) -> str:
         return "[" + ", ".join(map(short, listed)) + "]" if size <= 64 else f"an array of shape {tuple(value.shape)}"
     if isinstance(value, list | tuple):
         return ("[{}]" if isinstance(value, list) else "({})").format(", ".join(map(short, value)))
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
+    return f"{value + 0.0:.4g}" if isinstance(value, float) else repr(value)
 
 
 def expect(
@@ -165,7 +165,10 @@ def expect(
         raise Mismatch(f"{what} is {short(got)} ({type(got).__name__}); expected {short(wanted)}")
     a, b = torch.as_tensor(got).detach().double(), torch.as_tensor(wanted).double()
     if a.shape != b.shape: raise Mismatch(f"{what} has shape {tuple(a.shape)}; expected {tuple(b.shape)}")
-    if not torch.allclose(a, b, rtol=tol, atol=tol, equal_nan=True): raise Mismatch(f"{what} is {short(got)}; expected {short(wanted)}")
+    if torch.allclose(a, b, rtol=tol, atol=tol, equal_nan=True): return
+    seen, right = short(got), short(wanted)
+    off = f" (off by up to {(a - b).abs().max():.1e})" if seen == right else ""
+    raise Mismatch(f"{what} is {seen}; expected {right}{off}")
 
 # %% ../chapters/00_proof.ipynb #checker-export
 @dataclass
@@ -219,8 +222,8 @@ class Checker:
             for case in cases:
                 given, tried = copy.deepcopy(case), tried + 1
                 try:
-                    test(attempt, *given)
-                    expect_untouched(given, case)
+                    try: test(attempt, *given)
+                    finally: expect_untouched(given, case)        # said first: it may be why the rest is wrong
                 except (Exception, SystemExit) as error:          # whatever a learner's code may raise
                     seen = str(error) if isinstance(error, Mismatch) else f"it raised {type(error).__name__}: {error}".split("\n")[0]
                     return Result(self.exercise, name, False, tried, statement, f"with {', '.join(map(short, case))}: {seen}")
