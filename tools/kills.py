@@ -95,6 +95,11 @@ def verdicts(path: Path) -> dict:
     "What the checkers of the practice page at `path` say to its stubs, solutions and mutants."
     nb = nbformat.read(path, as_version=4)
     results, errors, _ = run(nb)
+    return gathered(path, nb, results, errors)
+
+
+def gathered(path: Path, nb: dict, results: dict[str, list], errors: dict[str, str]) -> dict:
+    "The results of a run, by exercise and by what the cells are to it."
     exercises = []
     for name, title in named(nb).items():
         of_kind = {k: [c["id"] for c in nb["cells"] if exercise_of(c) == name and kind_of(c) == k] for k in KINDS}

@@ -1,0 +1,427 @@
+"""The exercises: stubs are red, solutions green, wrong answers rejected; and the tools for teachers, on a small practice page."""
+import csv
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions", "tests/fixtures")]
+import exercises  # noqa: E402
+import gallery  # noqa: E402
+import kills  # noqa: E402
+import practice  # noqa: E402
+import submissions  # noqa: E402
+from myst import Book, Unresolved  # noqa: E402
+
+PAGES = kills.pages()
+MODULES = [submissions.importlib.import_module(name) for name in submissions.practice_modules()]
+CHECKERS = [pytest.param(c, id=f"{m.__name__.split('.')[-1]}-{n}") for m in MODULES for n, c in submissions.checkers(m).items()]
+by_page = pytest.mark.parametrize("path", PAGES, ids=[p.stem for p in PAGES])
+
+
+@pytest.fixture(scope="session")
+def verdicts() -> dict[Path, dict]:
+    "What the checkers of each practice page say now."
+    return {path: kills.verdicts(path) for path in PAGES}
+
+
+# --- the practice pages -------------------------------------------------------------------------------------------
+
+def test_every_practice_page_has_a_module_and_a_module_a_page():
+    names = {re.search(r"#\| default_exp ([\w.]+)", path.read_text())[1] for path in PAGES}
+    assert {m.__name__ for m in MODULES} == {f"tfmlib.{name}" for name in names}
+
+
+def test_the_published_table_is_what_the_checkers_say_now(verdicts):
+    assert kills.FILE.read_text(encoding="utf-8") == kills.text(list(verdicts.values())), "run `python tools/kills.py`"
+
+
+@by_page
+def test_stubs_red_solutions_green_wrong_answers_rejected(path, verdicts):
+    assert kills.faults(verdicts[path]) == []
+    n = kills.counts(verdicts[path])
+    assert n["red stubs"] == n["green solutions"] == n["exercises"] > 0
+    assert n["rejected"] == n["mutants"] >= kills.FEWEST * n["exercises"]
+
+
+BLOCKED = """
+import importlib, json, re, sys
+from pathlib import Path
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("tfmlib.") and name != "tfmlib.proof" and name.split(".")[1] != "practice": raise ImportError("blocked: " + name)
+
+sys.meta_path.insert(0, Blocker())
+for name in ("tfmlib.attention", "tfmlib.figures"):
+    try: importlib.import_module(name)
+    except ImportError: continue
+    raise SystemExit(name + " can be imported")
+
+import kills, nbformat, submissions
+said, green = [], {}
+for path in kills.pages():
+    nb = nbformat.read(path, as_version=4)
+    results, errors, names = kills.run(nb)
+    said.append(page := kills.gathered(path, nb, results, errors))
+    module = importlib.import_module("tfmlib." + re.search(r"#[|] default_exp ([a-z0-9_.]+)", path.read_text())[1])
+    for exercise in page["exercises"]:
+        checker = submissions.checkers(module)[exercise["name"]]
+        for solution in exercise["solutions"]: green[page["page"] + " " + solution["name"]] = checker.examine(names[solution["name"]]).passed
+loaded = [n for n in sys.modules if n.startswith("tfmlib.") and n != "tfmlib.proof" and n.split(".")[1] != "practice"]
+print(json.dumps({"table": kills.text(said), "green": green, "loaded": loaded}))
+"""
+
+
+def test_checkers_do_without_the_library_that_holds_the_answers(tmp_path):
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", BLOCKED], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["loaded"] == []
+    assert found["green"] and all(found["green"].values()), found["green"]
+    assert found["table"] == kills.FILE.read_text(encoding="utf-8")
+
+
+@by_page
+def test_answers_are_not_exported(path, verdicts):
+    exported = "\n".join(p.read_text() for p in (ROOT / "tfmlib/practice").glob("*.py"))
+    answers = [r["name"] for e in verdicts[path]["exercises"] for r in e["solutions"] + e["mutants"]]
+    assert answers and [n for n in answers if re.search(rf"\b(def|class) {n}\b|^{n} *=", exported, re.M)] == []
+
+
+class Silent:
+    "An object that is no function."
+
+
+def endless(*args, **kwargs): return endless(*args, **kwargs)
+
+
+def unwritten(*args, **kwargs): raise KeyError("x")
+
+
+STRANGE = [None, 7, "softmax", Silent, Silent(), torch.nn.Linear(2, 2), lambda: None, lambda *a, **k: None, lambda *a, **k: "a text", lambda *a, **k: math.nan,
+           lambda *a, **k: a, lambda *a, **k: Silent(), lambda *a, **k: {}, lambda *a, **k: torch.zeros(0), lambda *a, **k: (None, None),
+           lambda *a, **k: [[1], [2, 3]], endless, unwritten]
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_checker_never_raises(checker):
+    for attempt in STRANGE:
+        result = checker.examine(attempt)
+        assert not result.passed and result.failed and result.why, attempt
+        assert "\n" not in result.why and len(result.why) < 2000, result.why
+
+
+# --- the verification itself --------------------------------------------------------------------------------------
+
+def cell(nb, cell_id): return next(c for c in nb.cells if c.id == cell_id)
+
+
+def without(nb, *ids): nb.cells = [c for c in nb.cells if c.id not in ids]
+
+
+def spoil(nb, defect: str) -> None:
+    "Plant a defect in the practice page."
+    if defect == "weak checker": cell(nb, "double-checker").source += "\n\ncheck_double.properties.clear()"
+    if defect == "weak property": cell(nb, "largest-checker").source = cell(nb, "largest-checker").source.replace("[-2., -1., -3.]", "[0., 4.]")
+    if defect == "wrong solution": cell(nb, "double-solution").source = "def double_solution(values): return 3 * values"
+    if defect == "solution that raises": cell(nb, "double-solution").source = "def double_solution(values) return"
+    if defect == "answer in the stub": cell(nb, "double-stub").source = "def double(values): return 2 * values"
+    if defect == "four mutants": without(nb, "double-squares")
+    if defect == "no stub": without(nb, "double-stub")
+    if defect == "no check": without(nb, "double-check")
+    if defect == "no solution": without(nb, "double-solution", "double-solution-check")
+    if defect == "unchecked solution": without(nb, "double-solution-check")
+    if defect == "unchecked mutant": cell(nb, "double-halves").source = "def halves(values): return values / 2"
+    if defect == "a mutant twice": cell(nb, "double-halves").source = cell(nb, "double-squares").source
+    if defect == "another's checker": cell(nb, "largest-by-size").source += "\n\ncheck_double(by_size)"
+    if defect == "no exercises": without(nb, *(c.id for c in nb.cells if kills.exercise_of(c)))
+
+
+@pytest.fixture
+def lists(tmp_path) -> Path:
+    return practice.write(practice.notebook(), tmp_path / "99_lists.ipynb")
+
+
+def test_the_small_page_has_no_faults(lists):
+    page = kills.verdicts(lists)
+    assert kills.faults(page) == []
+    assert kills.counts(page) == {"exercises": 2, "red stubs": 2, "green solutions": 2, "mutants": 10, "rejected": 10, "told apart": 10}
+    assert [e["title"] for e in page["exercises"]] == ["The exercise double", "The exercise largest"]
+
+
+@pytest.mark.parametrize(("defect", "said"), {
+    "weak checker": "accepts the wrong answer squares", "weak property": "accepts the wrong answer takes_the_last",
+    "wrong solution": "rejects the solution double_solution", "solution that raises": "cell double-solution raises SyntaxError",
+    "answer in the stub": "accepts the stub double", "four mutants": "has 4 wrong answers", "no stub": "has no cell tagged stub",
+    "no check": "has no cell tagged check", "no solution": "has no cell tagged solution", "unchecked solution": "no solution cell calls its checker",
+    "unchecked mutant": "the mutant cell double-halves calls no checker", "a mutant twice": "two wrong answers are called squares",
+    "another's checker": "one of its cells is checked by the checker of double", "no exercises": "no cell tagged exercise-NAME"}.items())
+def test_a_planted_defect_is_reported(defect, said, tmp_path):
+    nb = practice.notebook()
+    spoil(nb, defect)
+    faults = kills.faults(kills.verdicts(practice.write(nb, tmp_path / "99_lists.ipynb")))
+    assert any(said in fault for fault in faults), faults
+
+
+def test_a_stale_table_is_told_from_a_fresh_one(lists):
+    nb, before = practice.notebook(), kills.text([kills.verdicts(lists)])
+    assert before == kills.text([kills.verdicts(lists)])
+    cell(nb, "double-halves").source = cell(nb, "double-halves").source.replace("/ 2", "/ 3")
+    assert before != kills.text([kills.verdicts(practice.write(nb, lists))])
+
+
+def test_overhearing_ends_with_the_run(lists):
+    from tfmlib.proof import Checker
+    call = Checker.__call__
+    kills.verdicts(lists)
+    assert Checker.__call__ is call
+
+
+# --- handing out --------------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def the_book() -> Book:
+    return Book(ROOT)
+
+
+def shown(nb) -> str: return "\n".join(c.source for c in nb.cells)
+
+
+@pytest.mark.parametrize("with_hints", [False, True])
+def test_a_handout_holds_no_answers(with_hints, lists, the_book):
+    nb = exercises.handout(lists, the_book, "1", with_hints)
+    nbformat.validate(nb)
+    text = shown(nb)
+    for name, answer in practice.SOLUTIONS.items():
+        assert f"Write `{name}(values)`" in text and "NotImplementedError" in text and f"check_{name}({name})" in text
+        assert answer not in text and "secret" not in text and f"{name}_solution" not in text
+        assert (f"A nudge for {name}." in text) == (f"Another nudge for {name}." in text) == with_hints
+    assert not any(mutant in text for mutants in practice.MUTANTS.values() for mutant in mutants)
+    assert "Wrong answers" not in text and "What to take away" in text
+    assert "#|" not in text and "{doc}" not in text and ":::" not in text
+    assert not any(c.outputs for c in nb.cells if c.cell_type == "code")
+
+
+def test_answers_gathered_in_a_section_of_their_own_go_too(lists, the_book):
+    nb = practice.notebook()
+    answers = [c for c in nb.cells if kills.kind_of(c) in exercises.ANSWERS]
+    rest = [c for c in nb.cells if c not in answers and c.id not in ("double-lead", "double-wrong", "largest-lead", "largest-wrong")]
+    gallery_head = nbformat.v4.new_markdown_cell("## All answers\n\nHere they are.", id="gallery")
+    nb.cells = [*rest[:-1], gallery_head, *answers, rest[-1]]
+    text = shown(exercises.handout(practice.write(nb, lists), the_book, "1"))
+    assert "All answers" not in text and "What to take away" in text and "_solution" not in text and "Write `largest(values)`" in text
+
+
+def test_a_handout_that_names_an_answer_is_refused(lists, the_book):
+    nb = practice.notebook()
+    cell(nb, "double-about").source += "\n\nDo it as `double_solution` does."
+    with pytest.raises(Unresolved, match="the answer double_solution is still named"):
+        exercises.handout(practice.write(nb, lists), the_book, "1")
+
+
+@by_page
+def test_the_handouts_of_the_book_keep_every_exercise_and_no_answer(path, the_book, verdicts):
+    whole, text = nbformat.read(path, as_version=4), {}
+    for with_hints in (False, True): text[with_hints] = shown(exercises.handout(path, the_book, "1", with_hints))
+    for exercise in verdicts[path]["exercises"]:
+        assert all(f"def {exercise['name']}(" in t and f"check_{exercise['name']}({exercise['name']})" in t for t in text.values())
+    answers = {line.strip() for c in whole.cells if kills.kind_of(c) in exercises.ANSWERS for line in c.source.split("\n")}
+    public = {line.strip() for c in whole.cells if kills.kind_of(c) not in exercises.ANSWERS for line in c.source.split("\n")}
+    told = [line for line in answers - public if len(line) > 12 and line in text[False]]
+    assert told == []
+    assert "<summary>Hint" not in text[False] and "<summary>Hint 1</summary>" in text[True]
+
+
+def test_the_tool_writes_the_handouts(tmp_path):
+    written = exercises.write(PAGES, tmp_path / "out")
+    assert [p.name for p in written] == [p.name for p in PAGES] and all(p.is_file() for p in written)
+
+
+# --- handing in ---------------------------------------------------------------------------------------------------
+
+GOOD = {"double": "def double(values):\n    return 2 * values", "largest": "def largest(values):\n    return values.max()"}
+BAD = "def double(values):\n    return values\n\ndef largest(values):\n    return values[0]"
+LATER = "    return torch.zeros(3)"                                      # what an attempt returns that hopes to be believed
+PATCHES = {
+    "a changed checker": "import tfmlib.proof as p\np.Checker.examine = p.Checker.__call__ = lambda self, a: p.Result(self.exercise, 'x', True, 1)",
+    "a changed expect": "import tfmlib.proof as p\np.expect = lambda *a, **k: None\nimport sys\nsys.modules['practice_fixture'] = None",
+    "emptied properties": "import practice_fixture as f\nf.check_double.properties.clear()\nf.check_largest.properties.clear()",
+    "changed code": "import tfmlib.proof as p\np.expect.__code__ = (lambda *a, **k: None).__code__\np.Checker.examine.__code__ = (lambda self, a: None).__code__",
+    "a changed torch": "import torch\ntorch.allclose = lambda *a, **k: True\ntorch.Tensor.shape = property(lambda self: ())",
+    "a changed Tensor": "import torch\ntorch.Tensor.double = lambda self: torch.zeros(1)\ntorch.Tensor.__eq__ = lambda *a: True",
+    "changed builtins": "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.zip = lambda *a: []",
+    "a changed program": "import __main__, json, os\n__main__.examine = lambda n, *a: {'exercise': n, 'passed': True, 'failed': '', 'why': ''}\n"
+                         "json.dumps = lambda *a: '{\"exercise\": \"double\", \"passed\": true, \"failed\": \"\", \"why\": \"\"}'",
+    "a forged report": "import os\nfor fd in (1, 2):\n    for name in ('double', 'largest'):\n        os.write(fd, "
+                       "('{\"exercise\": \"' + name + '\", \"passed\": true, \"failed\": \"\", \"why\": \"\"}\\n').encode())\nos._exit(0)",
+}
+WHILE_CHECKED = "import torch\ndef double(values):\n    torch.allclose = lambda *a, **k: True\n    torch.Tensor.shape = property(lambda self: ())\n" + LATER
+
+
+def handed_in(folder: Path, name: str, **sources: str) -> None:
+    "A submission: the handout with these sources in place of the stubs' (or of other cells', by id)."
+    nb = practice.notebook()
+    nb.cells = [c for c in nb.cells if kills.kind_of(c) not in exercises.ANSWERS]
+    for key, source in sources.items():
+        target = cell(nb, key if key in {c.id for c in nb.cells} else f"{key.replace('_', '-')}-stub")
+        if source: target.source = source
+        else: nb.cells.remove(target)
+    practice.write(nb, folder / f"{name}.ipynb")
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
+    "The CSV that the command writes for a class of good, broken and dishonest submissions: file -> exercise -> row."
+    folder, modules = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("modules")
+    (modules / f"{practice.MODULE}.py").write_text(practice.module_source())
+    handed_in(folder, "good", **GOOD)
+    handed_in(folder, "half", double=GOOD["double"], largest="def largest(values):\n    return values[-1]")
+    handed_in(folder, "no end", double="def double(values):\n    while True: pass", largest=GOOD["largest"])
+    handed_in(folder, "no end in a cell", double="while True: pass", largest=GOOD["largest"])
+    handed_in(folder, "syntax", double="def double(values) return 2 * values", largest=GOOD["largest"])
+    handed_in(folder, "deleted", double="", imports="", largest="import torch\n" + GOOD["largest"])
+    handed_in(folder, "all deleted", double="", largest="")
+    handed_in(folder, "leaves", double="import sys\n" + GOOD["double"] + "\nsys.exit('done')", largest=GOOD["largest"])
+    handed_in(folder, "leaves when called", double="import sys\ndef double(values): sys.exit()", largest=GOOD["largest"])
+    handed_in(folder, "magics", double="%matplotlib inline\n!pip list\n" + GOOD["double"],
+              largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"])
+    handed_in(folder, "no function", double="double = None")
+    handed_in(folder, "while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
+    for name, source in PATCHES.items(): handed_in(folder, name, double=f"{BAD}\n\n{source}", largest="pass")
+    (folder / "no notebook.ipynb").write_text("once there was a notebook")
+    env = {"PYTHONPATH": str(modules), "PATH": "/usr/bin:/bin", "HOME": str(modules)}
+    command = [sys.executable, ROOT / "tools/submissions.py", folder, "--csv", modules / "out.csv", "--timeout", "2", "--jobs", "2", "--checkers", practice.MODULE]
+    done = subprocess.run(command, cwd=modules, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows: dict[str, dict[str, dict]] = {"printed": done.stdout}
+    for row in csv.DictReader((modules / "out.csv").open(encoding="utf-8", newline="")):
+        rows.setdefault(row["file"].removesuffix(".ipynb"), {})[row["exercise"]] = row
+    return rows
+
+
+def passed(rows: dict[str, dict]) -> list[str]: return [name for name, row in rows.items() if row["passed"] == "yes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "exercise", "why"), [
+    ("no function", "largest", "it raised NotImplementedError: about 1 line"), ("half", "largest", "with [-2, -1, -3]: it is -3; expected -1"),
+    ("no end", "double", "with [1]: it raised Overtime: no end after 2 s"), ("no end in a cell", "double", "no cell defines it"),
+    ("syntax", "double", "code cell 4 stops with SyntaxError"), ("deleted", "double", "no cell defines it"), ("leaves when called", "double", "SystemExit"),
+    ("no function", "double", "it raised TypeError"), ("while checked", "double", "has shape (3,)"), ("no notebook", "", "not a notebook"),
+    ("all deleted", "", "it defines no exercise of any practice page"), ("a forged report", "double", "the notebook ended the program")])
+def test_a_failed_exercise_says_why(name, exercise, why, graded):
+    row = graded[name][exercise]
+    assert row["passed"] == "no" and why in row["why"], row
+    assert f"{row['file']}: {exercise}: " in graded["printed"]
+
+
+@pytest.mark.slow
+def test_what_stands_beside_a_failure_still_counts(graded):
+    assert [n for n in ("good", "leaves", "magics") if passed(graded[n]) != ["double", "largest"]] == []
+    assert passed(graded["half"]) == ["double"]
+    beside = ("no end", "no end in a cell", "syntax", "deleted", "leaves when called", "while checked")
+    assert [n for n in beside if passed(graded[n]) != ["largest"]] == []
+    assert "good.ipynb                2/2  ✓ double ✓ largest" in graded["printed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATCHES)
+def test_cheating_does_not_pay(name, graded):
+    assert passed(graded[name]) == [] and len(graded[name]) == 2
+
+
+@pytest.mark.slow
+def test_what_cannot_be_interrupted_is_stopped(tmp_path, monkeypatch):
+    (tmp_path / f"{practice.MODULE}.py").write_text(practice.module_source())
+    stubborn = "import signal\ndef largest(values):\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    while True: pass"
+    handed_in(tmp_path, "stubborn", double=GOOD["double"], largest=stubborn)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(submissions, "START", 6)
+    rows = submissions.check([tmp_path / "stubborn.ipynb"], seconds=0.5, names=[practice.MODULE])
+    assert [(r.exercise, r.passed) for r in rows] == [("double", True), ("largest", False)] and "was stopped" in rows[1].why
+
+
+@pytest.mark.slow
+@by_page
+def test_a_handout_that_is_filled_in_passes(path, the_book, verdicts, tmp_path):
+    solved = {e["name"]: e["solutions"][0]["name"] for e in verdicts[path]["exercises"]}
+    whole, nb = nbformat.read(path, as_version=4), exercises.handout(path, the_book, "1")
+    nb.cells = [c for c in nb.cells if c.id != "set-up"]
+    for stub in (c for c in nb.cells if kills.kind_of(c) == "stub"):
+        name = kills.exercise_of(stub)
+        source = next(c.source for c in whole.cells if kills.exercise_of(c) == name and kills.kind_of(c) == "solution")
+        stub.source = f"{source}\n\n{name} = {solved[name]}"
+    rows = submissions.check([practice.write(nb, tmp_path / "filled in.ipynb")], seconds=30)
+    assert [r for r in rows if not r.passed] == [] and sorted(r.exercise for r in rows) == sorted(solved)
+
+
+def test_a_notebook_of_the_book_finds_its_own_checkers():
+    for path, module in zip(PAGES, MODULES): assert submissions.belongs_to(submissions.cells_of(path), MODULES) is module
+
+
+def test_csv_does_not_run_in_a_spreadsheet():
+    rows = [submissions.Row("=1+1.ipynb", "double", True, "", "-1")]
+    assert submissions.as_csv(rows) == "file,exercise,passed,failed,why\n'=1+1.ipynb,double,yes,,'-1\n"
+
+
+@pytest.mark.parametrize(("flags", "said"), [([], "folder: None is no folder"), (["nowhere"], "folder: nowhere is no folder"),
+                                             (["."], "holds no notebook"), ([".", "--timeout", "0"], "timeout: 0.0")])
+def test_a_bad_call_is_refused(flags, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["submissions.py", *flags])
+    with pytest.raises(SystemExit, match="2"): submissions.main()
+    assert said in capsys.readouterr().err
+
+
+def test_the_help_says_that_it_is_no_sandbox():
+    assert "NO SANDBOX" in submissions.__doc__ and "runs the students' code" in submissions.__doc__
+
+
+# --- the gallery --------------------------------------------------------------------------------------------------
+
+@by_page
+def test_every_name_in_the_gallery_leads_to_a_cell(path, verdicts):
+    cells = [c for c in nbformat.read(path, as_version=4).cells if kills.kind_of(c) == "mutant"]
+    marked = {gallery.anchor(kills.exercise_of(c), a or b) for c in cells for a, b in gallery.DEFINED.findall(c.source)}
+    linked = [gallery.anchor(e["name"], m["name"]) for e in verdicts[path]["exercises"] for m in e["mutants"]]
+    assert set(linked) <= marked and len(set(linked)) == len(linked)
+
+
+@pytest.fixture
+def built(tmp_path):
+    "Builds a page that is only the gallery, strictly, from a given table."
+    def build(table: dict | None) -> str:
+        (tmp_path / "tfmlib/assets").mkdir(parents=True)
+        if table is not None: (tmp_path / kills.FILE.relative_to(ROOT)).write_text(json.dumps(table))
+        (tmp_path / "conf.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'extensions')!r})\nextensions = ['myst_parser', 'gallery']\n")
+        (tmp_path / "index.md").write_text((ROOT / "gallery.md").read_text())
+        done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "-n", "-q", tmp_path, tmp_path / "out"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / "out/index.html").read_text()
+    return build
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", [None, {"pages": []}])
+def test_the_gallery_builds_without_a_practice_page(table, built):
+    assert "There is no practice page yet." in built(table)
+
+
+@pytest.mark.slow
+def test_the_gallery_shows_what_the_table_holds(built, lists):
+    page = kills.verdicts(lists)
+    page["exercises"][0]["mutants"][0] |= {"passed": True, "why": "<b>"}
+    text = built({"pages": [kills.published(page)]})
+    counted = dict(re.findall(r'<th scope="row">([\w ]+)</th><td>(\d+)</td>', text))
+    assert counted == {"exercises": "2", "stubs rejected": "2", "solutions accepted": "2", "wrong answers": "10", "wrong answers rejected": "9"}
+    assert "4 of 5 rejected" in text and "not rejected" in text and "<b>" not in text
+    assert text.count('href="chapters/practice/99_lists.html#wrong-') == 10 and text.count('<th scope="col">') == 4
