@@ -107,9 +107,12 @@ def endless(*args, **kwargs): return endless(*args, **kwargs)
 def unwritten(*args, **kwargs): raise KeyError("x")
 
 
+def leaving(*args, **kwargs): sys.exit(3)
+
+
 STRANGE = [None, 7, "softmax", Silent, Silent(), torch.nn.Linear(2, 2), lambda: None, lambda *a, **k: None, lambda *a, **k: "a text", lambda *a, **k: math.nan,
            lambda *a, **k: a, lambda *a, **k: Silent(), lambda *a, **k: {}, lambda *a, **k: torch.zeros(0), lambda *a, **k: (None, None),
-           lambda *a, **k: [[1], [2, 3]], endless, unwritten]
+           lambda *a, **k: [[1], [2, 3]], endless, unwritten, leaving]
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
