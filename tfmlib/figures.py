@@ -219,6 +219,12 @@ def heat(
 # %% ../chapters/00_figures.ipynb #axes
 DASHES = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 1))]  # a line's second name, beside its colour
 
+class _Decades(LogLocator):
+    "Ticks at 1, 2 and 5 of each decade where there are few decades, at its 1 alone where there are many."
+    def tick_values(self, low, high):
+        self.set_params(subs=(1, 2, 5) if high < 150 * low else (1,))
+        return super().tick_values(low, high)
+
 def axes(
     xlabel: str = "",     # lowercase, with its unit
     ylabel: str = "",
@@ -235,7 +241,7 @@ def axes(
     ax.set(xscale=settings.pop("xscale", "linear"), yscale=settings.pop("yscale", "linear"))
     for axis in (ax.xaxis, ax.yaxis):
         if axis.get_scale() != "log": continue
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+        axis.set_major_locator(_Decades(numticks=8))
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(xlabel, fontsize=12.5)
