@@ -12,7 +12,7 @@ LOADED = {"img": ("src", "srcset"), "script": ("src",), "iframe": ("src",), "sou
           "embed": ("src",), "object": ("data",), "image": ("href", "xlink:href"), "use": ("href", "xlink:href")}
 LINKED = {"stylesheet", "icon", "preload", "modulepreload", "prefetch", "preconnect", "dns-prefetch", "manifest", "apple-touch-icon"}
 REMOTE = re.compile(r"^\s*(https?:|wss?:)?//", re.I)
-FETCHED = re.compile(r"""(?:url\(\s*|@import\s+|\bfrom\s*|\bimport\s*\(?\s*|\bfetch\(\s*)["']?((?:https?:)?//[^\s"')]+)""", re.I)
+FETCHED = re.compile(r"""(?:url\(\s*["']?|@import\s+["']|\bfrom\s*["']|\bimport\s*\(?\s*["']|\bfetch\(\s*["'])((?:https?:)?//[^\s"')]+)""", re.I)
 
 
 class Page(HTMLParser):

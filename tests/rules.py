@@ -153,7 +153,7 @@ def directive_lines(root: Path) -> list[str]:
 # --- the shape of cells -------------------------------------------------------------------------------------------
 
 def led_in(root: Path) -> list[str]:
-    "Code that no prose leads up to. A run of exported cells needs it once."
+    "Code that no prose leads up to. A run of exported cells needs it once, imports need none."
     faults = []
     for book in cells(root).values():
         before = None
@@ -161,7 +161,8 @@ def led_in(root: Path) -> list[str]:
             run = cell.exported and before is not None and before.exported
             same = before is not None and bool({t for t in cell.tags & before.tags if t.startswith("exercise-")})
             folded = bool(cell.tags & FOLDED) and before is not None         # what draws, or judges, what the cell above it computed
-            if cell.kind == "code" and not (run or same or folded) and (before is None or before.kind != "markdown"): faults.append(f"{cell.where}: no prose leads up to this cell")
+            names = cell.kind == "code" and all(isinstance(n, ast.Import | ast.ImportFrom) for n in cell.tree.body)
+            if cell.kind == "code" and not (run or same or folded or names) and (before is None or before.kind != "markdown"): faults.append(f"{cell.where}: no prose leads up to this cell")
             before = cell
     return faults
 
