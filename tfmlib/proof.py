@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RECORD_FIELDS', 'ClaimError', 'verdict_of', 'refusal', 'ledger', 'evidence', 'inline', 'Claim', 'claim', 'glue',
-           'Mismatch', 'short', 'expect', 'Result', 'Checker', 'expect_untouched', 'spread', 'timed', 'Record',
-           'parse_record', 'load_record', 'circumstances']
+           'Mismatch', 'short', 'expect', 'Result', 'Checker', 'name_of', 'said', 'expect_untouched', 'spread', 'timed',
+           'Record', 'parse_record', 'load_record', 'circumstances']
 
 # %% ../chapters/00_proof.ipynb #imports
 import copy
@@ -144,7 +144,7 @@ class Mismatch(AssertionError):
 
 def short(value) -> str:
     "A value as a learner can read it: tensors as lists with four digits."
-    if isinstance(value, torch.Tensor | np.ndarray):
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         listed = value.tolist()
         if np.ndim(listed) == 0: return short(listed)
         size = int(np.prod(value.shape))
@@ -161,8 +161,9 @@ def expect(
     what: str = "it",    # what is compared, for the message
 ) -> None:
     "Raise a Mismatch unless `got` equals `wanted` in shape and value; NaN equals only NaN."
-    if not isinstance(got, torch.Tensor | np.ndarray | float | int):
+    if not isinstance(got, torch.Tensor | np.ndarray | np.generic | float | int):
         raise Mismatch(f"{what} is {short(got)} ({type(got).__name__}); expected {short(wanted)}")
+    if torch.as_tensor(got).is_complex(): raise Mismatch(f"{what} is complex; expected real numbers")
     a, b = torch.as_tensor(got).detach().double(), torch.as_tensor(wanted).double()
     if a.shape != b.shape: raise Mismatch(f"{what} has shape {tuple(a.shape)}; expected {tuple(b.shape)}")
     if torch.allclose(a, b, rtol=tol, atol=tol, equal_nan=True): return
@@ -217,7 +218,7 @@ class Checker:
 
     def examine(self, attempt) -> Result:
         "The result for `attempt`, not shown."
-        name, tried = getattr(attempt, "__name__", type(attempt).__name__), 0
+        name, tried = name_of(attempt), 0
         for statement, test, cases in self.properties:
             for case in cases:
                 given, tried = copy.deepcopy(case), tried + 1
@@ -225,9 +226,22 @@ class Checker:
                     try: test(attempt, *given)
                     finally: expect_untouched(given, case)        # said first: it may be why the rest is wrong
                 except (Exception, SystemExit) as error:          # whatever a learner's code may raise
-                    seen = str(error) if isinstance(error, Mismatch) else f"it raised {type(error).__name__}: {error}".split("\n")[0]
-                    return Result(self.exercise, name, False, tried, statement, f"with {', '.join(map(short, case))}: {seen}")
+                    why = f"with {', '.join(map(short, case))}: {said(error)}"
+                    return Result(self.exercise, name, False, tried, statement, why)
         return Result(self.exercise, name, True, tried)
+
+
+def name_of(attempt) -> str:
+    "What an attempt is called, whatever it does when asked."
+    try: return str(getattr(attempt, "__name__", type(attempt).__name__))
+    except Exception: return type(attempt).__name__
+
+
+def said(error: BaseException) -> str:
+    "What a property or a learner's error says, on one line."
+    try: text = str(error)
+    except Exception: text = "(it cannot say what)"
+    return text if isinstance(error, Mismatch) else f"it raised {type(error).__name__}: {text}".split("\n")[0]
 
 
 def expect_untouched(given: tuple, case: tuple) -> None:
