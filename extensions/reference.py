@@ -3,53 +3,16 @@
 Everything is read from the modules' source; `tfmlib` is never imported. Anchors are `tfmlib.MODULE.SYMBOL`.
 """
 import ast
-import copy
-import io
 import re
-import tokenize
 from html import escape
 from pathlib import Path
 from textwrap import shorten
 
+from docments import Function, call, comments, fields, parameters
 from docutils import nodes
 from nbdev_cells import directives, public_names
 from pages import notebooks, title
 from sphinx.util.docutils import SphinxDirective
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def comments(source: str) -> dict[int, str]:
-    "Line -> the comment at its end."
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-
-
-def call(node: Function, name: str) -> str:
-    "How a function is called: its parameters and defaults."
-    args = copy.deepcopy(node.args)
-    for arg in ast.walk(args):
-        if isinstance(arg, ast.arg): arg.annotation = None
-    text = ast.unparse(args)
-    return f"{name}({text.removeprefix('self').removeprefix(', ')})"
-
-
-def parameters(node: Function, notes: dict[int, str]) -> list[tuple[str, str, str]]:
-    "The docments of a function, line by line: (names, type, comment); what it returns comes last."
-    a, lines = node.args, {}
-    for arg in [*a.posonlyargs, *a.args, *filter(None, [a.vararg]), *a.kwonlyargs, *filter(None, [a.kwarg])]:
-        if arg.arg != "self": lines.setdefault(arg.lineno, []).append(arg)
-    typed = lambda arg: ast.unparse(arg.annotation) if arg.annotation else ""
-    rows = [(", ".join(x.arg for x in args), typed(args[0]), notes.get(line, "")) for line, args in lines.items()]
-    if node.returns and (note := notes.get(node.returns.end_lineno, "")) and node.returns.lineno not in lines:
-        rows.append(("returns", ast.unparse(node.returns), note))
-    return [row for row in rows if row[2]]
-
-
-def fields(node: ast.ClassDef, notes: dict[int, str]) -> list[tuple[str, str, str]]:
-    "The fields of a class: (name, type, comment). One without a type counts if it has a comment."
-    typed = [(f.target.id, ast.unparse(f.annotation), notes.get(f.end_lineno, "")) for f in node.body if isinstance(f, ast.AnnAssign)]
-    return typed + [(ast.unparse(f.targets[0]), "", notes[f.end_lineno]) for f in node.body if isinstance(f, ast.Assign) and f.end_lineno in notes]
 
 
 def prose(text: str) -> str:

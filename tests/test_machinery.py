@@ -1,0 +1,225 @@
+"""The book's own extensions: labels on exported cells, the reference, the page of claims."""
+import ast
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import built
+import ledger_rules
+import nbdev_cells
+import pytest
+import reference
+import rules
+import yaml
+from ledger import VERDICTS, faults, settled
+from pages import notebooks, title, toc_pages
+from test_defects import build, replace, small
+
+ROOT = rules.ROOT
+MIME = "application/vnd.tfmlib.claim+json"
+
+
+# --- cells as the page shows them ---------------------------------------------------------------------------------
+
+def code(source, **more) -> dict: return {"cell_type": "code", "id": "a", "metadata": {}, "source": source, "outputs": []} | more
+
+
+def prepared(*cells: dict) -> list[dict]:
+    notebook = {"cells": list(cells)}
+    nbdev_cells.prepare(notebook, "../reference.html")
+    return notebook["cells"]
+
+
+def test_label_before_an_exported_cell():
+    _, label, cell = prepared(code("#| default_exp heads"), code("#| export\nWIDTH: int = 4\ndef f(): pass\nclass G:\n    x = 1\n_h = 2"))
+    assert cell["source"].startswith("WIDTH") and "exported" in cell["metadata"]["tags"] and label["cell_type"] == "markdown"
+    assert re.findall(r'<a id="(\S+)" href="(\S+)">(\S+)</a>', label["source"]) == [
+        (f"tfm-{n}", f"../reference.html#tfmlib.heads.{n}", f"tfmlib.heads.{n}") for n in ("WIDTH", "f", "G")]
+
+
+def test_cells_that_direct_are_hidden_and_others_left():
+    made = prepared(code("#| default_exp heads"), code("#| hide\nx = 1"), code("x = 1\n# | not a directive"), code(["#| export\n", "import math"]))
+    assert [("remove-cell" in c["metadata"].get("tags", [])) for c in made] == [True, True, False, False, False]
+    assert [c["source"] for c in made[:3]] == ["", "x = 1", "x = 1\n# | not a directive"]
+    assert 'href="../reference.html#tfmlib.heads"' in made[3]["source"] and made[4]["source"] == "import math"
+
+
+def test_a_name_defined_twice_is_an_anchor_once():
+    made = prepared(code("#| default_exp heads"), code("#| export\nf = 1"), code("#| export\nf = 2"))
+    assert "".join(c["source"] for c in made).count('id="tfm-f"') == 1
+
+
+def test_what_programs_read_is_not_on_the_page():
+    outputs = [{"output_type": "display_data", "metadata": {}, "data": {MIME: {}, "text/html": "<b>"}}, {"output_type": "stream", "text": "x"}]
+    [cell] = prepared(code("f()", outputs=outputs))
+    assert cell["outputs"][0]["data"] == {"text/html": "<b>"} and cell["outputs"][1]["text"] == "x"
+
+
+@pytest.mark.parametrize("name, notebook", notebooks(ROOT).items())
+def test_no_directive_is_left(name, notebook):
+    nbdev_cells.prepare(notebook, "../reference.html")
+    shown = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert not [c["id"] for c in shown if re.search(r"^\s*#\s*\|", "".join(c["source"]), re.M)]
+    anchors = re.findall(r'id="(tfm-\w+)"', "".join("".join(c["source"]) for c in notebook["cells"] if c["id"].endswith("-label")))
+    assert len(anchors) == len(set(anchors))
+
+
+# --- the reference ------------------------------------------------------------------------------------------------
+
+SOURCE = '''@torch.no_grad()
+def blend(
+    self, q: Tensor, k: Tensor,  # queries | keys (B, T, D)
+    *rest: float,                # more
+    mask: Tensor | None = None,  # True = may look
+    seed=0,
+) -> Tensor:                     # *(B, T, D)*
+    "Mix with `softmax(q*k)` where a_b < 1."
+'''
+
+
+def test_a_function_is_described():
+    node = ast.parse(SOURCE).body[0]
+    notes = reference.comments(SOURCE)
+    assert reference.call(node, "blend") == "blend(q, k, *rest, mask=None, seed=0)"
+    assert reference.parameters(node, notes) == [("q, k", "Tensor", "queries | keys (B, T, D)"), ("rest", "float", "more"), ("mask", "Tensor | None", "True = may look"),
+                                                 ("returns", "Tensor", "*(B, T, D)*")]
+    text = reference.describe(node, "blend", SOURCE, notes)
+    assert r"Mix with `softmax(q*k)` where a\_b \< 1." in text and r"| `mask` | `Tensor \| None` | True = may look |" in text and r"\*(B, T, D)\*" in text
+
+
+def test_classes_and_constants_are_described():
+    source = 'class Shape:\n    "A shape."\n    width: int = 4  # features\n    def area(self): "Its area."\n    def _own(self): pass\nLIMIT = [1,\n  2]'
+    shape, limit = ast.parse(source).body
+    text = reference.describe(shape, "Shape", source, reference.comments(source))
+    assert "class Shape" in text and "| `width` | `int` | features |" in text and r"- `area()` Its area." in text and "_own" not in text
+    assert "LIMIT = [1, 2]" in reference.describe(limit, "LIMIT", source, {})
+
+
+class Anchors(HTMLParser):
+    def __init__(self, html):
+        super().__init__()
+        self.ids = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs): self.ids |= {v for k, v in attrs if k == "id"}
+
+
+@pytest.mark.slow
+def test_every_public_name_is_in_the_reference(book):
+    "And what the modules themselves call public is what the page shows."
+    ids = Anchors((book / "reference.html").read_text()).ids
+    for module in rules.owners(rules.cells(ROOT)):
+        tree = ast.parse((ROOT / f"tfmlib/{module.replace('.', '/')}.py").read_text())
+        [public] = [ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+        assert public and {f"tfmlib.{module}.{name}" for name in public} <= ids
+
+
+@pytest.mark.slow
+def test_the_book_is_whole(book):
+    assert built.faults(ROOT, book) == []
+
+
+# --- claims -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("change, said", [
+    ({}, ""), ({"id": "other"}, "no stored output settles it"), ({"verdict": "wrong"}, "finds «holds», the ledger says «wrong»"),
+    ({"citation": "vaswani2017"}, "settled 2 times"), ({"id": "other", "citation": "vaswani2017"}, "")])
+def test_entries_that_are_not_settled_once(change, said):
+    output = {"data": {MIME: {"id": "a", "verdict": "holds"}, "text/plain": "[holds] A.\n  for: always"}}
+    found = settled({"chapters/04_x": {"cells": [code("claim()", outputs=[output])]}})
+    assert found["a"][0][1]["lines"] == [["for", "always"]]
+    assert said in (fault := faults({"id": "a", "verdict": "holds"} | change, found)) and bool(said) == bool(fault)
+
+
+@pytest.mark.slow
+def test_every_claim_has_its_box(book):
+    html = (book / "claims.html").read_text()
+    shown = dict(re.findall(r'id="ledger-([\w-]+)" data-verdict="([^"]+)"', html))
+    assert shown == {e["id"]: e["verdict"] for e in ledger_rules.entries(ROOT)}
+    counts = dict(re.findall(r'<th scope="row">([^<]+)</th><td>(\d+)</td>', html))
+    assert {v: int(counts[v]) for v in VERDICTS} == {v: list(shown.values()).count(v) for v in VERDICTS}
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_claims_are_filtered_by_keyboard(served, browser):
+    page = browser.new_page()
+    page.goto(f"{served}/claims.html")
+    every = len(ledger_rules.entries(ROOT))
+    seen = lambda: page.locator(".tfm-claim[data-verdict]:visible")
+    assert seen().count() == every and page.locator(".tfm-filter output").inner_text() == f"{every} of {every} claims shown"
+    page.get_by_label("Verdict").focus()
+    page.keyboard.press("w")                                       # picks "wrong"
+    wrong = [e["id"] for e in ledger_rules.entries(ROOT) if e["verdict"] == "wrong"]
+    assert seen().evaluate_all("boxes => boxes.map(b => b.id)") == [f"ledger-{id}" for id in wrong]
+    assert page.locator("output[aria-live=polite]").inner_text() == f"{len(wrong)} of {every} claims shown"
+    page.reload()                                                  # the choice is in the address
+    assert seen().count() == len(wrong)
+    page.close()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_without_scripts_every_claim_shows(served, browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{served}/claims.html")
+    assert page.locator(".tfm-claim[data-verdict]:visible").count() == len(ledger_rules.entries(ROOT))
+    assert page.locator(".tfm-filter:visible").count() == 0
+    context.close()
+
+
+# --- the build ----------------------------------------------------------------------------------------------------
+
+BLOCK = """import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "tfmlib", "numpy"): raise ImportError("blocked: " + name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+@pytest.mark.slow
+def test_build_needs_no_torch_and_links_to_sources(tmp_path, monkeypatch):
+    "A book whose address is known, with a claim of history, built where torch, numpy and tfmlib cannot be imported."
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block/sitecustomize.py").write_text(BLOCK)
+    root = small(tmp_path / "book")
+    replace("_config.yml", 'url: ""', 'url: "https://github.com/example/book"')(root)
+    entry = {"id": "first-paper", "chapter": "08", "topic": "history", "statement": "It was first `one`.", "verdict": "wrong", "instead": "It was two.", "citation": "vaswani2017", "settles": []}
+    (root / "tfmlib/assets/claims.yml").write_text(yaml.safe_dump([*ledger_rules.entries(root), entry], allow_unicode=True))
+    (root / "index.md").write_text((root / "index.md").read_text() + "\n```{bibliography}\n```\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "block"))
+    assert subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode != 0
+    status, log = build(root)
+    assert status == 0, log
+    page = (root / "_build/html/reference.html").read_text()
+    line = next(i for i, text in enumerate((root / "tfmlib/proof.py").read_text().splitlines(), 1) if text.startswith("def verdict_of("))
+    assert f'href="https://github.com/example/book/blob/main/tfmlib/proof.py#L{line}"' in page and 'href="chapters/00_proof.html#tfm-verdict_of"' in page
+    claims = (root / "_build/html/claims.html").read_text()
+    box = re.search(r'id="ledger-first-paper".*?</div>', claims, re.S)[0]
+    assert "It was first <code>one</code>." in box and "It was two." in box and re.search(r'href="index.html#id\d+"[^>]*Vaswani', box)
+
+
+# --- pages --------------------------------------------------------------------------------------------------------
+
+def test_pages_of_a_toc(tmp_path):
+    (tmp_path / "_toc.yml").write_text("root: index\nparts:\n- chapters:\n  - file: a/b.md\n    sections:\n    - file: c\n- chapters:\n  - file: d.ipynb\n  - url: https://example.org\n")
+    assert toc_pages(tmp_path / "_toc.yml") == ["index", "a/b", "c", "d"]
+
+
+def test_notebooks_in_the_books_order():
+    names = list(notebooks(ROOT, ROOT / "_toc.yml"))
+    assert names == [p for p in toc_pages(ROOT / "_toc.yml") if p.startswith("chapters/")] and set(names) == set(notebooks(ROOT))
+    assert title(json.loads((ROOT / f"{names[0]}.ipynb").read_text())) != "untitled"
+
+
+def test_every_extension_is_used_and_short():
+    "Each is readable in a minute, and named in _config.yml or imported by one that is."
+    named = set(yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["local_extensions"])
+    files = {p.stem: p for p in Path(ROOT / "extensions").glob("*.py")}
+    assert named <= set(files) and set(files) - named == {n for n, p in files.items() if "def setup(" not in p.read_text()}
+    assert max(len(p.read_text().splitlines()) for p in files.values()) <= 130
