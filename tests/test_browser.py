@@ -12,6 +12,22 @@ pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = ("light", "dark")
 WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 390, "height": 844}
+NARROW_RULES = {"runOnly": {"type": "rule", "values": ["scrollable-region-focusable", "target-size"]}}  # what only the width can break
+
+NOT_CONTRAST = {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": False}}}
+CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+MARK_KINDS = """() => {                         // one element for each combination of colours and size that the page's text has
+  const seen = new Set(), grounds = new Map([[null, ""]]);
+  const ground = (e) => {
+    if (!grounds.has(e)) { const s = getComputedStyle(e); grounds.set(e, ground(e.parentElement) + (/, 0\\)/.test(s.backgroundColor) ? "" : s.backgroundColor) + (s.opacity < 1 ? s.opacity : "")); }
+    return grounds.get(e);
+  };
+  for (const e of document.querySelectorAll("body *")) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+    const s = getComputedStyle(e), kind = [s.color, s.fontSize, s.fontWeight, ground(e)].join();
+    if (!seen.has(kind) && e.checkVisibility()) { seen.add(kind); e.dataset.kind = ""; }
+  }
+}"""
 
 
 def pages() -> list[str]:
@@ -34,12 +50,13 @@ class Visit:
     overflow: int = 0
 
 
-def violations(page) -> list[str]:
-    return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in Axe().run(page).response["violations"]]
+def violations(page, options: dict, context: dict | None = None) -> list[str]:
+    "What axe-core finds on a page, or in a part of it."
+    return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in Axe().run(page, context, options).response["violations"]]
 
 
 def visit(context, base: str, name: str) -> Visit:
-    "Load a page at desktop width, then at phone width, and note what is wrong with it."
+    "Load a page at desktop width, then narrow the window to a phone's, and note what is wrong with it."
     found, page = Visit(), context.new_page()
     page.on("console", lambda m: found.errors.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: found.errors.append(str(e)))
@@ -48,11 +65,13 @@ def visit(context, base: str, name: str) -> Visit:
     page.wait_for_load_state("networkidle")
     found.theme = page.evaluate("document.documentElement.dataset.theme")
     found.fields = page.locator("input[type=search]:visible, input[name=q]:visible").count()
-    found.violations = violations(page)
+    found.violations = violations(page, NOT_CONTRAST)
+    page.evaluate(MARK_KINDS)                      # contrast depends on nothing else, and is slow to check element by element
+    found.violations += violations(page, CONTRAST, {"include": [["[data-kind]"]]})
     page.set_viewport_size(PHONE)
     page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
     found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    found.violations += [f"at phone width: {v}" for v in violations(page)]
+    found.violations += [f"at phone width: {v}" for v in violations(page, NARROW_RULES)]
     page.close()
     return found
 
@@ -73,16 +92,6 @@ def contexts(browser):
     return {theme: browser.new_context(viewport=WIDE, color_scheme=theme) for theme in THEMES}
 
 
-@pytest.fixture(scope="module")
-def visits(contexts, served):
-    "Visits, made once each."
-    seen, base = {}, served.rstrip("/") + "/"
-    def of(name: str, theme: str) -> Visit:
-        if (name, theme) not in seen: seen[name, theme] = visit(contexts[theme], base, name)
-        return seen[name, theme]
-    return of
-
-
 @pytest.fixture
 def page(browser, served):
     "A fresh page with an empty cache and nothing remembered."
@@ -97,9 +106,9 @@ both_themes = pytest.mark.parametrize("theme", THEMES)
 
 @every_page
 @both_themes
-def test_page_is_sound(visits, name, theme):
+def test_page_is_sound(contexts, served, name, theme):
     "No console message, no request to elsewhere, nothing for axe-core, no sideways scroll on a phone, one search field, the system's theme."
-    assert visits(name, theme) == Visit(fields=1, theme=theme, overflow=0)
+    assert visit(contexts[theme], served.rstrip("/") + "/", name) == Visit(fields=1, theme=theme, overflow=0)
 
 
 @every_page
@@ -191,7 +200,7 @@ def test_chapter_reads_without_scripts(browser, served):
 
 
 PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h1>Planted</h1><input type="search"><input name="q">
-<div style="width: 900px">wide</div><script src="http://elsewhere.example/x.js"></script><script>console.error("planted")</script>
+<div style="width: 900px">wide</div><p>fine</p><p>fine <span style="color: #ccc">faint</span></p><script src="http://elsewhere.example/x.js"></script><script>console.error("planted")</script>
 <figure data-module="dead" data-live><input type="range" aria-label="dead"><p>still</p></figure></main></body></html>"""
 
 
@@ -208,4 +217,4 @@ def test_planted_faults_are_seen(contexts, tmp_path):
         page.close()
         httpd.shutdown()
     assert "planted" in found.errors and found.foreign == ["http://elsewhere.example/x.js"] and found.fields == 2
-    assert found.overflow > 0 and any(v.startswith("label:") for v in found.violations) and not found.theme
+    assert found.overflow > 0 and {v.split(":")[0] for v in found.violations} >= {"label", "color-contrast"} and not found.theme
