@@ -3,6 +3,7 @@
 The theme stays what it was (its directives, its table markup, its options); only what it sends to the reader is replaced, by the
 files in extensions/theme. Served assets live in `_static/tfm` (ours) and `_static/figures` (the interactive figures').
 """
+import hashlib
 import json
 import re
 import shutil
@@ -30,6 +31,8 @@ def adopt(app, config) -> None:
     "Put our templates before the theme's and our files beside its own."
     config.templates_path.insert(0, str(THEME / "templates"))
     config.html_static_path.append(str(THEME / "static"))
+    files = sorted(p for p in THEME.parent.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".svg"})
+    config.tfm_extensions = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()   # changed: all pages are written anew
 
 
 def assets(files: list, body: str) -> list:
@@ -87,6 +90,7 @@ def sweep(app, exception) -> None:
 
 
 def setup(app):
+    app.add_config_value("tfm_extensions", "", "html")
     app.connect("config-inited", adopt)
     app.connect("html-page-context", page, priority=900)
     app.connect("build-finished", sweep, priority=900)
