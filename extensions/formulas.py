@@ -9,7 +9,7 @@ from docutils import nodes
 from sphinx.errors import ConfigError, SphinxError
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
-from sphinxcontrib import katex as carrier   # carries katex.min.js; its own server starts with a race and is not used
+from sphinxcontrib import katex as carrier  # carries katex.min.js; its own server starts with a race and is not used
 
 log = logging.getLogger(__name__)
 KATEX = Path(carrier.__file__).with_name("katex.min.js")

@@ -40,7 +40,7 @@ def tracked(*which: str) -> list[str]:
 
 def dry(*targets: str) -> str:
     "What make would run for `targets` from nothing."
-    done = subprocess.run(["make", "-nB", *targets, "VENV=.venv", "PYTHON=python3"], cwd=ROOT, text=True, capture_output=True)
+    done = subprocess.run(["make", "--no-print-directory", "-nB", *targets, "VENV=.venv", "PYTHON=python3"], cwd=ROOT, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
