@@ -180,9 +180,9 @@ q, k, v = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 6)
     ((q[0], k, v), r"^k: .*leading dimensions of q, \(\)"),
     ((q, k.double(), v), r"^k: torch.float64; expected floating point, one type"),
     ((q.long(), k.long(), v.long()), r"^q: torch.int64; expected floating point"),
-    ((q[..., :0], k[..., :0], v), r"^k: width 0"),
+    ((q[..., :0], k[..., :0], v), r"^q: width 0; expected at least 1"),
     ((q, k, v, torch.ones(3, 5, dtype=torch.long)), r"^mask: torch.int64; expected bool"),
-    ((q, k, v, torch.ones(5, dtype=torch.bool)), r"^mask: \(5,\); expected a shape that broadcasts to \(2, 3, 5\)"),
+    ((q, k, v, torch.ones(5, dtype=torch.bool)), r"^mask: \(5,\); expected two or more dimensions that broadcast to \(2, 3, 5\)"),
     ((q, k, v, torch.ones(5, 3, dtype=torch.bool)), r"^mask: \(5, 3\); expected"),
     ((q, k, v, torch.ones(3, 3, 5, dtype=torch.bool)), r"^mask: \(3, 3, 5\); expected"),
     ((q, k, v, torch.ones(1, 2, 3, 5, dtype=torch.bool)), r"^mask: \(1, 2, 3, 5\); expected"),
@@ -204,3 +204,40 @@ def test_matches_numpy_by_loops():
         e = [math.exp(sum(q[t, d].item() * k[s, d].item() for d in range(2)) / math.sqrt(2)) for s in range(t + 1)]
         for s in range(t + 1): out[t] += e[s] / sum(e) * v[s].numpy()
     np.testing.assert_allclose(attend(q, k, v, causal_mask(3, 3))[0].numpy(), out, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_not_undo_the_wide_sums(dtype):
+    q = k = torch.full((2, 8), 300.0)
+    v = draw(0, 2, 3, dtype=torch.float32)
+    with torch.autocast("cpu", dtype): out, weights = attend(q, k, v)
+    torch.testing.assert_close(weights, torch.full((2, 2), 0.5))
+    torch.testing.assert_close(out, v.mean(0).expand(2, 3))
+
+
+def test_gradients_by_hand_survive_half_precision():
+    q, v, dout = torch.full((2, 8), 300.0).half(), 300 * torch.eye(2).half(), torch.full((2, 2), 300.0).half()
+    dq, dk, dv = attend_gradients(q, q, v, None, dout)
+    assert dq.dtype == torch.float16 and dq.isfinite().all() and dk.isfinite().all() and (dv == 300).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_minus_infinity_hides_a_row_and_minus_1e9_averages_it(dtype):
+    q, k, v = draw(0, 1, 4, dtype=dtype), draw(1, 3, 4, dtype=dtype), draw(2, 3, 2, dtype=dtype)
+    assert (attend(q, k, v, torch.full((1, 3), -math.inf))[1] == 0).all()
+    torch.testing.assert_close(attend(q, k, v, torch.full((1, 3), -1e9))[1].float(), torch.full((1, 3), 1 / 3), rtol=0.01, atol=0.01)
+
+
+def test_strides_do_not_matter():
+    q, k, v = (draw(i, 5, 2, 6).transpose(0, 1) for i in range(3))
+    torch.testing.assert_close(attend(q, k, v), attend(q.contiguous(), k.contiguous(), v.contiguous()))
+
+
+def test_masks_live_where_they_are_asked_to():
+    assert causal_mask(2, 3, device="meta").device.type == "meta"
+    with pytest.raises(ValueError, match=r"^T, S: \(-1, 2\)"): causal_mask(-1, 2)
+
+
+@pytest.mark.parametrize("lengths", [[1], torch.tensor([1.5])])
+def test_lengths_are_a_tensor_of_whole_numbers(lengths):
+    with pytest.raises(ValueError, match="^lengths: .*whole numbers from 0 to S = 3"): padding_mask(lengths, 3)
