@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['RECORD_FIELDS', 'ClaimError', 'verdict_of', 'refusal', 'ledger', 'evidence', 'inline', 'Claim', 'claim', 'glue',
            'Mismatch', 'short', 'expect', 'Result', 'Checker', 'name_of', 'said', 'expect_untouched', 'spread', 'timed',
-           'Record', 'parse_record', 'load_record', 'circumstances']
+           'Record', 'parse_record', 'load_record', 'processor', 'circumstances']
 
 # %% ../chapters/00_proof.ipynb #imports
 import copy
 import html
 import json
 import math
+import os
 import platform
 import re
 import time
@@ -24,9 +25,12 @@ from itertools import chain
 
 import numpy as np
 import torch
-import yaml
-from IPython import get_ipython
-from IPython.display import display, publish_display_data
+
+try:
+    from IPython import get_ipython
+    from IPython.display import display, publish_display_data
+except ModuleNotFoundError:
+    def get_ipython(): return None                      # a machine that only measures has no Jupyter
 
 # %% ../chapters/00_proof.ipynb #verdict-export
 class ClaimError(AssertionError):
@@ -60,6 +64,7 @@ def refusal(
 @lru_cache
 def ledger() -> dict[str, dict]:
     "The claims of the book: id -> its entry in `claims.yml`."
+    import yaml
     entries = yaml.safe_load((files("tfmlib") / "assets/claims.yml").read_text(encoding="utf-8"))
     return {entry["id"]: entry for entry in entries}
 
@@ -298,7 +303,7 @@ class Record:
     @property
     def source(self) -> str:
         "The line that says where these numbers come from."
-        return f"recorded on {self.device}, {self.date} (`{self.command}`)"
+        return f"recorded on {self.device}, {self.date}, by `{self.command}`"
 
 
 def parse_record(text: str) -> Record:
@@ -320,6 +325,12 @@ def load_record(name: str) -> Record:
     return parse_record(path.read_text(encoding="utf-8"))
 
 
+def processor() -> str:
+    "What the processor calls itself."
+    try: return re.search(r"model name\s*: *(.+)", open("/proc/cpuinfo").read())[1]
+    except (OSError, TypeError): return platform.processor() or platform.machine()
+
+
 def circumstances(commit: str) -> dict:
     "Device, driver, versions and day of this machine, for a record that is made now."
     gpu = torch.cuda.is_available()
@@ -328,5 +339,5 @@ def circumstances(commit: str) -> dict:
     driver = "none"
     if gpu and (found := re.search(r"Version:? +([\d.]+)|Module +([\d.]+)", open("/proc/driver/nvidia/version").read())):
         driver = found[1] or found[2]
-    device = torch.cuda.get_device_name() if gpu else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    device = torch.cuda.get_device_name() if gpu else f"{processor()}, {os.cpu_count()} cores"
     return {"device": device, "driver": driver, "versions": versions, "commit": commit, "date": date.today().isoformat()}

@@ -1,0 +1,1 @@
+"""Measurements whose results the book keeps as records: `make bench`, on a GPU `make bench-gpu`."""

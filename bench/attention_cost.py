@@ -1,0 +1,33 @@
+"""Chapter 4: the time of `attend`, of its fused counterpart and of one matrix product of the same size, against length."""
+import torch
+import torch.nn.functional as F
+
+from tfmlib.attention import attend
+from tfmlib.proof import timed
+
+DEVICE, SEED = "cpu", 0
+LENGTHS, HEADS, WIDTH, REPEATS = (256, 512, 1024, 2048, 4096), 4, 64, 7
+
+
+def calls(n: int, seed: int) -> dict:
+    "What is timed at length n: two attentions, and one product as large as their scores."
+    q, k, v = torch.randn(3, 1, HEADS, n, WIDTH, generator=torch.Generator().manual_seed(seed))
+    return {"attend": lambda: attend(q, k, v), "fused": lambda: F.scaled_dot_product_attention(q, k, v), "product": lambda: q @ k.mT}
+
+
+def milliseconds(seconds: dict) -> dict:
+    "A spread in milliseconds."
+    return {name: value if name == "n" else 1e3 * value for name, value in seconds.items()}
+
+
+@torch.no_grad()
+def measure(seed: int) -> list[dict]:
+    "Milliseconds, forward only, on one thread."
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rows = []
+    for n in LENGTHS:
+        taken = timed(calls(n, seed), REPEATS)
+        rows.append({"N": n, "H": HEADS, "D": WIDTH} | {f"{name} ms": milliseconds(t) for name, t in taken.items()})
+    torch.set_num_threads(threads)
+    return rows
