@@ -13,6 +13,9 @@ from itertools import product
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..proof import Checker, Mismatch, expect, short
@@ -49,6 +52,41 @@ def _refuses(attempt, *args) -> None:
     except Exception as error: raise Mismatch(f"it raised {type(error).__name__}; expected a ValueError") from None
     raise Mismatch(f"it gave {short(found)}; expected a ValueError")
 
+
+class _Watch(TorchDispatchMode):
+    "Remembers the names of PyTorch's operations that run under it, and counts the numbers they make. NumPy is not seen."
+    def __init__(self):
+        super().__init__()
+        self.names, self.alive = set(), {}
+        self.largest = self.total = self.most = 0       # numbers: in one tensor, made in all, alive at a time
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        self.names.add(operation.name())
+        for x in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(x, Tensor): self._count(x, x.untyped_storage())
+        return made
+
+    def _count(self, x: Tensor, memory) -> None:
+        "Count a tensor, and those made before it that are still there; views of one memory count once."
+        numbers = memory.nbytes() // x.element_size()
+        self.alive = {m: n for m, n in self.alive.items() if not m.expired()} | {StorageWeakRef(memory): numbers}
+        self.largest, self.total = max(self.largest, numbers), self.total + x.numel()
+        self.most = max(self.most, sum(self.alive.values()))
+
+
+def _watched(attempt, *case) -> _Watch:
+    "What PyTorch does while `attempt` answers."
+    with _Watch() as watch: attempt(*case)
+    return watch
+
+
+def _does_without(words: tuple, attempt, *case) -> None:
+    "Raise a Mismatch if `attempt` calls an operation with one of these words in its name."
+    with torch.inference_mode(): names = _watched(attempt, *case).names          # here, what is called has its own name
+    for name in sorted(names):
+        if any(word in name for word in words): raise Mismatch(f"it called {name}; expected to do without")
+
 # %% ../../chapters/practice/04_attention.ipynb #one-row-checker
 _PAPER = (torch.tensor([1., 0.]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]]), torch.tensor([10., 20., 60.]))
 _ROWS = (
@@ -76,6 +114,9 @@ def _(attempt, q, k, v): expect(attempt(q, k, v)[1], _row_by_loop(q, k, v)[1], w
 @check_one_row.property("the mixture takes each value in its share", *_ROWS)
 def _(attempt, q, k, v): expect(attempt(q, k, v)[2], _row_by_loop(q, k, v)[2], what="the mixture")
 
+@check_one_row.property("PyTorch's softmax is not called", _PAPER)
+def _(attempt, *case): _does_without(("softmax",), attempt, *case)
+
 # %% ../../chapters/practice/04_attention.ipynb #softmax-checker
 check_safe_softmax = Checker("safe_softmax")
 _INF, _HALF = math.inf, (torch.float16, torch.bfloat16)
@@ -99,6 +140,10 @@ def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softma
     (torch.tensor([[-_INF, 3.], [-_INF, 3.]]), 0))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim).nan_to_num(0))
 
+@check_safe_softmax.property("a nan in the input is not hidden, and spoils its own slice only",
+    (torch.tensor([math.nan, 0.]), 0), (torch.tensor([[math.nan, 1.], [0., 0.], [-_INF, -_INF]]), 1))
+def _(attempt, scores, dim): expect(attempt(scores, dim)[:2], scores.double().softmax(dim)[:2])
+
 @check_safe_softmax.property("the type stays",
     *((torch.tensor([0., 1.], dtype=t), 0) for t in (torch.float32, torch.float64, *_HALF)))
 def _(attempt, scores, dim):
@@ -106,9 +151,12 @@ def _(attempt, scores, dim):
     _same_type(found, scores.dtype)
     expect(found, scores.double().softmax(dim), tol=1e-12 if scores.dtype == torch.float64 else 1e-2)
 
-@check_safe_softmax.property("in half precision a long slice still sums to 1",
+@check_safe_softmax.property("in 16 bits a long slice still sums to 1",
     *((torch.zeros(70_000, dtype=t), 0) for t in _HALF))
 def _(attempt, scores, dim): expect(attempt(scores, dim).double().sum(), 1., tol=0.01, what="the sum of the shares")
+
+@check_safe_softmax.property("PyTorch's softmax is not called", (torch.tensor([0., 1.]), 0))
+def _(attempt, *case): _does_without(("softmax", "logsumexp"), attempt, *case)
 
 # %% ../../chapters/practice/04_attention.ipynb #sharpness-checker
 def _soft_lookup(values: Tensor, i: int, t: float) -> float:
@@ -222,8 +270,8 @@ def _(attempt, mask, dtype):
 def _(attempt, mask, dtype): expect(attempt(mask, dtype), _doubles(0, 0, -_INF, -_INF).view(2, 2))
 
 @check_to_additive.property("what is not boolean is refused",
-    (_counts(1, 0), torch.float32), (_doubles(0, -_INF), torch.float32))
-def _(attempt, mask, dtype): _refuses(attempt, mask, dtype)
+    *(([1, 0], t) for t in (torch.int64, torch.int32, torch.uint8, torch.float16)), ([0, -_INF], torch.float64))
+def _(attempt, mask, kind): _refuses(attempt, torch.tensor(mask, dtype=kind), torch.float32)
 
 # %% ../../chapters/practice/04_attention.ipynb #attend-checker
 def _attend_by_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -257,6 +305,7 @@ def _qkv(q: tuple, k: tuple, v: tuple, dtype=torch.float64) -> tuple[Tensor, Ten
 check_my_attend = Checker("my_attend")
 _ROW = (_PAPER[0][None], _PAPER[1], _PAPER[2][:, None])
 _SQUARE, _CAUSAL = _qkv((3, 2), (3, 2), (3, 1)), torch.ones(3, 3, dtype=torch.bool).tril()
+_COLUMN = torch.tensor([[True], [False], [True]])        # one entry a query: it sees all keys or none
 
 def _attend_property(statement, *cases):
     @check_my_attend.property(statement, *cases)
@@ -268,13 +317,16 @@ _attend_property("batch and heads may stand in front",
     (*_qkv((2, 1, 2), (2, 2, 2), (2, 2, 1)), None), (*_qkv((1, 2, 2, 1), (1, 2, 2, 1), (1, 2, 2, 1)), None),
     (*_qkv((2, 1, 2, 3), (2, 1, 4, 3), (2, 1, 4, 2)), None))
 _attend_property("a mask hides keys, and the visible ones share all",
-    (*_ROW, torch.tensor([[True, True, False]])), (*_SQUARE, _CAUSAL),
+    (*_ROW, torch.tensor([[True, True, False]])), (*_ROW, torch.tensor([[False, True, False]])), (*_SQUARE, _CAUSAL),
     (*_qkv((2, 1, 2), (2, 3, 2), (2, 3, 1)), torch.tensor([[[True, True, False]], [[True, False, False]]])),
     (*_qkv((2, 2, 2, 2), (2, 2, 3, 2), (2, 2, 3, 1)), torch.tensor([True, True, False, True, False, False]).view(2, 1, 1, 3)))
 _attend_property("large scores are survived",
     (1e4 * _ROW[0], _ROW[1], _ROW[2], None), (-100 * _SQUARE[0], 100 * _SQUARE[1], _SQUARE[2], _CAUSAL))
 _attend_property("a row that may see nothing is zero, and only that row",
-    (*_ROW, torch.tensor([[False, False, False]])), (*_SQUARE, _CAUSAL.tril(-1)))
+    (*_ROW, torch.tensor([[False, False, False]])), (*_SQUARE, _CAUSAL.tril(-1)), (*_SQUARE, _COLUMN))
+_attend_property("a nan in the input is not hidden, and spoils its own row only",
+    (_SQUARE[0].index_fill(0, torch.tensor([0]), math.nan), *_SQUARE[1:], None),
+    (_SQUARE[0].index_fill(0, torch.tensor([0]), math.nan), *_SQUARE[1:], _COLUMN))
 
 @check_my_attend.property("a row that may see nothing has a gradient of zero, the others theirs",
     (*_ROW, torch.tensor([[False, False, False]])), (*_SQUARE, _CAUSAL.tril(-1)))
@@ -285,16 +337,25 @@ def _(attempt, q, k, v, mask):
         return torch.autograd.grad(loss, leaves)
     for name, got, wanted in zip(("q", "k", "v"), slopes(attempt), slopes(_attend_by_loop)): expect(got, wanted, what=f"the gradient at {name}")
 
-@check_my_attend.property("half precision stays, and adds up in 32 bits",
+@check_my_attend.property("16 bits stay, and are added up in 32",
     *((*(x.to(t) for x in _ROW), None) for t in _HALF),
     (torch.full((1, 2), 200., dtype=torch.float16), torch.full((2, 2), 200., dtype=torch.float16), torch.eye(2, dtype=torch.float16), None))
 def _(attempt, q, k, v, mask):
     _same_attention(attempt, q, k, v, mask, 0.01)
     for x, name in zip(attempt(q, k, v, mask), ("the output", "the matrix of weights")): _same_type(x, q.dtype, name)
 
+@check_my_attend.property("shares are not rounded to 16 bits before they meet the values",
+    *((torch.zeros(1, 1, dtype=t), torch.zeros(8165, 1, dtype=t), torch.ones(8165, 1, dtype=t)) for t in _HALF))
+def _(attempt, q, k, v): expect(attempt(q, k, v, None)[0], torch.ones(1, 1), 1e-4, "the mean of as many ones")
+
 @check_my_attend.property("the leading dimensions of k and v are not stretched",
-    _qkv((2, 1, 2), (1, 2, 2), (1, 2, 1)), _qkv((2, 1, 2), (2, 2, 2), (1, 2, 1)), _qkv((2, 1, 2), (2, 2), (2, 1)))
+    _qkv((2, 1, 2), (1, 2, 2), (1, 2, 1)), _qkv((2, 1, 2), (2, 2, 2), (1, 2, 1)), _qkv((2, 1, 2), (2, 2), (2, 1)),
+    _qkv((1, 2, 1, 2), (1, 1, 2, 2), (1, 1, 2, 1)), _qkv((1, 2, 1, 2), (1, 2, 2, 2), (1, 1, 2, 1)))
 def _(attempt, q, k, v): _refuses(attempt, q, k, v, None)
+
+@check_my_attend.property("PyTorch's attention is not called",
+    (*_ROW, None), (*_qkv((1, 1, 3, 2), (1, 1, 3, 2), (1, 1, 3, 1)), _CAUSAL))
+def _(attempt, *case): _does_without(("scaled_dot_product", "_safe_softmax"), attempt, *case)
 
 @check_my_attend.property("PyTorch's own agrees",
     *((*_qkv((2, 3, T, 5), (2, 3, 6, 5), (2, 3, 6, 4)), torch.ones(T, 6, dtype=torch.bool).tril(6 - T)) for T in (2, 6)))
@@ -369,18 +430,21 @@ def _(attempt, *case):
     with torch.inference_mode():
         for name, got, right in zip("qkv", attempt(*case), wanted): expect(got, right, tol=1e-9, what="d" + name)
 
-# %% ../../chapters/practice/04_attention.ipynb #chunks-checker
-class _Largest(TorchDispatchMode):
-    "Remembers how many numbers the largest tensor holds that is made under it."
-    numbers = 0
 
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        made = operation(*args, **(kwargs or {}))
-        for x in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(x, Tensor): self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.element_size())
+class _NoGraph(TorchFunctionMode):
+    "Refuses every tensor that autograd follows, backward or forward."
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and (made.requires_grad or unpack_dual(made).tangent is not None):
+            raise Mismatch(f"autograd follows the result of {function.__name__}; expected to do without")
         return made
 
 
+@check_gradients.property("autograd is not asked", _ROW64)
+def _(attempt, *case):
+    with _NoGraph(): attempt(*case)
+
+# %% ../../chapters/practice/04_attention.ipynb #chunks-checker
 def _same_output(attempt, q: Tensor, k: Tensor, v: Tensor, chunk: int, causal: bool) -> None:
     "Raise a Mismatch unless the output is that of attention query by query."
     T, S = q.shape[-2], k.shape[-2]
@@ -409,12 +473,25 @@ _chunks_property("causal with fewer queries than keys",
 _chunks_property("batch and heads may stand in front",
     (*_qkv((2, 2, 1), (2, 2, 1), (2, 2, 1)), 1, False), (*_qkv((2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 2)), 3, True))
 
-@check_attend_in_chunks.property("no tensor is larger than chunk × S",
-    *((*_qkv((96, 2), (96, 2), (96, 2)), 8, causal) for causal in (False, True)))
+@check_attend_in_chunks.property("the scores are made by PyTorch's products",
+    *((*_qkv(*3 * [(*lead, 64, 2)]), 8, False) for lead in ((), (2, 1))))
 def _(attempt, q, k, v, chunk, causal):
-    with _Largest() as largest: attempt(q, k, v, chunk, causal)
-    allowed = max(chunk * len(k), q.numel(), k.numel(), v.numel(), len(q) * v.shape[-1])
-    if largest.numbers > allowed: raise Mismatch(f"its largest tensor holds {largest.numbers} numbers; expected at most {allowed}")
+    made, least = _watched(attempt, q, k, v, chunk, causal).total, q.shape[:-1].numel() * k.shape[-2]
+    if made < least: raise Mismatch(f"all operations together made {made} numbers; expected a score for each pair of query and key, {least}")
+
+@check_attend_in_chunks.property("no tensor is larger than chunk × S, for each sequence and head",
+    *((*_qkv(*3 * [(96, 2)]), 8, causal) for causal in (False, True)),
+    *((*_qkv(*3 * [(2, 3, 48, 2)]), 4, causal) for causal in (False, True)))
+def _(attempt, q, k, v, chunk, causal):
+    largest, S = _watched(attempt, q, k, v, chunk, causal).largest, k.shape[-2]
+    allowed = max(q.shape[:-2].numel() * chunk * S, q.numel(), k.numel(), v.numel(), q.shape[:-1].numel() * v.shape[-1])
+    if largest > allowed: raise Mismatch(f"its largest tensor holds {largest} numbers; expected at most {allowed}")
+
+@check_attend_in_chunks.property("what one chunk needed is not kept for the next",
+    *((*_qkv(*3 * [(256, 2)]), 2, causal) for causal in (False, True)))
+def _(attempt, q, k, v, chunk, causal):
+    most, allowed = _watched(attempt, q, k, v, chunk, causal).most, len(q) * len(k) // 4
+    if most > allowed: raise Mismatch(f"{most} numbers are there at a time; expected at most {allowed}, a quarter of T × S")
 
 # %% ../../chapters/practice/04_attention.ipynb #equivariant-checker
 def _place(x: Tensor) -> Tensor: return torch.arange(len(x), dtype=x.dtype, device=x.device)[:, None]
@@ -442,6 +519,7 @@ _LISTS = {  # layers that know the order
     "the first row in every row": lambda x: x[:1].expand_as(x),
     "the last row doubled": lambda x: torch.cat([x[:-1], 2 * x[-1:]]),
     "attention to two neighbours on either side": lambda x: _mixed(x, (_place(x) - _place(x).T).abs() <= 2),
+    "the last column, plus its position": lambda x: torch.cat([x[:, :-1], x[:, -1:] + _place(x)], 1),
     "each row, plus a thousandth of its position": lambda x: x + 0.001 * _place(x),
 }
 
