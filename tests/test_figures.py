@@ -467,3 +467,8 @@ def test_the_picture_stays_where_a_module_fails(browser, site):
     page.wait_for_timeout(500)
     assert page.locator("figure svg[role=img]").count() == 1 and any("figure absent" in line for line in said)
     context.close()
+
+
+def test_the_live_widget_wears_the_class_that_the_stylesheet_knows():
+    assert "tfm-stage" in Share(ALT)._dom_classes and ".tfm-stage" in (ASSETS / "figures.css").read_text()
+    assert "_dom_classes" not in Share(ALT).state()

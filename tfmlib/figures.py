@@ -379,6 +379,7 @@ class Interactive(anywidget.AnyWidget):
 
     def __init__(self, alt: str, caption: str = "", **values):
         super().__init__(alt=_said(alt), caption=caption, **values)
+        self.add_class("tfm-stage")          # where the stylesheet applies; the page's loader sets it too
 
     def picture(self) -> str:
         "The present state as a still <svg>: what stands where no script runs."
