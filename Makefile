@@ -54,7 +54,7 @@ exercises: setup       ## write the exercises without solutions to build/exercis
 bench: setup           ## measure against peers on this machine
 	PYTHONPATH=. $(BIN)/python -m bench
 
-bench-gpu:             ## re-measure every GPU record (needs torch and triton alone)
+bench-gpu:             ## re-measure every GPU record (PYTHON needs torch, triton and numpy)
 	PYTHONPATH=. $(PYTHON) -m bench --gpu
 
 address: $(VENV)/.book # make address URL=https://github.com/NAME/REPOSITORY ## stamp the repository's address

@@ -2,19 +2,18 @@
 
 A part is a module of this package with DEVICE ("cpu" or "gpu"), SEED, and `measure(seed) -> rows`, each row a dict with
 the shape of its case and a spread (`tfmlib.proof.spread`) for each quantity. Its record goes to tfmlib/assets/records/.
-It needs torch, and on a GPU triton; the repository's root must be on PYTHONPATH.
+It needs torch and numpy, and on a GPU triton; the repository's root must be on PYTHONPATH.
 """
 import argparse
 import importlib
 import json
-import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
 
-import bench
 from tfmlib.proof import circumstances, parse_record
 
 RECORDS = Path(__file__).resolve().parent.parent / "tfmlib/assets/records"
@@ -22,8 +21,8 @@ RECORDS = Path(__file__).resolve().parent.parent / "tfmlib/assets/records"
 
 def parts(device: str) -> list[str]:
     "The names of the parts that measure on `device`."
-    found = [m.name for m in pkgutil.iter_modules(bench.__path__) if not m.name.startswith("_")]
-    return [name for name in found if getattr(importlib.import_module(f"bench.{name}"), "DEVICE", None) == device]
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
+    return [name for name, text in sources.items() if re.search(rf'^DEVICE\b.*= "{device}"', text, re.M)]      # read, not imported
 
 
 def commit() -> str:

@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from tfmlib.attention import attend
 from tfmlib.proof import timed
 
-DEVICE, SEED = "cpu", 0
+DEVICE = "cpu"
+SEED = 0
 LENGTHS, HEADS, WIDTH, REPEATS = (256, 512, 1024, 2048, 4096), 4, 64, 7
 
 

@@ -299,6 +299,7 @@ def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
               largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"])
     handed_in(folder, "no function", double="double = None")
     handed_in(folder, "while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
+    handed_in(folder, "borrowed", double="from tfmlib.attention import attend as double", largest="import tfmlib.data\n" + GOOD["largest"])
     for name, source in PATCHES.items(): handed_in(folder, name, double=f"{BAD}\n\n{source}", largest="pass")
     (folder / "no notebook.ipynb").write_text("once there was a notebook")
     env = {"PYTHONPATH": str(modules), "PATH": "/usr/bin:/bin", "HOME": str(modules)}
@@ -319,6 +320,7 @@ def passed(rows: dict[str, dict]) -> list[str]: return [name for name, row in ro
     ("no function", "largest", "it raised NotImplementedError: about 1 line"), ("half", "largest", "with [-2, -1, -3]: it is -3; expected -1"),
     ("no end", "double", "with [1]: it raised Overtime: no end after 2 s"), ("no end in a cell", "double", "no cell defines it"),
     ("syntax", "double", "code cell 4 stops with SyntaxError"), ("deleted", "double", "no cell defines it"), ("leaves when called", "double", "SystemExit"),
+    ("borrowed", "double", "holds the book's own answers"),
     ("no function", "double", "it raised TypeError"), ("while checked", "double", "has shape (3,)"), ("no notebook", "", "not a notebook"),
     ("all deleted", "", "it defines no exercise of any practice page"), ("a forged report", "double", "the notebook ended the program")])
 def test_a_failed_exercise_says_why(name, exercise, why, graded):
@@ -331,7 +333,7 @@ def test_a_failed_exercise_says_why(name, exercise, why, graded):
 def test_what_stands_beside_a_failure_still_counts(graded):
     assert [n for n in ("good", "leaves", "magics") if passed(graded[n]) != ["double", "largest"]] == []
     assert passed(graded["half"]) == ["double"]
-    beside = ("no end", "no end in a cell", "syntax", "deleted", "leaves when called", "while checked")
+    beside = ("no end", "no end in a cell", "syntax", "deleted", "leaves when called", "while checked", "borrowed")
     assert [n for n in beside if passed(graded[n]) != ["largest"]] == []
     assert "good.ipynb                2/2  ✓ double ✓ largest" in graded["printed"]
 

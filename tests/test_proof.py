@@ -25,7 +25,7 @@ from tfmlib.proof import (
 
 @pytest.mark.parametrize("yes, no, instead, verdict", [
     ({"a": True}, {}, None, "holds"), ({"a": True}, {"b": True}, None, "holds under a condition"),
-    ({}, {"b": True}, True, "imprecise"), ({}, {"b": True}, False, "wrong"), ({}, {"b": True}, None, "wrong")])
+    ({}, {"b": True}, True, "imprecise"), ({}, {"b": True}, None, "wrong")])
 def test_verdicts(yes, no, instead, verdict):
     assert verdict_of(yes, no, instead) == verdict
 
@@ -147,3 +147,27 @@ def test_a_record_without_spread_is_refused(row):
 def test_circumstances_fill_a_record():
     made = proof.circumstances("abc")
     assert set(made) == {"device", "driver", "versions", "commit", "date"} and all(made.values())
+
+
+@pytest.mark.parametrize("yes, no, instead", [({}, {"b": True}, False), ({"a": True}, {}, True), ({"a": True}, {"b": True}, True)])
+def test_an_amended_sentence_must_be_shown_true_and_be_needed(yes, no, instead):
+    with pytest.raises(ClaimError, match="^instead: "): verdict_of(yes, no, instead)
+
+
+@pytest.mark.parametrize("case", [[3., 1.], {"x": [3., 1.]}, (torch.tensor([3., 1.]),)])
+def test_arguments_inside_lists_and_mappings_are_watched(case):
+    watcher = Checker("keep")
+
+    @watcher.property("it returns nothing", (case,))
+    def _(attempt, value): attempt(value)
+
+    def write(value):
+        inner = value["x"] if isinstance(value, dict) else value
+        (inner[0].zero_() if isinstance(inner, tuple) else inner.sort())
+    assert watcher(lambda value: None).passed and "changed in place" in watcher(write).why
+
+
+@pytest.mark.parametrize("row", [{"N": 1, "ms": spread([1.0]), "gb": 0.5}, {"ms": {"median": None, "q10": 1, "q90": 1, "n": 1}},
+                                 {"ms": {"median": 1, "q10": 1, "q90": 1, "n": 0}}, {"ms": {"median": math.inf, "q10": 1, "q90": 1, "n": 2}}])
+def test_a_quantity_with_an_empty_spread_is_refused(row):
+    with pytest.raises(ValueError, match="row 0"): parse_record(json.dumps(whole | {"rows": [row]}))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RECORD_FIELDS', 'ClaimError', 'verdict_of', 'refusal', 'ledger', 'evidence', 'inline', 'Claim', 'claim', 'glue',
-           'Mismatch', 'short', 'expect', 'Result', 'Checker', 'name_of', 'said', 'expect_untouched', 'spread', 'timed',
-           'Record', 'parse_record', 'load_record', 'processor', 'circumstances']
+           'Mismatch', 'short', 'expect', 'Result', 'Checker', 'name_of', 'said', 'same', 'expect_untouched', 'spread',
+           'timed', 'Record', 'is_spread', 'parse_record', 'load_record', 'processor', 'circumstances']
 
 # %% ../chapters/00_proof.ipynb #imports
 import copy
@@ -45,6 +45,8 @@ def verdict_of(
     "The verdict that the evidence gives; evidence that failed is an error."
     for label, shown in chain(true_when.items(), false_when.items()):
         if not shown: raise ClaimError(f"the evidence «{label}» did not come out as stated")
+    if instead is not None and (true_when or not instead):
+        raise ClaimError("instead: the amended sentence was not shown true, or there is evidence for the sentence itself")
     if true_when: return "holds under a condition" if false_when else "holds"
     if false_when: return "imprecise" if instead else "wrong"
     raise ClaimError("a claim needs evidence: give true_when, false_when or both")
@@ -129,7 +131,7 @@ def claim(
     if instead is not None: instead = evidence([instead], "instead")["instead[0]"]
     found = verdict_of(yes, no, instead)
     if found != entry["verdict"]: raise ClaimError(f"{id}: the cell finds «{found}», the ledger says «{entry['verdict']}»")
-    return Claim(id, entry["statement"], found, measured, entry.get("instead", "") if found in ("imprecise", "wrong") else "", yes, no, instead)
+    return Claim(id, entry["statement"], found, measured, entry.get("instead", "") if instead else "", yes, no, instead)
 
 # %% ../chapters/00_proof.ipynb #glue-export
 def glue(
@@ -249,12 +251,21 @@ def said(error: BaseException) -> str:
     return text if isinstance(error, Mismatch) else f"it raised {type(error).__name__}: {text}".split("\n")[0]
 
 
+def same(got, wanted) -> bool:
+    "Are two values alike, tensors and arrays to the last bit, also inside lists and mappings?"
+    if type(got) is not type(wanted): return False
+    if isinstance(wanted, torch.Tensor | np.ndarray):
+        try: expect(got, wanted, tol=0)
+        except Mismatch: return False
+        return True
+    if isinstance(wanted, Mapping): return list(got) == list(wanted) and all(same(got[k], v) for k, v in wanted.items())
+    if isinstance(wanted, list | tuple): return len(got) == len(wanted) and all(map(same, got, wanted))
+    return not isinstance(wanted, str | int | float) or got == wanted or got != got
+
+
 def expect_untouched(given: tuple, case: tuple) -> None:
     "Raise a Mismatch if an attempt wrote into its arguments."
-    for got, wanted in zip(given, case):
-        if isinstance(wanted, torch.Tensor | np.ndarray):
-            try: expect(got, wanted, tol=0)
-            except Mismatch: raise Mismatch("its argument was changed in place; work on a copy") from None
+    if not same(given, case): raise Mismatch("its argument was changed in place; work on a copy")
 
 # %% ../chapters/00_proof.ipynb #timing-export
 def spread(
@@ -306,6 +317,12 @@ class Record:
         return f"recorded on {self.device}, {self.date}, by `{self.command}`"
 
 
+def is_spread(value: dict) -> bool:
+    "Does `value` hold finite quantiles of at least one measurement?"
+    numbers = [value.get(key) for key in ("median", "q10", "q90")]
+    return all(isinstance(x, int | float) and math.isfinite(x) for x in numbers) and isinstance(value.get("n"), int) and value["n"] > 0
+
+
 def parse_record(text: str) -> Record:
     "A record from its JSON; an error names what is missing."
     data = json.loads(text)
@@ -313,7 +330,8 @@ def parse_record(text: str) -> Record:
     if missing: raise ValueError(f"record «{data.get('name', '?')}» lacks {', '.join(missing)}")
     for i, row in enumerate(data["rows"]):
         spreads = [v for v in row.values() if isinstance(v, dict)]
-        if not spreads or any({"median", "q10", "q90", "n"} - set(s) for s in spreads):
+        bare = [key for key, v in row.items() if isinstance(v, float)]         # a shape is a whole number or a text
+        if bare or not spreads or not all(map(is_spread, spreads)):
             raise ValueError(f"record «{data['name']}», row {i}: every quantity needs median, q10, q90 and n")
     return Record(**{f: data[f] for f in RECORD_FIELDS})
 

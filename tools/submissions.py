@@ -100,6 +100,16 @@ def snapshot(used: list[types.ModuleType], classes: list[type]) -> Callable[[], 
     return restore
 
 
+class NoAnswers:
+    "Refuses the modules that the chapters write: they hold the book's own answers. The workbench stays open."
+    OPEN = {"practice", "figures", "proof", "data", "training"}
+
+    def find_spec(self, name: str, path=None, target=None) -> None:
+        top, _, rest = name.partition(".")
+        if top == "tfmlib" and rest and rest.split(".")[0] not in self.OPEN:
+            raise ImportError(f"{name} holds the book's own answers; a submission has to do without it")
+
+
 def load(names: list[str], sources: list[str]) -> tuple[dict[str, object], Callable[[], None]]:
     "The checkers for these cells, out of their reach, and a function that undoes what the cells changed around them."
     import builtins
@@ -111,6 +121,7 @@ def load(names: list[str], sources: list[str]) -> tuple[dict[str, object], Calla
     theirs = [v for m in ours for v in vars(m).values() if isinstance(v, types.ModuleType)]
     for name in [n for n, m in sys.modules.items() if m in ours]: del sys.modules[name]
     restore = snapshot([builtins, json, os, signal, *{id(m): m for m in [*theirs, *ours]}.values()], [torch.Tensor])
+    sys.meta_path.insert(0, NoAnswers())
     public = importlib.import_module("tfmlib.proof")                     # what the cells import: a copy whose checks do nothing
     public.Checker.__call__ = lambda self, attempt: public.Result(self.exercise, getattr(attempt, "__name__", ""), False, 0)
     return found, restore
