@@ -75,8 +75,9 @@ def cells_of(path: Path) -> list[str]:
 
 
 def names_in(source: str) -> set[str]:
-    "The names that a cell defines at its top level, whether or not it parses."
-    return {a or b for a, b in re.findall(r"^(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+)? *=(?!=)", source, re.M)}
+    "The names that a cell defines or imports at its top level, whether or not it parses."
+    found = re.findall(r"^(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+)? *=(?!=)|^(?:from|import) .*\b(\w+) *$", source, re.M)
+    return {a or b or c for a, b, c in found}
 
 
 def belongs_to(sources: list[str], modules: list[types.ModuleType]) -> types.ModuleType:
