@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,38 @@ def test_adamw_refuses(wrong, names):
     with pytest.raises(ValueError, match=names): wrong(nn.Parameter(torch.ones(1)))
 
 
+def test_one_parameter_under_two_names_is_refused():
+    model = net()
+    with pytest.raises(ValueError, match="groups: head.weight and again.weight are one and the same parameter, expected each once"):
+        AdamW([Group({"head.weight": model.head.weight}), Group({"again.weight": model.again.weight})], 0.1)
+
+
+def linear(slope, step): return slope * step
+
+
+class Plain:
+    "A rate without a __repr__: its text holds an address."
+    def __init__(self, top): self.top = top
+    def __call__(self, step): return self.top / (1 + step)
+
+
+@dataclass
+class Wrapped:
+    "A dataclass whose text holds an address."
+    inside: object
+    def __call__(self, step): return self.inside(step)
+
+
+@pytest.mark.parametrize("make", [lambda top: lambda step: top / (1 + step), Plain, lambda top: partial(linear, top), lambda top: Wrapped(Plain(top)),
+                                  lambda top: [top, 0.0].__getitem__])
+def test_a_rate_is_known_by_its_values(tmp_path, make):
+    "Made anew it is the same; with another number it is another, whatever its name."
+    kept = Checkpoint(tmp_path / "c")
+    train(model := net(), squared, batch, 1, adamw(model, rate=make(0.1)), kept)
+    train(model := net(), squared, batch, 2, adamw(model, rate=make(0.1)), kept)
+    with pytest.raises(ValueError, match="rate at step .* is 0.1.* there, 0.2.* here"): train(model := net(), squared, batch, 3, adamw(model, rate=make(0.2)), kept)
+
+
 # ── clipping ───────────────────────────────────────────────────────────────────────────────────────────────────────
 def with_gradients(*gradients):
     made = {}
@@ -186,6 +220,22 @@ def test_clip_names_what_is_not_finite(bad):
     assert torch.equal(p["p0"].grad, torch.ones(2))
 
 
+@pytest.mark.parametrize("size", [1e20, 1e-30])
+def test_clip_measures_what_float32_cannot_square(size):
+    p = with_gradients(torch.tensor([3 * size, 4 * size]))
+    assert clip(p, 1.0) == pytest.approx(5 * size)
+    if size > 1: torch.testing.assert_close(p["p0"].grad, torch.tensor([0.6, 0.8]))
+
+
+def test_means_that_would_overflow_are_refused():
+    "Else the mean of the squares would be infinite, and the parameter would never move again."
+    p = with_gradients(torch.tensor([1e20, 0.0]))
+    with pytest.raises(Diverged, match="square"): AdamW([Group(p)], 0.1).step()
+    assert torch.equal(p["p0"], torch.zeros(2))
+    AdamW([Group(p)], 0.1, clip=1.0).step()
+    assert p["p0"][0].item() == pytest.approx(-0.1)
+
+
 # ── the schedule ───────────────────────────────────────────────────────────────────────────────────────────────────
 @settings(max_examples=100, deadline=None)
 @given(peak=st.floats(1e-6, 1), warmup=st.integers(0, 50), rest=st.integers(1, 500), share_=st.floats(0, 1))
@@ -210,6 +260,7 @@ def test_schedule_refuses(how, names):
 def test_seeds_are_unrelated():
     seen = {mixed(*numbers) for numbers in [(0,), (0, 0), (0, 1), (1, 0), (1,), (11,), (1, 1), (0, 0, 0)]}
     assert len(seen) == 8
+    with pytest.raises(TypeError): mixed(0.1)
     assert torch.equal(torch.rand(3, generator=seeded(1, 2)), torch.rand(3, generator=seeded(1, 2)))
 
 
@@ -585,6 +636,73 @@ def test_shares_make_the_batch():
     x, y = batch(0)
     parts = [share((x, y, "a word"), rank, 3) for rank in range(3)]
     assert torch.equal(torch.cat([p[0] for p in parts]), x) and torch.equal(torch.cat([p[1] for p in parts]), y) and parts[1][2] == "a word"
+
+
+def untrained(model): return AdamW([Group({"out.weight": model.out.weight})], 0.1)
+
+
+def test_what_no_group_trains_is_refused():
+    model = net()
+    with pytest.raises(ValueError, match=r"optimiser: \['body.0.weight'.* are trained by no group; expected each in one, or requires_grad_"):
+        train(model, squared, batch, 1, untrained(model))
+    for name, p in model.named_parameters(): p.requires_grad_(name == "out.weight")
+    train(model, squared, batch, 1, untrained(model))
+
+
+@pytest.mark.parametrize("got", [{"loss": 1}, {"rate": 1}, {"length": 1}, 0.5, 0, [1]])
+def test_watch_keeps_to_its_own_names(got):
+    model = net()
+    with pytest.raises(ValueError, match="watch: got .* expected None or a dict without the names loss, rate and length"):
+        train(model, squared, batch, 1, adamw(model), watch=lambda step: got)
+
+
+def test_watch_may_say_step():
+    model = net()
+    assert train(model, squared, batch, 1, adamw(model), watch=lambda step: {"step": step})["step"].tolist() == [1]
+
+
+def test_a_bad_batch_leaves_parameters_and_the_message_says_what_it_spoils():
+    model = net()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with pytest.raises(Diverged, match="parameters are those before this step .buffers, such as running means, may not be"):
+        train(model, squared, lambda step: (batch(step)[0] * math.nan, batch(step)[1]), 1, adamw(model))
+    assert same(before, dict(model.named_parameters())) and model.body[1].running_mean.isnan().all()
+
+
+def test_an_expanded_buffer_is_refused_before_it_is_saved(tmp_path):
+    def masked(made, **how):
+        model = net()
+        model.register_buffer("mask", made, **how)
+        return model
+    expanded, path = torch.ones(1).expand(4), tmp_path / "c"
+    model = masked(expanded)
+    with pytest.raises(ValueError, match=r"\['model.mask'\] share memory between their own entries"):
+        train(model, squared, batch, 1, adamw(model), Checkpoint(path))
+    assert not path.exists()
+    for model in (masked(expanded.clone()), masked(expanded, persistent=False)):
+        path.unlink(missing_ok=True)
+        for steps in (1, 2): train(model, squared, batch, steps, adamw(model), Checkpoint(path))
+
+
+X = torch.ones(4, 4, dtype=F64)
+
+
+@pytest.mark.parametrize("got", [None, {"x": X}, (X, {"y": X}), (X, [X]), (X, (X,)), (X, torch.tensor(1.0))])
+def test_a_batch_that_cannot_be_shared_is_refused(got):
+    model = net()
+    with pytest.raises(ValueError, match="^batch: got "): train(model, squared, lambda step: got, 1, adamw(model))
+
+
+@pytest.mark.parametrize("got", [None, 0.5, [torch.ones(()), 1], (torch.ones(()), 1, 2), (0.5, 1)])
+def test_a_loss_that_is_no_tensor_is_refused(got):
+    model = net()
+    with pytest.raises(ValueError, match="^loss: got "): train(model, lambda model, x, y: got, batch, 1, adamw(model))
+
+
+@pytest.mark.parametrize("steps", [-1, 2.0, None, "3", math.inf])
+def test_steps_are_counted(steps):
+    model = net()
+    with pytest.raises(ValueError, match="^steps: got "): train(model, squared, batch, steps, adamw(model))
 
 
 def test_history_shows_itself():
