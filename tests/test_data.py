@@ -28,6 +28,7 @@ from tfmlib.data import (
     pairs,
     prose,
     recall,
+    recalled,
     sequences,
     spell,
     stream,
@@ -258,11 +259,18 @@ def test_rank_and_frequency_obey_zipf(words):
         assert -1.25 < np.polyfit(np.log(rank), np.log(frequency[rank - 1]), 1)[0] < -0.8
 
 
-def test_distinct_words_grow_as_heaps_says(words):
+def test_distinct_words_grow_as_heaps_says_until_the_lexicon_ends(words):
     length = np.geomspace(1000, len(words), 10).astype(int)
     distinct = [len(set(words[:n])) for n in length]
     assert 0.4 < np.polyfit(np.log(length), np.log(distinct), 1)[0] < 0.8
     assert distinct[-1] > 1.1 * distinct[-2]
+    power = np.diff(np.log(distinct)) / np.diff(np.log(length))
+    assert np.ptp(power[:4]) < 0.1 and (np.diff(power[3:]) < 0).all() and power[-1] < power[:4].min() - 0.1
+
+
+def test_the_writer_draws_rank_r_with_weight_one_over_r_plus_2():
+    weights = np.diff([0, *Writer(Random(0)).ranks["noun"]])
+    assert weights == pytest.approx(1 / (np.arange(1, len(weights) + 1) + 2))
 
 
 @quick
@@ -317,7 +325,8 @@ def test_the_grammar_joins_only_what_agrees():
 @pytest.mark.parametrize("word, stem, ending", [
     ("cities", "city", "s"), ("days", "day", "s"), ("carried", "carry", "ed"), ("carrying", "carry", "ing"), ("moved", "move", "ed"),
     ("moving", "move", "ing"), ("moves", "move", "s"), ("branches", "branch", "s"), ("happiness", "happy", "ness"), ("largely", "large", "ly"),
-    ("passes", "pass", "s"), ("houseless", "house", "less"), ("stayer", "stay", "er"), ("carrier", "carry", "er")])
+    ("passes", "pass", "s"), ("houseless", "house", "less"), ("stayer", "stay", "er"), ("carrier", "carry", "er"),
+    ("fully", "full", "ly"), ("simply", "simple", "ly"), ("gently", "gentle", "ly"), ("solely", "sole", "ly"), ("fullness", "full", "ness")])
 def test_spelling(word, stem, ending): assert spell(stem, ending) == word
 
 
@@ -349,8 +358,15 @@ def test_bleu_ends_of_the_scale():
     texts = ["le chien voit le chat noir", "la reine dort toujours ici"]
     assert bleu(texts, texts) == pytest.approx(100)
     assert bleu(["x y z v w", "x y z v w"], texts) < 10
+    assert round(bleu(["le chien dort"], ["le chien dort"])) == 100                       # too short for a run of four
     stuck, apart = ["le chien, voit."], ["le chien , voit ."]
     assert bleu(stuck, apart, "13a") == pytest.approx(100) and bleu(stuck, apart) < 50
+
+
+def test_bleu_counts_what_never_matches_as_half_a_match_then_a_quarter():
+    shares = np.array([3 / 5, 1 / 2 / 4, 1 / 4 / 3, 1 / 8 / 2])
+    assert bleu(["a b c d e"], ["a x b y c"]) == pytest.approx(100 * np.exp(np.log(shares).mean()))
+    assert bleu(["a b c d e"], ["v w x y z"]) == 0
 
 
 # --- the frozen text -------------------------------------------------------------------------------------------------
@@ -402,6 +418,9 @@ def test_freezing_keeps_words_and_drops_the_rest(monkeypatch):
     ("symbols", lambda: sequences("copy", 1, 1, symbols=0)), ("mark", lambda: one_line(*sequences("copy", 1, 9, 1), mark=0)),
     ("x, y", lambda: one_line(torch.zeros(2, 3), torch.zeros(3, 3), 9)),
     ("pairs", lambda: recall(1, 9, keys=8)), ("questions", lambda: recall(1, 2, questions=3)), ("values", lambda: recall(1, 2, values=0)),
+    ("x", lambda: recalled(torch.tensor([[1, 8, 2, 9, 3]]))), ("x", lambda: recalled(torch.tensor([[1, 8, 1, 9, 1]]))),
+    ("x", lambda: recalled(torch.tensor([[1, 8, 2, 9, 1]]), 2)), ("x", lambda: recalled(torch.tensor([1, 8, 1]))), ("x", lambda: recalled(torch.tensor([[1]]))),
+    ("questions", lambda: recalled(torch.tensor([[1, 8, 1]]), 0)),
     ("length", lambda: adding(1, 1)), ("depth", lambda: translated(0, -1)), ("split", lambda: pairs(1, "test")),
     ("n", lambda: pairs(-1)), ("n", lambda: pairs(3000, depth=0, longest=3)), ("longest", lambda: pairs(1, longest=2)),
     ("size", lambda: prose(-1)), ("size", lambda: prose(1.5)), ("version", lambda: book_text("v0")),

@@ -60,9 +60,14 @@ def recalled(
     questions: int = 1,
 ) -> Tensor:           # the value that stood beside each asked key (B, questions)
     "Look up the questions at the end of `x` among the pairs before them."
+    at_least(1, questions=questions)
+    if x.ndim != 2 or x.shape[1] < questions + 2 or (x.shape[1] - questions) % 2:
+        raise ValueError(f"x: got shape {tuple(x.shape)} with questions={questions}, expected (B, 2·pairs + questions)")
     pairs, asked = x[:, :-questions], x[:, -questions:]
     keys, values = pairs[:, ::2], pairs[:, 1::2]                  # (B, pairs)
     same = asked[:, :, None] == keys[:, None, :]                  # (B, questions, pairs)
+    if (wrong := (found := same.sum(-1)) != 1).any():
+        raise ValueError(f"x: got a key that stands {found[wrong][0]} times, expected 1: a question's key must stand exactly once among the pairs")
     return (same * values[:, None, :]).sum(-1)                    # (B, questions)
 
 RULES = {
@@ -254,7 +259,8 @@ def bleu(
             raise ValueError(f"{name}: got {str(texts)[:60]}, expected {len(references) or 'some'} strings, one for each sentence")
     one_of(("none", "13a", "intl", "char"), tokenize=tokenize)
     at_least(1, order=order)
-    return BLEU(tokenize=tokenize, max_ngram_order=order, force=True).corpus_score(list(hypotheses), [list(references)]).score
+    metric = BLEU(tokenize=tokenize, max_ngram_order=order, effective_order=True, force=True)
+    return metric.corpus_score(list(hypotheses), [list(references)]).score
 
 # %% ../chapters/00_data.ipynb #lexicon-export
 @lru_cache
@@ -277,6 +283,8 @@ def spell(stem: str, ending: str) -> str:
     "Join a stem and an ending as English writes it."
     if ending == "s" and stem.endswith(("s", "x", "ch", "sh")): return stem + "es"
     if stem[-1] == "y" and stem[-2] not in "aeiou" and ending[0] != "i": return stem[:-1] + ("ies" if ending == "s" else "i" + ending)
+    if ending == "ly" and stem.endswith("ll"): return stem + "y"
+    if ending == "ly" and stem.endswith("le") and stem[-3:-2] not in "aeiou": return stem[:-1] + "y"
     return (stem[:-1] if stem[-1] == "e" and ending[0] in "ei" else stem) + ending
 
 # %% ../chapters/00_data.ipynb #writer-export
