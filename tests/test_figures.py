@@ -119,6 +119,18 @@ def test_matrix_shows_numbers_and_hides_masked():
     assert "".join(lxml.etree.fromstring(drawn).itertext()) == "1.0−2.5∞"
 
 
+def test_zero_has_no_sign():
+    drawn = matrix([[-.001, -.01, 0]], None, None, ALT).html
+    assert "".join(lxml.etree.fromstring(drawn).itertext()) == "0.00−0.010.00"
+
+
+def test_what_can_be_drawn_is():
+    "The checks end where a picture begins: 400 cells, and a zero on a linear axis."
+    matrix(np.zeros((20, 20)), alt=ALT)
+    curves([1, 2], {"a": [0, -1]}, "", "", ALT)
+    with pytest.raises(ValueError, match="expected at most 400; `heat`"): matrix(np.zeros((20, 21)), alt=ALT)
+
+
 def test_tensors_of_any_kind():
     assert matrix(torch.eye(2, dtype=torch.bfloat16, requires_grad=True), None, None, ALT).html == matrix(np.eye(2), None, None, ALT).html
 
@@ -156,6 +168,9 @@ def test_labels_of_near_lines_stay_apart():
     (lambda: matrix([[1, 2]], mask=[[True]], alt=ALT), "mask"), (lambda: heat([[1, np.nan]], ALT), "values"),
     (lambda: links([[1.5]], ["a"], ["b"], ALT), "weights"), (lambda: links([[1]], ["a", "b"], ["b"], ALT), "sources"),
     (lambda: curves([1, 2], {"a": [1, 2, 3]}, "", "", ALT), r"series\['a'\]"), (lambda: curves([1], {}, "", "", ALT), "series"),
+    (lambda: curves([1, 2], {"a": [1, np.nan]}, "", "", ALT), r"series\['a'\]"), (lambda: curves([1, 2], {"b": [[1, 2], [1, np.inf]]}, "", "", ALT), r"series\['b'\]"),
+    (lambda: curves([1, 2], {"a": [1, 2], "b": [0, 1]}, "", "", ALT, yscale="log"), r"series\['b'\]"),
+    (lambda: matrix(np.zeros((20, 21)), alt=ALT), "values"),
     (lambda: palette("sepia"), "theme"), (lambda: Share(ALT, lead=float("nan")).figure(), "state"), (lambda: type("X", (Interactive,), {"module": "absent"}), "module")])
 def test_refused(make, names):
     with pytest.raises(ValueError, match=f"^{names}: .*expected"): make()
