@@ -217,7 +217,7 @@ def test_ranges_are_wide():
 # --- nothing of the place where it was made -----------------------------------------------------------------------
 
 PLACES = re.compile("|".join([r"pypi\.(org|io)", r"pythonhos" r"ted", r"registry\.npm" r"js", r"download\.pyto" r"rch\.org", r"/simple/\w",
-                              r"(?<![\w.:/-])/(work|root|home/\w+|opt)/[\w.]", r"file:///(?!nowhere)\w", r"/tmp/(author|bash_jobs)"]))
+                              r"(?<![\w.:/-])/(root|home/\w+|opt|srv|mnt|work|builds)/[\w.]", r"file:///(?!nowhere)\w"]))
 
 
 def test_no_file_names_a_registry_or_a_path_of_this_machine():
@@ -226,7 +226,7 @@ def test_no_file_names_a_registry_or_a_path_of_this_machine():
     assert found == []
 
 
-@pytest.mark.parametrize("text", ["see /work/main/x.py", 'File "/root/a.py"', "pip install --index-url https://pypi.org/simple/x", "/home/ann/b"])
+@pytest.mark.parametrize("text", ["see /srv/book/x.py", 'File "/root/a.py"', "pip install --index-url https://example.org/simple/x", "https://pypi" + ".org", "/home/ann/b"])
 def test_a_planted_place_is_found(text):
     assert PLACES.search(text)
 
