@@ -25,7 +25,7 @@ def execute(path: Path) -> float:
 
 
 def main(names: list[str]) -> None:
-    os.environ |= {"PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}   # a stored progress bar says nothing
+    os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}   # a stored progress bar says nothing
     paths = [Path(n).resolve() for n in names] or sorted((ROOT / "chapters").rglob("[0-9]*.ipynb"))
     for path in paths:
         print(f"{path.relative_to(ROOT)}: {execute(path):.1f} s", flush=True)

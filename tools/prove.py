@@ -41,18 +41,21 @@ def wheel(_) -> bool:
     return run(PY, "-m", "pip", "install", "-q", "--no-deps", "--target", BUILD / "site", made)
 
 
-def changed() -> set[Path]:
-    "The notebooks that differ from the last commit, as paths below chapters/."
-    out = subprocess.run(["git", "status", "--porcelain", "-uall", "chapters"], cwd=ROOT, capture_output=True, text=True).stdout
-    return {Path(line[3:]).relative_to("chapters") for line in out.splitlines() if line.endswith(".ipynb")}
+def chosen(copies: Path, quick: bool) -> list[Path]:
+    "The Colab copies to run: all, or those whose notebook differs from the last commit."
+    everything = sorted(copies.rglob("[0-9]*.ipynb"))
+    if not quick: return everything
+    out = subprocess.run(["git", "status", "--porcelain", "-uall", "--no-renames", "chapters"], cwd=ROOT, capture_output=True, text=True).stdout
+    changed = {copies / line[3:] for line in out.splitlines()}
+    return [copy for copy in everything if copy in changed]
 
 
 def notebooks(quick: bool) -> bool:
     "nbval over the Colab copies, in an empty directory, against the wheel."
     if not run(PY, "tools/colab.py"): return False
     copies, empty = BUILD / "colab", BUILD / "empty"
-    chosen = [copies / name for name in sorted(changed())] if quick else sorted(copies.rglob("[0-9]*.ipynb"))
-    if not chosen:
+    paths = chosen(copies, quick)
+    if not paths:
         print("no notebook differs from the last commit")
         return quick
     shutil.rmtree(empty, ignore_errors=True)
@@ -60,7 +63,7 @@ def notebooks(quick: bool) -> bool:
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
     flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "600"]
     return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "--durations=5",
-               *how, *flags, *chosen, cwd=empty, PYTHONPATH=str(BUILD / "site"), TFM_WHEEL=str(BUILD / "site"), TQDM_DISABLE="1")
+               *how, *flags, *paths, cwd=empty, PYTHONPATH=str(BUILD / "site"), OMP_NUM_THREADS="1", TQDM_DISABLE="1")
 
 
 def tests(quick: bool) -> bool:
