@@ -171,3 +171,11 @@ def test_arguments_inside_lists_and_mappings_are_watched(case):
                                  {"ms": {"median": 1, "q10": 1, "q90": 1, "n": 0}}, {"ms": {"median": math.inf, "q10": 1, "q90": 1, "n": 2}}])
 def test_a_quantity_with_an_empty_spread_is_refused(row):
     with pytest.raises(ValueError, match="row 0"): parse_record(json.dumps(whole | {"rows": [row]}))
+
+
+def test_a_record_that_is_missing_is_named_and_one_that_is_broken_is_an_error(monkeypatch):
+    missing = proof.recorded("nobody", lambda record: record.source)
+    assert "nobody" in repr(missing) and "make bench-gpu" in missing._repr_html_()
+    assert proof.recorded("attention_cost", lambda record: record.name) == "attention_cost"
+    monkeypatch.setattr(proof, "load_record", lambda name: proof.parse_record("{}"))
+    with pytest.raises(ValueError, match="lacks"): proof.recorded("attention_cost", lambda record: record.name)

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['RECORD_FIELDS', 'ClaimError', 'verdict_of', 'need', 'refusal', 'ledger', 'evidence', 'inline', 'Claim', 'claim',
            'glue', 'Mismatch', 'short', 'expect', 'Result', 'Checker', 'name_of', 'said', 'same', 'expect_untouched',
-           'spread', 'timed', 'Record', 'is_spread', 'parse_record', 'load_record', 'processor', 'circumstances']
+           'spread', 'timed', 'Record', 'is_spread', 'parse_record', 'load_record', 'processor', 'circumstances',
+           'Pending', 'recorded']
 
 # %% ../chapters/00_proof.ipynb #imports
 import copy
@@ -364,3 +365,25 @@ def circumstances(commit: str) -> dict:
         driver = found[1] or found[2]
     device = torch.cuda.get_device_name() if gpu else f"{processor()}, {os.cpu_count()} cores"
     return {"device": device, "driver": driver, "versions": versions, "commit": commit, "date": date.today().isoformat()}
+
+# %% ../chapters/00_proof.ipynb #pending-export
+@dataclass(frozen=True)
+class Pending:
+    "Stands where a record will be drawn."
+    name: str
+    command: str
+
+    def __repr__(self) -> str: return f"Not measured yet: {self.name}. The command `{self.command}` measures it."
+
+    def _repr_html_(self) -> str: return f'<p class="tfm-pending">{inline(repr(self))}</p>'
+
+
+def recorded(
+    name: str,                          # of the record
+    draw: Callable,                     # record -> what to show
+    command: str = "make bench-gpu",    # what makes the record
+):
+    "What `draw` makes of a record, or a note in its place while there is none."
+    try: found = load_record(name)
+    except FileNotFoundError: return Pending(name, command)
+    return draw(found)
