@@ -2,7 +2,7 @@
 import torch
 from torch import Tensor, nn
 
-from tfmlib.proof import spread, timed
+from tfmlib.proof import timed
 
 DEVICE = "cpu"
 SEED = 0
@@ -35,12 +35,11 @@ def measure(seed: int) -> list[dict]:
     rows = []
     for T in LENGTHS:
         X = torch.randn(T, WIDTH)
-        taken = timed({"chain": lambda: chain(W, h, T), "product": lambda: X @ W.T}, REPEATS)
+        taken = timed({"chain": lambda T=T: chain(W, h, T), "product": lambda X=X: X @ W.T}, REPEATS)
         rows.append({"T": T, "C": WIDTH, "FLOPs": 2 * T * WIDTH**2} | {f"{name} ms": scaled(t, 1e3) for name, t in taken.items()})
     layer = nn.RNN(WIDTH, WIDTH, batch_first=True)
     inputs = {B: torch.randn(B, 256, WIDTH) for B in BATCHES}
     taken = timed({B: lambda x=x: layer(x) for B, x in inputs.items()}, REPEATS)
     rows += [{"B": B, "T": 256, "C": WIDTH, "tokens a second": rate(t, 256 * B)} for B, t in taken.items()]
     torch.set_num_threads(threads)
-    assert all(row.keys() & {"chain ms", "tokens a second"} for row in rows)
     return rows
