@@ -25,7 +25,7 @@ def first_symbol(
     batch: int,                  # B
     lag: int,                    # how many symbols come after the first
     generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:      # symbols, one-hot (B, lag + 1, 16), the first of each row (B,)
+) -> tuple[Tensor, Tensor]:      # rows, one-hot (B, lag + 1, 16); the first symbol of each (B,)
     "Rows that begin with one of the symbols 0 … 7 and go on with lag others, 8 … 15."
     at_least(1, batch=batch, lag=lag)
     first = torch.randint(8, (batch, 1), generator=generator)
@@ -34,13 +34,13 @@ def first_symbol(
 
 # %% ../chapters/01_recurrence.ipynb #learn-export
 def recall_accuracy(
-    model: nn.Module,  # (B, T, 16) -> (B, T, 8), a score for each symbol that may have been first
+    model: nn.Module,  # (B, T, 16) -> (B, T, 8), a score for each symbol
     lag: int,
     seed: int,
     steps: int = 300,
     rate: float = 0.005,
 ) -> float:            # share of right answers after training; guessing gives 0.125
-    "Train a model to name the first symbol of a row after its last, and test it on 1,000 rows."
+    "Train a model to name a row's first symbol after its last; test it on 1,000 rows."
     g = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(steps):
@@ -55,8 +55,8 @@ def recall_accuracy(
 
 # %% ../chapters/01_recurrence.ipynb #cell-export
 class Cell(nn.Module):
-    "What recurrent cells share: a matrix for what comes in, one for what is kept, a block of rows a gate."
-    gates, states = 1, 1
+    "What recurrent cells share: two matrices, for what comes in and what is kept."
+    gates, states = 1, 1  # blocks of rows in each matrix; tensors in a state
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
@@ -67,8 +67,11 @@ class Cell(nn.Module):
         self.weight_ih, self.weight_hh = drawn(rows, inputs), drawn(rows, width)
         self.bias_ih, self.bias_hh = drawn(rows), drawn(rows)
 
-    def incoming(self, x: Tensor) -> Tensor: return F.linear(x, self.weight_ih, self.bias_ih)  # (B, gates · C)
-    def kept(self, h: Tensor) -> Tensor: return F.linear(h, self.weight_hh, self.bias_hh)      # (B, gates · C)
+    def incoming(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight_ih, self.bias_ih)                        # (B, gates · C)
+
+    def kept(self, h: Tensor) -> Tensor:
+        return F.linear(h, self.weight_hh, self.bias_hh)                        # (B, gates · C)
 
     def start(self, x: Tensor) -> tuple[Tensor, ...]:
         "The state before the first step: zeros, for as many rows as `x` has."
@@ -79,10 +82,12 @@ class Cell(nn.Module):
         x: Tensor,                  # one step of each sequence (B, I)
         state: tuple[Tensor, ...],  # one or two tensors (B, C)
     ) -> tuple[Tensor, ...]:        # the next state; its first member is the output
-        need(x.ndim == 2 and x.shape[1] == self.inputs, "x", tuple(x.shape), f"(B, {self.inputs})")
-        fits = isinstance(state, tuple) and [s.shape for s in state] == self.states * [(len(x), self.width)]
-        was = [tuple(s.shape) for s in state] if isinstance(state, tuple) else type(state).__name__
-        need(fits, "state", was, f"a tuple of {self.states}, each ({len(x)}, {self.width})")
+        fits = x.ndim == 2 and x.shape[1] == self.inputs
+        need(fits, "x", tuple(x.shape), f"(B, {self.inputs})")
+        tuple_ = isinstance(state, tuple)
+        was = [tuple(s.shape) for s in state] if tuple_ else type(state).__name__
+        one = (len(x), self.width)
+        need(was == self.states * [one], "state", was, f"a tuple of {self.states}, each {one}")
         return self.step(x, *state)
 
 
@@ -99,12 +104,13 @@ def unroll(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:        # outputs (B, T, C), the last state
     "Run a cell along sequences, step after step."
     fits = x.ndim == 3 and x.shape[1] > 0 and x.is_floating_point()
-    need(fits, "x", f"{tuple(x.shape)}, {x.dtype}", f"floating point (B, T, {cell.inputs}), T at least 1")
+    wanted = f"floating point (B, T, {cell.inputs}), T at least 1"
+    need(fits, "x", f"{tuple(x.shape)}, {x.dtype}", wanted)
     state, outputs = cell.start(x) if state is None else state, []
     for t in range(x.shape[1]):
         state = cell(x[:, t], state)
         outputs.append(state[0])
-    return torch.stack(outputs, 1), state                              # (B, T, C)
+    return torch.stack(outputs, 1), state                                       # (B, T, C)
 
 # %% ../chapters/01_recurrence.ipynb #bptt-export
 def rnn_jacobians(
@@ -113,7 +119,8 @@ def rnn_jacobians(
 ) -> Tensor:            # ∂h_t/∂h_{t−1} for each step after the first (T − 1, C, C)
     "The Jacobians of the plain cell's steps, from its states."
     fits = h.ndim == 2 and weight_hh.shape == (h.shape[1],) * 2 and len(h) > 0
-    need(fits, "h, weight_hh", (tuple(h.shape), tuple(weight_hh.shape)), "(T, C) and (C, C), T at least 1")
+    was = (tuple(h.shape), tuple(weight_hh.shape))
+    need(fits, "h, weight_hh", was, "(T, C) and (C, C), T at least 1")
     return (1 - h[1:] ** 2)[:, :, None] * weight_hh
 
 
@@ -123,7 +130,8 @@ def through_time(
 ) -> Tensor:            # the gradients at all states, the first first (n + 1, C)
     "Carry a gradient back through time."
     fits = jacobians.ndim == 3 and g.ndim == 1 and jacobians.shape[1:] == (len(g),) * 2
-    need(fits, "jacobians, g", (tuple(jacobians.shape), tuple(g.shape)), "(n, C, C) and (C,)")
+    was = (tuple(jacobians.shape), tuple(g.shape))
+    need(fits, "jacobians, g", was, "(n, C, C) and (C,)")
     gradients = [g]
     for J in reversed(jacobians): gradients.append(J.mT @ gradients[-1])
     return torch.stack(gradients[::-1])
@@ -173,8 +181,9 @@ class GRUCell(Cell):
     gates = 3
 
     def step(self, x, h):
-        (r, z, n), (kept_r, kept_z, kept_n) = self.incoming(x).chunk(3, -1), self.kept(h).chunk(3, -1)
-        r, z = (r + kept_r).sigmoid(), (z + kept_z).sigmoid()                 # (B, C)
+        r, z, n = self.incoming(x).chunk(3, -1)                               # (B, C) each
+        kept_r, kept_z, kept_n = self.kept(h).chunk(3, -1)
+        r, z = (r + kept_r).sigmoid(), (z + kept_z).sigmoid()
         n = (n + r * kept_n).tanh()
         return ((1 - z) * n + z * h,)
 
@@ -189,7 +198,7 @@ class Recurrent(nn.Module):
 
 
 class Backwards(nn.Module):
-    "A layer that reads its sequences from the end; each output stands where its input stood."
+    "A layer that reads from the end; each output stands where its input stood."
     def __init__(self, layer: nn.Module):
         super().__init__()
         self.layer = layer
@@ -203,27 +212,31 @@ class SideBySide(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, x: Tensor) -> Tensor: return torch.cat([layer(x) for layer in self.layers], -1)
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([layer(x) for layer in self.layers], -1)
 
 # %% ../chapters/01_recurrence.ipynb #rebuilt-export
 CELLS = {nn.RNN: RNNCell, nn.LSTM: LSTMCell, nn.GRU: GRUCell}
 
 
 def rebuilt(theirs: nn.RNNBase) -> nn.Sequential:
-    "PyTorch's nn.RNN, nn.LSTM or nn.GRU from the cells of this chapter, with copies of its weights."
-    need(type(theirs) in CELLS, "theirs", type(theirs).__name__, "nn.RNN, nn.LSTM or nn.GRU")
-    plain = theirs.bias and theirs.batch_first and not theirs.dropout and not theirs.proj_size
+    "A recurrent module of PyTorch, built from the cells above, with copies of its weights."
+    kind = type(theirs)
+    need(kind in CELLS, "theirs", kind.__name__, "nn.RNN, nn.LSTM or nn.GRU")
+    plain = theirs.bias and theirs.batch_first and not (theirs.dropout or theirs.proj_size)
     plain = plain and getattr(theirs, "nonlinearity", "tanh") == "tanh"
-    need(plain, "theirs", theirs, "batch_first=True, with biases and tanh, without dropout and projection")
+    need(plain, "theirs", theirs, "batch_first, biases, tanh, no dropout and no projection")
+    given = theirs.named_parameters
 
     def layer(suffix: str) -> Recurrent:
-        weights = {n.removesuffix(suffix): p for n, p in theirs.named_parameters() if n.endswith(suffix)}
-        cell = CELLS[type(theirs)](weights["weight_ih"].shape[1], theirs.hidden_size)
+        weights = {n.removesuffix(suffix): p for n, p in given() if n.endswith(suffix)}
+        cell = CELLS[kind](weights["weight_ih"].shape[1], theirs.hidden_size)
         cell.to(weights["weight_ih"]).load_state_dict(weights)
         return Recurrent(cell)
 
     def directions(n: int) -> list[nn.Module]:
-        return [layer(f"_l{n}")] + ([Backwards(layer(f"_l{n}_reverse"))] if theirs.bidirectional else [])
+        there = [layer(f"_l{n}")]
+        return [*there, Backwards(layer(f"_l{n}_reverse"))] if theirs.bidirectional else there
 
     return nn.Sequential(*(SideBySide(*directions(n)) for n in range(theirs.num_layers)))
 
@@ -235,8 +248,9 @@ def gradient_norms(
 ) -> Tensor:           # (B, T): at distance 0 from the last step, 1, 2 …
     "How much the last output, in a random direction, depends on each input."
     x = x.detach().clone().requires_grad_()
-    last = layer(x)[:, -1]                                                        # (B, C)
-    direction = F.normalize(torch.randn(last.shape, generator=generator, dtype=last.dtype), dim=-1)
+    last = layer(x)[:, -1]                                                # (B, C)
+    direction = torch.randn(last.shape, generator=generator, dtype=last.dtype)
+    direction = F.normalize(direction, dim=-1)
     grad, = torch.autograd.grad((last * direction).sum(), x)
     return grad.norm(dim=-1).flip(-1)
 
@@ -246,11 +260,13 @@ def scan(
     b: Tensor,       # additions, the same shape
 ) -> Tensor:         # h with h_t = a_t h_{t−1} + b_t and h before the first step 0 (..., T)
     "A linear recurrence in ⌈log₂ T⌉ rounds."
-    need(a.shape == b.shape and a.ndim > 0, "a, b", (tuple(a.shape), tuple(b.shape)), "two equal shapes (..., T)")
-    need(a.is_floating_point() and a.dtype == b.dtype, "a, b", (a.dtype, b.dtype), "one floating-point type")
-    reach = 1                                                    # how many steps each position holds by now
+    fits, shapes = a.shape == b.shape and a.ndim > 0, (tuple(a.shape), tuple(b.shape))
+    need(fits, "a, b", shapes, "two equal shapes (..., T)")
+    fits = a.is_floating_point() and a.dtype == b.dtype
+    need(fits, "a, b", (a.dtype, b.dtype), "one floating-point type")
+    reach = 1                                                    # steps that each position holds
     while reach < a.shape[-1]:
-        before_a = F.pad(a[..., :-reach], (reach, 0), value=1.)  # what came before the first step: h -> 1 h + 0
-        before_b = F.pad(b[..., :-reach], (reach, 0))
+        before_a = F.pad(a[..., :-reach], (reach, 0), value=1.)  # before the first step: a = 1,
+        before_b = F.pad(b[..., :-reach], (reach, 0))            # b = 0, which does nothing
         a, b, reach = a * before_a, a * before_b + b, 2 * reach
     return b

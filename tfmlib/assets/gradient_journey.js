@@ -1,14 +1,14 @@
 // A gradient on its way back through a network of two features.
 // State: eigenvalue and coupling of the matrix U = [[λ, s], [0, λ]], gate (share of the old state), squash (tanh?), steps (T).
-const LOW = -12, HIGH = 12;                      // powers of ten that are drawn
-const W = 480, H = 250, LEFT = 46, TOP = 10, RIGHT = 12, BOTTOM = 40;
+const SPANS = [2, 4, 6, 8, 12];                  // powers of ten that are drawn, up and down
+const W = 480, H = 250, LEFT = 52, TOP = 10, RIGHT = 12, BOTTOM = 40;
 
 const raised = n => String(n).replace("-", "⁻").replace(/\d/g, d => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]);
 function short(x) {                              // 0.031, 2.46, 37.3, 1.6·10⁵
   if (!(x > 0)) return "0";
   if (!isFinite(x)) return "∞";
   let power = Math.floor(Math.log10(x));
-  if (power >= -2 && power <= 3) return x.toFixed(Math.max(0, 2 - Math.max(power, 0)));
+  if (power >= -2 && power <= 3) return x.toFixed(Math.max(0, 2 - Math.max(power, 0) + (power < 0 ? -power - 1 : 0)));
   let part = (x / 10 ** power).toFixed(1);
   if (part === "10.0") { part = "1.0"; power += 1; }
   return `${part}·10${raised(power)}`;
@@ -32,7 +32,7 @@ function journey({ eigenvalue, coupling, gate, squash, steps }) {  // the norm o
   const norms = [1];
   let P = [1, 0, 0, 1];
   for (const J of jacobians.reverse()) { P = times(P, J); norms.push(stretch(P)); }
-  return norms;
+  return { norms, most: Math.max(...jacobians.map(stretch)) };
 }
 
 function render({ model, el }) {
@@ -50,20 +50,21 @@ function render({ model, el }) {
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), inputs = [...el.querySelectorAll("input")], buttons = [...el.querySelectorAll(".tfm-buttons button")];
 
-  const y = power => TOP + (H - TOP - BOTTOM) * (HIGH - Math.min(HIGH, Math.max(LOW, power))) / (HIGH - LOW);
   function plot(norms, factor, steps) {
+    const dashed = norms.map((_, n) => factor ** n), powers = [...norms, ...dashed].map(v => v > 0 ? Math.abs(Math.log10(v)) : Infinity);
+    const span = SPANS.find(s => powers.every(p => p <= s)) ?? SPANS.at(-1);
     const x = n => LEFT + (W - LEFT - RIGHT) * n / steps;
-    const line = values => values.map((v, n) => `${n ? "L" : "M"}${x(n).toFixed(1)} ${y(v > 0 ? Math.log10(v) : LOW).toFixed(1)}`).join("");
-    const ticks = [-12, -8, -4, 0, 4, 8, 12].map(p => `<path d="M${LEFT} ${y(p)}H${W - RIGHT}" class="${p ? "tfm-grid" : "tfm-axis"}"/>
-      <text x="${LEFT - 6}" y="${y(p) + 4}" text-anchor="end">${p ? `10${raised(p)}` : "1"}</text>`);
+    const y = power => TOP + (H - TOP - BOTTOM) * (span - Math.min(span, Math.max(-span, power))) / (2 * span);
+    const line = values => values.map((v, n) => `${n ? "L" : "M"}${x(n).toFixed(1)} ${y(v > 0 ? Math.log10(v) : -span).toFixed(1)}`).join("");
+    const ticks = [-1, -0.5, 0, 0.5, 1].map(part => part * span).map(p => `<path d="M${LEFT} ${y(p)}H${W - RIGHT}" class="${p ? "tfm-grid" : "tfm-axis"}"/>
+      <text x="${LEFT - 6}" y="${y(p) + 5}" text-anchor="end">${p ? `10${raised(p)}` : "1"}</text>`);
     const across = [0, 1, 2, 3, 4].map(i => steps * i / 4).filter(n => Number.isInteger(n)).map(n => `<text x="${x(n)}" y="${H - 22}" text-anchor="middle">${n}</text>`);
-    const dashed = norms.map((_, n) => factor ** n);
     $("svg").innerHTML = `${ticks.join("")}${across.join("")}<text x="${(LEFT + W - RIGHT) / 2}" y="${H - 5}" text-anchor="middle">distance n</text>
       <path d="${line(dashed)}" class="tfm-guess"/><path d="${line(norms)}" class="tfm-path"/>`;
   }
 
   function draw() {
-    const now = state(), norms = journey(now), { steps, gate, eigenvalue } = now, factor = gate + (1 - gate) * eigenvalue;
+    const now = state(), { norms, most } = journey(now), { steps, gate, eigenvalue } = now, factor = gate + (1 - gate) * eigenvalue;
     const shown = { eigenvalue: eigenvalue.toFixed(2), coupling: now.coupling.toFixed(1), gate: gate.toFixed(2), steps: String(steps) };
     inputs.forEach(input => {
       input.value = now[input.dataset.key];
@@ -73,10 +74,10 @@ function render({ model, el }) {
     buttons.forEach((b, i) => b.setAttribute("aria-pressed", now.squash === Boolean(i)));
     plot(norms, factor, steps);
     const peak = norms.indexOf(Math.max(...norms)), lost = norms.findLastIndex(v => v >= 0.01) + 1;
-    const end = short(norms[steps]), most = short(stretch([factor, (1 - gate) * now.coupling, 0, factor]));
+    const end = short(norms[steps]);
     $("svg").setAttribute("aria-label", `growth of the gradient over ${steps} steps: at its largest ${short(norms[peak])} at distance ${peak}, at the end ${end}; the eigenvalue alone would give ${short(factor ** steps)}`);
-    $(".tfm-readout").textContent = `after ${steps} steps ${end}; the eigenvalue alone says ${short(factor ** steps)} · largest ${short(norms[peak])} at distance ${peak} · `
-      + (lost > steps ? "never below 0.01 for good" : `below 0.01 from distance ${lost} on`) + ` · one linear step stretches by up to ${most}`;
+    $(".tfm-readout").textContent = `After ${steps} steps ${end}; the eigenvalue alone says ${short(factor ** steps)}. Largest ${short(norms[peak])}, at distance ${peak}. `
+      + (lost > steps ? "At the end still above 0.01. " : `Below 0.01 from distance ${lost} on. `) + `A single step stretches by up to ${short(most)}.`;
   }
 
   const put = (key, value) => { model.set(key, value); model.save_changes(); };
