@@ -29,9 +29,10 @@ PAD, BEGIN, END, UNKNOWN = range(4)
 class Vocabulary:
     "Words and their numbers; padding, begin, end and unknown come first."
     def __init__(self, words: Iterable[str]):  # every word once or more often, in any order
-        need(not isinstance(words, str), "words", repr(words), "several words; a text is cut with .split()")
+        need(not isinstance(words, str), "words", repr(words), "words; a text is cut with .split()")
         known = sorted(set(words))
-        need(not set(SPECIALS) & set(known), "words", sorted(set(SPECIALS) & set(known)), "none that looks like a mark")
+        marks = sorted(set(SPECIALS) & set(known))
+        need(not marks, "words", marks, "none that looks like a mark")
         self.words = [*SPECIALS, *known]
         self.ids = {word: i for i, word in enumerate(self.words)}
 
@@ -43,7 +44,7 @@ class Vocabulary:
         unknown: bool = False,    # may a word be unknown?
     ) -> list[int]:
         "The numbers of a sentence's words and of its end."
-        need(not isinstance(sentence, str), "sentence", repr(sentence), "a sequence of words; a text is cut with .split()")
+        need(not isinstance(sentence, str), "sentence", repr(sentence), "words; a text is cut with .split()")
         strange = [w for w in sentence if w not in self.ids or w in SPECIALS]
         need(unknown or not strange, "sentence", strange, "words of the vocabulary, or unknown=True")
         return [UNKNOWN if w in SPECIALS else self.ids.get(w, UNKNOWN) for w in sentence] + [END]
@@ -58,7 +59,8 @@ class Vocabulary:
         "The words before the first end mark."
         need(ids.ndim == 1, "ids", tuple(ids.shape), "one dimension: a sentence at a time")
         row = ids.tolist()
-        return [self.words[i] for i in (row[:row.index(END)] if END in row else row) if i not in (PAD, BEGIN)]
+        if END in row: row = row[:row.index(END)]
+        return [self.words[i] for i in row if i not in (PAD, BEGIN)]
 
 # %% ../chapters/02_alignment.ipynb #encoder-export
 class Encoder(nn.Module):
@@ -76,9 +78,11 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:                 # (B, S), True at real words (B, S)
         lengths = mask.sum(1)                                             # (B,)
         need(bool((lengths > 0).all()), "mask", lengths.tolist(), "at least one real word in each sentence")
-        need(torch.equal(mask, torch.arange(x.shape[1], device=x.device) < lengths[:, None]), "mask", "a gap", "padding at the end only")
+        real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        need(torch.equal(mask, real), "mask", "a gap", "padding at the end only")
         packed = pack_padded_sequence(self.table(x), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=x.shape[1])[0]  # (B, S, C)
+        h, _ = self.gru(packed)
+        return pad_packed_sequence(h, batch_first=True, total_length=x.shape[1])[0]  # (B, S, C)
 
 
 def summary(h: Tensor, mask: Tensor) -> Tensor:  # annotations (B, S, C), True at real words (B, S); (B, C)
@@ -129,17 +133,23 @@ class Translator(nn.Module):
 
     def begin(self, x: Tensor) -> tuple:  # the decoder's first state, and what it will see of the source
         "Read the source (B, S)."
-        need(x.ndim == 2 and x.dtype == torch.int64, "x", f"{tuple(x.shape)}, {x.dtype}", "whole numbers (B, S)")
+        whole = x.ndim == 2 and x.dtype == torch.int64
+        need(whole, "x", f"{tuple(x.shape)}, {x.dtype}", "whole numbers (B, S)")
         return self.decoder.begin(self.encoder(x, x != PAD), x != PAD)
 
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:  # (B, S), previous words (B, T)
+    def forward(
+        self,
+        x: Tensor,                           # sources (B, S)
+        y: Tensor,                           # the words before each word of the target (B, T)
+    ) -> tuple[Tensor, Tensor | None]:       # scores of words (B, T, V), weights (B, T, S)
+        "Score the words of the target, each from those before it."
         need(y.ndim == 2 and len(y) == len(x), "y", tuple(y.shape), f"(B, T) with B = {len(x)}, as in x")
         s, source = self.begin(x)
         scores, weights = [], []
         for word in y.unbind(1):
             score, s, w = self.decoder(word, s, source)
             scores.append(score); weights.append(w)
-        return torch.stack(scores, 1), None if w is None else torch.stack(weights, 1)  # (B, T, V), (B, T, S)
+        return torch.stack(scores, 1), None if w is None else torch.stack(weights, 1)
 
 
 def shifted(y: Tensor) -> Tensor:  # targets (B, T); (B, T)
@@ -221,9 +231,12 @@ def look(
     mask: Tensor,                # True at real words (B, S)
 ) -> tuple[Tensor, Tensor]:      # context (B, C), weights (B, S)
     "Average the annotations of real words, in the shares that the scores give."
-    need(scores.ndim == 2 and mask.shape == scores.shape, "mask", tuple(mask.shape), f"the shape of the scores, {tuple(scores.shape)}")
-    need(h.ndim == 3 and h.shape[:2] == scores.shape, "h", tuple(h.shape), f"(B, S, C) with B, S = {tuple(scores.shape)}")
-    need(mask.dtype == torch.bool and bool(mask.any(1).all()), "mask", "a row without a real word, or no booleans", "True at one word or more of each sentence")
+    shape = tuple(scores.shape)
+    need(scores.ndim == 2, "scores", shape, "(B, S)")
+    need(h.ndim == 3 and tuple(h.shape[:2]) == shape, "h", tuple(h.shape), f"(B, S, C) with B, S = {shape}")
+    need(tuple(mask.shape) == shape, "mask", tuple(mask.shape), f"the shape of the scores, {shape}")
+    need(mask.dtype == torch.bool, "mask", mask.dtype, "booleans, True at real words")
+    need(bool(mask.any(1).all()), "mask", "a row without a real word", "one or more in each sentence")
     weights = scores.masked_fill(~mask, -math.inf).softmax(-1)
     return (weights[:, None] @ h)[:, 0], weights
 
@@ -234,7 +247,8 @@ class Bahdanau(Decoder):
         super().__init__(vocabulary, width, fed=width)
         self.score = score
 
-    def begin(self, h: Tensor, mask: Tensor) -> tuple: return self.state(h, mask), (h, self.score.keys(h), mask)
+    def begin(self, h: Tensor, mask: Tensor) -> tuple:
+        return self.state(h, mask), (h, self.score.keys(h), mask)
 
     def forward(self, word: Tensor, s: Tensor, source: tuple) -> tuple:  # (B,), (B, C), what `begin` gave
         h, keys, mask = source
@@ -261,7 +275,8 @@ class Luong(Decoder):
         super().__init__(vocabulary, width, fed=0)
         self.score = score
 
-    def begin(self, h: Tensor, mask: Tensor) -> tuple: return self.state(h, mask), (h, self.score.keys(h), mask)
+    def begin(self, h: Tensor, mask: Tensor) -> tuple:
+        return self.state(h, mask), (h, self.score.keys(h), mask)
 
     def forward(self, word: Tensor, s: Tensor, source: tuple) -> tuple:  # (B,), (B, C), what `begin` gave
         h, keys, mask = source
@@ -300,7 +315,7 @@ def strongest(
     rows: Tensor,       # True at the target words that count (..., T)
 ) -> Tensor:            # (..., T, S), True once in each row that counts
     "The links that attention names: from each target word to the source word with the largest weight."
-    need(rows.shape == weights.shape[:-1], "rows", tuple(rows.shape), f"one boolean for each row of weights, {tuple(weights.shape[:-1])}")
+    need(rows.shape == weights.shape[:-1], "rows", tuple(rows.shape), tuple(weights.shape[:-1]))
     return F.one_hot(weights.argmax(-1), weights.shape[-1]).bool() & rows[..., None]
 
 
@@ -313,7 +328,7 @@ def alignment_error(
     possible = sure if possible is None else possible
     for name, links in (("found", found), ("sure", sure), ("possible", possible)):
         fits = links.dtype == torch.bool and links.shape == found.shape
-        need(fits, name, f"{tuple(links.shape)}, {links.dtype}", f"booleans in one shape, {tuple(found.shape)}")
+        need(fits, name, f"{tuple(links.shape)}, {links.dtype}", f"booleans {tuple(found.shape)}")
     possible = possible | sure
     both = int(found.sum() + sure.sum())
     need(both > 0, "found, sure", "no link", "at least one")
