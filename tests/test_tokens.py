@@ -12,11 +12,33 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer as Theirs, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Theirs
 
 from tfmlib.data import book_text, prose
-from tfmlib.tokens import (BOOK_FILE, BYTES, ID, LETTERS, PATTERN, Embedding, Tokenizer, apply, as_text, book_tokenizer, chips, from_letters, join, learn,
-                           letters, load, merge_steps, save, shown, train, train_book_tokenizer)
+from tfmlib.tokens import (
+    BOOK_FILE,
+    BYTES,
+    ID,
+    LETTERS,
+    PATTERN,
+    Embedding,
+    Tokenizer,
+    apply,
+    as_text,
+    book_tokenizer,
+    chips,
+    from_letters,
+    join,
+    learn,
+    letters,
+    load,
+    merge_steps,
+    save,
+    shown,
+    train,
+    train_book_tokenizer,
+)
 
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
@@ -67,9 +89,9 @@ def test_merges_and_ids_equal_the_library(name):
     ours, other = train(text, size), theirs([text], size)
     assert [tuple(map(letters, m)) for m in ours.merges] == merges_of(other) and len(ours.merges) > 250
     assert {letters(t): i for i, t in enumerate(ours.vocab)} == other.get_vocab()
-    for text in [text[:50_000], *(make() for make in OTHER.values())]:
-        assert ours.encode(text) == other.encode(text).ids
-        assert ours.decode(ours.encode(text)) == text
+    for new in [text[:50_000], *(make() for make in OTHER.values())]:
+        assert ours.encode(new) == other.encode(new).ids
+        assert ours.decode(ours.encode(new)) == new
 
 
 @settings(max_examples=300, deadline=None)
