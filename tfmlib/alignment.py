@@ -296,17 +296,17 @@ def compared(
     "Learnt and true alignment side by side."
     T, S = len(target), len(source)
     for name, m in (("weights", weights), ("true", true)): need(m.shape == (T, S), name, tuple(m.shape), f"(T, S) = {(T, S)}")
-    cell, left, top, out = 24, 12 + 8 * max(map(len, target)), 24 + 6 * max(map(len, source)), []
+    cell, left, top, out = 22, 12 + 8 * max(map(len, target)), 24 + 6 * max(map(len, source)), []
     for k, (name, m) in enumerate((("learnt", weights), ("true", true))):
-        start = left + k * (S * cell + 30)
+        start = left + k * (S * cell + 22)
         out += [text(start + S * cell / 2, top + T * cell + 20, name, colour="quiet")]
         for s, word in enumerate(source):
             out.append(f'<g transform="translate({start + s * cell + 14} {top - 6}) rotate(-50)">{text(0, 0, word, "start")}</g>')
         for t, s in np.ndindex(T, S):
             fill = f"color-mix(in oklab,{var('w')} {100 * float(m[t, s]):.0f}%,{var('seq-lo')})"
             out.append(rect(start + s * cell, top + t * cell, cell - 2, cell - 2, fill, 'rx="3"'))
-    out += [text(left - 8, top + t * cell + 16, word, "end") for t, word in enumerate(target)]
-    width = left + 2 * S * cell + 30 + 5 * len(source[-1])
+    out += [text(left - 8, top + t * cell + 15, word, "end") for t, word in enumerate(target)]
+    width = left + 2 * S * cell + 22 + 5 * len(source[-1])
     return figure(svg("".join(out), width, top + T * cell + 28, alt), alt, caption, width)
 
 # %% ../chapters/02_alignment.ipynb #aer-export
