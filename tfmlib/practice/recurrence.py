@@ -249,7 +249,7 @@ def _layers_by_matrices(distance: int, windows: list[int]) -> int:
 
 check_layers_needed = Checker("layers_needed")
 
-@check_layers_needed.property("with one window for all layers", (3, [4]), (4, [4]), (1, [2]), (6, [4]), (7, [4]), (24, [4]), (30, [100]))
+@check_layers_needed.property("with one window for all layers", (3, [4]), (5, [4]), (4, [4]), (1, [2]), (6, [4]), (7, [4]), (24, [4]), (30, [100]))
 def _(attempt, distance, windows): _whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
 
 @check_layers_needed.property("a position hears itself without any layer", (0, [4]), (0, [1]), (0, [3, 1]))
