@@ -1,4 +1,7 @@
-"""Chapter 2: reversing a sequence through one vector and with attention, at equal parameters: accuracy against length."""
+"""Chapter 2: reversing a sequence through one vector and with attention, at equal parameters: accuracy against length.
+
+One vector is also given twice the width, and three times the training, to see which of the two it lacks.
+"""
 from random import Random
 
 import torch
@@ -57,7 +60,7 @@ def accuracy(model: Translator, length: int) -> dict[str, float]:
     return {"whole": float((said == y).all(1).float().mean()), "symbols": float((said == y)[:, :-1].float().mean())}
 
 
-def trained(kind: str, width: int, seed: int) -> Translator:
+def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Translator:
     "A model after training on lengths up to LONGEST, each length as likely as any other."
     torch.manual_seed(seed)
     model = made(kind, width)
@@ -66,21 +69,23 @@ def trained(kind: str, width: int, seed: int) -> Translator:
         rng = Random(f"{seed}/{step}")
         return questions(ROWS, 1 + int(rng.random() * LONGEST), rng)
 
-    rate = WarmupCosine(PEAK * WIDTH / width, STEPS // 20, STEPS)      # a wider model learns best at a lower rate
-    train(model, translation_loss, batch, STEPS, AdamW(groups(model, 0.01), rate, clip=1.0), seed=seed)
+    rate = WarmupCosine(PEAK * WIDTH / width, steps // 20, steps)      # a wider model learns best at a lower rate
+    train(model, translation_loss, batch, steps, AdamW(groups(model, 0.01), rate, clip=1.0), seed=seed)
     return model
 
 
 def measure(seed: int) -> list[dict]:
-    "Accuracy by length: the models at equal parameters, and one vector of twice the width."
+    "Accuracy by length: the models at equal parameters and training, and one vector with more of either."
     torch.set_num_threads(1)
     equal = {kind: width_for(kind, size(made("additive", WIDTH))) for kind in DECODERS}
-    cases = [(kind, kind, width) for kind, width in equal.items()] + [("one vector, twice as wide", "one vector", 2 * equal["one vector"])]
+    one = equal["one vector"]
+    cases = [(kind, kind, width, STEPS) for kind, width in equal.items()]
+    cases += [("one vector, twice as wide", "one vector", 2 * one, STEPS), ("one vector, trained longer", "one vector", one, 3 * STEPS)]
     rows = []
-    for name, kind, width in cases:
-        models = [trained(kind, width, seed + s) for s in SEEDS]
+    for name, kind, width, steps in cases:
+        models = [trained(kind, width, seed + s, steps) for s in SEEDS]
         for length in LENGTHS:
             found = [accuracy(model, length) for model in models]
             measured = {key: spread(f[key] for f in found) | {"each": [f[key] for f in found]} for key in ("whole", "symbols")}
-            rows.append({"model": name, "width": width, "parameters": size(models[0]), "length": length} | measured)
+            rows.append({"model": name, "width": width, "steps": steps, "parameters": size(models[0]), "length": length} | measured)
     return rows
