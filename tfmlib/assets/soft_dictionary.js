@@ -27,11 +27,12 @@ function render({ model, el }) {
     </div>
     <table class="tfm-table tfm-softdict"><thead><tr><th scope="col">key</th><th scope="col">agreement</th><th scope="col">share</th><th scope="col">value</th></tr></thead>
       <tbody>${values.map((v, j) => `<tr><th scope="row">${j + 1}</th><td class="tfm-digits"></td><td><span class="tfm-digits"></span><span class="tfm-bar"></span></td><td class="tfm-digits">${digits(v, 0)}</td></tr>`).join("")}</tbody></table>
-    <svg class="tfm-softcurve" role="img" viewBox="0 0 360 172" font-size="11.5"></svg>
+    <svg class="tfm-softcurve" role="img" style="font-size:.875em"></svg>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), all = q => [...el.querySelectorAll(q)];
   const low = Math.min(...values), high = Math.max(...values);
-  const x = place => 40 + 296 * (place - 1) / (n - 1), y = v => 132 - 116 * (v - low) / (high - low || 1);
+  let width = 360;                               // of the curve in pixels, so that its text is as large as the text around it
+  const x = place => 40 + (width - 64) * (place - 1) / (n - 1), y = v => 132 - 116 * (v - low) / (high - low || 1);
 
   function curve(sharpness) {                    // the answer at every place
     const places = Array.from({ length: 40 * (n - 1) + 1 }, (_, i) => 1 + i / 40);
@@ -56,9 +57,10 @@ function render({ model, el }) {
     });
     const svg = $("svg");
     svg.setAttribute("aria-label", `the answer at every place of the query, from ${digits(row(values, 1, sharpness).answer, 2)} at key 1 to ${digits(row(values, n, sharpness).answer, 2)} at key ${n}; at the query it is ${digits(answer, 2)}`);
-    svg.innerHTML = `<path class="tfm-axis" d="M40 132H336M40 132V16${values.map((_, j) => `M${x(j + 1)} 132v5`).join("")}"/>
+    svg.setAttribute("viewBox", `0 0 ${width} 172`);
+    svg.innerHTML = `<path class="tfm-axis" d="M40 132H${width - 24}M40 132V16${values.map((_, j) => `M${x(j + 1)} 132v5`).join("")}"/>
       ${values.map((v, j) => `<text x="${x(j + 1)}" y="150">key ${j + 1}</text><text class="tfm-left" x="32" y="${y(v) + 4}">${digits(v, 0)}</text>`).join("")}
-      <text x="188" y="168" class="tfm-faint">place of the query</text>
+      <text x="${width / 2 + 8}" y="168" class="tfm-faint">place of the query</text>
       <path class="tfm-answer" d="${curve(sharpness)}"/><circle class="tfm-here" cx="${x(place)}" cy="${y(answer)}" r="6"/>`;
     $(".tfm-readout").textContent = `answer ${digits(answer, 2)}, slope ${digits(slope, 3)} · entropy ${digits(entropy, 2)} of at most ${digits(Math.log2(n), 2)} bits, as if it looked at ${digits(2 ** entropy, 2)} of ${n} keys evenly`;
   }
@@ -68,8 +70,13 @@ function render({ model, el }) {
   $(".tfm-reset").onclick = () => start.forEach(([key, value]) => put(key, value));
   const watched = ["change:place", "change:sharpness"];
   watched.forEach(event => model.on(event, draw));
+  const resized = new ResizeObserver(() => {
+    const now = Math.round($("svg").getBoundingClientRect().width);
+    if (now && now !== width) { width = now; draw(); }
+  });
+  resized.observe(el);
   draw();
-  return () => watched.forEach(event => model.off(event, draw));
+  return () => { resized.disconnect(); watched.forEach(event => model.off(event, draw)); };
 }
 
 export default { render };
