@@ -112,6 +112,17 @@ def test_two_merges_may_make_one_token():
     twice = Tokenizer([(b"a", b"b"), (b"b", b"c"), (b"ab", b"c"), (b"a", b"bc")])
     assert len(twice) == 256 + 3 and len(twice.ranks) == 4
     assert twice.ranks[twice.ids[b"a"], twice.ids[b"bc"]] == (3, twice.ids[b"abc"])
+    other = Theirs(models.BPE({letters(t): i for i, t in enumerate(twice.vocab)}, [tuple(map(letters, m)) for m in twice.merges]))
+    other.pre_tokenizer = BYTE_LEVEL
+    for text in ("abc", "abcabc", "xbc abc bcb", "aabcc"): assert twice.encode(text) == other.encode(text).ids
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=25).map(str.encode), st.integers(1, 5), max_size=6))
+def test_learning_never_makes_a_token_twice(counts):
+    "Equal bytes are cut alike wherever no token crosses their ends, so that a second way to a token finds no pair."
+    made = [a + b for a, b in learn(counts, 400)]
+    assert len(set(made)) == len(made)
 
 
 def test_pieces_equal_the_library_for_every_assigned_character():
@@ -183,6 +194,7 @@ def test_special_tokens_equal_the_library(parts):
 def test_only_the_special_tokens_that_are_allowed_count():
     ids = OWL.encode("<|end|><|user|>", special=["<|user|>"])
     assert ids.count(OWL.specials["<|user|>"]) == 1 and OWL.specials["<|end|>"] not in ids
+    assert OWL.encode("<|end|><|user|>", special=iter(["<|user|>"])) == ids
 
 
 def test_hello_with_its_space():
@@ -193,6 +205,10 @@ def test_hello_with_its_space():
 def test_empty_text():
     assert OWL.encode("") == [] == OWL.encode(b"") == OWL.encode("", special=OWL.specials) and OWL.decode([]) == ""
     assert len(train("", 300)) == 256 and len(train([], 300, ["<s>"])) == 257 and train("x", 256).merges == []
+
+
+def test_a_tokenizer_can_be_learnt_from_bytes_that_are_no_text():
+    assert train(b"\xff\xfe\xff\xfe", 257).merges == train([b"\xff\xfe", "a"], 257).merges == [(b"\xff", b"\xfe")]
 
 
 def test_long_pieces_do_not_take_quadratic_time():
@@ -221,8 +237,11 @@ def test_the_memory_is_bounded_and_nobody_writes_into_it():
     (lambda: OWL.decode([len(OWL)]), rf"^ids: \[{len(OWL)}\]; expected whole numbers from 0 to {len(OWL) - 1}"),
     (lambda: OWL.decode([-1]), r"^ids: \[-1\]"), (lambda: OWL.decode([1.0]), r"^ids: \[1.0\]"), (lambda: OWL.decode([True]), r"^ids: \[True\]"),
     (lambda: OWL.decode([ID[0xFF]], errors="strict"), "invalid start byte"),
-    (lambda: Tokenizer(specials=[""]), "^specials: "), (lambda: Tokenizer(specials=["a", "a"]), "^specials: .*each of them once"),
-    (lambda: Tokenizer(specials=["\ud800"]), "^text: a lone surrogate"),
+    (lambda: Tokenizer(specials=[""]), "^specials: "), (lambda: Tokenizer(specials=["a", "a"]), "^specials: .*none twice"),
+    (lambda: Tokenizer(specials=["\ud800"]), "^specials: a lone surrogate"), (lambda: Tokenizer(specials="ab"), "^specials: ab; expected a list"),
+    (lambda: Tokenizer(source="\udfff"), "^source: a lone surrogate"), (lambda: Tokenizer(source=5), "^source: int; expected str"),
+    (lambda: learn({b"ab": 1}, 255), "^size: 255; expected at least 256"), (lambda: learn({b"ab": 0}, 300), "^counts: 0; expected 1 or more"),
+    (lambda: OWL.encode("x", special=iter(["<|stop|>"])), r"^special: \['<\|stop\|>'\]"),
     (lambda: Tokenizer([(b"ab", b"c")]), r"^merges\[0\]: 'ab', which does not exist yet"),
     (lambda: Tokenizer([(b"a", b"b"), (b"a", b"b")]), r"^merges\[1\]: a b, for the second time; expected each merge once"),
     (lambda: Tokenizer([(b"", b"b")]), r"^merges\[0\]: '', which does not exist"),
@@ -256,7 +275,11 @@ def changed(**fields):
     (changed(pattern=r"\S+"), "^pattern: "), (lambda c: json.dumps({k: v for k, v in c.items() if k != "merges"}), "^merges: missing"),
     (changed(merges=[1]), "^merges: missing .*or no list of texts"), (changed(merges=["a b c"]), r"^merges\[0\]: 'a b c'; expected two tokens"),
     (changed(merges=["ab c"]), r"^merges\[0\]: 'ab', which does not exist yet"), (changed(merges=["a b", "a b"]), r"^merges\[1\]: a b, for the second time"),
-    (changed(merges=["a \x00"]), "^written: "), (changed(specials="<|end|>"), "^specials: missing"), (changed(specials=["<|stop|>"]), "^digest: "),
+    (changed(merges=["a \x00"]), r"^merges\[0\]: .*in letters"), (changed(specials="<|end|>"), "^specials: missing"), (changed(specials=["<|stop|>"]), "^digest: "),
+    (changed(source="another text"), "^digest: "), (changed(source=None), "^source: NoneType"), (changed(more=1), "^digest: .*the file was changed"),
+    (changed(version=1.0), "^digest: "), (changed(version=True), "^digest: "), (changed(merges=["a "]), r"^merges\[0\]: '', which does not exist"),
+    (lambda c: json.dumps(c).replace('"version": 1', '"version": ' + 5_000 * "1"), "^path: .* is no JSON"),
+    (lambda c: json.dumps(c).replace('"version": 1', '"version": NaN'), "^version: nan; expected 1"), (lambda c: 100_000 * "[", "^path: .* is no JSON"),
     (lambda c: json.dumps(c | {"merges": c["merges"][:-1]}), "^digest: "), (lambda c: json.dumps({k: v for k, v in c.items() if k != "digest"}), "^digest: None"),
 ])
 def test_a_file_that_was_changed_is_refused_by_name(tmp_path, change, says):
@@ -264,6 +287,28 @@ def test_a_file_that_was_changed_is_refused_by_name(tmp_path, change, says):
     save(OWL, path)
     path.write_text(change(json.loads(path.read_text(encoding="utf-8"))), encoding="utf-8")
     with pytest.raises(ValueError, match=says): load(path)
+
+
+def test_a_damaged_file_is_refused_or_says_the_same(tmp_path):
+    "Each byte flipped, left out, doubled; each line left out, doubled, moved; each value of another kind."
+    path, small, rng = tmp_path / "small.json", train("say hello, owl 🦉 hello\n" * 3, 290, ["<|end|>", "<|user|>"], "an owl"), random.Random(0)
+    save(small, path)
+    good = path.read_bytes()
+    lines, content, damaged = good.split(b"\n"), json.loads(good), []
+    for i in range(len(good)): damaged += [good[:i] + bytes([good[i] ^ 1 << rng.randrange(8)]) + good[i + 1:], good[:i] + good[i + 1:], good[:i + 1] + good[i:]]
+    for i in range(len(lines)):
+        rest = lines[:i] + lines[i + 1:]
+        j = rng.randrange(len(lines))
+        damaged += [b"\n".join(x) for x in (rest, lines[:i + 1] + lines[i:], rest[:j] + [lines[i]] + rest[j:])]
+    others = [None, True, 0, -1, 1.0, 10**400, float("nan"), "", "x", [], [[]], {}, [None], [["a", "b"]], ["\ud800"], ["a \ud800"], [""], [" "], ["a b", "a b"]]
+    damaged += [json.dumps(content | {name: other}).encode() for name in content for other in others]
+    refused = 0
+    for data in damaged:
+        path.write_bytes(data)
+        try: read = load(path)
+        except ValueError: refused += 1
+        else: assert (read.merges, read.specials, read.source) == (small.merges, small.specials, small.source)
+    assert refused > 0.85 * len(damaged)                      # the rest differs in white space, or says a line twice
 
 
 def test_the_books_tokenizer_is_what_its_function_learns(tmp_path):
@@ -303,6 +348,14 @@ def test_embedding_equals_pytorch(vocab, width, T, scale, seed):
     x = torch.randn(2, width)
     torch.testing.assert_close(part.scores(x), F.linear(x, part.weight))
     assert dict(part.named_parameters()).keys() == {"weight", "places"} and part(ids).shape == (3, T, width)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_embedding_keeps_its_dtype_and_takes_any_layout(dtype):
+    torch.manual_seed(0)
+    part, ids = Embedding(7, 3, 4).to(dtype), torch.randint(0, 7, (4, 2))
+    assert part(ids.T).dtype == dtype and torch.equal(part(ids.T), part(ids.T.contiguous())) and torch.equal(part(ids.T.int()), part(ids.T))
+    assert part(ids[:0].T).shape == (2, 0, 3) and part.scores(part(ids.T)).shape == (2, 4, 7)
 
 
 def test_both_uses_add_their_gradients():

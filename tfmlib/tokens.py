@@ -78,9 +78,10 @@ def tally(
 
 
 def replace(
-    pair: tuple[int, int], new: int,   # what is joined, and into what
-    words: list, times: list, pairs: Counter, where: defaultdict,  # as in `tally`; all but `times` are changed
-) -> set[tuple[int, int]]:             # the pairs that the new token is part of
+    pair: tuple[int, int], new: int,           # what is joined, and into what
+    words: list, times: list,                  # as in `tally`; `words` is changed
+    pairs: Counter, where: defaultdict,        # as from `tally`; both are changed
+) -> set[tuple[int, int]]:                     # the pairs that the new token is part of
     "Join a pair wherever it stands, and keep the counts true."
     grown = set()
     for i in where.pop(pair):
@@ -100,37 +101,36 @@ def learn(
 ) -> list[tuple[bytes, bytes]]:    # merges, the first first; fewer if no pair is left
     "The merges of byte-pair encoding; of equally frequent pairs the one with the smaller ids goes first."
     words, times = [[ID[b] for b in piece] for piece in counts], list(counts.values())
+    need(size >= 256, "size", size, "at least 256, the bytes")
+    need(min(times, default=1) >= 1, "counts", min(times, default=1), "1 or more for each piece")
     vocab, merges = [bytes([b]) for b in BYTES], []
-    ids = {token: i for i, token in enumerate(vocab)}
     pairs, where = tally(words, times)
     heap = [(-n, pair) for pair, n in pairs.items()]
     heapify(heap)
     while heap and len(vocab) < size:
         n, pair = heappop(heap)
-        if pairs[pair] != -n:                                     # an old entry
+        if pairs[pair] != -n:                              # an old entry
             if pairs[pair]: heappush(heap, (-pairs[pair], pair))
             continue
         merges.append((vocab[pair[0]], vocab[pair[1]]))
-        token = b"".join(merges[-1])
-        if token not in ids: vocab.append(token)
-        new = ids.setdefault(token, len(vocab) - 1)               # two merges may make one token
-        for p in replace(pair, new, words, times, pairs, where): heappush(heap, (-pairs[p], p))
+        vocab.append(b"".join(merges[-1]))
+        for p in replace(pair, len(vocab) - 1, words, times, pairs, where): heappush(heap, (-pairs[p], p))
     return merges
 
 # %% ../chapters/03_tokens.ipynb #apply-export
 def apply(
-    ids: Sequence[int],                              # the bytes of one piece, as ids
+    ids: Sequence[int],                                # the bytes of one piece, as ids
     ranks: Mapping[tuple[int, int], tuple[int, int]],  # pair → the merge's number, the id it makes
 ) -> list[int]:
     "Join pairs, the earliest merge first and from the left, until none is left."
     ids, end = list(ids), len(ids)
-    after, before = [*range(1, end + 1)], [*range(-1, end)]                # neighbours that are still there
+    after, before = [*range(1, end + 1)], [*range(-1, end)]          # neighbours that are still there
     heap = [(ranks[pair][0], i, pair) for i, pair in enumerate(zip(ids, ids[1:])) if pair in ranks]
     heapify(heap)
     while heap:
         _, i, pair = heappop(heap)
         j = after[i]
-        if j == end or (ids[i], ids[j]) != pair: continue                  # one of them has been joined since
+        if j == end or (ids[i], ids[j]) != pair: continue            # one of them has been joined since
         ids[i], ids[j] = ranks[pair][1], None
         after[i] = after[j]
         before[after[i]] = i
@@ -142,12 +142,14 @@ def apply(
 # %% ../chapters/03_tokens.ipynb #tokenizer-export
 def as_text(
     text: str | bytes,
-) -> str:  # bytes that are not UTF-8 stand as lone surrogates, which no str given may hold
+    name: str = "text",  # what a refusal calls it
+) -> str:                # bytes that are not UTF-8 stand as lone surrogates, which no str given may hold
     "A text that can be cut into pieces."
     if isinstance(text, bytes): return text.decode("utf-8", "surrogateescape")
-    need(isinstance(text, str), "text", type(text).__name__, "str or bytes")
+    need(isinstance(text, str), name, type(text).__name__, "str or bytes")
     lone = regex.search(r"\p{Cs}", text)
-    need(lone is None, "text", lone and f"a lone surrogate, U+{ord(lone[0]):04X}, at {lone.start()}", "text that UTF-8 can write")
+    was = lone and f"a lone surrogate, U+{ord(lone[0]):04X}, at {lone.start()}"
+    need(lone is None, name, was, "text that UTF-8 can write")
     return text
 
 
@@ -159,21 +161,23 @@ class Tokenizer:
         specials: Sequence[str] = (),                # special tokens; their ids follow the others
         source: str = "",                            # what the merges were learnt from
     ):
-        self.vocab, self.source = [bytes([b]) for b in BYTES], source      # id → token
-        self.ids = {token: i for i, token in enumerate(self.vocab)}        # token → id
-        self.merges, self.ranks = [], {}                                   # pair of ids → the merge's number, the id it makes
+        self.source = as_text(source, "source")
+        self.vocab = [bytes([b]) for b in BYTES]                      # id → token
+        self.ids = {token: i for i, token in enumerate(self.vocab)}   # token → id
+        self.merges, self.ranks = [], {}                              # ranks as in `apply`
         for merge in merges: self._add(*merge)
-        need(all(isinstance(s, str) and s for s in specials), "specials", list(specials), "texts, none of them empty")
-        need(len(set(specials)) == len(specials), "specials", list(specials), "each of them once")
-        self.specials = {as_text(s): len(self.vocab) + i for i, s in enumerate(specials)}
-        self.cache = {}                                                    # piece → its ids
+        fits = not isinstance(specials, str) and all(isinstance(s, str) and s for s in specials)
+        need(fits and len({*specials}) == len(specials), "specials", specials, "a list of texts, none empty, none twice")
+        self.specials = {as_text(s, "specials"): len(self.vocab) + i for i, s in enumerate(specials)}
+        self.cache = {}                                               # piece → its ids
 
     def _add(self, first: bytes, second: bytes) -> None:
         name, token = f"merges[{len(self.merges)}]", first + second
-        for t in (first, second): need(t in self.ids, name, f"{letters(t)!r}, which does not exist yet", "what earlier merges have made")
+        for t in (first, second):
+            need(t in self.ids, name, f"{letters(t)!r}, which does not exist yet", "what earlier merges have made")
         pair = self.ids[first], self.ids[second]
         need(pair not in self.ranks, name, f"{letters(first)} {letters(second)}, for the second time", "each merge once")
-        if token not in self.ids: self.vocab.append(token)
+        if token not in self.ids: self.vocab.append(token)            # two merges may make one token
         self.ranks[pair] = len(self.merges), self.ids.setdefault(token, len(self.vocab) - 1)
         self.merges.append((first, second))
 
@@ -182,10 +186,12 @@ class Tokenizer:
     def _piece(self, piece: str) -> list[int]:
         if (known := self.cache.get(piece)) is None:
             if len(self.cache) >= 1 << 16: self.cache.clear()
-            known = self.cache[piece] = apply([ID[b] for b in piece.encode("utf-8", "surrogateescape")], self.ranks)
+            data = piece.encode("utf-8", "surrogateescape")
+            known = self.cache[piece] = apply([ID[b] for b in data], self.ranks)
         return known
 
-    def _plain(self, text: str) -> list[int]: return [i for piece in PATTERN.findall(text) for i in self._piece(piece)]
+    def _plain(self, text: str) -> list[int]:
+        return [i for piece in PATTERN.findall(text) for i in self._piece(piece)]
 
     def encode(
         self,
@@ -193,16 +199,18 @@ class Tokenizer:
         special: Iterable[str] = (),  # the special tokens that count as such in this text
     ) -> list[int]:
         "The ids of a text."
-        unknown = special if isinstance(special, str) else [s for s in special if s not in self.specials]
-        need(not unknown, "special", unknown, f"a list of some of {list(self.specials)}")
+        fits = not isinstance(special, str) and {*(special := [*special])} <= self.specials.keys()
+        need(fits, "special", special, f"a list of some of {list(self.specials)}")
         text, longest_first = as_text(text), sorted(special, key=len, reverse=True)
         if not longest_first: return self._plain(text)
-        parts = regex.split(f"({'|'.join(map(regex.escape, longest_first))})", text)   # plain and special in turn
+        one_of = "|".join(map(regex.escape, longest_first))
+        parts = regex.split(f"({one_of})", text)                      # plain and special in turn
         return [i for n, part in enumerate(parts) for i in ([self.specials[part]] if n % 2 else self._plain(part))]
 
     def tokens(self, ids: Iterable[int]) -> list[bytes]:
         "The token of each id."
-        ids, table = [*(ids.tolist() if isinstance(ids, Tensor) else ids)], self.vocab + [s.encode() for s in self.specials]
+        ids = [*(ids.tolist() if isinstance(ids, Tensor) else ids)]
+        table = self.vocab + [s.encode() for s in self.specials]
         wrong = [i for i in ids if not isinstance(i, Integral) or isinstance(i, bool) or not 0 <= i < len(table)]
         need(not wrong, "ids", wrong[:3], f"whole numbers from 0 to {len(table) - 1}")
         return [table[i] for i in ids]
@@ -210,23 +218,24 @@ class Tokenizer:
     def decode(
         self,
         ids: Iterable[int],
-        errors: str = "replace",  # what to do with bytes that are no UTF-8: "replace" by �, or "strict": an error
+        errors: str = "replace",  # bytes that are no UTF-8: "replace" by �, or "strict": an error
     ) -> str:
         "The text of some ids. (Their bytes are `b''.join(tokenizer.tokens(ids))`.)"
         return b"".join(self.tokens(ids)).decode("utf-8", errors)
 
 
 def train(
-    texts: str | Iterable[str],   # one text, or several
-    size: int,                    # tokens in all: 256 bytes, merges, special tokens
+    texts: str | bytes | Iterable[str | bytes],  # one text, or several
+    size: int,                                   # tokens in all: 256 bytes, merges, special tokens
     specials: Sequence[str] = (),
     source: str = "",
-) -> Tokenizer:                   # with fewer tokens if the text holds no more pairs
+) -> Tokenizer:                                  # with fewer tokens if the text holds no more pairs
     "Learn a tokenizer from text."
-    need(size >= 256 + len(specials), "size", size, f"at least {256 + len(specials)}: 256 bytes and {len(specials)} special tokens")
-    counts = Counter()
-    for text in [texts] if isinstance(texts, str) else texts: counts.update(PATTERN.findall(as_text(text)))
-    return Tokenizer(learn({piece.encode(): n for piece, n in counts.items()}, size - len(specials)), specials, source)
+    extra, counts = len(specials), Counter()
+    need(size >= 256 + extra, "size", size, f"at least {256 + extra}: 256 bytes and {extra} special tokens")
+    for text in [texts] if isinstance(texts, str | bytes) else texts: counts.update(PATTERN.findall(as_text(text)))
+    counts = {piece.encode("utf-8", "surrogateescape"): n for piece, n in counts.items()}
+    return Tokenizer(learn(counts, size - extra), specials, source)
 
 # %% ../chapters/03_tokens.ipynb #file-export
 FORMAT, VERSION = "tfmlib tokenizer", 1
@@ -235,31 +244,37 @@ FORMAT, VERSION = "tfmlib tokenizer", 1
 def digest(
     content: Mapping,  # of a file
 ) -> str:              # SHA-256
-    "What the file's ids depend on, as one number."
-    return sha256(json.dumps([content[k] for k in ("pattern", "specials", "merges")]).encode()).hexdigest()
+    "All that a file says, but for its digest, as one number."
+    rest = {name: content[name] for name in content if name != "digest"}
+    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def save(tokenizer: Tokenizer, path: str | Path) -> None:
     "Write a tokenizer as JSON that can be read."
+    merges = [" ".join(map(letters, merge)) for merge in tokenizer.merges]
     content = {"format": FORMAT, "version": VERSION, "source": tokenizer.source, "pattern": PATTERN.pattern,
-               "specials": list(tokenizer.specials), "merges": [" ".join(map(letters, merge)) for merge in tokenizer.merges]}
+               "specials": list(tokenizer.specials), "merges": merges}
     content["digest"] = digest(content)
-    Path(path).write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", encoding="utf-8", newline="\n")
+    Path(path).write_bytes((json.dumps(content, ensure_ascii=False, indent=0) + "\n").encode())
 
 
 def load(path: str | Path) -> Tokenizer:
     "Read a tokenizer; a ValueError names what does not fit."
     try: content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error: raise ValueError(f"path: {path} is no JSON ({error}); expected a file that `save` wrote") from None
-    need(isinstance(content, dict) and content.get("format") == FORMAT, "format", f"{path} is something else", repr(FORMAT))
-    need(content.get("version") == VERSION, "version", content.get("version"), str(VERSION))
-    need(content.get("pattern") == PATTERN.pattern, "pattern", repr(content.get("pattern")), PATTERN.pattern)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"path: {path} is no JSON ({error}); expected a file that `save` wrote") from None
+    need(isinstance(content, dict) and content.get("format") == FORMAT, "format", f"{path} is something else", FORMAT)
+    for name, expected in (("version", VERSION), ("pattern", PATTERN.pattern)):
+        need(content.get(name) == expected, name, repr(content.get(name)), repr(expected))
     for name in ("specials", "merges"):
         fits = isinstance(content.get(name), list) and all(isinstance(x, str) for x in content[name])
         need(fits, name, f"missing from {path}, or no list of texts", "a list of texts")
-    for n, merge in enumerate(content["merges"]): need(merge.count(" ") == 1, f"merges[{n}]", repr(merge), "two tokens, a space between them")
-    tokenizer = Tokenizer([map(from_letters, merge.split(" ")) for merge in content["merges"]], content["specials"], str(content.get("source", "")))
-    need(content.get("digest") == digest(content), "digest", content.get("digest"), f"{digest(content)}: specials or merges were changed")
+    for n, merge in enumerate(content["merges"]):
+        fits = merge.count(" ") == 1 and all(c in LETTERS for c in merge if c != " ")
+        need(fits, f"merges[{n}]", repr(merge), "two tokens in letters, a space between them")
+    merges = (map(from_letters, merge.split(" ")) for merge in content["merges"])
+    tokenizer = Tokenizer(merges, content["specials"], content.get("source"))
+    need(content.get("digest") == digest(content), "digest", f"{content.get('digest')!s:.9}…", f"{digest(content):.9}…: the file was changed")
     return tokenizer
 
 # %% ../chapters/03_tokens.ipynb #book-export
@@ -270,7 +285,8 @@ def train_book_tokenizer() -> Tokenizer:
     "Learn the book's tokenizer; `save(train_book_tokenizer(), BOOK_FILE)` makes its file."
     text, _ = book_text("v1")
     text += prose(len(text))
-    return train(text, 2048, ["<|end|>"], f"book_text('v1') and as much prose(), SHA-256 {sha256(text.encode()).hexdigest()}")
+    source = f"book_text('v1') and as much prose(), SHA-256 {sha256(text.encode()).hexdigest()}"
+    return train(text, 2048, ["<|end|>"], source)
 
 
 def book_tokenizer() -> Tokenizer:
@@ -312,11 +328,8 @@ class MergeSteps(Interactive):
     step = traitlets.Int(-1).tag(sync=True)           # merges applied to this text; -1: all that it has
 
     def picture(self) -> str:
-        vocab, merges = [bytes([b]) for b in BYTES], []
-        for first, second in zip(self.merges[::2], self.merges[1::2]):
-            merges.append((vocab[first], vocab[second]))
-            if (token := b"".join(merges[-1])) not in vocab: vocab.append(token)
-        tokenizer = Tokenizer(merges)
+        tokenizer = Tokenizer()
+        for a, b in zip(self.merges[::2], self.merges[1::2]): tokenizer._add(tokenizer.vocab[a], tokenizer.vocab[b])
         return chips(tokenizer.tokens(tokenizer.encode(self.text)), self.alt).drawing
 
 
@@ -336,16 +349,18 @@ class Embedding(nn.Module):
         scale: float = 1.,  # what the tokens' rows are multiplied by
     ):
         super().__init__()
-        for name, n, least in (("vocab", vocab, 1), ("width", width, 1), ("longest", longest, 0)): need(n >= least, name, n, f"{least} or more")
+        for name, n, least in (("vocab", vocab, 1), ("width", width, 1), ("longest", longest, 0)):
+            need(n >= least, name, n, f"{least} or more")
         self.weight, self.scale = nn.Parameter(torch.randn(vocab, width) / math.sqrt(width)), scale
         self.places = nn.Parameter(0.02 * torch.randn(longest, width)) if longest else None
 
     def forward(self, ids: Tensor) -> Tensor:  # (..., T) → (..., T, C)
-        whole = ids.dtype in (torch.int64, torch.int32)
-        need(whole and ids.ndim >= 1, "ids", f"{ids.dtype}, shape {tuple(ids.shape)}", "whole numbers (..., T)")
+        fits = ids.dtype in (torch.int64, torch.int32) and ids.ndim >= 1
+        need(fits, "ids", f"{ids.dtype}, shape {tuple(ids.shape)}", "int64 or int32, shape (..., T)")
         V, T = len(self.weight), ids.shape[-1]
-        if ids.numel(): need(0 <= ids.min() and ids.max() < V, "ids", f"from {int(ids.min())} to {int(ids.max())}", f"from 0 to {V - 1}")
-        x = self.scale * self.weight[ids]                                  # (..., T, C)
+        low, high = map(int, ids.aminmax()) if ids.numel() else (0, 0)
+        need(0 <= low and high < V, "ids", f"from {low} to {high}", f"from 0 to {V - 1}")
+        x = self.scale * self.weight[ids]                             # (..., T, C)
         if self.places is None: return x
         need(T <= len(self.places), "ids", f"{T} tokens", f"at most {len(self.places)}, the places of the table")
         return x + self.places[:T]

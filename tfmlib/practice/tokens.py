@@ -58,7 +58,7 @@ _JOINED = (
 
 def _joined(ids: list, pair: tuple, new: int) -> list:
     "By recursion on the rest."
-    if len(ids) < 2: return list(ids)
+    if len(ids) < 2: return [*ids]
     return [new, *_joined(ids[2:], pair, new)] if (ids[0], ids[1]) == pair else [ids[0], *_joined(ids[1:], pair, new)]
 
 
@@ -119,12 +119,12 @@ _ENCODED = (
 
 def _encoded(word: str, merges: list) -> list:
     "One place at a time."
-    tokens = list(word)
+    cut = list(word)
     while True:
-        places = [(merges.index(pair), i) for i, pair in enumerate(zip(tokens, tokens[1:])) if pair in merges]
-        if not places: return tokens
+        places = [(merges.index(pair), i) for i, pair in enumerate(zip(cut, cut[1:])) if pair in merges]
+        if not places: return cut
         i = min(places)[1]
-        tokens[i:i + 2] = [tokens[i] + tokens[i + 1]]
+        cut[i:i + 2] = [cut[i] + cut[i + 1]]
 
 
 check_encode = Checker("encode")
