@@ -12,69 +12,19 @@ from itertools import product
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..checks import Watch, does_without, doubles, parts, refuses, rounded, whole
 from ..proof import Checker, Mismatch, expect, short
-
-# %% ../../chapters/practice/01_recurrence.ipynb #helpers
-def _rounded(*shape: int, seed: int = 0) -> Tensor:
-    "Random numbers from a seed, normal, with one digit after the point."
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (10 * drawn).round() / 10 + 0.
-
-
-def _doubles(*values: float) -> Tensor: return torch.tensor(values, dtype=torch.float64)
-
-
-def _parts(found, *names: str) -> tuple:
-    "The parts of an answer, or a Mismatch that says which were expected."
-    if isinstance(found, tuple | list) and len(found) == len(names): return tuple(found)
-    raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected {len(names)} things: {', '.join(names)}")
-
-
-def _whole(found, wanted: int, what: str) -> None:
-    "Raise a Mismatch unless `found` is the whole number `wanted`."
-    if type(found) is not int: raise Mismatch(f"{what} is {short(found)} ({type(found).__name__}); expected a whole number (int)")
-    if found != wanted: raise Mismatch(f"{what} is {found}; expected {wanted}")
-
-
-def _refuses(attempt, *args) -> None:
-    "Raise a Mismatch unless `attempt` answers `args` with a ValueError."
-    try: found = attempt(*args)
-    except ValueError: return
-    except Exception as error: raise Mismatch(f"it raised {type(error).__name__}; expected a ValueError") from None
-    raise Mismatch(f"it gave {short(found)}; expected a ValueError")
-
-
-class _Count(TorchDispatchMode):
-    "Counts PyTorch's operations that run under it, views aside, and the numbers that they make; and remembers their names."
-    def __init__(self):
-        super().__init__()
-        self.operations, self.numbers, self.names = 0, 0, set()
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        made = operation(*args, **(kwargs or {}))
-        self.names.add(operation.name())
-        self.operations += not operation.is_view
-        if isinstance(made, Tensor) and not operation.is_view: self.numbers += made.numel()
-        return made
-
-
-def _does_without(word: str, attempt, *case) -> None:
-    "Raise a Mismatch if `attempt` calls an operation with this word in its name."
-    with _Count() as count: attempt(*case)
-    for name in sorted(count.names):
-        if word in name: raise Mismatch(f"it called {name}; expected to do without")
 
 # %% ../../chapters/practice/01_recurrence.ipynb #lstm-checker
 def _lstm_case(B: int, I: int, C: int, seed: int) -> tuple:
     "Arguments of one step."
     sizes = ((B, I), (B, C), (B, C), (4 * C, I), (4 * C, C), (4 * C,))
-    return tuple(_rounded(*size, seed=seed + i) for i, size in enumerate(sizes))
+    return tuple(rounded(*size, seed=seed + i) for i, size in enumerate(sizes))
 
 
-_ONE_FEATURE = (_doubles(1.).view(1, 1), _doubles(0.5).view(1, 1), _doubles(2.).view(1, 1),
-                _doubles(0, 1, 0.5, -1).view(4, 1), _doubles(1, 0, 1, 2).view(4, 1), _doubles(0, 0.5, 0, 0))
+_ONE_FEATURE = (doubles(1.).view(1, 1), doubles(0.5).view(1, 1), doubles(2.).view(1, 1),
+                doubles(0, 1, 0.5, -1).view(4, 1), doubles(1, 0, 1, 2).view(4, 1), doubles(0, 0.5, 0, 0))
 _STEPS = (_ONE_FEATURE, _lstm_case(1, 2, 3, 1), _lstm_case(4, 3, 2, 10), _lstm_case(3, 3, 3, 20))
 
 
@@ -95,10 +45,10 @@ def _lstm_by_number(x, h, c, W, U, b) -> tuple[Tensor, Tensor]:
 check_lstm_step = Checker("lstm_step")
 
 @check_lstm_step.property("the new memory keeps some of the old and adds some of what is new", *_STEPS)
-def _(attempt, *case): expect(_parts(attempt(*case), "output", "memory")[1], _lstm_by_number(*case)[1], what="the memory")
+def _(attempt, *case): expect(parts(attempt(*case), "output", "memory")[1], _lstm_by_number(*case)[1], what="the memory")
 
 @check_lstm_step.property("the output shows some of the new memory, squashed", *_STEPS)
-def _(attempt, *case): expect(_parts(attempt(*case), "output", "memory")[0], _lstm_by_number(*case)[0], what="the output")
+def _(attempt, *case): expect(parts(attempt(*case), "output", "memory")[0], _lstm_by_number(*case)[0], what="the output")
 
 @check_lstm_step.property("a gradient reaches all six arguments", _STEPS[1], _STEPS[2])
 def _(attempt, *case):
@@ -113,14 +63,13 @@ def _(attempt, *case):
         expect(mine.grad, other.grad, what=f"the gradient at {name}")
 
 @check_lstm_step.property("PyTorch's own cell is not called", _ONE_FEATURE)
-def _(attempt, *case):
-    with torch.inference_mode(): _does_without("lstm", attempt, *case)           # here, what is called has its own name
+def _(attempt, *case): does_without(("lstm",), attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #bptt-checker
 def _states(U: Tensor, T: int, seed: int) -> Tensor:
     "States of a plain network with random inputs (T, C)."
     h, all_h = U.new_zeros(len(U)), []
-    for r in _rounded(T, len(U), seed=seed):
+    for r in rounded(T, len(U), seed=seed):
         h = torch.tanh(U @ h + r)
         all_h.append(h)
     return torch.stack(all_h)
@@ -128,11 +77,11 @@ def _states(U: Tensor, T: int, seed: int) -> Tensor:
 
 def _net(C: int, T: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     "A weight, the states that it made, and a gradient at the last."
-    U = _rounded(C, C, seed=seed)
-    return U, _states(U, T, seed + 1), _rounded(C, seed=seed + 2)
+    U = rounded(C, C, seed=seed)
+    return U, _states(U, T, seed + 1), rounded(C, seed=seed + 2)
 
 
-_PAPER = (_doubles(2.).view(1, 1), torch.tensor([[0.5]], dtype=torch.float64).tanh(), _doubles(1.))
+_PAPER = (doubles(2.).view(1, 1), torch.tensor([[0.5]], dtype=torch.float64).tanh(), doubles(1.))
 _PAPER = (_PAPER[0], torch.cat([_PAPER[1], (2 * _PAPER[1]).tanh(), (2 * (2 * _PAPER[1]).tanh()).tanh()]), _PAPER[2])
 _NETS = (_PAPER, _net(2, 2, 1), _net(2, 3, 5), _net(3, 6, 9), _net(4, 12, 13))
 
@@ -148,7 +97,7 @@ def _gradient_by_autograd(U: Tensor, h: Tensor, g: Tensor) -> Tensor:
 
 check_weight_gradient = Checker("weight_gradient")
 
-@check_weight_gradient.property("one step leaves nothing, since the state before it was zero", (_doubles(2.).view(1, 1), _doubles(0.5).view(1, 1), _doubles(1.)), _net(3, 1, 3))
+@check_weight_gradient.property("one step leaves nothing, since the state before it was zero", (doubles(2.).view(1, 1), doubles(0.5).view(1, 1), doubles(1.)), _net(3, 1, 3))
 def _(attempt, U, h, g): expect(attempt(U, h, g), torch.zeros_like(U), what="the gradient")
 
 @check_weight_gradient.property("two steps: the slope of the last one times the state before it", _net(1, 2, 20), _net(2, 2, 1), _net(3, 2, 24))
@@ -158,7 +107,7 @@ def _(attempt, U, h, g): expect(attempt(U, h, g), _gradient_by_autograd(U, h, g)
 def _(attempt, U, h, g): expect(attempt(U, h, g), _gradient_by_autograd(U, h, g), what="the gradient")
 
 @check_weight_gradient.property("the network is not run again: no tanh is called", _PAPER, _net(3, 6, 9))
-def _(attempt, *case): _does_without("tanh", attempt, *case)
+def _(attempt, *case): does_without(("tanh",), attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #fades-checker
 def _steps_by_loop(factor: float, tiny: float, start: float) -> int:
@@ -171,13 +120,13 @@ def _steps_by_loop(factor: float, tiny: float, start: float) -> int:
 check_steps_until = Checker("steps_until")
 
 @check_steps_until.property("it is the first step at which the size is below", (0.5, 0.3, 1.), (0.9, 0.01, 1.), (0.9, 0.01, 50.), (0.99, 1e-7, 3.), (0.1, 1e-4 / 3, 7.))
-def _(attempt, *case): _whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
+def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
 @check_steps_until.property("exactly as small is not yet below", (0.5, 0.25, 1.), (0.5, 1., 8.), (0.25, 2.**-20, 1.), (0.5, 2.**-149, 1.))
-def _(attempt, *case): _whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
+def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
 @check_steps_until.property("what is below already needs no step, what is as large needs one", (0.5, 1., 0.9), (0.9, 1e-3, 1e-5), (0.5, 1., 1.))
-def _(attempt, *case): _whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
+def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
 @check_steps_until.property("a factor very near one takes no longer to answer", (1 - 1e-9, 0.5, 1.), (1 - 1e-12, 1e-30, 1.))
 def _(attempt, factor, tiny, start):
@@ -186,7 +135,7 @@ def _(attempt, factor, tiny, start):
     expect(found * math.log1p(factor - 1), math.log(tiny / start), tol=1e-6, what="the logarithm of what is left")
 
 @check_steps_until.property("what cannot be answered is refused", (1., 0.1, 1.), (1.5, 0.1, 1.), (0., 0.1, 1.), (-0.5, 0.1, 1.), (0.5, 0., 1.), (0.5, 0.1, -1.), (0.5, -0.1, 1.), (math.nan, 0.1, 1.))
-def _(attempt, *case): _refuses(attempt, *case)
+def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #scan-checker
 def _scan_by_loop(a: Tensor, b: Tensor) -> Tensor:
@@ -199,8 +148,8 @@ def _scan_by_loop(a: Tensor, b: Tensor) -> Tensor:
 
 
 _RUNS = (
-    (_doubles(2, 2, 2, 2), _doubles(1, 1, 1, 1)), (_doubles(5), _doubles(3)), (_doubles(1, 3, 10), _doubles(1, 2, 4)),
-    (_rounded(7, seed=1), _rounded(7, seed=2)), (_rounded(6, 2, seed=3), _rounded(6, 2, seed=4)), (_rounded(13, 2, 3, seed=5), _rounded(13, 2, 3, seed=6)))
+    (doubles(2, 2, 2, 2), doubles(1, 1, 1, 1)), (doubles(5), doubles(3)), (doubles(1, 3, 10), doubles(1, 2, 4)),
+    (rounded(7, seed=1), rounded(7, seed=2)), (rounded(6, 2, seed=3), rounded(6, 2, seed=4)), (rounded(13, 2, 3, seed=5), rounded(13, 2, 3, seed=6)))
 
 check_linear_scan = Checker("linear_scan")
 
@@ -208,15 +157,15 @@ check_linear_scan = Checker("linear_scan")
 def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the states")
 
 @check_linear_scan.property("a factor of zero forgets everything, and does no other harm",
-    (_doubles(1, 0, 2), _doubles(1, 1, 1)), (_doubles(0, 0, 0, 0, 0), _doubles(1, 2, 3, 4, 5)), (_doubles(3, 0, 0.5, -1, 2, 0, 1), _rounded(7)))
+    (doubles(1, 0, 2), doubles(1, 1, 1)), (doubles(0, 0, 0, 0, 0), doubles(1, 2, 3, 4, 5)), (doubles(3, 0, 0.5, -1, 2, 0, 1), rounded(7)))
 def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the states")
 
 @check_linear_scan.property("small factors over many steps do not underflow", (torch.full((2_000,), 0.1, dtype=torch.float64), torch.ones(2_000, dtype=torch.float64)))
 def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the states")
 
-@check_linear_scan.property("gradients flow to both arguments", (_doubles(2, 0, 3), _doubles(1, 1, 1)), (_rounded(9, 2, seed=7), _rounded(9, 2, seed=8)))
+@check_linear_scan.property("gradients flow to both arguments", (doubles(2, 0, 3), doubles(1, 1, 1)), (rounded(9, 2, seed=7), rounded(9, 2, seed=8)))
 def _(attempt, a, b):
-    weights, grads = _rounded(*b.shape, seed=9), []
+    weights, grads = rounded(*b.shape, seed=9), []
     for run in (attempt, _scan_by_loop):
         leaves = [a.clone().requires_grad_(), b.clone().requires_grad_()]
         (run(*leaves) * weights).sum().backward()
@@ -227,15 +176,15 @@ def _(attempt, a, b):
 
 @check_linear_scan.property("no matrix of T × T is made", (512,))
 def _(attempt, T):
-    a, b, most = _rounded(T, seed=1) / 2, _rounded(T, seed=2), 12 * T * (T.bit_length() + 1)
-    with torch.no_grad(), _Count() as count: attempt(a, b)
-    if count.numbers > most: raise Mismatch(f"it made {count.numbers:,} numbers; expected at most {most:,}")
+    a, b, most = rounded(T, seed=1) / 2, rounded(T, seed=2), 12 * T * (T.bit_length() + 1)
+    with torch.no_grad(), Watch() as watch: attempt(a, b)
+    if watch.numbers > most: raise Mismatch(f"it made {watch.numbers:,} numbers; expected at most {most:,}")
 
 @check_linear_scan.property("the number of operations grows with the logarithm of the length", (256,), (16_384,))
 def _(attempt, T):
-    a, b, most = _rounded(T, seed=1) / 2, _rounded(T, seed=2), 12 * T.bit_length()
-    with torch.no_grad(), _Count() as count: attempt(a, b)
-    if count.operations > most: raise Mismatch(f"it took {count.operations} operations; expected at most {most}")
+    a, b, most = rounded(T, seed=1) / 2, rounded(T, seed=2), 12 * T.bit_length()
+    with torch.no_grad(), Watch() as watch: attempt(a, b)
+    if watch.calls > most: raise Mismatch(f"it took {watch.calls} operations; expected at most {most}")
 
 # %% ../../chapters/practice/01_recurrence.ipynb #window-checker
 def _layers_by_matrices(distance: int, windows: list[int]) -> int:
@@ -251,13 +200,13 @@ def _layers_by_matrices(distance: int, windows: list[int]) -> int:
 check_layers_needed = Checker("layers_needed")
 
 @check_layers_needed.property("with one window for all layers", (3, [4]), (5, [4]), (4, [4]), (1, [2]), (6, [4]), (7, [4]), (24, [4]), (30, [100]))
-def _(attempt, distance, windows): _whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
+def _(attempt, distance, windows): whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
 
 @check_layers_needed.property("a position hears itself without any layer", (0, [4]), (0, [1]), (0, [3, 1]))
-def _(attempt, distance, windows): _whole(attempt(distance, windows), 0, "the number of layers")
+def _(attempt, distance, windows): whole(attempt(distance, windows), 0, "the number of layers")
 
 @check_layers_needed.property("with windows that differ, in their order, again and again", (5, [4, 2]), (4, [4, 2]), (20, [2, 2, 8]), (9, [1, 4]), (10, [8, 1, 1]), (40, [3, 9, 2]))
-def _(attempt, distance, windows): _whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
+def _(attempt, distance, windows): whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
 
 @check_layers_needed.property("a distance in the millions takes no longer to answer", (30_000_000, [2, 2]), (10**12, [513, 1]))
 def _(attempt, distance, windows):
@@ -265,10 +214,10 @@ def _(attempt, distance, windows):
     rounds, rest = divmod(distance, gained)
     wanted = rounds * len(windows) + (_layers_by_matrices(rest, windows) if rest else 0)
     wanted -= sum(w == 1 for w in reversed(windows)) if not rest and windows[-1] == 1 else 0
-    _whole(attempt(distance, windows), wanted, "the number of layers")
+    whole(attempt(distance, windows), wanted, "the number of layers")
 
-@check_layers_needed.property("what cannot be is refused", (3, [1]), (1, [1, 1]), (-1, [4]), (3, []), (3, [0]), (3, [4, -2]))
-def _(attempt, *case): _refuses(attempt, *case)
+@check_layers_needed.property("what cannot be is refused", (3, [1]), (1, [1, 1]), (-1, [4]), (3, []), (0, []), (3, [0]), (0, [0]), (3, [4, -2]))
+def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #wave-checker
 check_wavefront = Checker("wavefront")
@@ -326,7 +275,7 @@ def _turned(*stretches: tuple[float, ...], seed: int = 0) -> Tensor:
     "One Jacobian a tuple, with these singular values between two random rotations (n, C, C)."
     drawn = torch.Generator().manual_seed(seed)
     def turn(C): return torch.linalg.qr(torch.randn(C, C, generator=drawn, dtype=torch.float64)).Q
-    return torch.stack([turn(len(s)) @ torch.diag(_doubles(*s)) @ turn(len(s)) for s in stretches])
+    return torch.stack([turn(len(s)) @ torch.diag(doubles(*s)) @ turn(len(s)) for s in stretches])
 
 
 def _ends(stretches: tuple, g: Tensor) -> tuple[float, float]:
@@ -336,12 +285,12 @@ def _ends(stretches: tuple, g: Tensor) -> tuple[float, float]:
 
 
 _CHOSEN = (((2., 0.5),), ((2., 0.5), (3., 1.)), ((1., 1., 1.), (4., 2., 0.25)), ((0.9, 0.3), (5., 0.1), (0.2, 0.1), (7., 2.)))
-_GIVEN = tuple((s, _rounded(len(s[0]), seed=i + 1)) for i, s in enumerate(_CHOSEN))
+_GIVEN = tuple((s, rounded(len(s[0]), seed=i + 1)) for i, s in enumerate(_CHOSEN))
 
 
 def _check_ends(found, wanted: tuple[float, float]) -> None:
     "Compare the two logarithms, which may be −∞."
-    for what, mine, right in zip(("the lower end", "the upper end"), _parts(found, "lower", "upper"), wanted, strict=True):
+    for what, mine, right in zip(("the lower end", "the upper end"), parts(found, "lower", "upper"), wanted, strict=True):
         if type(mine) is not float: raise Mismatch(f"{what} is {short(mine)} ({type(mine).__name__}); expected a float")
         if mine != right: expect(mine, right, tol=1e-6, what=what)
 
@@ -352,26 +301,26 @@ check_gradient_bounds = Checker("gradient_bounds")
 def _(attempt, stretches, g): _check_ends(attempt(_turned(*stretches), g), _ends(stretches, g))
 
 @check_gradient_bounds.property("matrices that are not normal have other eigenvalues than singular values",
-    (torch.tensor([[[0.9, 10.], [0., 0.9]]], dtype=torch.float64), _doubles(1, 0)), (torch.tensor([[[0.5, 2.], [0., 0.5]], [[0.5, 0.], [2., 0.5]]], dtype=torch.float64), _doubles(3, 4)))
+    (torch.tensor([[[0.9, 10.], [0., 0.9]]], dtype=torch.float64), doubles(1, 0)), (torch.tensor([[[0.5, 2.], [0., 0.5]], [[0.5, 0.], [2., 0.5]]], dtype=torch.float64), doubles(3, 4)))
 def _(attempt, jacobians, g):
     squares = [torch.linalg.eigvalsh(J.T @ J).clamp(min=0).sqrt() for J in jacobians]
     _check_ends(attempt(jacobians, g), _ends(tuple(tuple(s.tolist()) for s in squares), g))
 
-@check_gradient_bounds.property("the gradient lies between them", *((_rounded(n, 3, 3, seed=n), _rounded(3, seed=n + 1)) for n in (1, 4, 9)))
+@check_gradient_bounds.property("the gradient lies between them", *((rounded(n, 3, 3, seed=n), rounded(3, seed=n + 1)) for n in (1, 4, 9)))
 def _(attempt, jacobians, g):
-    low, high = _parts(attempt(jacobians, g), "lower", "upper")
+    low, high = parts(attempt(jacobians, g), "lower", "upper")
     for J in reversed(jacobians): g = J.T @ g
     size = math.log10(float(g.norm()))
     if not low - 1e-9 <= size <= high + 1e-9: raise Mismatch(f"the gradient's length is 10^{size:.4g}; expected it between 10^{short(low)} and 10^{short(high)}")
 
-@check_gradient_bounds.property("no steps leave the gradient as it is", (torch.zeros(0, 2, 2, dtype=torch.float64), _doubles(3, 4)))
+@check_gradient_bounds.property("no steps leave the gradient as it is", (torch.zeros(0, 2, 2, dtype=torch.float64), doubles(3, 4)))
 def _(attempt, jacobians, g): _check_ends(attempt(jacobians, g), (math.log10(5), math.log10(5)))
 
 @check_gradient_bounds.property("two thousand steps neither underflow nor overflow", (0.1, 0.2), (5., 20.))
 def _(attempt, low, high):
-    jacobians = torch.diag_embed(_doubles(low, high)).expand(2_000, 2, 2).clone()
-    _check_ends(attempt(jacobians, _doubles(1, 0)), (2_000 * math.log10(low), 2_000 * math.log10(high)))
+    jacobians = torch.diag_embed(doubles(low, high)).expand(2_000, 2, 2).clone()
+    _check_ends(attempt(jacobians, doubles(1, 0)), (2_000 * math.log10(low), 2_000 * math.log10(high)))
 
 @check_gradient_bounds.property("a step that closes a direction may leave nothing: −∞",
-    (torch.diag_embed(_doubles(2, 0))[None], _doubles(0, 1), math.log10(2)), (torch.zeros(1, 2, 2, dtype=torch.float64), _doubles(1, 1), -math.inf))
+    (torch.diag_embed(doubles(2, 0))[None], doubles(0, 1), math.log10(2)), (torch.zeros(1, 2, 2, dtype=torch.float64), doubles(1, 1), -math.inf))
 def _(attempt, jacobians, g, high): _check_ends(attempt(jacobians, g), (-math.inf, high))
