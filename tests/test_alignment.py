@@ -87,6 +87,7 @@ def test_unknown_words_are_refused_by_name_or_marked():
     (lambda: Vocabulary("the owl"), "^words: "), (lambda: Vocabulary(["a", "<pad>"]), r"^words: \['<pad>'\]"),
     (lambda: Vocabulary(["a"]).encode("a"), "^sentence: 'a'"), (lambda: Vocabulary(["a"]).encode(["<begin>"]), "^sentence: "),
     (lambda: Vocabulary(["a"]).batch([]), "^sentences: none"), (lambda: Vocabulary(["a"]).decode(torch.zeros(2, 2)), "^ids: "),
+    (lambda: Vocabulary(["a"]).decode(torch.tensor([4, -1, 5])), r"^ids: \[-1, 5\]"),
 ])
 def test_vocabulary_refuses(call, says):
     with pytest.raises(ValueError, match=says): call()
@@ -120,6 +121,10 @@ def test_annotations_equal_two_plain_walks():
     h = encoder(x, x != PAD)
     torch.testing.assert_close(h, torch.cat([walks[0][0], walks[1][0].flip(1)], -1))
     torch.testing.assert_close(summary(h, x != PAD), torch.cat([walks[0][1][0], walks[1][1][0]], -1))
+
+
+def test_the_target_is_shifted_by_one_place():
+    assert shifted(torch.tensor([[5, 6, END], [7, END, PAD]])).tolist() == [[BEGIN, 5, 6], [BEGIN, 7, END]]
 
 
 def test_the_loss_leaves_padding_out():
@@ -206,6 +211,7 @@ def test_one_context_sees_the_ends_of_the_walks_only():
 def test_greedy_is_what_teacher_forcing_finds_likeliest(kind, lengths, longest, seed):
     model, x = made(kind, seed), sources(lengths, seed)
     with torch.no_grad():
+        for p in model.parameters(): p.mul_(3)                              # fresh ones say one word for ever, which agrees with any shift
         model.decoder.out.bias[END] += 0.3                                  # so that some sentences end
         said = greedy(model, x, longest)
         assert said.shape[1] <= longest
@@ -262,7 +268,10 @@ mask = torch.ones(2, 3, dtype=torch.bool)
     (lambda: Encoder(V, 4)(torch.ones(2, 3).long(), mask & torch.tensor([[True], [False]])), r"^mask: \[3, 0\]"),
     (lambda: Encoder(V, 4)(torch.ones(2, 3).long(), torch.tensor([[True, False, True], [True] * 3])), "^mask: a gap"),
     (lambda: made("one")(torch.ones(3).long(), torch.ones(3, 2).long()), "^x: "), (lambda: made("one")(torch.ones(2, 3), torch.ones(2, 2).long()), "^x: .*float"),
-    (lambda: made("one")(torch.ones(2, 3).long(), torch.ones(3, 2).long()), r"^y: \(3, 2\); expected \(B, T\) with B = 2"),
+    (lambda: made("one")(torch.ones(0, 3).long(), torch.ones(0, 2).long()), r"^x: \(0, 3\)"), (lambda: Encoder(V, 4)(torch.ones(2, 3).long(), mask[:1]), r"^mask: \(1, 3\)"),
+    (lambda: Encoder(V, 4)(torch.ones(2, 3).long(), mask.long()), "^mask: .*int64"),
+    (lambda: made("one")(torch.ones(2, 3).long(), torch.ones(3, 2).long()), r"^y: \(3, 2\), torch.int64; expected whole numbers \(B, T\), B = 2"),
+    (lambda: made("one")(torch.ones(2, 3).long(), torch.ones(2, 0).long()), r"^y: \(2, 0\)"), (lambda: made("one")(torch.ones(2, 3).long(), torch.ones(2, 2)), "^y: .*float"),
     (lambda: greedy(made("one"), torch.ones(2, 3).long(), 0), "^longest: 0"),
     (lambda: look(torch.zeros(2, 3), torch.zeros(2, 3, 4), mask[:1]), r"^mask: \(1, 3\)"),
     (lambda: look(torch.zeros(2, 3), torch.zeros(1, 3, 4), mask), r"^h: \(1, 3, 4\)"),

@@ -59,6 +59,8 @@ class Vocabulary:
         "The words before the first end mark."
         need(ids.ndim == 1, "ids", tuple(ids.shape), "one dimension: a sentence at a time")
         row = ids.tolist()
+        strange = [i for i in row if i not in range(len(self))]
+        need(not strange, "ids", strange, f"numbers of words, below {len(self)}")
         if END in row: row = row[:row.index(END)]
         return [self.words[i] for i in row if i not in (PAD, BEGIN)]
 
@@ -76,6 +78,8 @@ class Encoder(nn.Module):
         self.gru = nn.GRU(width, width // 2, batch_first=True, bidirectional=True)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:                 # (B, S), True at real words (B, S)
+        fits = mask.dtype == torch.bool and mask.shape == x.shape
+        need(fits, "mask", f"{tuple(mask.shape)}, {mask.dtype}", f"booleans {tuple(x.shape)}")
         lengths = mask.sum(1)                                             # (B,)
         need(bool((lengths > 0).all()), "mask", lengths.tolist(), "at least one real word in each sentence")
         real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
@@ -133,8 +137,8 @@ class Translator(nn.Module):
 
     def begin(self, x: Tensor) -> tuple:  # the decoder's first state, and what it will see of the source
         "Read the source (B, S)."
-        whole = x.ndim == 2 and x.dtype == torch.int64
-        need(whole, "x", f"{tuple(x.shape)}, {x.dtype}", "whole numbers (B, S)")
+        whole = x.ndim == 2 and x.dtype == torch.int64 and len(x) > 0
+        need(whole, "x", f"{tuple(x.shape)}, {x.dtype}", "whole numbers (B, S), one sentence or more")
         return self.decoder.begin(self.encoder(x, x != PAD), x != PAD)
 
     def forward(
@@ -143,7 +147,8 @@ class Translator(nn.Module):
         y: Tensor,                           # the words before each word of the target (B, T)
     ) -> tuple[Tensor, Tensor | None]:       # scores of words (B, T, V), weights (B, T, S)
         "Score the words of the target, each from those before it."
-        need(y.ndim == 2 and len(y) == len(x), "y", tuple(y.shape), f"(B, T) with B = {len(x)}, as in x")
+        whole = y.ndim == 2 and y.dtype == torch.int64 and len(y) == len(x) and y.shape[1] > 0
+        need(whole, "y", f"{tuple(y.shape)}, {y.dtype}", f"whole numbers (B, T), B = {len(x)} as in x and a word or more")
         s, source = self.begin(x)
         scores, weights = [], []
         for word in y.unbind(1):
