@@ -22,7 +22,7 @@ def _gives(found, wanted, what: str = "it") -> None:
     "Raise a Mismatch unless a list, text or mapping is the wanted one, in type and content."
     kind = Mapping if isinstance(wanted, Mapping) else type(wanted)
     if not isinstance(found, kind): raise Mismatch(f"{what} is {short(found)} ({type(found).__name__}); expected {short(wanted)}")
-    if isinstance(wanted, Mapping): found = dict(found)
+    if isinstance(wanted, Mapping): found, wanted = (dict(sorted(m.items(), key=repr)) for m in (found, wanted))  # the same message each time
     if found != wanted or repr(found) != repr(wanted) and not isinstance(wanted, Mapping): raise Mismatch(f"{what} is {short(found)}; expected {short(wanted)}")
 
 
