@@ -12,26 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from ..checks import number, parts, rounded
 from ..proof import Checker, Mismatch, expect, short
-
-# %% ../../chapters/practice/02_alignment.ipynb #helpers
-def _rounded(*shape: int, seed: int = 0) -> Tensor:
-    "Random numbers from a seed, normal, with one digit after the point."
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (10 * drawn).round() / 10 + 0.
-
-
-def _parts(found, *names: str) -> tuple:
-    "The parts of an answer, or a Mismatch that says which were expected."
-    if isinstance(found, tuple | list) and len(found) == len(names): return tuple(found)
-    raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected {len(names)} things: {', '.join(names)}")
-
-
-def _number(found, what: str = "it") -> float:
-    "An answer that is one number, or a Mismatch."
-    if isinstance(found, bool) or not isinstance(found, int | float | Tensor) or isinstance(found, Tensor) and found.ndim:
-        raise Mismatch(f"{what} is {short(found)} ({type(found).__name__}); expected one number")
-    return float(found)
 
 # %% ../../chapters/practice/02_alignment.ipynb #additive-checker
 def _additive_by_loop(s: Tensor, h: Tensor, W: Tensor, U: Tensor, v: Tensor) -> Tensor:
@@ -44,7 +26,7 @@ def _scored(*sizes: int, seed: int = 0) -> tuple:
     "A state, annotations, two matrices and a vector of random numbers, for B, S, A, C."
     B, S, A, C = sizes
     shapes = ((B, C), (B, S, C), (A, C), (A, C), (A,))
-    return tuple(_rounded(*shape, seed=seed + i) for i, shape in enumerate(shapes))
+    return tuple(rounded(*shape, seed=seed + i) for i, shape in enumerate(shapes))
 
 
 _ONE = torch.eye(2, dtype=torch.float64)
@@ -72,13 +54,13 @@ def _look_by_sentence(scores: Tensor, h: Tensor, lengths: Tensor) -> tuple[Tenso
 
 def _looks(B: int, S: int, lengths: list, seed: int, shift: float = 0) -> tuple:
     "Scores, annotations of three features, and lengths."
-    return _rounded(B, S, seed=seed) + shift, _rounded(B, S, 3, seed=seed + 1), torch.tensor(lengths)
+    return rounded(B, S, seed=seed) + shift, rounded(B, S, 3, seed=seed + 1), torch.tensor(lengths)
 
 
 check_look_at = Checker("look_at")
 
 @check_look_at.property("without padding, shares are the softmax over a sentence's words", _looks(1, 2, [2], 0), _looks(3, 3, [3, 3, 3], 2), _looks(2, 4, [4, 4], 4))
-def _(attempt, *case): expect(_parts(attempt(*case), "context", "shares")[1], _look_by_sentence(*case)[1], what="the table of shares")
+def _(attempt, *case): expect(parts(attempt(*case), "context", "shares")[1], _look_by_sentence(*case)[1], what="the table of shares")
 
 @check_look_at.property("padding has the share 0, real words share the rest", _looks(1, 4, [2], 6), _looks(3, 5, [1, 5, 4], 8))
 def _(attempt, *case): expect(attempt(*case)[1], _look_by_sentence(*case)[1], what="the table of shares")
@@ -117,7 +99,7 @@ def _step_as_told(word: Tensor, s: Tensor, h: Tensor, score, cell) -> tuple:
 
 def _steps(B: int, S: int, C: int, seed: int) -> tuple:
     "A word, a state, annotations and the two parts."
-    return _rounded(B, C, seed=seed), _rounded(B, C, seed=seed + 1), _rounded(B, S, C, seed=seed + 2), _Score(), _Cell()
+    return rounded(B, C, seed=seed), rounded(B, C, seed=seed + 1), rounded(B, S, C, seed=seed + 2), _Score(), _Cell()
 
 
 _NAMES = ("state", "context", "weights")
@@ -125,7 +107,7 @@ _STEPS = (_steps(1, 2, 2, 0), _steps(3, 3, 2, 3), _steps(2, 4, 3, 6))
 check_one_step = Checker("one_step")
 
 @check_one_step.property("the weights are the softmax, over the source, of the scores with the state that comes in", *_STEPS)
-def _(attempt, *case): expect(_parts(attempt(*case), *_NAMES)[2], _step_as_told(*case)[2], what="the table of weights")
+def _(attempt, *case): expect(parts(attempt(*case), *_NAMES)[2], _step_as_told(*case)[2], what="the table of weights")
 
 @check_one_step.property("the context averages the annotations in these weights", *_STEPS)
 def _(attempt, *case): expect(attempt(*case)[1], _step_as_told(*case)[1], what="the context")
@@ -200,7 +182,7 @@ def _marked(*rows: str) -> Tensor: return torch.tensor([[c == "x" for c in row] 
 
 def _random_links(T: int, S: int, seed: int) -> tuple:
     "Three random matrices of links, with a sure one among them."
-    found, sure, possible = (_rounded(T, S, seed=seed + i) > 0.6 for i in range(3))
+    found, sure, possible = (rounded(T, S, seed=seed + i) > 0.6 for i in range(3))
     sure[0, 0] = True
     return found, sure, possible
 
@@ -210,22 +192,22 @@ _EYE = _marked("x..", ".x.", "..x")
 check_error_rate = Checker("error_rate")
 
 @check_error_rate.property("all sure links and no other: no error", (_EYE, _EYE, _EYE), (_marked("x"), _marked("x"), _marked("x")))
-def _(attempt, *case): expect(_number(attempt(*case)), 0., what="the error")
+def _(attempt, *case): expect(number(attempt(*case)), 0., what="the error")
 
 @check_error_rate.property("a wrong link, and a missing one, cost something", (_marked("x..", ".x.", ".x."), _EYE, _EYE), (_marked("x..", "...", "..."), _EYE, _EYE), (_marked("xx.", ".x.", "..x"), _EYE, _EYE))
-def _(attempt, *case): expect(_number(attempt(*case)), _error_by_pairs(*case), what="the error")
+def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
 
 @check_error_rate.property("a possible link costs nothing if it is found, and nothing if it is not", (_marked("xx.", ".x.", "..."), _EYE, _marked("xx.", ".x.", "..x")), (_EYE, _EYE, _marked("xx.", ".x.", "..x")))
-def _(attempt, *case): expect(_number(attempt(*case)), _error_by_pairs(*case), what="the error")
+def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
 
 @check_error_rate.property("what is sure is possible, marked or not", (_EYE, _EYE, _NONE), (_marked("xx.", ".x.", "..."), _EYE, _marked(".x.", "...", "...")))
-def _(attempt, *case): expect(_number(attempt(*case)), _error_by_pairs(*case), what="the error")
+def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
 
 @check_error_rate.property("nothing found: everything wrong", (_NONE, _EYE, _EYE))
-def _(attempt, *case): expect(_number(attempt(*case)), 1., what="the error")
+def _(attempt, *case): expect(number(attempt(*case)), 1., what="the error")
 
 @check_error_rate.property("for any links", *(_random_links(T, S, seed) for T, S, seed in ((2, 2, 0), (3, 5, 3), (6, 4, 6))))
-def _(attempt, *case): expect(_number(attempt(*case)), _error_by_pairs(*case), what="the error")
+def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
 
 # %% ../../chapters/practice/02_alignment.ipynb #effective-checker
 def _effective_by_loop(weights: Tensor) -> Tensor:
@@ -235,7 +217,7 @@ def _effective_by_loop(weights: Tensor) -> Tensor:
     return torch.tensor(found, dtype=torch.float64).reshape(weights.shape[:-1])
 
 
-def _shares(*shape: int, seed: int) -> Tensor: return (2 * _rounded(*shape, seed=seed)).softmax(-1)
+def _shares(*shape: int, seed: int) -> Tensor: return (2 * rounded(*shape, seed=seed)).softmax(-1)
 
 
 check_effective_number = Checker("effective_number")
@@ -262,16 +244,16 @@ def _penalty(said: list, references: list) -> float:
 check_brevity_penalty = Checker("brevity_penalty")
 
 @check_brevity_penalty.property("as long as the references: no penalty", ([5], [5]), ([3, 8], [3, 8]))
-def _(attempt, said, references): expect(_number(attempt(said, references)), 1., what="the penalty")
+def _(attempt, said, references): expect(number(attempt(said, references)), 1., what="the penalty")
 
 @check_brevity_penalty.property("longer: no penalty either, and no reward", ([7], [5]), ([4, 9], [3, 8]))
-def _(attempt, said, references): expect(_number(attempt(said, references)), 1., what="the penalty")
+def _(attempt, said, references): expect(number(attempt(said, references)), 1., what="the penalty")
 
 @check_brevity_penalty.property("shorter: e to the power of 1 − r/c", ([1], [2]), ([5], [10]), ([9], [10]), ([2, 3], [4, 4]))
-def _(attempt, said, references): expect(_number(attempt(said, references)), _penalty(said, references), what="the penalty")
+def _(attempt, said, references): expect(number(attempt(said, references)), _penalty(said, references), what="the penalty")
 
 @check_brevity_penalty.property("all sentences together: a long one makes up for a short one", ([2, 8], [5, 5]), ([1, 1, 9], [4, 4, 4]), ([20, 3, 0], [5, 9, 12]))
-def _(attempt, said, references): expect(_number(attempt(said, references)), _penalty(said, references), what="the penalty")
+def _(attempt, said, references): expect(number(attempt(said, references)), _penalty(said, references), what="the penalty")
 
 @check_brevity_penalty.property("nothing said: 0", ([0], [4]), ([0, 0], [3, 2]))
-def _(attempt, said, references): expect(_number(attempt(said, references)), 0., what="the penalty")
+def _(attempt, said, references): expect(number(attempt(said, references)), 0., what="the penalty")
