@@ -275,7 +275,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'tfmlib/practice/tokens.py'),
                                         'tfmlib.practice.tokens._case': ('practice/tokens.html#_case', 'tfmlib/practice/tokens.py'),
                                         'tfmlib.practice.tokens._encoded': ('practice/tokens.html#_encoded', 'tfmlib/practice/tokens.py'),
-                                        'tfmlib.practice.tokens._gives': ('practice/tokens.html#_gives', 'tfmlib/practice/tokens.py'),
                                         'tfmlib.practice.tokens._joined': ('practice/tokens.html#_joined', 'tfmlib/practice/tokens.py'),
                                         'tfmlib.practice.tokens._learnt': ('practice/tokens.html#_learnt', 'tfmlib/practice/tokens.py'),
                                         'tfmlib.practice.tokens._lists': ('practice/tokens.html#_lists', 'tfmlib/practice/tokens.py'),

@@ -55,7 +55,8 @@ def gives(found, wanted, what: str = "it") -> None:
     mapping = isinstance(wanted, Mapping)
     kind = isinstance(found, Mapping if mapping else type(wanted))
     if not kind: raise Mismatch(f"{what} is {short(found)} ({type(found).__name__}); expected {short(wanted)}")
-    same = dict(found) == dict(wanted) if mapping else found == wanted and repr(found) == repr(wanted)
+    if mapping: found, wanted = (dict(sorted(m.items(), key=repr)) for m in (found, wanted))      # the same message each time
+    same = found == wanted and (mapping or repr(found) == repr(wanted))
     if not same: raise Mismatch(f"{what} is {short(found)}; expected {short(wanted)}")
 
 # %% ../chapters/00_checks.ipynb #refuses-export

@@ -9,28 +9,20 @@ __all__ = ['check_count_pairs', 'check_join_pair', 'check_learn_merges', 'check_
 # %% ../../chapters/practice/03_tokens.ipynb #imports
 import codecs
 from collections import Counter
-from collections.abc import Mapping
 from itertools import product
 
 import torch
 from torch import Tensor
 
-from ..proof import Checker, Mismatch, expect, short
+from ..checks import gives
+from ..proof import Checker, Mismatch, expect
 
-# %% ../../chapters/practice/03_tokens.ipynb #helpers
-def _gives(found, wanted, what: str = "it") -> None:
-    "Raise a Mismatch unless a list, text or mapping is the wanted one, in type and content."
-    kind = Mapping if isinstance(wanted, Mapping) else type(wanted)
-    if not isinstance(found, kind): raise Mismatch(f"{what} is {short(found)} ({type(found).__name__}); expected {short(wanted)}")
-    if isinstance(wanted, Mapping): found, wanted = (dict(sorted(m.items(), key=repr)) for m in (found, wanted))  # the same message each time
-    if found != wanted or repr(found) != repr(wanted) and not isinstance(wanted, Mapping): raise Mismatch(f"{what} is {short(found)}; expected {short(wanted)}")
-
-
+# %% ../../chapters/practice/03_tokens.ipynb #count-checker
 def _lists(*texts: str) -> list[list[str]]:
     "Words as lists of letters."
     return [list(text) for text in texts]
 
-# %% ../../chapters/practice/03_tokens.ipynb #count-checker
+
 _COUNTED = (
     (_lists("ab"), [1]), (_lists("papa", "aaa"), [2, 3]), (_lists("a", ""), [5, 1]), (_lists("ab", "ba"), [1, 2]), (_lists("ab", "ab"), [1, 1]),
     ([["th", "e"], ["t", "h", "e"]], [4, 1]), ([[256, 3, 256, 3], [3, 3, 3, 3]], [1, 2]), ([], []))
@@ -47,7 +39,7 @@ def _tally(words: list, times: list) -> dict:
 check_count_pairs = Checker("count_pairs")
 
 @check_count_pairs.property("each pair of neighbours counts as often as its word", *_COUNTED)
-def _(attempt, words, times): _gives(attempt(words, times), _tally(words, times), "the table of counts")
+def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
 
 # %% ../../chapters/practice/03_tokens.ipynb #join-checker
 _JOINED = (
@@ -65,13 +57,13 @@ def _joined(ids: list, pair: tuple, new: int) -> list:
 check_join_pair = Checker("join_pair")
 
 @check_join_pair.property("pairs are replaced from the left, without overlap, and everything else stays", *_JOINED)
-def _(attempt, ids, pair, new): _gives(attempt(ids, pair, new), _joined(ids, pair, new), "the list")
+def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _joined(ids, pair, new), "the list")
 
 @check_join_pair.property("on all rows of up to six zeros and ones", *((list(ids), pair, 1) for n in range(7) for ids in product((0, 1), repeat=n) for pair in ((0, 0), (0, 1))))
-def _(attempt, ids, pair, new): _gives(attempt(ids, pair, new), _joined(ids, pair, new), "the list")
+def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _joined(ids, pair, new), "the list")
 
 @check_join_pair.property("ids that are equal count as equal, whichever object they are", ([10**6, 10**6 + 1], (10**6, 10**6 + 1), 5))
-def _(attempt, ids, pair, new): _gives(attempt([int(str(i)) for i in ids], pair, new), [new], "the list")
+def _(attempt, ids, pair, new): gives(attempt([int(str(i)) for i in ids], pair, new), [new], "the list")
 
 # %% ../../chapters/practice/03_tokens.ipynb #learn-checker
 _LEARNT = (
@@ -102,10 +94,10 @@ def _learnt(counts: dict, merges: int) -> list:
 check_learn_merges = Checker("learn_merges")
 
 @check_learn_merges.property("the most frequent pair is joined, ties go to the smaller ids", *_LEARNT)
-def _(attempt, counts, merges): _gives([tuple(pair) for pair in attempt(counts, merges)], _learnt(counts, merges), "the list of merges")
+def _(attempt, counts, merges): gives([tuple(pair) for pair in attempt(counts, merges)], _learnt(counts, merges), "the list of merges")
 
 @check_learn_merges.property("also where few letters make many ties", *(({a + b: 1 + (a < b), b + a + a: 2, a + a + b: n}, 6) for n, (a, b) in enumerate(product(("x", "xy", "yx", "yy", "xxy"), repeat=2), 1)))
-def _(attempt, counts, merges): _gives([tuple(pair) for pair in attempt(counts, merges)], _learnt(counts, merges), "the list of merges")
+def _(attempt, counts, merges): gives([tuple(pair) for pair in attempt(counts, merges)], _learnt(counts, merges), "the list of merges")
 
 # %% ../../chapters/practice/03_tokens.ipynb #encode-checker
 _ER = [("e", "r"), ("t", "h"), ("th", "e")]
@@ -130,10 +122,10 @@ def _encoded(word: str, merges: list) -> list:
 check_encode = Checker("encode")
 
 @check_encode.property("the merge that was learnt first is done first, from the left", *_ENCODED)
-def _(attempt, word, merges): _gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
+def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
 @check_encode.property("on all words of up to seven of two letters", *(("".join(w), m) for n in range(3, 8) for w in product("ab", repeat=n) for m in ([("a", "b"), ("b", "a"), ("ab", "ab"), ("b", "ab")], [("a", "a"), ("b", "a"), ("aa", "b"), ("aa", "ba")])))
-def _(attempt, word, merges): _gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
+def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
 # %% ../../chapters/practice/03_tokens.ipynb #stream-checker
 _OWL = "🦉".encode()
@@ -152,10 +144,10 @@ def _streamed(tokens: list) -> list:
 check_stream = Checker("stream")
 
 @check_stream.property("each text holds what has become certain with its token", *_STREAMED)
-def _(attempt, tokens): _gives(attempt(tokens), _streamed(tokens), "the list of texts")
+def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of texts")
 
 @check_stream.property("and so for every way of cutting two characters", *(([data[:i], data[i:j], data[j:]],) for data in ["ß🦉".encode()] for i in range(7) for j in range(i, 7)))
-def _(attempt, tokens): _gives(attempt(tokens), _streamed(tokens), "the list of texts")
+def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of texts")
 
 # %% ../../chapters/practice/03_tokens.ipynb #tied-checker
 def _case(V: int, C: int, ids: list, seed: int) -> tuple:
@@ -196,7 +188,7 @@ def _paired(words: list, reach: int) -> list:
 check_skip_pairs = Checker("skip_pairs")
 
 @check_skip_pairs.property("every neighbour within reach, on both sides, and nobody else", *_PAIRED)
-def _(attempt, words, reach): _gives([tuple(pair) for pair in attempt(words, reach)], _paired(words, reach), "the list of pairs")
+def _(attempt, words, reach): gives([tuple(pair) for pair in attempt(words, reach)], _paired(words, reach), "the list of pairs")
 
 @check_skip_pairs.property("a long text takes time in proportion to its length", (4_000, 2))
 def _(attempt, length, reach):
