@@ -26,8 +26,8 @@ def parts(device: str) -> list[str]:
 
 
 def commit() -> str:
-    "The commit that is measured; + if the tree differs from it."
-    asked = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "tfmlib", "bench"]]
+    "The commit that is measured; + if the tree, its records aside, differs from it."
+    asked = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "tfmlib", "bench", ":!tfmlib/assets/records"]]
     said = [subprocess.run(c, cwd=RECORDS.parents[2], capture_output=True, text=True).stdout.strip() for c in asked]
     return (said[0] or "unknown") + ("+" if said[1] else "")
 
