@@ -6,7 +6,7 @@ from tfmlib.proof import timed
 
 DEVICE = "cpu"
 SEED = 0
-LENGTHS, BATCHES, WIDTH, REPEATS = (64, 128, 256, 512, 1024), (1, 4, 16, 64), 256, 9
+LENGTHS, BATCHES, WIDTH, REPEATS = (64, 128, 256, 512, 1024), (1, 4, 16, 64), 256, 25
 
 
 def chain(W: Tensor, h: Tensor, T: int) -> Tensor:
