@@ -1,1 +1,31 @@
-"""Measurements whose results the book keeps as records: `make bench`, on a GPU `make bench-gpu`."""
+"""Measurements whose results the book keeps as records: `make bench`, on a GPU `make bench-gpu`. Here is what the parts share."""
+from collections.abc import Callable
+
+from torch import nn
+
+from tfmlib.proof import spread
+
+
+def scaled(values: dict, by: float) -> dict:
+    "A spread in another unit."
+    return {name: value if name == "n" else by * value for name, value in values.items()}
+
+
+def rates(seconds: dict, count: float) -> dict:
+    "Things a second, from a spread of seconds."
+    return {"median": count / seconds["median"], "q10": count / seconds["q90"], "q90": count / seconds["q10"], "n": seconds["n"]}
+
+
+def over_seeds(found: list[dict[str, float]]) -> dict[str, dict]:
+    "What several seeds gave: for each quantity its spread, and each seed's number."
+    return {key: spread(f[key] for f in found) | {"each": [f[key] for f in found]} for key in found[0]}
+
+
+def size(model: nn.Module) -> int:
+    "How many parameters."
+    return sum(p.numel() for p in model.parameters())
+
+
+def even_width(made: Callable[[int], nn.Module], parameters: int) -> int:
+    "The least even width at which `made` gives a model with at least so many parameters."
+    return next(w for w in range(2, 1000, 2) if size(made(w)) >= parameters)

@@ -33,10 +33,14 @@ def commit() -> str:
 
 
 def record(name: str, folder: Path = RECORDS) -> Path:
-    "Run one part and write its record; what lacks its circumstances or its spread is refused."
+    "Run one part, on a CPU on one thread, and write its record; what lacks its circumstances or its spread is refused."
     part = importlib.import_module(f"bench.{name}")
     command = "make bench-gpu" if part.DEVICE == "gpu" else "make bench"
-    made = {"name": name, "command": command, "seed": part.SEED, **circumstances(commit()), "rows": part.measure(part.SEED)}
+    facts, threads = circumstances(commit()), torch.get_num_threads()         # of the tree that is measured
+    if part.DEVICE == "cpu": torch.set_num_threads(1)
+    try: rows = part.measure(part.SEED)
+    finally: torch.set_num_threads(threads)
+    made = {"name": name, "command": command, "seed": part.SEED, **facts, "rows": rows}
     parse_record(text := json.dumps(made, indent=1) + "\n")
     folder.mkdir(parents=True, exist_ok=True)
     (path := folder / f"{name}.json").write_text(text)

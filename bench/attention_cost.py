@@ -2,6 +2,7 @@
 import torch
 import torch.nn.functional as F
 
+from bench import scaled
 from tfmlib.attention import attend
 from tfmlib.proof import timed
 
@@ -16,19 +17,11 @@ def calls(n: int, seed: int) -> dict:
     return {"attend": lambda: attend(q, k, v), "fused": lambda: F.scaled_dot_product_attention(q, k, v), "product": lambda: q @ k.mT}
 
 
-def milliseconds(seconds: dict) -> dict:
-    "A spread in milliseconds."
-    return {name: value if name == "n" else 1e3 * value for name, value in seconds.items()}
-
-
 @torch.no_grad()
 def measure(seed: int) -> list[dict]:
     "Milliseconds, forward only, on one thread."
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     rows = []
     for n in LENGTHS:
         taken = timed(calls(n, seed), REPEATS)
-        rows.append({"N": n, "H": HEADS, "D": WIDTH} | {f"{name} ms": milliseconds(t) for name, t in taken.items()})
-    torch.set_num_threads(threads)
+        rows.append({"N": n, "H": HEADS, "D": WIDTH} | {f"{name} ms": scaled(t, 1e3) for name, t in taken.items()})
     return rows

@@ -2,10 +2,12 @@
 
 One vector is also given twice the width, and three times the training, to see which of the two it lacks.
 """
+from functools import partial
 from random import Random
 
 import torch
 
+from bench import even_width, over_seeds, size
 from tfmlib.alignment import (
     END,
     SPECIALS,
@@ -20,7 +22,6 @@ from tfmlib.alignment import (
     translation_loss,
 )
 from tfmlib.data import sequences
-from tfmlib.proof import spread
 from tfmlib.training import AdamW, WarmupCosine, groups, train
 
 DEVICE = "cpu"
@@ -36,14 +37,6 @@ DECODERS = {
 
 
 def made(kind: str, width: int) -> Translator: return Translator(Encoder(V, width), DECODERS[kind](width))
-
-
-def size(model: torch.nn.Module) -> int: return sum(p.numel() for p in model.parameters())
-
-
-def width_for(kind: str, parameters: int) -> int:
-    "The least even width with at least so many parameters."
-    return next(w for w in range(2, 1000, 2) if size(made(kind, w)) >= parameters)
 
 
 def questions(rows: int, length: int, rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,8 +69,7 @@ def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Translator:
 
 def measure(seed: int) -> list[dict]:
     "Accuracy by length: the models at equal parameters and training, and one vector with more of either."
-    torch.set_num_threads(1)
-    equal = {kind: width_for(kind, size(made("additive", WIDTH))) for kind in DECODERS}
+    equal = {kind: even_width(partial(made, kind), size(made("additive", WIDTH))) for kind in DECODERS}
     one = equal["one vector"]
     cases = [(kind, kind, width, STEPS) for kind, width in equal.items()]
     cases += [("one vector, twice as wide", "one vector", 2 * one, STEPS), ("one vector, trained longer", "one vector", one, 3 * STEPS)]
@@ -86,6 +78,5 @@ def measure(seed: int) -> list[dict]:
         models = [trained(kind, width, seed + s, steps) for s in SEEDS]
         for length in LENGTHS:
             found = [accuracy(model, length) for model in models]
-            measured = {key: spread(f[key] for f in found) | {"each": [f[key] for f in found]} for key in ("whole", "symbols")}
-            rows.append({"model": name, "width": width, "steps": steps, "parameters": size(models[0]), "length": length} | measured)
+            rows.append({"model": name, "width": width, "steps": steps, "parameters": size(models[0]), "length": length} | over_seeds(found))
     return rows

@@ -2,6 +2,7 @@
 import torch
 from torch import Tensor, nn
 
+from bench import size
 from tfmlib.proof import spread
 from tfmlib.recurrence import recall_accuracy
 
@@ -48,14 +49,11 @@ def model(kind: str, seed: int) -> nn.Sequential:
 
 def measure(seed: int) -> list[dict]:
     "Share of right answers after training, over seeds."
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     rows = []
     for kind in WIDTHS:
-        parameters = sum(p.numel() for p in model(kind, seed).parameters())
+        parameters = size(model(kind, seed))
         for lag in LAGS:
             right = [recall_accuracy(model(kind, s), lag, s, STEPS) for s in range(seed, seed + SEEDS)]
             rows.append({"kind": kind, "lag": lag, "parameters": parameters, "steps": STEPS, "right": spread(right)}
                         | {f"seed {s}": spread([r]) for s, r in enumerate(right, seed)})
-    torch.set_num_threads(threads)
     return rows

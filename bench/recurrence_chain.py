@@ -2,6 +2,7 @@
 import torch
 from torch import Tensor, nn
 
+from bench import rates, scaled
 from tfmlib.proof import timed
 
 DEVICE = "cpu"
@@ -15,21 +16,9 @@ def chain(W: Tensor, h: Tensor, T: int) -> Tensor:
     return h
 
 
-def scaled(seconds: dict, by: float) -> dict:
-    "A spread in another unit."
-    return {name: value if name == "n" else by * value for name, value in seconds.items()}
-
-
-def rate(seconds: dict, count: int) -> dict:
-    "Things a second, from a spread of seconds."
-    return {"median": count / seconds["median"], "q10": count / seconds["q90"], "q90": count / seconds["q10"], "n": seconds["n"]}
-
-
 @torch.no_grad()
 def measure(seed: int) -> list[dict]:
     "Milliseconds by length; steps a second of a recurrent layer by batch. One thread."
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch.manual_seed(seed)
     W, h = torch.randn(WIDTH, WIDTH) / WIDTH**0.5, torch.randn(WIDTH)
     rows = []
@@ -40,6 +29,5 @@ def measure(seed: int) -> list[dict]:
     layer = nn.RNN(WIDTH, WIDTH, batch_first=True)
     inputs = {B: torch.randn(B, 256, WIDTH) for B in BATCHES}
     taken = timed({B: lambda x=x: layer(x) for B, x in inputs.items()}, REPEATS)
-    rows += [{"B": B, "T": 256, "C": WIDTH, "tokens a second": rate(t, 256 * B)} for B, t in taken.items()]
-    torch.set_num_threads(threads)
+    rows += [{"B": B, "T": 256, "C": WIDTH, "tokens a second": rates(t, 256 * B)} for B, t in taken.items()]
     return rows

@@ -1,8 +1,10 @@
 """Chapter 2: translating the toy grammar through one vector and with attention: BLEU, exact sentences and alignment error against length."""
+from functools import partial
 from statistics import mean
 
 import torch
 
+from bench import even_width, over_seeds, size
 from tfmlib.alignment import (
     PAD,
     Additive,
@@ -20,7 +22,6 @@ from tfmlib.alignment import (
     translation_loss,
 )
 from tfmlib.data import bleu, pairs
-from tfmlib.proof import spread
 from tfmlib.training import AdamW, WarmupCosine, epochs, groups, train
 
 DEVICE = "cpu"
@@ -39,14 +40,6 @@ ENGLISH, FRENCH = Vocabulary(w for p in KNOWN for w in p.source), Vocabulary(w f
 
 def made(kind: str, width: int) -> Translator:
     return Translator(Encoder(len(ENGLISH), width), DECODERS[kind](len(FRENCH), width))
-
-
-def size(model: torch.nn.Module) -> int: return sum(p.numel() for p in model.parameters())
-
-
-def width_for(kind: str, parameters: int) -> int:
-    "The least even width with at least so many parameters."
-    return next(w for w in range(2, 1000, 2) if size(made(kind, w)) >= parameters)
 
 
 def tensors(sentences: list) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,15 +83,13 @@ def quality(model: Translator, sentences: list) -> dict[str, float]:
 
 def measure(seed: int) -> list[dict]:
     "Quality by length of the source, for each kind of decoder at equal parameters."
-    torch.set_num_threads(1)
     rows = []
     for kind in DECODERS:
-        width = width_for(kind, size(made("Bahdanau", WIDTH)))
+        width = even_width(partial(made, kind), size(made("Bahdanau", WIDTH)))
         models = [trained(kind, width, seed + s) for s in SEEDS]
         for low, high in (*BANDS, (BANDS[0][0], LONGEST)):
             some = [p for p in NEW if low <= len(p.source) <= high]
             found = [quality(model, some) for model in models]
-            measured = {key: spread(f[key] for f in found) | {"each": [f[key] for f in found]} for key in found[0]}
             row = {"model": kind, "width": width, "parameters": size(models[0]), "shortest": low, "longest": high, "sentences": len(some)}
-            rows.append(row | measured)
+            rows.append(row | over_seeds(found))
     return rows

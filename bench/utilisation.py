@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from bench import rates, scaled, size
 from tfmlib.proof import spread, timed
 
 DEVICE = "cpu"
@@ -78,19 +79,9 @@ def share_of_products(run: Callable) -> float:
     return sum(t for name, t in spent.items() if name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm") or "scaled_dot_product" in name) / sum(spent.values())
 
 
-def rates(seconds: dict, count: float) -> dict:
-    "Things a second, from a spread of seconds."
-    return {"median": count / seconds["median"], "q10": count / seconds["q90"], "q90": count / seconds["q10"], "n": seconds["n"]}
-
-
 def quotient(a: dict, b: dict) -> dict:
     "The ratio of two spreads; its ends are those that the ends of the two allow."
     return {"median": a["median"] / b["median"], "q10": a["q10"] / b["q90"], "q90": a["q90"] / b["q10"], "n": a["n"]}
-
-
-def milliseconds(seconds: dict) -> dict:
-    "A spread in milliseconds."
-    return {name: value if name == "n" else 1e3 * value for name, value in seconds.items()}
 
 
 def rows_of(s: Setting, seed: int) -> list[dict]:
@@ -107,7 +98,7 @@ def rows_of(s: Setting, seed: int) -> list[dict]:
         row = {"T": T, "B": B, "LSTM / transformer": quotient(t["LSTM"], t["transformer"])}
         row["peak TFLOP/s"] = rates(t["product"], 2e-12 * s.square**3)
         for name, (model, _) in made.items():
-            row |= {f"{name} parameters": sum(p.numel() for p in model.parameters()), f"{name} ms": milliseconds(t[name]),
+            row |= {f"{name} parameters": size(model), f"{name} ms": scaled(t[name], 1e3),
                     f"{name} share of peak": rates(t[name], flops(model, T, B) / peak)}
         rows.append(row)
     return rows
@@ -115,12 +106,9 @@ def rows_of(s: Setting, seed: int) -> list[dict]:
 
 def measure(seed: int) -> list[dict]:
     "On one thread; and how much of a transformer's step is spent in matrix products."
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     rows = rows_of(HERE, seed)
     model, width = models(HERE, seed)["transformer"]
     run = step(model, torch.randn(4, 128, width))
     run()
     rows[1]["time in products"] = spread(share_of_products(run) for _ in range(REPEATS))
-    torch.set_num_threads(threads)
     return rows

@@ -1,11 +1,14 @@
 """`make bench`: a part's record carries its circumstances, and what lacks them is refused."""
+import importlib
 import json
 import sys
 import types
 
 import pytest
+import torch
 
 import bench.__main__ as runner
+from bench import even_width, over_seeds, rates, scaled
 from tfmlib.proof import load_record, parse_record, spread
 
 
@@ -41,3 +44,27 @@ def test_committed_records_are_whole_and_can_be_made_again(path):
     made = load_record(path.stem)
     assert made.name == path.stem in runner.parts("cpu") + runner.parts("gpu")
     assert json.loads(path.read_text())["commit"]
+
+
+def test_a_part_for_a_cpu_runs_on_one_thread_and_the_threads_come_back(part, tmp_path):
+    threads, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    part.measure = lambda seed: seen.append(torch.get_num_threads()) or 1 / 0
+    try:
+        with pytest.raises(ZeroDivisionError): runner.record("made_up", tmp_path)
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally: torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", runner.parts("cpu") + runner.parts("gpu"))
+def test_every_part_can_be_loaded(name):
+    part = importlib.import_module(f"bench.{name}")
+    assert callable(part.measure) and isinstance(part.SEED, int)
+
+
+def test_units_of_a_spread():
+    seconds = {"median": 2.0, "q10": 1.0, "q90": 4.0, "n": 3}
+    assert scaled(seconds, 1e3) == {"median": 2000.0, "q10": 1000.0, "q90": 4000.0, "n": 3}
+    assert rates(seconds, 8) == {"median": 4.0, "q10": 2.0, "q90": 8.0, "n": 3}
+    assert over_seeds([{"a": 1.0}, {"a": 3.0}]) == {"a": spread([1.0, 3.0]) | {"each": [1.0, 3.0]}}
+    assert even_width(lambda w: torch.nn.Linear(w, w), 42) == 6
