@@ -31,8 +31,8 @@ def grouped(
     if H == G: return part(q, k, v, mask)
     need(G > 0 and H % G == 0, "k", f"{G} heads", f"a divisor of the {H} heads of q")
     if mask is not None: mask = below_one_another(mask, (B, H, T, S), G)
-    out, weights = part(q.reshape(B, G, H // G * T, -1), k, v, mask)      # a group's queries as one long head's
-    def apart(t): return t.reshape(B, H, T, -1)
+    out, weights = part(q.unflatten(1, (G, H // G)).flatten(2, 3), k, v, mask)       # (B, G, H/G · T, D): as one long head's
+    def apart(t): return t.unflatten(2, (H // G, T)).flatten(1, 2)
     return apart(out), None if weights is None else apart(weights)
 
 
