@@ -210,9 +210,9 @@ def _shared_by_loop(q, k, v, mask) -> Tensor:
     return torch.stack([torch.stack([_one_head(q[b, h], k[b, h * G // H], v[b, h * G // H], whole[b, h]) for h in range(H)]) for b in range(B)])
 
 
-def _shared_case(B: int, H: int, G: int, T: int, S: int, mask=None, seed: int = 0, D: int = 2, W: int = 3) -> tuple:
+def _shared_case(B: int, H: int, G: int, T: int, S: int, mask=None, D: int = 2, W: int = 3) -> tuple:
     "Queries, keys and values of several widths, and a mask."
-    return _rounded(B, H, T, D, seed=seed), _rounded(B, G, S, D, seed=seed + 1), _rounded(B, G, S, W, seed=seed + 2), mask
+    return _rounded(B, H, T, D, seed=H), _rounded(B, G, S, D, seed=H + 1), _rounded(B, G, S, W, seed=H + 2), mask
 
 
 check_shared_keys = Checker("shared_keys")
@@ -223,7 +223,7 @@ _ROWS_DIFFER = torch.tensor([[True, False, False], [False, True, True]])        
 def _(attempt, *case): expect(attempt(*case), _shared_by_loop(*case))
 
 @check_shared_keys.property("query heads side by side read one key head",
-    _shared_case(1, 2, 1, 1, 2), _shared_case(1, 4, 2, 1, 3), _shared_case(1, 6, 2, 2, 3, seed=5), _shared_case(2, 4, 2, 2, 4), _shared_case(3, 6, 3, 2, 1))
+    _shared_case(1, 2, 1, 1, 2), _shared_case(1, 4, 2, 1, 3), _shared_case(1, 6, 2, 2, 3), _shared_case(2, 4, 2, 2, 4), _shared_case(3, 6, 3, 2, 1))
 def _(attempt, *case): expect(attempt(*case), _shared_by_loop(*case))
 
 @check_shared_keys.property("what the mask hides is not looked at",
