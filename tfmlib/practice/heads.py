@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_split_heads', 'check_many_heads', 'check_without_heads', 'check_parameters', 'check_shared_keys',
-           'check_unpack', 'check_ring', 'check_pool_heads']
+           'check_unpack', 'check_ring_by_hand', 'check_pool_heads']
 
 # %% ../../chapters/practice/05_heads.ipynb #imports
 import math
@@ -298,19 +298,19 @@ def _reports(attempt, n: int, m: int, size: float, *halves: int) -> None:
         if not off <= 1e-3: raise Mismatch(f"the numbers of the token {('before', 'after')[half]}: off by up to {off:.2g}; expected at most 0.001")
 
 
-check_ring = Checker("ring")
+check_ring_by_hand = Checker("ring_by_hand")
 _RINGS = ((3, 1), (4, 2), (7, 3), (12, 1))
 
-@check_ring.property("the first half of the report is what the token before carries", *_RINGS)
+@check_ring_by_hand.property("the first half of the report is what the token before carries", *_RINGS)
 def _(attempt, n, m): _reports(attempt, n, m, 1., 0)
 
-@check_ring.property("the second half is what the token after carries", *_RINGS)
+@check_ring_by_hand.property("the second half is what the token after carries", *_RINGS)
 def _(attempt, n, m): _reports(attempt, n, m, 1., 1)
 
-@check_ring.property("whatever is carried, up to 1,000", (3, 1), (5, 4), (12, 2))
+@check_ring_by_hand.property("whatever is carried, up to 1,000", (3, 1), (5, 4), (12, 2))
 def _(attempt, n, m): _reports(attempt, n, m, 300., 0, 1)
 
-@check_ring.property("in long rings too", (24, 2), (40, 1))
+@check_ring_by_hand.property("in long rings too", (24, 2), (40, 1))
 def _(attempt, n, m): _reports(attempt, n, m, 100., 0, 1)
 
 # %% ../../chapters/practice/05_heads.ipynb #pool-checker
