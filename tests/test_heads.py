@@ -260,3 +260,9 @@ def test_head_links_draws_what_is_chosen():
     assert HeadLinks(**made).picture().count("<path") == 4
     assert HeadLinks(**made | {"query": 0}).picture().count("<path") == 2
     assert HeadLinks(**made | {"heads": [False, False]}).picture().count("<path") == 0
+
+
+def test_head_links_hides_weak_lines():
+    weights = [[[[.9, .1], [.2, .8]]]]
+    made = {"sentences": [["a", "b"]], "weights": weights, "alt": "two words joined by lines", "heads": [True]}
+    assert [HeadLinks(**made, least=least).picture().count("<path") for least in (0., .15, .5)] == [4, 3, 2]

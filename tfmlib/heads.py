@@ -128,9 +128,11 @@ class HeadLinks(Interactive):
     sentence = traitlets.Int(0).tag(sync=True)    # the one that is shown
     heads = traitlets.List().tag(sync=True)       # True for each head that is shown
     query = traitlets.Int(-1).tag(sync=True)      # the word that asks; -1 for all of them
+    least = traitlets.Float(.05).tag(sync=True)   # the least weight that is drawn
 
     def picture(self) -> str:
         tokens = self.sentences[self.sentence]
         shown = np.array([w for w, on in zip(self.weights[self.sentence], self.heads) if on] or np.zeros((1, len(tokens), len(tokens))))
-        rows = np.arange(len(tokens))[:, None] == self.query if self.query >= 0 else True
-        return links(np.where(rows, shown.max(0), 0).clip(0, 1), tokens, tokens, self.alt).drawing
+        strongest, rows = shown.max(0), np.arange(len(tokens))[:, None] == self.query
+        seen = (rows | (self.query < 0)) & (strongest >= self.least)
+        return links(np.where(seen, strongest, 0).clip(0, 1), tokens, tokens, self.alt).drawing

@@ -1,10 +1,10 @@
 // The heads of one layer, token to token. State: sentences (lists of words), weights (sentence, head, query, key),
-// sentence (which is shown), heads (true for those that are shown), query (the word that asks; −1 for all).
+// sentence (which is shown), heads (true for those that are shown), query (the word that asks; −1 for all), least (the least weight drawn).
 const STEP = 30, LEFT = 112, RIGHT = 288, WIDE = 400, DASHES = ["", "7 4", "2 4", "9 3 2 3", "12 4", "1 3"];
 
 function render({ model, el }) {
   const sentences = model.get("sentences"), weights = model.get("weights"), count = weights[0].length;
-  const start = JSON.stringify(["sentence", "heads", "query"].map(key => [key, model.get(key)]));
+  const start = JSON.stringify(["sentence", "heads", "query", "least"].map(key => [key, model.get(key)]));
   const safe = text => String(text).replace(/[&<>"]/g, c => `&#${c.charCodeAt()};`);
   const colour = h => `var(--tfm-${h % 6 + 1})`;
   const key = h => `<svg class="tfm-key" viewBox="0 0 24 8" aria-hidden="true"><path d="M0 4H24" stroke="${colour(h)}" stroke-dasharray="${DASHES[h % 6]}"/></svg>`;
@@ -15,16 +15,17 @@ function render({ model, el }) {
       <span class="tfm-buttons tfm-wrap" role="group" aria-label="heads that are shown">${weights[0].map((_, h) => `<button type="button">${key(h)} head ${h}</button>`).join("")}</span>
     </div>
     <div class="tfm-controls"><span class="tfm-buttons tfm-wrap" role="group" aria-label="the word that asks"></span><button type="button" class="tfm-reset">reset</button></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">lines from a weight of <output aria-live="off"></output><input type="range" min="0" max="0.5" step="0.01"></label></div>
     <svg class="tfm-links" role="img" font-size="14"></svg>
     <output class="tfm-readout"></output>`;
-  const $ = q => el.querySelector(q), select = $("select"), [toggles, words] = el.querySelectorAll(".tfm-buttons");
+  const $ = q => el.querySelector(q), select = $("select"), slider = $("input"), [toggles, words] = el.querySelectorAll(".tfm-buttons");
   const put = (name, value) => { model.set(name, value); model.save_changes(); };
   let hovered = -1;                                // a word under the pointer asks for as long as it is there
 
-  function lines(W, shown, n, query) {             // a path for each weight worth seeing, the weak ones first; heads side by side at both ends
+  function lines(W, shown, query, least) {         // a path for each weight worth seeing, the weak ones first; heads side by side at both ends
     const every = [];
     shown.forEach((h, place) => W[h].forEach((row, i) => row.forEach((w, j) => {
-      if (w >= .02 && (query < 0 || i === query)) every.push({ h, i, j, w, off: 3 * (place - (shown.length - 1) / 2) });
+      if (w >= Math.max(least, .005) && (query < 0 || i === query)) every.push({ h, i, j, w, off: 3 * (place - (shown.length - 1) / 2) });
     })));
     return every.sort((a, b) => a.w - b.w).map(({ h, i, j, w, off }) => {
       const y = k => 16 + STEP * k + off;
@@ -52,22 +53,25 @@ function render({ model, el }) {
       });
     }
     select.value = s;
+    slider.value = model.get("least");
+    $("label output").textContent = model.get("least").toFixed(2);
     [...toggles.children].forEach((b, h) => b.setAttribute("aria-pressed", on[h]));
     [...words.children].forEach((b, i) => b.setAttribute("aria-pressed", i - 1 === model.get("query")));
     const word = (x, anchor, t, i, side) => `<text x="${x}" y="${21 + STEP * i}" text-anchor="${anchor}"${side === "q" && i === query ? ' class="tfm-asks"' : ""}>${safe(t)}</text>`;
     $(".tfm-links").setAttribute("viewBox", `0 0 ${WIDE} ${STEP * n + 4}`);
     $(".tfm-links").setAttribute("aria-label", read(W, shown, tokens, query));
-    $(".tfm-links").innerHTML = `<g fill="none" stroke-linecap="butt">${lines(W, shown, n, query)}</g>` +
+    $(".tfm-links").innerHTML = `<g fill="none" stroke-linecap="butt">${lines(W, shown, query, model.get("least"))}</g>` +
       tokens.map((t, i) => word(LEFT - 10, "end", t, i, "q") + word(RIGHT + 10, "start", t, i, "k")).join("") +
       tokens.map((_, i) => `<rect class="tfm-touch" data-i="${i}" x="0" y="${2 + STEP * i}" width="${LEFT}" height="${STEP - 2}"/>`).join("");
     $(".tfm-readout").textContent = read(W, shown, tokens, query);
   }
 
+  slider.oninput = () => put("least", Number(slider.value));
   select.onchange = () => put("sentence", Number(select.value));
   [...toggles.children].forEach((b, h) => { b.onclick = () => put("heads", model.get("heads").map((yes, k) => k === h ? !yes : yes)); });
   $(".tfm-reset").onclick = () => JSON.parse(start).forEach(([name, value]) => put(name, value));
   $(".tfm-links").onclick = e => { const i = e.target.dataset.i; if (i !== undefined) put("query", model.get("query") === Number(i) ? -1 : Number(i)); };
-  const watched = ["sentence", "heads", "query"].map(name => "change:" + name);
+  const watched = ["sentence", "heads", "query", "least"].map(name => "change:" + name);
   watched.forEach(event => model.on(event, draw));
   draw();
   return () => watched.forEach(event => model.off(event, draw));
