@@ -108,7 +108,7 @@ def _(attempt, x, heads): _refuses(attempt, x, heads)
 # %% ../../chapters/practice/05_heads.ipynb #many-checker
 def _heads_by_loop(x, w_q, w_k, w_v, w_o, heads, mask) -> Tensor:
     "Sequence by sequence, head by head."
-    (B, T, C), D = x.shape, x.shape[-1] // heads
+    B, T, D = *x.shape[:2], x.shape[-1] // heads
     whole = torch.ones(B, heads, T, T, dtype=torch.bool) if mask is None else mask.expand(B, heads, T, T)
     rows = []
     for b in range(B):
