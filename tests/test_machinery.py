@@ -223,3 +223,15 @@ def test_every_extension_is_used_and_short():
     files = {p.stem: p for p in Path(ROOT / "extensions").glob("*.py")}
     assert named <= set(files) and set(files) - named == {n for n, p in files.items() if "def setup(" not in p.read_text()}
     assert max(len(p.read_text().splitlines()) for p in files.values()) <= 130
+
+
+# --- numbers ------------------------------------------------------------------------------------------------------
+
+def test_equations_and_exercises_are_numbered_page_by_page(book):
+    for path in sorted((book / "chapters").rglob("[0-9][0-9]_*.html")):
+        page, chapter = path.read_text(encoding="utf-8"), int(path.name[:2])
+        equations = [int(n) for n in re.findall(r'class="eqno">\((\d+)\)', page)]
+        exercises = re.findall(r'class="caption-number">Exercise ([\d.]+)', page)
+        assert equations == list(range(1, len(equations) + 1)), path.name
+        assert exercises == [f"{chapter}.{n}" for n in range(1, len(exercises) + 1)], path.name
+        assert exercises or path.parent.name != "practice"

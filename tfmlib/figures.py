@@ -318,7 +318,7 @@ def curves(
     yscale: str = "linear",
     **settings,             # more properties of the axes: ylim=(0, 1), xticks=…
 ) -> Picture:
-    "Lines named at their ends; several seeds give their mean, and a band from the lowest to the highest."
+    "Lines named at their ends; several seeds give their mean (on a logarithmic axis the geometric one), and a band from the lowest to the highest."
     x, ax, ends = _array("x", x, 1), axes(xlabel, ylabel, xscale=xscale, yscale=yscale, **settings), []
     if not 1 <= len(series) <= len(SERIES):
         raise ValueError(f"series: got {len(series)} lines, expected 1 to {len(SERIES)}")
@@ -328,9 +328,9 @@ def curves(
             raise ValueError(f"series[{label!r}]: got shape {ys.shape}, expected (seeds, {len(x)})")
         if not np.isfinite(ys).all() or yscale == "log" and ys.min() <= 0:
             raise ValueError(f"series[{label!r}]: got values that cannot be drawn, expected finite{' positive' * (yscale == 'log')} numbers")
-        line, = ax.plot(x, ys.mean(0))
+        line, = ax.plot(x, middle := np.exp(np.log(ys).mean(0)) if yscale == "log" else ys.mean(0))
         if len(ys) > 1: ax.fill_between(x, ys.min(0), ys.max(0), color=line.get_color(), alpha=.18, linewidth=0)
-        ends.append((label, line.get_color(), ys.mean(0)[-1]))
+        ends.append((label, line.get_color(), middle[-1]))
     if xscale == "log" and len(x) <= 8 and "xticks" not in settings: ax.set_xticks(x)  # such as 4, 16, 64
     _label(ax, x[-1], ends)
     return show(ax.figure, alt, caption)

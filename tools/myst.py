@@ -3,6 +3,7 @@ import ast
 import base64
 import mimetypes
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from os.path import normpath, relpath
@@ -143,7 +144,7 @@ class Label:
     "Where a label stands, what a reference to it says, and its number if it has one."
     page: str
     text: str = ""
-    number: int | None = None
+    number: str | None = None
 
 
 def markdown(path: Path) -> str:
@@ -173,7 +174,7 @@ class Book:
         self.address = (config.get("html") or {}).get("baseurl") or ""
         self.variables = ((config.get("sphinx") or {}).get("config") or {}).get("myst_substitutions") or {}
         self.entries = {k: e for f in config.get("bibtex_bibfiles") or [] for k, e in parse_file(str(root / f)).entries.items()}
-        self.pages, self.titles, self.labels, self.counts = {}, {}, {}, {"equation": 0, "exercise": 0}
+        self.pages, self.titles, self.labels, self.counts = {}, {}, {}, Counter()
         names = list(toc(yaml.safe_load((root / "_toc.yml").read_text())))
         names += [str(p.relative_to(root).with_suffix("")) for p in self.notebooks()]
         for name in dict.fromkeys(names):
@@ -202,11 +203,12 @@ class Book:
                 self.number(page, block, "equation")
 
     def number(self, page: str, block: Block, kind: str) -> None:
-        "Give the next number to a labelled equation or exercise."
-        label = block.options.get("label")
+        "Give the page's next number to a labelled equation or exercise, to an exercise behind its chapter's."
+        label, chapter = block.options.get("label"), re.search(r"/(\d\d)_[^/]*$", page)
         if label and "nonumber" not in block.options:
-            self.counts[kind] += 1
-            n = self.counts[kind]
+            self.counts[page, kind] += 1
+            n = str(self.counts[page, kind])
+            if kind == "exercise" and chapter: n = f"{int(chapter[1])}.{n}"
             self.labels[label] = Label(page, f"({n})" if kind == "equation" else f"Exercise {n}", n)
         elif label:
             self.labels[label] = Label(page, block.argument or kind.capitalize())

@@ -103,7 +103,7 @@ def snapshot(used: list[types.ModuleType], classes: list[type]) -> Callable[[], 
 
 class NoAnswers:
     "Refuses the modules that the chapters write: they hold the book's own answers. The workbench stays open."
-    OPEN = {"practice", "figures", "proof", "data", "training"}
+    OPEN = {"practice", "figures", "proof", "checks", "data", "training"}
 
     def find_spec(self, name: str, path=None, target=None) -> None:
         top, _, rest = name.partition(".")

@@ -14,84 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..checks import does_without, doubles, parts, refuses, rounded, same_type, watched
 from ..proof import Checker, Mismatch, expect, short
-
-# %% ../../chapters/practice/04_attention.ipynb #helpers
-def _rounded(*shape: int, seed: int = 0, dtype=torch.float64) -> Tensor:
-    "Random numbers from a seed, normal, with one digit after the point."
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return ((10 * drawn).round() / 10 + 0.).to(dtype)
-
-
-def _doubles(*values: float) -> Tensor: return torch.tensor(values, dtype=torch.float64)
-
-
-def _counts(*values: int) -> Tensor: return torch.tensor(values)
-
-
-def _parts(found, *names: str) -> tuple:
-    "The parts of an answer, or a Mismatch that says which were expected."
-    if isinstance(found, tuple | list) and len(found) == len(names): return tuple(found)
-    raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected {len(names)} things: {', '.join(names)}")
-
-
-def _same_type(found, wanted: torch.dtype, what: str = "it") -> None:
-    "Raise a Mismatch unless `found` is a tensor of the type `wanted`."
-    seen = found.dtype if isinstance(found, Tensor) else type(found).__name__
-    if seen != wanted: raise Mismatch(f"{what} has type {seen}; expected {wanted}")
-
-
-def _refuses(attempt, *args) -> None:
-    "Raise a Mismatch unless `attempt` answers `args` with a ValueError."
-    try: found = attempt(*args)
-    except ValueError: return
-    except Exception as error: raise Mismatch(f"it raised {type(error).__name__}; expected a ValueError") from None
-    raise Mismatch(f"it gave {short(found)}; expected a ValueError")
-
-
-class _Watch(TorchDispatchMode):
-    "Remembers the names of PyTorch's operations that run under it, and counts the numbers they make. NumPy is not seen."
-    def __init__(self):
-        super().__init__()
-        self.names, self.alive = set(), {}
-        self.largest = self.total = self.most = 0       # numbers: in one tensor, made in all, alive at a time
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        made = operation(*args, **(kwargs or {}))
-        self.names.add(operation.name())
-        for x in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(x, Tensor): self._count(x, x.untyped_storage())
-        return made
-
-    def _count(self, x: Tensor, memory) -> None:
-        "Count a tensor, and those made before it that are still there; views of one memory count once."
-        numbers = memory.nbytes() // x.element_size()
-        self.alive = {m: n for m, n in self.alive.items() if not m.expired()} | {StorageWeakRef(memory): numbers}
-        self.largest, self.total = max(self.largest, numbers), self.total + x.numel()
-        self.most = max(self.most, sum(self.alive.values()))
-
-
-def _watched(attempt, *case) -> _Watch:
-    "What PyTorch does while `attempt` answers."
-    with _Watch() as watch: attempt(*case)
-    return watch
-
-
-def _does_without(words: tuple, attempt, *case) -> None:
-    "Raise a Mismatch if `attempt` calls an operation with one of these words in its name."
-    with torch.inference_mode(): names = _watched(attempt, *case).names          # here, what is called has its own name
-    for name in sorted(names):
-        if any(word in name for word in words): raise Mismatch(f"it called {name}; expected to do without")
 
 # %% ../../chapters/practice/04_attention.ipynb #one-row-checker
 _PAPER = (torch.tensor([1., 0.]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]]), torch.tensor([10., 20., 60.]))
 _ROWS = (
-    _PAPER, (_rounded(4, seed=1), _rounded(2, 4, seed=2), _rounded(2, seed=3)),
-    (_rounded(9, seed=4), _rounded(5, 9, seed=5), _rounded(5, seed=6)))
+    _PAPER, (rounded(4, seed=1), rounded(2, 4, seed=2), rounded(2, seed=3)),
+    (rounded(9, seed=4), rounded(5, 9, seed=5), rounded(5, seed=6)))
 
 
 def _row_by_loop(q: Tensor, k: Tensor, v: Tensor) -> tuple[list, list, float]:
@@ -106,7 +38,7 @@ check_one_row = Checker("one_row")
 
 @check_one_row.property("a score is the dot product of query and key, over the root of the width", *_ROWS)
 def _(attempt, q, k, v):
-    expect(_parts(attempt(q, k, v), "scores", "shares", "mixture")[0], _row_by_loop(q, k, v)[0], what="the row of scores")
+    expect(parts(attempt(q, k, v), "scores", "shares", "mixture")[0], _row_by_loop(q, k, v)[0], what="the row of scores")
 
 @check_one_row.property("the shares are the softmax of the scores", *_ROWS)
 def _(attempt, q, k, v): expect(attempt(q, k, v)[1], _row_by_loop(q, k, v)[1], what="the row of shares")
@@ -115,7 +47,7 @@ def _(attempt, q, k, v): expect(attempt(q, k, v)[1], _row_by_loop(q, k, v)[1], w
 def _(attempt, q, k, v): expect(attempt(q, k, v)[2], _row_by_loop(q, k, v)[2], what="the mixture")
 
 @check_one_row.property("PyTorch's softmax is not called", _PAPER)
-def _(attempt, *case): _does_without(("softmax",), attempt, *case)
+def _(attempt, *case): does_without(("softmax",), attempt, *case)
 
 # %% ../../chapters/practice/04_attention.ipynb #softmax-checker
 check_safe_softmax = Checker("safe_softmax")
@@ -123,12 +55,12 @@ _INF, _HALF = math.inf, (torch.float16, torch.bfloat16)
 
 @check_safe_softmax.property("it is the softmax along the axis that is asked for",
     (torch.tensor([0., 1.]), 0), (torch.tensor([[0., 1.], [2., 4.]]), 0), (torch.tensor([[0., 1.], [2., 4.]]), -1),
-    (_rounded(2, 3, 2), 1), (_rounded(2, 3, 4, 3), -2))
+    (rounded(2, 3, 2), 1), (rounded(2, 3, 4, 3), -2))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim))
 
 @check_safe_softmax.property("large scores give the same shares as small ones with the same differences",
     (torch.tensor([800., 799.]), 0), (torch.tensor([-1e4, -1e4 - 1]), 0),
-    (torch.tensor([[1e4, 9999.], [-1e4, -9999.]]), 1), (1000 * _rounded(3, 4), 0))
+    (torch.tensor([[1e4, 9999.], [-1e4, -9999.]]), 1), (1000 * rounded(3, 4), 0))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim), tol=1e-3)
 
 @check_safe_softmax.property("a score of −∞ has the share 0, the others share the rest",
@@ -148,7 +80,7 @@ def _(attempt, scores, dim): expect(attempt(scores, dim)[:2], scores.double().so
     *((torch.tensor([0., 1.], dtype=t), 0) for t in (torch.float32, torch.float64, *_HALF)))
 def _(attempt, scores, dim):
     found = attempt(scores, dim)
-    _same_type(found, scores.dtype)
+    same_type(found, scores.dtype)
     expect(found, scores.double().softmax(dim), tol=1e-12 if scores.dtype == torch.float64 else 1e-2)
 
 @check_safe_softmax.property("in 16 bits a long slice still sums to 1",
@@ -156,7 +88,7 @@ def _(attempt, scores, dim):
 def _(attempt, scores, dim): expect(attempt(scores, dim).double().sum(), 1., tol=0.01, what="the sum of the shares")
 
 @check_safe_softmax.property("PyTorch's softmax is not called", (torch.tensor([0., 1.]), 0))
-def _(attempt, *case): _does_without(("softmax", "logsumexp"), attempt, *case)
+def _(attempt, *case): does_without(("softmax", "logsumexp"), attempt, *case)
 
 # %% ../../chapters/practice/04_attention.ipynb #sharpness-checker
 def _soft_lookup(values: Tensor, i: int, t: float) -> float:
@@ -186,8 +118,8 @@ def _within(attempt, values: Tensor, i: int, eps: float) -> None:
 
 check_sharpness_for = Checker("sharpness_for")
 _LOOKUPS = (
-    (_doubles(0, 1), 1, 0.1), (_doubles(0, 1), 0, 0.1), (_doubles(10, 20, 60), 2, 1.),
-    (_doubles(1, 2, 3, 4), 2, 0.01), (_rounded(12), 5, 0.01))
+    (doubles(0, 1), 1, 0.1), (doubles(0, 1), 0, 0.1), (doubles(10, 20, 60), 2, 1.),
+    (doubles(1, 2, 3, 4), 2, 0.01), (rounded(12), 5, 0.01))
 @check_sharpness_for.property("at this dial the answer is within eps of the value", *_LOOKUPS)
 def _(attempt, values, i, eps): _within(attempt, values, i, eps)
 
@@ -196,14 +128,17 @@ def _(attempt, values, i, eps):
     expect(attempt(values, i, eps), _dial_by_halving(values, i, eps), tol=1e-4, what="the dial")
 
 @check_sharpness_for.property("where the plain mean is near enough, the dial is 0",
-    (_doubles(5), 0, 0.1), (_doubles(1, 2, 3), 1, 0.1), (_doubles(1, 2, 3), 0, 1.2))
+    (doubles(5), 0, 0.1), (doubles(1, 2, 3), 1, 0.1), (doubles(1, 2, 3), 0, 1.2))
 def _(attempt, values, i, eps): expect(attempt(values, i, eps), 0., what="the dial")
 
 @check_sharpness_for.property("however small eps is",
-    (_doubles(0, 1), 1, 1e-9), (_doubles(1, 2, 3, 4), 0, 1e-9), (100 * _rounded(5), 0, 1e-9))
+    (doubles(0, 1), 1, 1e-9), (doubles(1, 2, 3, 4), 0, 1e-9), (100 * rounded(5), 0, 1e-9))
 def _(attempt, values, i, eps): _within(attempt, values, i, eps)
 
 # %% ../../chapters/practice/04_attention.ipynb #look-checker
+def _counts(*values: int) -> Tensor: return torch.tensor(values)
+
+
 def _look_by_loop(lengths: Tensor, T: int, S: int, causal: bool) -> Tensor:
     "The mask (B, T, S), entry by entry."
     def may(n, t, s): return s < n and (not causal or s <= t + S - T)
@@ -213,7 +148,7 @@ def _look_by_loop(lengths: Tensor, T: int, S: int, causal: bool) -> Tensor:
 def _same_look(mask, wanted: Tensor, heads: int) -> None:
     "Raise a Mismatch unless `mask` broadcasts over `heads` heads, and each of them sees what is wanted."
     B, T, S = wanted.shape
-    _same_type(mask, torch.bool)
+    same_type(mask, torch.bool)
     try: full = mask.expand(B, heads, T, S)
     except RuntimeError: raise Mismatch(f"its shape {tuple(mask.shape)} does not broadcast to {(B, heads, T, S)}") from None
     for head in range(heads): expect(full[:, head].int(), wanted, what=f"head {head} of {heads}")
@@ -251,11 +186,11 @@ check_to_additive = Checker("to_additive")
     *((_PAIR, t) for t in _TYPES), (_BLIND[:, None], torch.float16))
 def _(attempt, mask, dtype):
     found = attempt(mask, dtype)
-    _same_type(found, dtype)
+    same_type(found, dtype)
     expect(found.isfinite() | True, torch.ones(mask.shape), what="it")
 
 @check_to_additive.property("where a query may look it adds 0",
-    *((_PAIR, t) for t in _TYPES), (_rounded(2, 1, 3, 4) > 0, torch.float32))
+    *((_PAIR, t) for t in _TYPES), (rounded(2, 1, 3, 4) > 0, torch.float32))
 def _(attempt, mask, dtype):
     expect(attempt(mask, dtype)[mask], torch.zeros(int(mask.sum())), what="what is added there")
 
@@ -263,15 +198,15 @@ def _(attempt, mask, dtype):
     *((_PAIR, t) for t in (*_HALF, torch.float32, torch.float64)))
 def _(attempt, mask, dtype):
     scores = torch.tensor([0., torch.finfo(dtype).max], dtype=dtype)
-    expect((scores + attempt(mask, dtype)).double().softmax(-1), _doubles(1, 0), what="the row of shares")
+    expect((scores + attempt(mask, dtype)).double().softmax(-1), doubles(1, 0), what="the row of shares")
 
 @check_to_additive.property("a row that may see nothing is all −∞, so that it can be told",
     *((_BLIND, t) for t in _TYPES))
-def _(attempt, mask, dtype): expect(attempt(mask, dtype), _doubles(0, 0, -_INF, -_INF).view(2, 2))
+def _(attempt, mask, dtype): expect(attempt(mask, dtype), doubles(0, 0, -_INF, -_INF).view(2, 2))
 
 @check_to_additive.property("what is not boolean is refused",
     *(([1, 0], t) for t in (torch.int64, torch.int32, torch.uint8, torch.float16)), ([0, -_INF], torch.float64))
-def _(attempt, mask, kind): _refuses(attempt, torch.tensor(mask, dtype=kind), torch.float32)
+def _(attempt, mask, kind): refuses(attempt, torch.tensor(mask, dtype=kind), torch.float32)
 
 # %% ../../chapters/practice/04_attention.ipynb #attend-checker
 def _attend_by_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -292,14 +227,14 @@ def _attend_by_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tup
 def _same_attention(attempt, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, tol: float = 1e-6) -> None:
     "Raise a Mismatch unless the weights, then the output of `attempt`, are those of the loop."
     wanted = _attend_by_loop(q, k, v, mask)
-    out, weights = _parts(attempt(q, k, v, mask), "output", "weights")
+    out, weights = parts(attempt(q, k, v, mask), "output", "weights")
     expect(weights, wanted[1], tol, "the matrix of weights")
     expect(out, wanted[0], tol, "the output")
 
 
 def _qkv(q: tuple, k: tuple, v: tuple, dtype=torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     "Random queries, keys and values of these shapes."
-    return tuple(_rounded(*shape, seed=seed, dtype=dtype) for seed, shape in enumerate((q, k, v)))
+    return tuple(rounded(*shape, seed=seed, dtype=dtype) for seed, shape in enumerate((q, k, v)))
 
 # %% ../../chapters/practice/04_attention.ipynb #attend-checker-properties
 check_my_attend = Checker("my_attend")
@@ -342,7 +277,7 @@ def _(attempt, q, k, v, mask):
     (torch.full((1, 2), 200., dtype=torch.float16), torch.full((2, 2), 200., dtype=torch.float16), torch.eye(2, dtype=torch.float16), None))
 def _(attempt, q, k, v, mask):
     _same_attention(attempt, q, k, v, mask, 0.01)
-    for x, name in zip(attempt(q, k, v, mask), ("the output", "the matrix of weights")): _same_type(x, q.dtype, name)
+    for x, name in zip(attempt(q, k, v, mask), ("the output", "the matrix of weights")): same_type(x, q.dtype, name)
 
 @check_my_attend.property("shares are not rounded to 16 bits before they meet the values",
     *((torch.zeros(1, 1, dtype=t), torch.zeros(8165, 1, dtype=t), torch.ones(8165, 1, dtype=t)) for t in _HALF))
@@ -351,11 +286,11 @@ def _(attempt, q, k, v): expect(attempt(q, k, v, None)[0], torch.ones(1, 1), 1e-
 @check_my_attend.property("the leading dimensions of k and v are not stretched",
     _qkv((2, 1, 2), (1, 2, 2), (1, 2, 1)), _qkv((2, 1, 2), (2, 2, 2), (1, 2, 1)), _qkv((2, 1, 2), (2, 2), (2, 1)),
     _qkv((1, 2, 1, 2), (1, 1, 2, 2), (1, 1, 2, 1)), _qkv((1, 2, 1, 2), (1, 2, 2, 2), (1, 1, 2, 1)))
-def _(attempt, q, k, v): _refuses(attempt, q, k, v, None)
+def _(attempt, q, k, v): refuses(attempt, q, k, v, None)
 
 @check_my_attend.property("PyTorch's attention is not called",
     (*_ROW, None), (*_qkv((1, 1, 3, 2), (1, 1, 3, 2), (1, 1, 3, 1)), _CAUSAL))
-def _(attempt, *case): _does_without(("scaled_dot_product", "_safe_softmax"), attempt, *case)
+def _(attempt, *case): does_without(("scaled_dot_product", "_safe_softmax"), attempt, *case)
 
 @check_my_attend.property("PyTorch's own agrees",
     *((*_qkv((2, 3, T, 5), (2, 3, 6, 5), (2, 3, 6, 4)), torch.ones(T, 6, dtype=torch.bool).tril(6 - T)) for T in (2, 6)))
@@ -386,13 +321,13 @@ def _slope_by_differences(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, which: 
 def _gradients_are_near(attempt, case: tuple, names: str = "vqk") -> None:
     "Raise a Mismatch unless the gradients of `attempt` at `names` are those of autograd."
     wanted = dict(zip("qkv", _wanted_gradients(*case)))
-    found = dict(zip("qkv", _parts(attempt(*case), "dq", "dk", "dv")))
+    found = dict(zip("qkv", parts(attempt(*case), "dq", "dk", "dv")))
     for name in names: expect(found[name], wanted[name], tol=1e-9, what="d" + name)
 
 # %% ../../chapters/practice/04_attention.ipynb #gradients-checker-properties
 check_gradients = Checker("gradients")
 _ROW64 = (*(x.double() for x in _ROW), torch.ones(1, 1, dtype=torch.float64))
-_WIDE = (*_qkv((2, 4), (3, 4), (3, 1)), _rounded(2, 1, seed=3))
+_WIDE = (*_qkv((2, 4), (3, 4), (3, 1)), rounded(2, 1, seed=3))
 _ALIKE = (_WIDE[0], _WIDE[1], torch.full((3, 1), 5., dtype=torch.float64), _WIDE[3])
 
 @check_gradients.property("the gradient at v is right", _ROW64, _WIDE)
@@ -401,7 +336,7 @@ def _(attempt, *case): _gradients_are_near(attempt, case, "v")
 @check_gradients.property("where all values are alike, the gradients at q and k are zero",
     (*_ROW64[:2], torch.full((3, 1), 5., dtype=torch.float64), _ROW64[3]), _ALIKE)
 def _(attempt, q, k, v, dout):
-    dq, dk, _ = _parts(attempt(q, k, v, dout), "dq", "dk", "dv")
+    dq, dk, _ = parts(attempt(q, k, v, dout), "dq", "dk", "dv")
     expect(dq, torch.zeros_like(q), what="dq")
     expect(dk, torch.zeros_like(k), what="dk")
 
@@ -411,14 +346,14 @@ def _(attempt, *case): _gradients_are_near(attempt, case, "q")
 @check_gradients.property("the gradient at k is right", _ROW64, _WIDE)
 def _(attempt, *case): _gradients_are_near(attempt, case, "k")
 
-@check_gradients.property("finite differences agree", _WIDE, (*_qkv((2, 2), (2, 2), (2, 2)), _rounded(2, 2, seed=3)))
+@check_gradients.property("finite differences agree", _WIDE, (*_qkv((2, 2), (2, 2), (2, 2)), rounded(2, 2, seed=3)))
 def _(attempt, *case):
     found = attempt(*case)
     for which, name in enumerate(("dq", "dk", "dv")): expect(found[which], _slope_by_differences(*case, which), tol=1e-6, what=name)
 
 @check_gradients.property("batch and heads may stand in front",
-    (*_qkv((2, 1, 2), (2, 2, 2), (2, 2, 1)), _rounded(2, 1, 1, seed=3)),
-    (*_qkv((2, 2, 2, 3), (2, 2, 4, 3), (2, 2, 4, 2)), _rounded(2, 2, 2, 2, seed=3)))
+    (*_qkv((2, 1, 2), (2, 2, 2), (2, 2, 1)), rounded(2, 1, 1, seed=3)),
+    (*_qkv((2, 2, 2, 3), (2, 2, 4, 3), (2, 2, 4, 2)), rounded(2, 2, 2, 2, seed=3)))
 def _(attempt, *case): _gradients_are_near(attempt, case)
 
 @check_gradients.property("large scores are survived", (1e4 * _ROW64[0], *_ROW64[1:]))
@@ -476,21 +411,21 @@ _chunks_property("batch and heads may stand in front",
 @check_attend_in_chunks.property("the scores are made by PyTorch's products",
     *((*_qkv(*3 * [(*lead, 64, 2)]), 8, False) for lead in ((), (2, 1))))
 def _(attempt, q, k, v, chunk, causal):
-    made, least = _watched(attempt, q, k, v, chunk, causal).total, q.shape[:-1].numel() * k.shape[-2]
+    made, least = watched(attempt, q, k, v, chunk, causal).numbers, q.shape[:-1].numel() * k.shape[-2]
     if made < least: raise Mismatch(f"all operations together made {made} numbers; expected a score for each pair of query and key, {least}")
 
 @check_attend_in_chunks.property("no tensor is larger than chunk × S, for each sequence and head",
     *((*_qkv(*3 * [(96, 2)]), 8, causal) for causal in (False, True)),
     *((*_qkv(*3 * [(2, 3, 48, 2)]), 4, causal) for causal in (False, True)))
 def _(attempt, q, k, v, chunk, causal):
-    largest, S = _watched(attempt, q, k, v, chunk, causal).largest, k.shape[-2]
+    largest, S = watched(attempt, q, k, v, chunk, causal).largest, k.shape[-2]
     allowed = max(q.shape[:-2].numel() * chunk * S, q.numel(), k.numel(), v.numel(), q.shape[:-1].numel() * v.shape[-1])
     if largest > allowed: raise Mismatch(f"its largest tensor holds {largest} numbers; expected at most {allowed}")
 
 @check_attend_in_chunks.property("what one chunk needed is not kept for the next",
     *((*_qkv(*3 * [(256, 2)]), 2, causal) for causal in (False, True)))
 def _(attempt, q, k, v, chunk, causal):
-    most, allowed = _watched(attempt, q, k, v, chunk, causal).most, len(q) * len(k) // 4
+    most, allowed = watched(attempt, q, k, v, chunk, causal).most, len(q) * len(k) // 4
     if most > allowed: raise Mismatch(f"{most} numbers are there at a time; expected at most {allowed}, a quarter of T × S")
 
 # %% ../../chapters/practice/04_attention.ipynb #equivariant-checker

@@ -1,0 +1,91 @@
+"""Chapter 2: reversing a sequence through one vector and with attention, at equal parameters: accuracy against length.
+
+One vector is also given twice the width, and three times the training, to see which of the two it lacks.
+"""
+from random import Random
+
+import torch
+
+from tfmlib.alignment import (
+    END,
+    SPECIALS,
+    Additive,
+    Bahdanau,
+    Encoder,
+    Luong,
+    Multiplicative,
+    OneContext,
+    Translator,
+    greedy,
+    translation_loss,
+)
+from tfmlib.data import sequences
+from tfmlib.proof import spread
+from tfmlib.training import AdamW, WarmupCosine, groups, train
+
+DEVICE = "cpu"
+SEED = 0
+SYMBOLS, LONGEST, ROWS, STEPS, PEAK, WIDTH = 10, 20, 64, 1_500, 0.008, 64
+SEEDS, LENGTHS, TESTS = (0, 1, 2), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30, 40), 200
+V = SYMBOLS + len(SPECIALS)
+DECODERS = {
+    "additive": lambda width: Bahdanau(V, width, Additive(width)),
+    "multiplicative": lambda width: Luong(V, width, Multiplicative(width)),
+    "one vector": lambda width: OneContext(V, width),
+}
+
+
+def made(kind: str, width: int) -> Translator: return Translator(Encoder(V, width), DECODERS[kind](width))
+
+
+def size(model: torch.nn.Module) -> int: return sum(p.numel() for p in model.parameters())
+
+
+def width_for(kind: str, parameters: int) -> int:
+    "The least even width with at least so many parameters."
+    return next(w for w in range(2, 1000, 2) if size(made(kind, w)) >= parameters)
+
+
+def questions(rows: int, length: int, rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
+    "Sequences and their reverses as a translator reads them: numbers after the marks, an end mark behind."
+    end = torch.full((rows, 1), END)
+    return tuple(torch.cat([t + len(SPECIALS), end], 1) for t in sequences("reverse", rows, length, SYMBOLS, rng))
+
+
+def accuracy(model: Translator, length: int) -> dict[str, float]:
+    "Shares of whole sequences and of single symbols that are right when the model runs freely."
+    x, y = questions(TESTS, length, Random(f"test {length}"))
+    said = greedy(model, x, length + 1)
+    said = torch.nn.functional.pad(said, (0, length + 1 - said.shape[1]))
+    return {"whole": float((said == y).all(1).float().mean()), "symbols": float((said == y)[:, :-1].float().mean())}
+
+
+def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Translator:
+    "A model after training on lengths up to LONGEST, each length as likely as any other."
+    torch.manual_seed(seed)
+    model = made(kind, width)
+
+    def batch(step: int):
+        rng = Random(f"{seed}/{step}")
+        return questions(ROWS, 1 + int(rng.random() * LONGEST), rng)
+
+    rate = WarmupCosine(PEAK * WIDTH / width, steps // 20, steps)      # a wider model learns best at a lower rate
+    train(model, translation_loss, batch, steps, AdamW(groups(model, 0.01), rate, clip=1.0), seed=seed)
+    return model
+
+
+def measure(seed: int) -> list[dict]:
+    "Accuracy by length: the models at equal parameters and training, and one vector with more of either."
+    torch.set_num_threads(1)
+    equal = {kind: width_for(kind, size(made("additive", WIDTH))) for kind in DECODERS}
+    one = equal["one vector"]
+    cases = [(kind, kind, width, STEPS) for kind, width in equal.items()]
+    cases += [("one vector, twice as wide", "one vector", 2 * one, STEPS), ("one vector, trained longer", "one vector", one, 3 * STEPS)]
+    rows = []
+    for name, kind, width, steps in cases:
+        models = [trained(kind, width, seed + s, steps) for s in SEEDS]
+        for length in LENGTHS:
+            found = [accuracy(model, length) for model in models]
+            measured = {key: spread(f[key] for f in found) | {"each": [f[key] for f in found]} for key in ("whole", "symbols")}
+            rows.append({"model": name, "width": width, "steps": steps, "parameters": size(models[0]), "length": length} | measured)
+    return rows

@@ -1,0 +1,104 @@
+"""Chapter 2: translating the toy grammar through one vector and with attention: BLEU, exact sentences and alignment error against length."""
+from statistics import mean
+
+import torch
+
+from tfmlib.alignment import (
+    PAD,
+    Additive,
+    Bahdanau,
+    Encoder,
+    Luong,
+    Multiplicative,
+    OneContext,
+    Translator,
+    Vocabulary,
+    alignment_error,
+    greedy,
+    shifted,
+    strongest,
+    translation_loss,
+)
+from tfmlib.data import bleu, pairs
+from tfmlib.proof import spread
+from tfmlib.training import AdamW, WarmupCosine, epochs, groups, train
+
+DEVICE = "cpu"
+SEED = 0
+SENTENCES, LONGEST, ROWS, STEPS, PEAK, WIDTH = 8_000, 14, 64, 1_500, 0.006, 64
+SEEDS, TESTS, BANDS = (0, 1, 2), 1_500, ((3, 5), (6, 8), (9, 11), (12, 14), (15, 17), (18, 20), (21, 25), (26, 30))
+DECODERS = {
+    "Bahdanau": lambda vocabulary, width: Bahdanau(vocabulary, width, Additive(width)),
+    "Luong": lambda vocabulary, width: Luong(vocabulary, width, Multiplicative(width)),
+    "one vector": OneContext,
+}
+KNOWN = pairs(SENTENCES, "train", longest=LONGEST)
+NEW = pairs(TESTS, "held-out", longest=BANDS[-1][1])
+ENGLISH, FRENCH = Vocabulary(w for p in KNOWN for w in p.source), Vocabulary(w for p in KNOWN for w in p.target)
+
+
+def made(kind: str, width: int) -> Translator:
+    return Translator(Encoder(len(ENGLISH), width), DECODERS[kind](len(FRENCH), width))
+
+
+def size(model: torch.nn.Module) -> int: return sum(p.numel() for p in model.parameters())
+
+
+def width_for(kind: str, parameters: int) -> int:
+    "The least even width with at least so many parameters."
+    return next(w for w in range(2, 1000, 2) if size(made(kind, w)) >= parameters)
+
+
+def tensors(sentences: list) -> tuple[torch.Tensor, torch.Tensor]:
+    "Sources and targets as numbers."
+    return ENGLISH.batch(p.source for p in sentences), FRENCH.batch(p.target for p in sentences)
+
+
+def trained(kind: str, width: int, seed: int) -> Translator:
+    "A model after training on sentences up to LONGEST words."
+    torch.manual_seed(seed)
+    model, order = made(kind, width), epochs(*tensors(KNOWN), size=ROWS, seed=seed)
+
+    def batch(step: int):
+        return tuple(t[:, : int((t != PAD).sum(1).max())] for t in order(step))
+
+    train(model, translation_loss, batch, STEPS, AdamW(groups(model, 0.01), WarmupCosine(PEAK, STEPS // 20, STEPS), clip=1.0), seed=seed)
+    return model
+
+
+def links(sentences: list, shape: torch.Size) -> torch.Tensor:
+    "The grammar's own links, padded to (B, T, S)."
+    true = torch.zeros(shape, dtype=torch.bool)
+    for row, p in zip(true, sentences): row[: len(p.target), : len(p.source)] = p.alignment
+    return true
+
+
+@torch.no_grad()
+def quality(model: Translator, sentences: list) -> dict[str, float]:
+    "BLEU and the share of sentences without a fault, running freely; the alignment error, given the true words."
+    x, y = tensors(sentences)
+    said = [" ".join(FRENCH.decode(row)) for row in greedy(model, x, 2 * BANDS[-1][1])]
+    wanted = [" ".join(p.target) for p in sentences]
+    found = {"BLEU": bleu(said, wanted), "exact": mean(a == b for a, b in zip(said, wanted))}
+    weights = model(x, shifted(y))[1]
+    if weights is None: return found
+    true = links(sentences, weights.shape)
+    diagonal = torch.eye(*weights.shape[1:]).expand_as(weights)
+    named = {"AER": weights, "AER of the diagonal": diagonal}
+    return found | {name: alignment_error(strongest(w, true.any(-1)), true) for name, w in named.items()}
+
+
+def measure(seed: int) -> list[dict]:
+    "Quality by length of the source, for each kind of decoder at equal parameters."
+    torch.set_num_threads(1)
+    rows = []
+    for kind in DECODERS:
+        width = width_for(kind, size(made("Bahdanau", WIDTH)))
+        models = [trained(kind, width, seed + s) for s in SEEDS]
+        for low, high in (*BANDS, (BANDS[0][0], LONGEST)):
+            some = [p for p in NEW if low <= len(p.source) <= high]
+            found = [quality(model, some) for model in models]
+            measured = {key: spread(f[key] for f in found) | {"each": [f[key] for f in found]} for key in found[0]}
+            row = {"model": kind, "width": width, "parameters": size(models[0]), "shortest": low, "longest": high, "sentences": len(some)}
+            rows.append(row | measured)
+    return rows

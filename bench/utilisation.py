@@ -1,0 +1,124 @@
+"""Chapter 1: an LSTM and a causal transformer with equally many parameters: time of a training step, and model FLOP utilisation."""
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from tfmlib.proof import spread, timed
+
+DEVICE = "cpu"
+SEED = 0
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Setting:
+    "What is measured, and on what."
+    device: str
+    dtype: torch.dtype
+    width: int                     # of the transformer
+    lstm_width: int                # about √1.5 times as wide: 8 C² parameters a layer against 12 C²
+    layers: int
+    cases: tuple[tuple[int, int], ...]   # (length, batch)
+    square: int                    # the matrix product that stands for the peak
+
+
+HERE = Setting("cpu", torch.float32, 256, 314, 4, ((64, 4), (128, 4), (256, 4), (512, 4), (128, 1), (128, 16)), 1024)
+
+
+class Transformer(nn.Module):
+    "A causal transformer of PyTorch's own layers."
+    def __init__(self, width: int, layers: int):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, 0., batch_first=True, norm_first=True)
+        self.stack = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], x.device, x.dtype)
+        return self.stack(x, mask, is_causal=True)
+
+
+class LSTM(nn.Module):
+    "PyTorch's LSTM between the widths of its neighbours."
+    def __init__(self, width: int, layers: int):
+        super().__init__()
+        self.layer = nn.LSTM(width, width, layers, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor: return self.layer(x)[0]
+
+
+def models(s: Setting, seed: int) -> dict[str, tuple[nn.Module, int]]:
+    "Name -> the model and the width of its inputs."
+    torch.manual_seed(seed)
+    made = {"LSTM": (LSTM(s.lstm_width, s.layers), s.lstm_width), "transformer": (Transformer(s.width, s.layers), s.width)}
+    return {name: (model.to(s.device, s.dtype), width) for name, (model, width) in made.items()}
+
+
+def step(model: nn.Module, x: Tensor) -> Callable:
+    "One training step without the optimiser: forward and backward."
+    def run():
+        model(x).square().mean().backward()
+        model.zero_grad(set_to_none=True)
+    return run
+
+
+def flops(model: nn.Module, T: int, B: int) -> int:
+    "Operations that a training step cannot do without: 6 a weight and token, and for attention 6·T·C a layer and token (causal)."
+    weights = sum(p.numel() for p in model.parameters() if p.ndim == 2)
+    if isinstance(model, LSTM): return 6 * weights * T * B
+    return (6 * weights + 6 * T * model.stack.layers[0].linear1.in_features * model.stack.num_layers) * T * B
+
+
+def share_of_products(run: Callable) -> float:
+    "How much of a run's time PyTorch's profiler finds in matrix products."
+    with profile(activities=[ProfilerActivity.CPU]) as seen: run()
+    spent = {e.key: e.self_cpu_time_total for e in seen.key_averages()}
+    return sum(t for name, t in spent.items() if name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm") or "scaled_dot_product" in name) / sum(spent.values())
+
+
+def rates(seconds: dict, count: float) -> dict:
+    "Things a second, from a spread of seconds."
+    return {"median": count / seconds["median"], "q10": count / seconds["q90"], "q90": count / seconds["q10"], "n": seconds["n"]}
+
+
+def quotient(a: dict, b: dict) -> dict:
+    "The ratio of two spreads; its ends are those that the ends of the two allow."
+    return {"median": a["median"] / b["median"], "q10": a["q10"] / b["q90"], "q90": a["q90"] / b["q10"], "n": a["n"]}
+
+
+def milliseconds(seconds: dict) -> dict:
+    "A spread in milliseconds."
+    return {name: value if name == "n" else 1e3 * value for name, value in seconds.items()}
+
+
+def rows_of(s: Setting, seed: int) -> list[dict]:
+    "For each case: the two models' milliseconds, their ratio, and each one's share of the measured peak."
+    made, rows = models(s, seed), []
+    square = torch.randn(s.square, s.square, device=s.device, dtype=s.dtype)
+    for T, B in s.cases:
+        inputs = {name: torch.randn(B, T, width, device=s.device, dtype=s.dtype) for name, (_, width) in made.items()}
+        calls = {name: step(model, inputs[name]) for name, (model, _) in made.items()} | {"product": lambda: square @ square}
+        taken = timed(calls, REPEATS)
+        peak = 2 * s.square**3 / taken["product"]["median"]
+        row = {"T": T, "B": B, "LSTM / transformer": quotient(taken["LSTM"], taken["transformer"])}
+        row["peak TFLOP/s"] = rates(taken["product"], 2e-12 * s.square**3)
+        for name, (model, _) in made.items():
+            row |= {f"{name} parameters": sum(p.numel() for p in model.parameters()), f"{name} ms": milliseconds(taken[name]),
+                    f"{name} share of peak": rates(taken[name], flops(model, T, B) / peak)}
+        rows.append(row)
+    return rows
+
+
+def measure(seed: int) -> list[dict]:
+    "On one thread; and how much of a transformer's step is spent in matrix products."
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rows = rows_of(HERE, seed)
+    model, width = models(HERE, seed)["transformer"]
+    run = step(model, torch.randn(4, 128, width))
+    run()
+    rows[1]["time in products"] = spread(share_of_products(run) for _ in range(REPEATS))
+    torch.set_num_threads(threads)
+    return rows

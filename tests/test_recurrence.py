@@ -1,0 +1,273 @@
+"""Recurrent cells against PyTorch's, gradients through time against autograd, the scan against a loop, and what is refused."""
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tfmlib.figures import ASSETS
+from tfmlib.recurrence import (
+    Backwards,
+    GradientJourney,
+    GRUCell,
+    LSTMCell,
+    Recurrent,
+    RNNCell,
+    SideBySide,
+    first_symbol,
+    gradient_norms,
+    rebuilt,
+    recall_accuracy,
+    rnn_jacobians,
+    scan,
+    through_time,
+    unroll,
+)
+
+PAIRS = [(nn.RNN, nn.RNNCell, RNNCell), (nn.LSTM, nn.LSTMCell, LSTMCell), (nn.GRU, nn.GRUCell, GRUCell)]
+every_cell = pytest.mark.parametrize("cell", [RNNCell, LSTMCell, GRUCell])
+small = st.integers(1, 5)
+seeds = st.integers(0, 2**31)
+
+
+def draw(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# --- cells and layers ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("_, theirs, ours", PAIRS)
+def test_a_cell_has_pytorchs_parameters_and_takes_its_weights(_, theirs, ours):
+    other, cell = theirs(3, 4), ours(3, 4)
+    assert {n: p.shape for n, p in other.named_parameters()} == {n: p.shape for n, p in cell.named_parameters()}
+    cell.load_state_dict(other.state_dict())
+    x, states = torch.randn(5, 3), tuple(torch.randn(5, 4) for _ in range(cell.states))
+    wanted = other(x, states if cell.states == 2 else states[0])
+    for mine, right in zip(cell(x, states), wanted if cell.states == 2 else (wanted,), strict=True):
+        torch.testing.assert_close(mine, right)
+
+
+@pytest.mark.parametrize("_, theirs, ours", PAIRS)
+def test_a_cell_starts_as_pytorchs_does(_, theirs, ours):
+    torch.manual_seed(3); cell = ours(200, 100)
+    torch.manual_seed(3); other = theirs(200, 100)
+    for mine, right in zip(cell.parameters(), other.parameters(), strict=True):
+        assert mine.detach().abs().max() <= 0.1 and abs(float((mine.std() - right.std()).detach())) < 0.005
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(PAIRS), small, st.integers(1, 9), small, small, st.integers(1, 3), st.booleans())
+def test_outputs_and_gradients_equal_pytorchs(seed, pair, B, T, inputs, width, layers, both):
+    torch.manual_seed(seed)
+    theirs = pair[0](inputs, width, layers, bidirectional=both, batch_first=True, dtype=torch.float64)
+    ours, x, weight = rebuilt(theirs), draw(seed, B, T, inputs), draw(seed + 1, B, T, width * (1 + both))
+    found = []
+    for run, model in ((lambda y: theirs(y)[0], theirs), (ours, ours)):
+        y = x.clone().requires_grad_()
+        out = run(y)
+        found.append([out, *torch.autograd.grad((out * weight).sum(), [y, *model.parameters()])])
+    assert len(found[0]) == len(found[1]) == 2 + 4 * layers * (1 + both)
+    for right, mine in zip(*found, strict=True): torch.testing.assert_close(mine, right, rtol=0, atol=1e-10)
+
+
+@every_cell
+def test_the_last_state_goes_on_where_the_sequence_stopped(cell):
+    part, x = cell(3, 4).double(), draw(0, 2, 9, 3)
+    whole, last = unroll(part, x)
+    first, state = unroll(part, x[:, :4])
+    rest, end = unroll(part, x[:, 4:], state)
+    torch.testing.assert_close(torch.cat([first, rest], 1), whole, rtol=0, atol=1e-12)
+    for a, b in zip(last, end, strict=True): torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    torch.testing.assert_close(last[0], whole[:, -1])
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_the_last_state_is_pytorchs(kind):
+    theirs, x = kind(3, 4, batch_first=True, dtype=torch.float64), draw(0, 2, 6, 3)
+    _, state = theirs(x)
+    _, mine = unroll(rebuilt(theirs)[0].layers[0].cell, x)
+    for a, b in zip(mine, state if isinstance(state, tuple) else (state,), strict=True): torch.testing.assert_close(a, b[0], rtol=0, atol=1e-12)
+
+
+@every_cell
+def test_the_rows_of_a_batch_do_not_meet(cell):
+    part, x = cell(3, 4).double(), draw(0, 3, 5, 3)
+    other = x.clone()
+    other[1] += 1
+    torch.testing.assert_close(unroll(part, other)[0][[0, 2]], unroll(part, x)[0][[0, 2]], rtol=0, atol=0)
+
+
+def test_backwards_and_side_by_side():
+    layer, x = Recurrent(RNNCell(3, 4)).double(), draw(0, 2, 6, 3)
+    torch.testing.assert_close(Backwards(layer)(x), layer(x.flip(1)).flip(1))
+    torch.testing.assert_close(Backwards(Backwards(layer))(x), layer(x), rtol=0, atol=1e-12)
+    assert SideBySide(layer, Backwards(layer))(x).shape == (2, 6, 8)
+
+
+@every_cell
+def test_what_a_cell_refuses(cell):
+    part = cell(3, 4)
+    state = part.start(torch.zeros(2, 3))
+    for x, given_state, name in (
+            (torch.zeros(2, 5), state, "x"), (torch.zeros(2, 1, 3), state, "x"), (torch.zeros(2, 3), state[0], "state"),
+            (torch.zeros(2, 3), (torch.zeros(1, 4),) * part.states, "state"), (torch.zeros(2, 3), state + state, "state"),
+            (torch.zeros(2, 3), (torch.zeros(2, 3),) * part.states, "state"), (torch.zeros(2, 3), (), "state"), (torch.zeros(2, 3), None, "state")):
+        with pytest.raises(ValueError, match=f"^{name}: "): part(x, given_state)
+    for x in (torch.zeros(2, 3), torch.zeros(2, 0, 3), torch.zeros(2, 5, 3, dtype=torch.int64), torch.zeros(2, 5, 4)):
+        with pytest.raises(ValueError, match="^x: "): unroll(part, x)
+    for sizes in ((0, 4), (3, 0), (-1, 2), (2.5, 4)):
+        with pytest.raises(ValueError): cell(*sizes)
+
+
+@pytest.mark.parametrize("theirs", [nn.RNN(3, 4), nn.RNN(3, 4, batch_first=True, nonlinearity="relu"), nn.LSTM(3, 4, batch_first=True, proj_size=2),
+                                    nn.GRU(3, 4, batch_first=True, bias=False), nn.GRU(3, 4, 2, batch_first=True, dropout=0.1), nn.Linear(3, 4)])
+def test_what_rebuilt_refuses(theirs):
+    with pytest.raises(ValueError, match="^theirs: "): rebuilt(theirs)
+
+
+def test_rebuilt_copies():
+    theirs = nn.GRU(3, 4, batch_first=True)
+    ours = rebuilt(theirs)
+    with torch.no_grad(): theirs.weight_ih_l0.zero_()
+    assert all(float(p.detach().abs().sum()) > 0 for p in ours.parameters())
+
+
+# --- gradients through time ---------------------------------------------------------------------------------------
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(1, 9), small, st.sampled_from([0.3, 1.0, 3.0]))
+def test_gradients_through_time_equal_autograd(seed, T, C, scale):
+    torch.manual_seed(seed)
+    cell = RNNCell(2, C).double()
+    with torch.no_grad(): cell.weight_hh *= scale
+    x, state, states = draw(seed, 1, T, 2), cell.start(torch.zeros(1, 2).double()), []
+    for t in range(T):
+        state = (cell(x[:, t], state)[0],)
+        state[0].retain_grad()
+        states.append(state[0])
+    g = draw(seed + 1, C)
+    (states[-1][0] @ g).backward()
+    h = torch.cat(states).detach()
+    mine = through_time(rnn_jacobians(cell.weight_hh.detach(), h), g)
+    assert mine.shape == (T, C)
+    torch.testing.assert_close(mine, torch.cat([s.grad for s in states]), rtol=0, atol=1e-10)
+
+
+def test_what_the_journey_refuses():
+    for U, h in ((torch.eye(3), torch.zeros(4, 2)), (torch.zeros(2, 3), torch.zeros(4, 2)), (torch.eye(2), torch.zeros(4, 2, 2)), (torch.eye(2), torch.zeros(0, 2))):
+        with pytest.raises(ValueError, match="^h, weight_hh: "): rnn_jacobians(U, h)
+    for J, g in ((torch.zeros(4, 2, 3), torch.zeros(2)), (torch.zeros(2, 2), torch.zeros(2)), (torch.zeros(4, 2, 2), torch.zeros(1, 2)), (torch.zeros(4, 2, 2), torch.zeros(3))):
+        with pytest.raises(ValueError, match="^jacobians, g: "): through_time(J, g)
+
+
+def test_gradient_norms_are_those_of_the_product_of_jacobians():
+    torch.manual_seed(0)
+    cell, x = RNNCell(3, 4).double(), draw(0, 1, 7, 3)
+    norms = gradient_norms(Recurrent(cell), x, torch.Generator().manual_seed(5))[0]
+    direction = nn.functional.normalize(torch.randn(1, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64), dim=-1)[0]
+    h = unroll(cell, x)[0][0].detach()
+    at_states = through_time(rnn_jacobians(cell.weight_hh.detach(), h), direction)
+    at_inputs = (at_states * (1 - h**2)) @ cell.weight_ih.detach()
+    torch.testing.assert_close(norms, at_inputs.norm(dim=-1).flip(0), rtol=0, atol=1e-12)
+    assert not x.requires_grad
+
+
+# --- scan ---------------------------------------------------------------------------------------------------------
+
+def loop(a, b):
+    h, out = torch.zeros_like(b[..., 0]), []
+    for t in range(a.shape[-1]):
+        h = a[..., t] * h + b[..., t]
+        out.append(h)
+    return torch.stack(out, -1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.lists(st.integers(1, 3), max_size=2), st.integers(2, 40), st.sampled_from([0.5, 1.0]), st.booleans())
+def test_scan_equals_the_loop(seed, lead, T, scale, with_zeros):
+    a, b = scale * draw(seed, *lead, T), draw(seed + 1, *lead, T)
+    if with_zeros: a = a * (draw(seed + 2, *lead, T) > 0)
+    found = []
+    for run in (scan, loop):
+        leaves = [a.clone().requires_grad_(), b.clone().requires_grad_()]
+        out = run(*leaves)
+        found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for mine, right in zip(*found, strict=True): torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-10)
+
+
+def test_scan_takes_a_logarithmic_number_of_rounds(monkeypatch):
+    rounds = []
+    pad = torch.nn.functional.pad
+    monkeypatch.setattr("tfmlib.recurrence.F.pad", lambda *args, **kw: rounds.append(1) or pad(*args, **kw))
+    for T in (1, 2, 3, 4, 5, 1000, 1024, 1025):
+        rounds.clear()
+        scan(torch.rand(T), torch.rand(T))
+        assert len(rounds) == 2 * math.ceil(math.log2(T)), T
+
+
+def test_scan_leaves_its_arguments_alone_and_passes_gradcheck():
+    a, b = draw(0, 2, 5), draw(1, 2, 5)
+    kept = a.clone(), b.clone()
+    scan(a, b)
+    assert torch.equal(a, kept[0]) and torch.equal(b, kept[1])
+    assert torch.autograd.gradcheck(scan, (a.requires_grad_(), b.requires_grad_()))
+    assert scan(torch.zeros(3, 0), torch.zeros(3, 0)).shape == (3, 0)
+    assert torch.equal(scan(a[:, :1], b[:, :1]), b[:, :1])
+
+
+def test_what_scan_refuses():
+    for a, b in ((torch.zeros(4), torch.zeros(5)), (torch.zeros(1, 4), torch.zeros(2, 4)), (torch.zeros(()), torch.zeros(())),
+                 (torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)), (torch.zeros(4), torch.zeros(4, dtype=torch.float64))):
+        with pytest.raises(ValueError, match="^a, b: "): scan(a, b)
+
+
+# --- the task and the figure --------------------------------------------------------------------------------------
+
+def test_the_first_symbol_is_told_from_the_others():
+    x, first = first_symbol(50, 7, torch.Generator().manual_seed(0))
+    assert x.shape == (50, 8, 16) and bool((x.sum(-1) == 1).all())
+    symbols = x.argmax(-1)
+    assert torch.equal(symbols[:, 0], first) and bool((first < 8).all()) and bool((symbols[:, 1:] >= 8).all())
+    assert len(first.unique()) == 8 and len(symbols[:, 1:].unique()) == 8
+    with pytest.raises(ValueError): first_symbol(0, 5, torch.Generator())
+    with pytest.raises(ValueError): first_symbol(5, 0, torch.Generator())
+
+
+@pytest.fixture
+def one_thread():
+    "Small layers only get slower where threads wait for each other."
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_recall_is_learnt_where_it_is_easy_and_at_chance_without_training(one_thread):
+    def model():
+        torch.manual_seed(0)
+        return nn.Sequential(Recurrent(RNNCell(16, 24)), nn.Linear(24, 8))
+    assert recall_accuracy(model(), 2, 0, steps=150) > 0.95
+    assert recall_accuracy(model(), 2, 0, steps=1) < 0.4
+
+
+@pytest.mark.parametrize("eigenvalue, coupling, gate, squash", [(0.9, 5., 0., False), (1.2, 0., 0., True), (0.5, 0., 0.91, False), (1.3, 3., 0.2, True), (0., 0., 0., False)])
+def test_the_figure_draws_what_autograd_finds(eigenvalue, coupling, gate, squash):
+    figure = GradientJourney(alt="growth of a gradient", eigenvalue=eigenvalue, coupling=coupling, gate=gate, squash=squash, steps=12)
+    U = torch.tensor([[eigenvalue, coupling], [0., eigenvalue]], dtype=torch.float64)
+    x = [0.5 * torch.tensor([math.sin(0.3 * t), math.cos(0.5 * t)], dtype=torch.float64) for t in range(12)]
+
+    def run(h, since):
+        for t in range(since, 12):
+            z = U @ h + x[t]
+            h = gate * h + (1 - gate) * (z.tanh() if squash else z)
+        return h
+    h, wanted = torch.zeros(2, dtype=torch.float64), []
+    for t in range(12):
+        wanted.append(float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(lambda s, t=t: run(s, t), h), 2)))
+        z = U @ h + x[t]
+        h = gate * h + (1 - gate) * (z.tanh() if squash else z)
+    np.testing.assert_allclose(figure.growth(), [1., *wanted[::-1]], atol=1e-12)
+    assert "<svg" in figure.picture() and (ASSETS / "gradient_journey.js").is_file()

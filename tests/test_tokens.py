@@ -1,0 +1,379 @@
+"""Byte-level BPE against `tokenizers`, its round trips and refusals; the embedding part against PyTorch; the figure in a browser."""
+import argparse
+import json
+import random
+import textwrap
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Theirs
+
+from tfmlib.data import book_text, prose
+from tfmlib.tokens import (
+    BOOK_FILE,
+    BYTES,
+    ID,
+    LETTERS,
+    PATTERN,
+    Embedding,
+    Tokenizer,
+    apply,
+    as_text,
+    book_tokenizer,
+    chips,
+    from_letters,
+    join,
+    learn,
+    letters,
+    load,
+    merge_steps,
+    save,
+    shown,
+    train,
+    train_book_tokenizer,
+)
+
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def german(size: int, seed: int = 0) -> str:
+    "German-like text: stems with umlauts and ß, compounds, endings, capitals."
+    rng = random.Random(seed)
+    stems = "haus straß groß grün mädch über früh schlüss büch tür köln fuß spät öffn äpfel weiß käuz müd löff bäum stück träum gäst".split()
+    ends = "e en er es lich ung heit chen isch bar".split()
+    def word():
+        made = "".join(rng.choice(stems) for _ in range(rng.choice((1, 1, 2, 3)))) + rng.choice(ends)
+        return made.capitalize() if rng.random() < 0.4 else made
+    return " ".join(word() + rng.choice(("", "", "", ",", ".", ".\n", "  –")) for _ in range(size))
+
+
+def signs(size: int, seed: int = 0) -> str:
+    "Emoji (with joiners, skin tones and flags), Chinese, Japanese and Korean, mixed."
+    rng = random.Random(seed)
+    pool = ["🦉", "👩‍👩‍👧", "👍🏽", "🇩🇪", "❤️", "猫头鹰", "睡", "在", "谷仓", "，", "。", "ふくろう", "フクロウ", "は", "眠る", "올빼미", "가", " ", "\n", "  ", "12", "№"]
+    return "".join(rng.choice(pool) for _ in range(size))
+
+
+def code() -> str:
+    "Python source of three modules of its library."
+    return "\n".join(Path(module.__file__).read_text(encoding="utf-8") for module in (argparse, textwrap, json))
+
+
+CORPORA = {"prose": lambda: book_text("v1")[0] + prose(100_000, seed=3), "code": code, "german": lambda: german(9_000), "signs": lambda: signs(9_000)}
+OTHER = {"prose": lambda: prose(20_000, seed=4), "code": lambda: Path(random.__file__).read_text(encoding="utf-8"),
+         "german": lambda: german(2_000, seed=1), "signs": lambda: signs(2_000, seed=1)}
+
+
+def theirs(texts: list[str], size: int, specials: tuple = ()) -> Theirs:
+    "The library's byte-level BPE, special tokens added behind."
+    made = Theirs(models.BPE())
+    made.pre_tokenizer, made.decoder = BYTE_LEVEL, decoders.ByteLevel()
+    made.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    made.add_special_tokens([AddedToken(s, normalized=False) for s in specials])
+    return made
+
+
+def merges_of(made: Theirs) -> list[tuple[str, str]]: return [tuple(m) for m in json.loads(made.to_str())["model"]["merges"]]
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_merges_and_ids_equal_the_library(name):
+    text, size = CORPORA[name](), 256 + 1_500
+    ours, other = train(text, size), theirs([text], size)
+    assert [tuple(map(letters, m)) for m in ours.merges] == merges_of(other) and len(ours.merges) > 250
+    assert {letters(t): i for i, t in enumerate(ours.vocab)} == other.get_vocab()
+    for new in [text[:50_000], *(make() for make in OTHER.values())]:
+        assert ours.encode(new) == other.encode(new).ids
+        assert ours.decode(ours.encode(new)) == new
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text("ab c", max_size=40), max_size=4), st.integers(256, 330))
+def test_ties_and_overlaps_equal_the_library(texts, size):
+    "Few letters: nearly every merge is a tie, and runs of one letter overlap."
+    assert [tuple(map(letters, m)) for m in train(texts, size).merges] == merges_of(theirs(texts, size))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("ab", min_size=20, max_size=120), st.text("ab", max_size=60))
+def test_ids_equal_the_library_on_ties(learnt, text):
+    assert train(learnt, 300).encode(text) == theirs([learnt], 300).encode(text).ids
+
+
+def test_two_merges_may_make_one_token():
+    "Then the vocabulary grows once, and the two pairs lead to one id."
+    twice = Tokenizer([(b"a", b"b"), (b"b", b"c"), (b"ab", b"c"), (b"a", b"bc")])
+    assert len(twice) == 256 + 3 and len(twice.ranks) == 4
+    assert twice.ranks[twice.ids[b"a"], twice.ids[b"bc"]] == (3, twice.ids[b"abc"])
+
+
+def test_pieces_equal_the_library_for_every_assigned_character():
+    "Characters younger than either's Unicode tables apart."
+    wrong = []
+    for c in map(chr, range(0x110000)):
+        if unicodedata.category(c) in ("Cn", "Cs"): continue
+        text = f"a {c}b1{c} {c}"
+        if PATTERN.findall(text) != [text[a:b] for _, (a, b) in BYTE_LEVEL.pre_tokenize_str(text)]: wrong.append(c)
+    assert not wrong
+
+
+def recounted(counts: dict[bytes, int], size: int) -> list[tuple[bytes, bytes]]:
+    "Merges with everything counted again each time."
+    words, vocab, merges = {w: [ID[b] for b in w] for w in counts}, [bytes([b]) for b in BYTES], []
+    while len(vocab) < size:
+        found = Counter()
+        for w, ids in words.items():
+            for pair in zip(ids, ids[1:]): found[pair] += counts[w]
+        if not found: break
+        pair = min(found, key=lambda p: (-found[p], p))
+        merges.append((vocab[pair[0]], vocab[pair[1]]))
+        if (token := b"".join(merges[-1])) not in vocab: vocab.append(token)
+        words = {w: join(ids, pair, vocab.index(token)) for w, ids in words.items()}
+    return merges
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.binary(min_size=1, max_size=8) | st.text("abc", min_size=1, max_size=9).map(str.encode), st.integers(1, 9), max_size=12), st.integers(256, 290))
+def test_the_heap_finds_what_recounting_finds(counts, size):
+    assert learn(counts, size) == recounted(counts, size)
+
+
+OWL = train(book_text("v1")[0][:20_000] + "say hello 🦉 Grüße\n" * 9, 700, ["<|end|>", "<|end|>!", "<|user|>"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text())
+def test_any_text_comes_back(text):
+    ids = OWL.encode(text)
+    assert OWL.decode(ids) == text and OWL.decode(ids, errors="strict") == text
+    assert b"".join(OWL.tokens(ids)) == text.encode() and all(0 <= i < len(OWL.vocab) for i in ids)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary())
+def test_any_bytes_come_back(data):
+    ids = OWL.encode(data)
+    assert b"".join(OWL.tokens(ids)) == data and OWL.decode(ids) == data.decode("utf-8", "replace")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text())
+def test_text_and_its_bytes_have_the_same_ids(text):
+    assert OWL.encode(text.encode()) == OWL.encode(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["<|end|>", "<|end|>!", "<|user|>", "<|end", "!", " hello", "|>", ""]), max_size=8))
+def test_special_tokens_equal_the_library(parts):
+    text, other = "".join(parts), theirs(["say hello to the owl " * 9], 280, ("<|end|>", "<|end|>!", "<|user|>"))
+    ours = train("say hello to the owl " * 9, 283, ["<|end|>", "<|end|>!", "<|user|>"])
+    base = min(ours.specials.values())
+    assert base == other.token_to_id("<|end|>")
+    assert ours.encode(text, special=ours.specials) == other.encode(text).ids and ours.decode(ours.encode(text, ours.specials)) == text
+    assert not any(i >= base for i in ours.encode(text)) and ours.decode(ours.encode(text)) == text
+
+
+def test_only_the_special_tokens_that_are_allowed_count():
+    ids = OWL.encode("<|end|><|user|>", special=["<|user|>"])
+    assert ids.count(OWL.specials["<|user|>"]) == 1 and OWL.specials["<|end|>"] not in ids
+
+
+def test_hello_with_its_space():
+    def cut(text): return [letters(t) for t in OWL.tokens(OWL.encode(text))]
+    assert cut(" hello") == ["Ġhello"] and cut("  hello") == ["Ġ", "Ġhello"] and cut("   hello")[-1] == "Ġhello" and cut("hello") != ["hello"]
+
+
+def test_empty_text():
+    assert OWL.encode("") == [] == OWL.encode(b"") == OWL.encode("", special=OWL.specials) and OWL.decode([]) == ""
+    assert len(train("", 300)) == 256 and len(train([], 300, ["<s>"])) == 257 and train("x", 256).merges == []
+
+
+def test_long_pieces_do_not_take_quadratic_time():
+    "A million letters without a space: seconds, where n² steps would take days."
+    for text in ("a" * 1_000_000, "ab" * 300_000, "x" + "the" * 200_000): assert OWL.decode(OWL.encode(text)) == text
+
+
+def test_the_memory_is_bounded_and_nobody_writes_into_it():
+    fresh = Tokenizer(OWL.merges)
+    ids = fresh.encode("hello")
+    ids.append(7)
+    assert fresh.encode("hello") == ids[:-1]
+    fresh.encode(" ".join(str(n) + "x" for n in range(70_000)))
+    assert len(fresh.cache) <= 1 << 16
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda: train("x", 255), "^size: 255; expected at least 256"),
+    (lambda: train("x", 257, ["a", "b"]), "^size: 257; expected at least 258: 256 bytes and 2 special"),
+    (lambda: train("\ud800", 300), r"^text: a lone surrogate, U\+D800, at 0"),
+    (lambda: train(["ok", 5], 300), "^text: int; expected str or bytes"),
+    (lambda: OWL.encode("ab\udc80c"), r"^text: a lone surrogate, U\+DC80, at 2; expected"),
+    (lambda: OWL.encode(None), "^text: NoneType; expected str or bytes"),
+    (lambda: OWL.encode("x", special=["<|stop|>"]), r"^special: \['<\|stop\|>'\]; expected a list of some of"),
+    (lambda: OWL.encode("x", special="<|end|>"), r"^special: <\|end\|>; expected a list"),
+    (lambda: OWL.decode([len(OWL)]), rf"^ids: \[{len(OWL)}\]; expected whole numbers from 0 to {len(OWL) - 1}"),
+    (lambda: OWL.decode([-1]), r"^ids: \[-1\]"), (lambda: OWL.decode([1.0]), r"^ids: \[1.0\]"), (lambda: OWL.decode([True]), r"^ids: \[True\]"),
+    (lambda: OWL.decode([ID[0xFF]], errors="strict"), "invalid start byte"),
+    (lambda: Tokenizer(specials=[""]), "^specials: "), (lambda: Tokenizer(specials=["a", "a"]), "^specials: .*each of them once"),
+    (lambda: Tokenizer(specials=["\ud800"]), "^text: a lone surrogate"),
+    (lambda: Tokenizer([(b"ab", b"c")]), r"^merges\[0\]: 'ab', which does not exist yet"),
+    (lambda: Tokenizer([(b"a", b"b"), (b"a", b"b")]), r"^merges\[1\]: a b, for the second time; expected each merge once"),
+    (lambda: Tokenizer([(b"", b"b")]), r"^merges\[0\]: '', which does not exist"),
+    (lambda: from_letters("a b"), "^written: 'a b'; expected letters"),
+])
+def test_refusals(call, says):
+    with pytest.raises(ValueError, match=says): call()
+
+
+def test_tensors_are_ids_too():
+    assert OWL.decode(torch.tensor(OWL.encode("hello owl"))) == "hello owl"
+
+
+def test_a_file_gives_the_same_tokenizer(tmp_path):
+    save(OWL, tmp_path / "owl.json")
+    again = load(tmp_path / "owl.json")
+    assert again.merges == OWL.merges and again.specials == OWL.specials and again.source == OWL.source
+    assert again.encode("say hello 🦉<|end|>", again.specials) == OWL.encode("say hello 🦉<|end|>", OWL.specials)
+    save(again, tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "owl.json").read_bytes()
+
+
+def changed(**fields):
+    def change(content): content.update(fields); return json.dumps(content)
+    return change
+
+
+@pytest.mark.parametrize("change, says", [
+    (lambda c: "{", "^path: .* is no JSON"), (lambda c: "[]", "^format: "), (changed(format="other"), "^format: "),
+    (changed(version=2), "^version: 2; expected 1"), (lambda c: json.dumps({k: v for k, v in c.items() if k != "version"}), "^version: None"),
+    (changed(pattern=r"\S+"), "^pattern: "), (lambda c: json.dumps({k: v for k, v in c.items() if k != "merges"}), "^merges: missing"),
+    (changed(merges=[1]), "^merges: missing .*or no list of texts"), (changed(merges=["a b c"]), r"^merges\[0\]: 'a b c'; expected two tokens"),
+    (changed(merges=["ab c"]), r"^merges\[0\]: 'ab', which does not exist yet"), (changed(merges=["a b", "a b"]), r"^merges\[1\]: a b, for the second time"),
+    (changed(merges=["a \x00"]), "^written: "), (changed(specials="<|end|>"), "^specials: missing"), (changed(specials=["<|stop|>"]), "^digest: "),
+    (lambda c: json.dumps(c | {"merges": c["merges"][:-1]}), "^digest: "), (lambda c: json.dumps({k: v for k, v in c.items() if k != "digest"}), "^digest: None"),
+])
+def test_a_file_that_was_changed_is_refused_by_name(tmp_path, change, says):
+    path = tmp_path / "owl.json"
+    save(OWL, path)
+    path.write_text(change(json.loads(path.read_text(encoding="utf-8"))), encoding="utf-8")
+    with pytest.raises(ValueError, match=says): load(path)
+
+
+def test_the_books_tokenizer_is_what_its_function_learns(tmp_path):
+    save(train_book_tokenizer(), tmp_path / "tokenizer.json")
+    assert (tmp_path / "tokenizer.json").read_bytes() == Path(str(BOOK_FILE)).read_bytes()
+    book = book_tokenizer()
+    assert len(book) == 2048 and book.specials == {"<|end|>": 2047} and "SHA-256" in book.source
+
+
+def test_letters_are_gpt2s():
+    assert sorted(pre_tokenizers.ByteLevel.alphabet()) == LETTERS and sorted(BYTES) == list(range(256))
+    assert all(from_letters(letters(bytes([b]))) == bytes([b]) for b in range(256)) and letters(b" ") == "Ġ"
+
+
+@given(st.lists(st.integers(0, 2), max_size=12))
+def test_join_leaves_no_pair_and_keeps_the_rest(ids):
+    done = join(ids, (0, 1), 9)
+    assert [x for i in done for x in ((0, 1) if i == 9 else (i,))] == ids and (0, 1) not in zip(done, done[1:])
+    assert join([0] * len(ids), (0, 0), 9) == [9] * (len(ids) // 2) + [0] * (len(ids) % 2)
+
+
+def test_apply_does_not_touch_its_argument():
+    ids = [ID[b] for b in b"the the"]
+    kept = list(ids)
+    apply(ids, OWL.ranks)
+    assert ids == kept
+
+
+# Embeddings
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(0, 5), st.sampled_from([1.0, 3.0]), st.integers(0, 99))
+def test_embedding_equals_pytorch(vocab, width, T, scale, seed):
+    torch.manual_seed(seed)
+    part, ids = Embedding(vocab, width, 5, scale), torch.randint(0, vocab, (3, T))
+    torch.testing.assert_close(part(ids), scale * F.embedding(ids, part.weight) + part.places[:T], rtol=0, atol=0)
+    x = torch.randn(2, width)
+    torch.testing.assert_close(part.scores(x), F.linear(x, part.weight))
+    assert dict(part.named_parameters()).keys() == {"weight", "places"} and part(ids).shape == (3, T, width)
+
+
+def test_both_uses_add_their_gradients():
+    torch.manual_seed(0)
+    part, ids = Embedding(7, 4).double(), torch.tensor([1, 2, 1])
+    assert torch.autograd.gradcheck(lambda w: F.linear(F.embedding(ids, w), w), part.weight)
+    part.scores(part(ids)).sum().backward()
+    read = torch.zeros(7, 4).double().index_add_(0, ids, part.weight.detach().sum(0).expand(3, 4))
+    torch.testing.assert_close(part.weight.grad, read + part.weight.detach()[ids].sum(0))
+
+
+def test_rows_begin_at_the_size_that_gives_scores_of_size_one():
+    torch.manual_seed(0)
+    part = Embedding(4_000, 256)
+    assert abs(part.scores(torch.randn(50, 256)).std() - 1) < 0.02 and part.places is None
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda: Embedding(0, 4), "^vocab: 0; expected 1 or more"), (lambda: Embedding(4, 0), "^width: 0"), (lambda: Embedding(4, 4, -1), "^longest: -1"),
+    (lambda: Embedding(4, 2, 3)(torch.zeros(1, 4, dtype=torch.long)), "^ids: 4 tokens; expected at most 3, the places of the table"),
+    (lambda: Embedding(4, 2)(torch.tensor([4])), "^ids: from 4 to 4; expected from 0 to 3"), (lambda: Embedding(4, 2)(torch.tensor([-1])), "^ids: from -1"),
+    (lambda: Embedding(4, 2)(torch.tensor([1.0])), "^ids: torch.float32"), (lambda: Embedding(4, 2)(torch.tensor(1)), r"^ids: torch.int64, shape \(\)"),
+    (lambda: Embedding(4, 2).scores(torch.zeros(3)), "^x: width 3; expected 2"),
+])
+def test_the_embedding_refuses_by_name(call, says):
+    with pytest.raises(ValueError, match=says): call()
+
+
+# Pictures
+
+def test_tokens_are_shown():
+    assert [shown(t) for t in (b" a", b"\n\t", b"\xf0\x9f", "ß".encode())] == ["␣a", "⏎⇥", "⟨F0 9F⟩", "ß"]
+    assert "five boxes" in chips([b"a"], "a row of five boxes").html
+
+
+TYPED = ["The owl's  2017 eggs", "Grüße aus Köln,  ß", "🦉👩‍👩‍👧 and 猫头鹰!", "  two\n\n\t tabs ", "aaaaaaa bababab", "a\u00a0b\u2009c \u0085x", "", "I'll we've DON'T 'tis", "<|end|> <b>&amp;", "उल्लू ١٢٣ ½²"]
+
+
+@pytest.mark.browser
+def test_the_figure_gives_the_ids_that_python_gives(browser, tmp_path):
+    "Typed into the figure, in a browser, without a kernel; and step by step back to bytes."
+    import threading
+
+    from serve import server
+    assets, book = Path(str(BOOK_FILE)).parent, book_tokenizer()
+    for name in ("mount.js", "merge_steps.js", "figures.css"): (tmp_path / name).write_bytes((assets / name).read_bytes())
+    drawn = merge_steps(book, "start", "a text cut into boxes").figure().html
+    (tmp_path / "index.html").write_text(f'<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="figures.css">{drawn}<script type="module" src="mount.js"></script>', encoding="utf-8")
+    with server(tmp_path) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{httpd.server_port}/index.html")
+        page.locator("figure[data-live]").wait_for()
+        ids = lambda: [int(i) for i in page.locator(".tfm-chip").evaluate_all("chips => chips.map(c => c.dataset.id)")]
+        for text in TYPED:
+            page.locator("textarea").fill(text)
+            assert ids() == book.encode(text), text
+            read = page.locator(".tfm-readout").inner_text()
+            assert read.startswith(f"{len(text.encode())} byte") and f"{len(text)} character" in read and f"{len(book.encode(text))} token" in read
+        page.locator("textarea").fill(" attention")
+        page.locator("input[type=range]").press("Home")
+        assert ids() == [ID[b] for b in b" attention"]
+        page.get_by_role("button", name="next merge").press("Enter")
+        assert len(ids()) == len(b" attention") - 1 and "merge" in page.locator(".tfm-merge").inner_text()
+        page.locator("input[type=range]").press("End")
+        assert ids() == book.encode(" attention")
+        page.locator(".tfm-reset").click()
+        assert ids() == book.encode("start")
+        page.close()
+        httpd.shutdown()
+
+
+def test_as_text_keeps_bytes():
+    assert as_text(b"\xff").encode("utf-8", "surrogateescape") == b"\xff" and as_text("é") == "é"
