@@ -12,63 +12,11 @@ from itertools import product
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..checks import does_without, parts, refuses, rounded, watched
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
-def _rounded(*shape: int, seed: int = 0) -> Tensor:
-    "Random numbers from a seed, normal, with one digit after the point."
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (10 * drawn).round() / 10 + 0.
-
-
-def _parts(found, *names: str) -> tuple:
-    "The parts of an answer, or a Mismatch that says which were expected."
-    if isinstance(found, tuple | list) and len(found) == len(names): return tuple(found)
-    raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected {len(names)} things: {', '.join(names)}")
-
-
-def _refuses(attempt, *args) -> None:
-    "Raise a Mismatch unless `attempt` answers `args` with a ValueError."
-    try: found = attempt(*args)
-    except ValueError: return
-    except Exception as error: raise Mismatch(f"it raised {type(error).__name__}; expected a ValueError") from None
-    what = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else short(found)
-    raise Mismatch(f"it gave {what}; expected a ValueError")
-
-
-class _Watch(TorchDispatchMode):
-    "Remembers and counts the operations that PyTorch runs, and the numbers in the largest tensor they make."
-    def __init__(self):
-        super().__init__()
-        self.names, self.calls, self.largest, self.given = set(), 0, 0, set()
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        made = operation(*args, **(kwargs or {}))
-        self.names.add(operation.name())
-        self.calls += 1
-        for t in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in self.given:
-                self.largest = max(self.largest, t.untyped_storage().nbytes() // t.element_size())
-        return made
-
-
-def _watched(attempt, *case) -> _Watch:
-    "What PyTorch does while `attempt` answers; memory of the arguments themselves does not count."
-    with _Watch() as watch:
-        watch.given = {t.untyped_storage().data_ptr() for t in case if isinstance(t, Tensor)}
-        attempt(*case)
-    return watch
-
-
-def _does_without(words: tuple, attempt, *case) -> None:
-    "Raise a Mismatch if `attempt` calls an operation with one of these words in its name."
-    with torch.inference_mode(), _Watch() as watch: attempt(*case)      # here, what is called has its own name
-    for name in sorted(watch.names):
-        if any(word in name for word in words): raise Mismatch(f"it called {name}; expected to do without")
-
-
 def _one_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     "Attention of one head of one sequence, row by row; `mask` (T, S) is True where a query may look."
     out = torch.zeros(len(q), v.shape[-1], dtype=torch.float64)
@@ -90,7 +38,7 @@ def _real(*lengths: int) -> Tensor:
 check_split_heads = Checker("split_heads")
 _WIDE = (
     (torch.arange(12.).view(1, 3, 4), 2), (torch.arange(16.).view(1, 4, 4), 2), (torch.arange(12.).view(1, 2, 6), 3),
-    (_rounded(2, 2, 4), 2), (_rounded(3, 2, 8), 8), (_rounded(2, 5, 3), 1))
+    (rounded(2, 2, 4), 2), (rounded(3, 2, 8), 8), (rounded(2, 5, 3), 1))
 
 @check_split_heads.property("head h of token t holds the h-th stretch of its features", *_WIDE)
 def _(attempt, x, heads):
@@ -102,8 +50,8 @@ def _(attempt, x, heads):
     found = attempt(x, heads)
     if found.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(): raise Mismatch("its numbers lie in new memory; expected a view of x")
 
-@check_split_heads.property("a width that the heads do not divide is refused", (_rounded(1, 2, 6), 4), (_rounded(1, 4, 3), 2), (_rounded(1, 2, 2), 4))
-def _(attempt, x, heads): _refuses(attempt, x, heads)
+@check_split_heads.property("a width that the heads do not divide is refused", (rounded(1, 2, 6), 4), (rounded(1, 4, 3), 2), (rounded(1, 2, 2), 4))
+def _(attempt, x, heads): refuses(attempt, x, heads)
 
 # %% ../../chapters/practice/05_heads.ipynb #many-checker
 def _heads_by_loop(x, w_q, w_k, w_v, w_o, heads, mask) -> Tensor:
@@ -119,7 +67,7 @@ def _heads_by_loop(x, w_q, w_k, w_v, w_o, heads, mask) -> Tensor:
 
 def _layer_case(B: int, T: int, C: int, heads: int, mask=None, seed: int = 0) -> tuple:
     "An input, four matrices, a number of heads and a mask."
-    return (_rounded(B, T, C, seed=seed), *(_rounded(C, C, seed=seed + i) for i in range(1, 5)), heads, mask)
+    return (rounded(B, T, C, seed=seed), *(rounded(C, C, seed=seed + i) for i in range(1, 5)), heads, mask)
 
 
 check_many_heads = Checker("many_heads")
@@ -138,11 +86,11 @@ def _(attempt, *case): expect(attempt(*case), _heads_by_loop(*case))
 
 @check_many_heads.property("eight heads take as few operations as one", (8,), (16,))
 def _(attempt, heads):
-    many, one = (_watched(attempt, *_layer_case(2, 4, 16, h)).calls for h in (heads, 1))
+    many, one = (watched(attempt, *_layer_case(2, 4, 16, h)).calls for h in (heads, 1))
     if many > 2 * one: raise Mismatch(f"{heads} heads took {many} operations of PyTorch, one head took {one}; expected about as many")
 
 @check_many_heads.property("PyTorch's attention is not called", _layer_case(1, 3, 4, 2))
-def _(attempt, *case): _does_without(("scaled_dot", "multi_head", "multihead"), attempt, *case)
+def _(attempt, *case): does_without(("scaled_dot", "multi_head", "multihead"), attempt, *case)
 
 # %% ../../chapters/practice/05_heads.ipynb #without-checker
 def _sum_of_heads(z: Tensor, w_o: Tensor, b_o: Tensor, kept: list[int]) -> Tensor:
@@ -154,7 +102,7 @@ def _sum_of_heads(z: Tensor, w_o: Tensor, b_o: Tensor, kept: list[int]) -> Tenso
 
 def _found(B: int, H: int, T: int, D: int, C: int, *removed: int) -> tuple:
     "What heads found, W_O, its bias, and the heads to leave out."
-    return _rounded(B, H, T, D, seed=C), _rounded(H * D, C, seed=H), _rounded(C, seed=T), tuple(removed)
+    return rounded(B, H, T, D, seed=C), rounded(H * D, C, seed=H), rounded(C, seed=T), tuple(removed)
 
 
 check_without_heads = Checker("without_heads")
@@ -218,7 +166,7 @@ def _shared_by_loop(q, k, v, mask) -> Tensor:
 
 def _shared_case(B: int, H: int, G: int, T: int, S: int, mask=None, D: int = 2, W: int = 3) -> tuple:
     "Queries, keys and values of several widths, and a mask."
-    return _rounded(B, H, T, D, seed=H), _rounded(B, G, S, D, seed=H + 1), _rounded(B, G, S, W, seed=H + 2), mask
+    return rounded(B, H, T, D, seed=H), rounded(B, G, S, D, seed=H + 1), rounded(B, G, S, W, seed=H + 2), mask
 
 
 check_shared_keys = Checker("shared_keys")
@@ -240,11 +188,11 @@ def _(attempt, *case): expect(attempt(*case), _shared_by_loop(*case))
 @check_shared_keys.property("no tensor is made that is larger than the keys",
     _shared_case(1, 8, 2, 1, 64, D=16, W=16), _shared_case(1, 8, 1, 1, 64, D=16, W=16), _shared_case(1, 4, 2, 2, 64, torch.ones(2, 64, dtype=torch.bool), D=16, W=16))
 def _(attempt, q, k, v, mask):
-    found = _watched(attempt, q, k, v, mask).largest
+    found = watched(attempt, q, k, v, mask).largest
     if found > k.numel(): raise Mismatch(f"a tensor of {found:,} numbers was made; expected at most {k.numel():,}, as many as there are in k")
 
 @check_shared_keys.property("PyTorch's attention is not called", _shared_case(1, 2, 1, 1, 2))
-def _(attempt, *case): _does_without(("scaled_dot",), attempt, *case)
+def _(attempt, *case): does_without(("scaled_dot",), attempt, *case)
 
 # %% ../../chapters/practice/05_heads.ipynb #unpack-checker
 def _packed(heads: int, D: int, *width: int) -> tuple:
@@ -256,7 +204,7 @@ def _packed(heads: int, D: int, *width: int) -> tuple:
 
 def _unpacked(attempt, joint: Tensor, heads: int) -> None:
     D = len(joint) // (3 * heads)
-    found = _parts(attempt(joint, heads), "queries", "keys", "values")
+    found = parts(attempt(joint, heads), "queries", "keys", "values")
     for part, name in enumerate(("queries", "keys", "values")):
         wanted = torch.stack([joint[(3 * h + part) * D + d] for h in range(heads) for d in range(D)])
         expect(found[part], wanted, what=f"the matrix of the {name}" if joint.ndim > 1 else f"the bias of the {name}")
@@ -273,13 +221,13 @@ def _(attempt, joint, heads): _unpacked(attempt, joint, heads)
 @check_unpack.property("a bias too", _packed(1, 2), _packed(3, 2))
 def _(attempt, joint, heads): _unpacked(attempt, joint, heads)
 
-@check_unpack.property("rows that do not go up evenly are refused", (_rounded(7, 2), 1), (_rounded(9, 2), 2), (_rounded(6), 4))
-def _(attempt, joint, heads): _refuses(attempt, joint, heads)
+@check_unpack.property("rows that do not go up evenly are refused", (rounded(7, 2), 1), (rounded(9, 2), 2), (rounded(6), 4))
+def _(attempt, joint, heads): refuses(attempt, joint, heads)
 
 # %% ../../chapters/practice/05_heads.ipynb #ring-checker
 def _matrices(attempt, n: int, m: int) -> tuple:
     "The four matrices of an attempt, of the right shapes and finite, in 64 bits."
-    found = _parts(attempt(n, m), "W_Q", "W_K", "W_V", "W_O")
+    found = parts(attempt(n, m), "W_Q", "W_K", "W_V", "W_O")
     for name, w, shape in zip(("W_Q", "W_K", "W_V", "W_O"), found, ((n + m, 2 * n), (n + m, 2 * n), (n + m, 2 * m), (2 * m, 2 * m))):
         if not isinstance(w, Tensor): raise Mismatch(f"{name} is {short(w)}; expected a tensor")
         if tuple(w.shape) != shape: raise Mismatch(f"{name} has shape {tuple(w.shape)}; expected {shape}")
@@ -297,7 +245,7 @@ def _ring_layer(matrices: tuple, carried: Tensor) -> Tensor:
 
 def _reports(attempt, n: int, m: int, size: float, *halves: int) -> None:
     "Raise a Mismatch unless these halves of the report (0: the token before, 1: the token after) are right."
-    carried, matrices = size * _rounded(n, m, seed=n + m), _matrices(attempt, n, m)
+    carried, matrices = size * rounded(n, m, seed=n + m), _matrices(attempt, n, m)
     found = _ring_layer(matrices, carried)
     for half in halves:
         off = float((found[:, half * m:half * m + m] - carried.roll((1, -1)[half], 0)).abs().max())
@@ -327,14 +275,14 @@ def _pooled(attempt, w: Tensor, heads: int, groups: int) -> None:
     wanted = torch.stack([sum(w[(g * R + r) * D + d] for r in range(R)) / R for g in range(groups) for d in range(D)])
     expect(attempt(w, heads, groups), wanted)
 
-@check_pool_heads.property("as many groups as heads: nothing changes", (_rounded(2, 1), 2, 2), (_rounded(6, 4), 3, 3))
+@check_pool_heads.property("as many groups as heads: nothing changes", (rounded(2, 1), 2, 2), (rounded(6, 4), 3, 3))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("one group: the mean of all heads, row by row", (_rounded(2, 1), 2, 1), (_rounded(6, 2), 3, 1), (_rounded(8, 3), 2, 1))
+@check_pool_heads.property("one group: the mean of all heads, row by row", (rounded(2, 1), 2, 1), (rounded(6, 2), 3, 1), (rounded(8, 3), 2, 1))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("heads side by side are pooled", (_rounded(4, 1), 4, 2), (_rounded(8, 3), 4, 2), (_rounded(12, 2), 6, 2), (_rounded(12, 2), 6, 3))
+@check_pool_heads.property("heads side by side are pooled", (rounded(4, 1), 4, 2), (rounded(8, 3), 4, 2), (rounded(12, 2), 6, 2), (rounded(12, 2), 6, 3))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("groups that do not divide the heads are refused", (_rounded(8, 2), 4, 3), (_rounded(4, 2), 2, 4))
-def _(attempt, *case): _refuses(attempt, *case)
+@check_pool_heads.property("groups that do not divide the heads are refused", (rounded(8, 2), 4, 3), (rounded(4, 2), 2, 4))
+def _(attempt, *case): refuses(attempt, *case)
