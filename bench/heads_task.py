@@ -1,4 +1,6 @@
 """Chapter 5: what one layer of attention leaves on the ring, by number of heads and by how much each token carries."""
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -19,13 +21,16 @@ def total(content: Tensor) -> Tensor: return (content.roll(1, 1) + content.roll(
 
 
 class Ring(nn.Module):
-    "Layers of attention, each added to what came before, and a linear reading."
+    "One layer of attention that reports, as on the page; or several, each added to what came before, and a linear reading."
     def __init__(self, inputs: int, width: int, heads: int, answers: int, layers: int):
         super().__init__()
         self.layers = nn.ModuleList(Heads(inputs, heads, head_width=width // heads) for _ in range(layers))
-        self.read = nn.Linear(inputs, answers)
+        self.read = nn.Linear(inputs, answers, bias=False) if layers > 1 else None
+        if layers == 1: self.layers[0].output = nn.Linear(width, answers, bias=False)
+        for w in self.parameters(): nn.init.normal_(w, std=1 / math.sqrt(w.shape[1]))   # from smaller ones a head gets stuck sooner
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.read is None: return self.layers[0](x)[0]
         for layer in self.layers: x = x + layer(x)[0]
         return self.read(x)
 
