@@ -38,7 +38,7 @@ def _real(*lengths: int) -> Tensor:
 check_split_heads = Checker("split_heads")
 _WIDE = (
     (torch.arange(12.).view(1, 3, 4), 2), (torch.arange(16.).view(1, 4, 4), 2), (torch.arange(12.).view(1, 2, 6), 3),
-    (rounded(2, 2, 4), 2), (rounded(3, 2, 8), 8), (rounded(2, 5, 3), 1))
+    (rounded(2, 2, 4), 2), (rounded(3, 2, 8), 8), (rounded(2, 5, 3), 1), (rounded(2, 4, 3).mT, 2))
 
 @check_split_heads.property("head h of token t holds the h-th stretch of its features", *_WIDE)
 def _(attempt, x, heads):
@@ -84,10 +84,10 @@ def _(attempt, *case): expect(attempt(*case), _heads_by_loop(*case))
     _layer_case(1, 3, 4, 2, _lower(3)), _layer_case(2, 3, 4, 2, _real(3, 2)), _layer_case(2, 3, 4, 2, _real(3, 1) & _lower(3)), _layer_case(2, 3, 4, 2, _PER_HEAD))
 def _(attempt, *case): expect(attempt(*case), _heads_by_loop(*case))
 
-@check_many_heads.property("eight heads take as few operations as one", (8,), (16,))
+@check_many_heads.property("eight heads take as few operations as two", (8,), (16,))
 def _(attempt, heads):
-    many, one = (watched(attempt, *_layer_case(2, 4, 16, h)).calls for h in (heads, 1))
-    if many > 2 * one: raise Mismatch(f"{heads} heads took {many} operations of PyTorch, one head took {one}; expected about as many")
+    many, two = (watched(attempt, *_layer_case(2, 4, 16, h)).calls for h in (heads, 2))       # with one head some operations have nothing to do
+    if many > 2 * two: raise Mismatch(f"{heads} heads took {many} operations of PyTorch, two heads took {two}; expected about as many")
 
 @check_many_heads.property("PyTorch's attention is not called", _layer_case(1, 3, 4, 2))
 def _(attempt, *case): does_without(("scaled_dot", "multi_head", "multihead"), attempt, *case)
