@@ -226,6 +226,11 @@ def test_inputs_are_refused_by_name(named, says, groups):
     with pytest.raises(ValueError, match=says): Heads(8, 4, groups=groups, memory_width=6)(**named)
 
 
+@pytest.mark.parametrize("shape", [(2, 2, 3, 4), (2, 3, 4, 2), (2, 4, 3, 4), (4, 3, 2)])
+def test_what_a_part_gives_is_refused_by_name(shape):
+    with pytest.raises(ValueError, match=r"^out: .*expected \(B, 4, T, 2\) from the part"): Heads(8, 4, part=lambda q, k, v, mask: (torch.zeros(shape), None))(x8)
+
+
 q4, k3 = torch.zeros(2, 4, 3, 8), torch.zeros(2, 3, 5, 8)
 
 

@@ -9,7 +9,6 @@ __all__ = ['grouped', 'below_one_another', 'Heads', 'from_torch', 'HeadLinks']
 from collections.abc import Callable
 
 import numpy as np
-import torch
 import traitlets
 from torch import Tensor, nn
 
@@ -86,6 +85,8 @@ class Heads(nn.Module):
 
     def merge(self, out: Tensor) -> Tensor:  # (B, H, T, W) -> (B, T, C)
         "The outputs of all heads, each brought to the width of the model, added."
+        H, W = self.heads, self.output.in_features // self.heads
+        need(out.ndim == 4 and out.shape[1::2] == (H, W), "out", tuple(out.shape), f"(B, {H}, T, {W}) from the part")
         return self.output(out.transpose(1, 2).flatten(2))
 
     def forward(
