@@ -271,3 +271,14 @@ def test_head_links_hides_weak_lines():
     weights = [[[[.9, .1], [.2, .8]]]]
     made = {"sentences": [["a", "b"]], "weights": weights, "alt": "two words joined by lines", "heads": [True]}
     assert [HeadLinks(**made, least=least).picture().count("<path") for least in (0., .15, .5)] == [4, 3, 2]
+
+
+def test_what_else_the_part_wants_to_know_is_handed_on_by_name():
+    told = []
+
+    def part(q, k, v, mask, places=None): told.append(places); return grouped(q, k, v, mask)
+
+    layer, x = Heads(8, 2, part=part), torch.randn(1, 3, 8)
+    layer(x, places=[5, 6, 9])
+    assert told == [[5, 6, 9]]
+    with pytest.raises(TypeError, match="elsewhere"): layer(x, elsewhere=1)

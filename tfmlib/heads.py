@@ -94,6 +94,7 @@ class Heads(nn.Module):
         x: Tensor,                      # what asks (B, T, C)
         memory: Tensor | None = None,   # what is read (B, S, M); x itself by default
         mask: Tensor | None = None,     # (T, S) for all, or four dimensions that broadcast to (B, H, T, S); True = may look
+        **told,                         # what else the part wants to know
     ) -> tuple[Tensor, Tensor | None]:  # (B, T, C), and what the part returns as weights
         "Ask, offer, let the part attend, merge."
         q, (k, v) = self.ask(x), self.offer(x if memory is None else memory)
@@ -101,7 +102,7 @@ class Heads(nn.Module):
         if mask is not None:
             need(mask.ndim in (2, 4), "mask", tuple(mask.shape), "(T, S), or (B, H, T, S) with 1 for what is shared; a padding mask (B, 1, S) takes its head axis by [:, None]")
             check_mask(mask, (*q.shape[:-1], mask.shape[-1]))               # the part knows how many keys there are
-        out, weights = self.part(q, k, v, mask)
+        out, weights = self.part(q, k, v, mask, **told)
         return self.merge(out), weights
 
 # %% ../chapters/05_heads.ipynb #torch-export
