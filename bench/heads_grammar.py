@@ -1,6 +1,4 @@
 """Chapter 5: what heads become on the toy grammar, by number of heads: forms right, weight on the noun, cost of removing one."""
-import os
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -54,10 +52,7 @@ def judged(model: Reader, x: Tensor, y: Tensor, noun: Tensor, depends: Tensor) -
 
 
 def measure(seed: int) -> list[dict]:
-    "Five seeds for each number of heads, on one thread."
-    threads, bar = torch.get_num_threads(), os.environ.get("TQDM_DISABLE")
-    torch.set_num_threads(1)
-    os.environ["TQDM_DISABLE"] = "1"
+    "Five seeds for each number of heads."
     learnt, unseen = pairs(2_400, depth=1, longest=LONGEST), pairs(400, "held-out", depth=1, longest=LONGEST)
     english, french = (numbered(w for p in learnt + unseen for w in getattr(p, side)) for side in ("source", "target"))
     data, test, rows = encode(learnt, english, french), encode(unseen, english, french), []
@@ -73,6 +68,4 @@ def measure(seed: int) -> list[dict]:
             train(model, loss, epochs(*data[:2], size=64, seed=s), STEPS, AdamW(groups(model, 0.1), WarmupCosine(0.01, 30, STEPS), clip=1.0))
             with torch.no_grad(): found.append(judged(model, *test, depends))
         rows.append({"heads": heads} | {name: spread(f[name] for f in found) for name in found[0]})
-    torch.set_num_threads(threads)
-    if bar is None: del os.environ["TQDM_DISABLE"]
     return rows

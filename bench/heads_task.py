@@ -60,9 +60,7 @@ def left(heads: int, seed: int, m: int = 6, task=both, width: int = 16, layers: 
 
 
 def measure(seed: int) -> list[dict]:
-    "Five seeds of each case, on one thread."
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    "Five seeds of each case."
     cases = [{"kind": "ring", "heads": h, "m": m} for m in CARRIED for h in CUTS]
     cases += [{"kind": "names", "heads": 1, "m": 1, "names": True}, {"kind": "wide", "heads": 1, "width": 64}, {"kind": "deep", "heads": 1, "layers": 2}]
     cases += [{"kind": "sum", "heads": 1, "task": total}] + [{"kind": "narrow", "heads": h, "m": 8, "n": 16} for h in NARROW]
@@ -71,5 +69,4 @@ def measure(seed: int) -> list[dict]:
         told = {key: value for key, value in case.items() if key != "kind"}
         found = spread(left(seed=seed + s, **told) for s in range(SEEDS))
         rows.append({key: value for key, value in case.items() if key in ("kind", "heads", "m")} | {"left": found})
-    torch.set_num_threads(threads)
     return rows
