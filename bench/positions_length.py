@@ -39,7 +39,7 @@ from tfmlib.training import AdamW, WarmupCosine, epochs, groups, train
 DEVICE = "cpu"
 SEED = 0
 SEEDS, TRAINED, LENGTHS, LAST, WINDOWS = 3, 64, (32, 64, 96, 128, 256, 512), 32, 192
-STEPS, PEAK, CHARACTERS, WIDTH, HEADS, LAYERS = 1_000, 0.004, 2_048, 64, 4, 2      # CHARACTERS: in a batch, at every length
+STEPS, PEAK, CHARACTERS, WIDTH, HEADS, LAYERS = 800, 0.004, 2_048, 64, 4, 2      # CHARACTERS: in a batch, at every length
 TUNED, GENTLE, TRIES, FACTOR = (20, 200), 0.001, 60, LENGTHS[-1] // TRAINED
 METHODS = {
     "none": Places,
