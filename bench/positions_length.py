@@ -41,10 +41,19 @@ SEED = 0
 SEEDS, TRAINED, LENGTHS, LAST, WINDOWS = 3, 64, (32, 64, 96, 128, 256, 512), 32, 192
 STEPS, PEAK, CHARACTERS, WIDTH, HEADS, LAYERS = 800, 0.004, 2_048, 64, 4, 2      # CHARACTERS: in a batch, at every length
 TUNED, GENTLE, TRIES, FACTOR = (20, 200), 0.001, 60, LENGTHS[-1] // TRAINED
+
+
+def table(most: int) -> Learned:
+    "More rows than are ever trained, at first as large as the characters' own, as in BERT and GPT-2."
+    how = Learned(most, WIDTH)
+    nn.init.normal_(how.table)
+    return how
+
+
 METHODS = {
     "none": Places,
     "sinusoidal": lambda: Sinusoidal(WIDTH),
-    "learned": lambda: Learned(LENGTHS[-1], WIDTH),                       # more rows than are ever trained
+    "learned": lambda: table(LENGTHS[-1]),
     "relative (T5)": lambda: Relative(HEADS, buckets=16, farthest=TRAINED // 2),
     "ALiBi": lambda: ALiBi(HEADS),
     "RoPE": lambda: Rotary(WIDTH // HEADS),
