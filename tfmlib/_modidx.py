@@ -197,6 +197,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'tfmlib.positions.Stretched': ('positions.html#stretched', 'tfmlib/positions.py'),
                                   'tfmlib.positions.Stretched.__post_init__': ( 'positions.html#stretched.__post_init__',
                                                                                 'tfmlib/positions.py'),
+                                  'tfmlib.positions.TurningPairs': ('positions.html#turningpairs', 'tfmlib/positions.py'),
+                                  'tfmlib.positions.TurningPairs.picture': ('positions.html#turningpairs.picture', 'tfmlib/positions.py'),
                                   'tfmlib.positions.YaRN': ('positions.html#yarn', 'tfmlib/positions.py'),
                                   'tfmlib.positions.YaRN.__call__': ('positions.html#yarn.__call__', 'tfmlib/positions.py'),
                                   'tfmlib.positions.angles': ('positions.html#angles', 'tfmlib/positions.py'),
