@@ -170,9 +170,11 @@ def said(seed: int, *names, found: dict[str, float]) -> dict[str, float]:
 def measure(seed: int) -> list[dict]:
     "Every method, then every rule before and after fine-tuning, then RoPE trained at the full length for comparison."
     seeds, full = range(seed, seed + SEEDS), LENGTHS[-1]
-    models = {method: [learnt(fresh(method, s), TRAINED, STEPS, PEAK, s) for s in seeds] for method in METHODS}
-    rows = [{"method": method, "rule": "none", "trained": TRAINED, "tuned": 0} | over_seeds([said(s, method, found=losses(m)) for s, m in zip(seeds, each)])
-            for method, each in models.items()]
+    models, rows = {}, []
+    for method in METHODS:
+        models[method] = [learnt(fresh(method, s), TRAINED, STEPS, PEAK, s) for s in seeds]
+        found = [said(s, method, found=losses(model)) for s, model in zip(seeds, models[method])]
+        rows.append({"method": method, "rule": "none", "trained": TRAINED, "tuned": 0} | over_seeds(found))
     rules = [RULES | {"LongRoPE": searched(model, s)} for s, model in zip(seeds, models["RoPE"])]
     for name in rules[0]:
         for steps in (0, *TUNED):
