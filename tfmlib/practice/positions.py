@@ -321,7 +321,7 @@ def _continued(attempt, lengths: tuple, heads: int, *calls: int) -> None:
 def _same_scores(scores, kept, real: Tensor, keys: Tensor, queries: Tensor) -> None:
     "Compare what may be looked at, the scores and the keys, where there is no padding."
     T, S = queries.shape[2], keys.shape[2]
-    seen = torch.ones(T, S, dtype=torch.bool).tril(S - T) & real[:, None, None]    # (B, 1, T, S)
+    seen = real[:, None, None] & (torch.arange(S) <= torch.arange(S - T, S)[:, None])      # (B, 1, T, S)
     wanted = (queries @ keys.mT / 2).masked_fill(~seen, -math.inf)
     for name, found, right, column in (("the first answer, scores,", scores, wanted, real[:, None, S - T:, None]), ("the second answer, keys,", kept, keys, real[:, None, :, None])):
         if not isinstance(found, Tensor) or found.shape != right.shape: expect(found, right, what=name)
