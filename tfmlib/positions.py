@@ -43,8 +43,8 @@ def check_places(
     name: str = "places",
 ) -> None:
     "Raise a ValueError unless there is a whole number for each token."
-    whole = isinstance(places, Tensor) and places.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-    need(whole, name, getattr(places, "dtype", repr(places)), "a tensor of whole numbers")
+    whole = isinstance(places, Tensor) and places.dtype in (torch.int64, torch.int32)    # in fewer bits differences overflow
+    need(whole, name, getattr(places, "dtype", repr(places)), "a tensor of whole numbers, int64 or int32")
     need(places.ndim in (1, 2) and places.shape[-1] == count, name, tuple(places.shape), f"(T,) or (B, T) with T = {count}")
 
 # %% ../chapters/06_positions.ipynb #frequencies-export
@@ -86,6 +86,7 @@ class Sinusoidal(Places):
 def standing(x: Tensor, places: Tensor | None, width: int) -> Tensor:
     "The places of the rows of `x`, one after another from 0 by default."
     need(x.ndim == 3 and x.shape[-1] == width, "x", tuple(x.shape), f"(B, T, {width})")
+    need(x.is_floating_point(), "x", x.dtype, "floating point")
     if places is None: return torch.arange(x.shape[1], device=x.device)
     check_places(places, x.shape[1])
     need(places.ndim == 1 or len(places) == len(x), "places", tuple(places.shape), f"(T,), or (B, T) with B = {len(x)}")
@@ -236,6 +237,7 @@ class Rotary(Places):
 
     def turn(self, t, places, length=None):
         need(t.ndim == 4 and t.shape[-1] == self.width, "t", tuple(t.shape), f"(B, H, T, {self.width})")
+        need(t.is_floating_point(), "t", t.dtype, "floating point")
         check_places(places, t.shape[-2])
         wide = torch.promote_types(t.dtype, torch.float32)                # half precision turns in 32 bits
         cos, sin = (x.to(t.device, wide)[..., None, :, :] for x in self.table(places, length))  # (1 or B, 1, T, D/2)
@@ -285,7 +287,7 @@ class Stretched:
     factor: float
 
     def __post_init__(self):
-        need(isinstance(self.factor, int | float) and self.factor >= 1, "factor", repr(self.factor), "a number of at least 1")
+        need(isinstance(self.factor, int | float) and 1 <= self.factor < math.inf, "factor", repr(self.factor), "a number of at least 1")
         trained = getattr(self, "trained", 1)
         need(isinstance(trained, int) and trained > 0, "trained", repr(trained), "a length in tokens, at least 1")
 
