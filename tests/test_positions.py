@@ -1,0 +1,403 @@
+"""The parts that say where a token stands: against Hugging Face's, against slow definitions, and their own promises."""
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tfmlib.attention import attend, causal_mask, padding_mask
+from tfmlib.heads import Heads, grouped
+from tfmlib.positions import (
+    NTK,
+    ALiBi,
+    DynamicNTK,
+    Interpolated,
+    Learned,
+    Llama3,
+    LongRoPE,
+    Placed,
+    Places,
+    Relative,
+    Rotary,
+    Sinusoidal,
+    YaRN,
+    bucket,
+    frequencies,
+    plain,
+    slopes,
+    to_halves,
+    to_neighbours,
+)
+
+rope = pytest.importorskip("transformers.modeling_rope_utils")
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402
+from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as turn_neighbours  # noqa: E402
+from transformers.models.llama.configuration_llama import LlamaConfig  # noqa: E402
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb  # noqa: E402
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor  # noqa: E402
+from transformers.models.t5.configuration_t5 import T5Config  # noqa: E402
+from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
+
+
+def draw(seed, *shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def gap(a, b): return float((a - b).detach().abs().max()) if a.numel() else 0.
+
+
+# --- rules, against Hugging Face with that scaling set ------------------------------------------------------------------
+
+def divisors(width, start, end): return tuple(round(x, 4) for x in torch.linspace(start, end, width // 2).tolist())
+
+
+def settings_of(kind, width, factor, trained):
+    "Our rule, and the same as Hugging Face's rope_parameters and longest length."
+    short, long = divisors(width, 1, 1.3), divisors(width, 1, 2 * factor)
+    return {
+        "default": (plain, {}, trained),
+        "linear": (Interpolated(factor), {"factor": factor}, trained),
+        "dynamic": (DynamicNTK(factor, trained), {"factor": factor}, trained),
+        "yarn": (YaRN(factor, trained), {"factor": factor, "original_max_position_embeddings": trained}, int(trained * factor)),
+        "yarn, told": (YaRN(factor, trained, 2., 20., whole=False, temperature=1.25), {"factor": factor, "original_max_position_embeddings": trained, "beta_slow": 2., "beta_fast": 20.,
+                                                                                     "truncate": False, "attention_factor": 1.25}, int(trained * factor)),
+        "llama3": (Llama3(factor, trained), {"factor": factor, "low_freq_factor": 1., "high_freq_factor": 4., "original_max_position_embeddings": trained}, int(trained * factor)),
+        "longrope": (LongRoPE(factor, trained, short, long), {"factor": factor, "short_factor": list(short), "long_factor": list(long), "original_max_position_embeddings": trained},
+                     int(trained * factor)),
+    }[kind]
+
+
+KINDS = ["default", "linear", "dynamic", "yarn", "yarn, told", "llama3", "longrope"]
+
+
+def theirs_for(kind, width, factor, trained, base):
+    "Hugging Face's rotary layer with that scaling switched on, and our rule."
+    rule, told, most = settings_of(kind, width, factor, trained)
+    config = LlamaConfig(hidden_size=2 * width, num_attention_heads=2, max_position_embeddings=most,
+                         rope_parameters={"rope_type": kind.partition(",")[0], "rope_theta": base} | told)
+    return rule, config
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(KINDS[1:]), st.sampled_from([8, 64, 96, 128]), st.sampled_from([1., 2., 4., 8., 32.]), st.sampled_from([64, 2048, 8192]),
+       st.sampled_from([1_000., 10_000., 500_000.]), st.sampled_from([.5, 1., 1.001, 2., 3.7, 8.]))
+def test_every_rule_is_hugging_faces(kind, width, factor, trained, base, times):
+    rule, config = theirs_for(kind, width, factor, trained, base)
+    length = int(trained * times)
+    wanted, warm = rope.ROPE_INIT_FUNCTIONS[kind.partition(",")[0]](config, "cpu", seq_len=length)
+    speeds, factor_ = rule(width, base, length)
+    torch.testing.assert_close(speeds, wanted.double(), rtol=2e-6, atol=0)        # theirs are formed in 32 bits
+    assert factor_ == pytest.approx(warm, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [5, 8, 9, 16, 24])
+def test_cosines_and_sines_are_hugging_faces(kind, length):
+    "Below, at and beyond the trained length of 8, up to 3 times; short enough that their 32 bits hold 1e-6."
+    rule, config = theirs_for(kind, 8, 4., 8, 10_000.)
+    places = torch.arange(length)[None]
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), places)               # (1, T, D): the halves hold the same
+    ours = Rotary(8, rule=rule).table(places)
+    for got, wanted in zip(ours, (cos, sin)): torch.testing.assert_close(torch.cat((got, got), -1).float(), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1000, 2048, 2049, 4096, 16384])
+def test_long_tables_are_hugging_faces_up_to_their_precision(kind, length):
+    "A product of place and frequency in 32 bits is off by a few 1e-8 of itself: that much, and 1e-6, is allowed."
+    rule, config = theirs_for(kind, 64, 8., 2048, 500_000.)
+    places = torch.arange(length)[None]
+    theirs, ours = LlamaRotaryEmbedding(config), Rotary(64, 500_000., rule)
+    for got, wanted in zip(ours.table(places), theirs(torch.zeros(1), places)):
+        allowed = 1e-6 + 3e-7 * places[0, :, None] * rule(64, 500_000., length)[0]
+        assert ((got - wanted[..., :32]).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_turned_queries_are_hugging_faces(kind):
+    rule, config = theirs_for(kind, 8, 2., 16, 10_000.)
+    q, k, places = draw(0, 2, 3, 20, 8).float(), draw(1, 2, 1, 20, 8).float(), torch.arange(20)[None]
+    wanted = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, places))
+    how = Rotary(8, rule=rule)
+    for t, want in zip((q, k), wanted): torch.testing.assert_close(how.turn(t, places), want, rtol=0, atol=5e-6)
+
+
+def test_fixed_ntk_is_a_larger_base():
+    config = LlamaConfig(hidden_size=128, num_attention_heads=1, rope_parameters={"rope_type": "default", "rope_theta": 10_000. * 4 ** (128 / 126)})
+    wanted, _ = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+    torch.testing.assert_close(NTK(4.)(128, 10_000., 1)[0], wanted.double(), rtol=2e-6, atol=0)
+    assert float(NTK(4.)(128, 10_000., 1)[0][-1] * 4 / frequencies(128)[-1]) == pytest.approx(1)
+
+
+def test_neighbours_are_gpt_js():
+    t, places = draw(0, 2, 5, 3, 8), torch.tensor([4, 0, 9, 100, 7])              # theirs: (B, T, H, D)
+    cos, sin = Rotary(8).table(places)
+    wanted = turn_neighbours(t, sin[None], cos[None])
+    torch.testing.assert_close(Rotary(8, neighbours=True).turn(t.transpose(1, 2), places).transpose(1, 2), wanted)
+
+
+def test_a_factor_of_one_changes_nothing():
+    for rule in (Interpolated(1.), NTK(1.), DynamicNTK(1., 64), Llama3(1., 64), YaRN(1., 64), LongRoPE(1., 64, (1.,) * 4, (1.,) * 4)):
+        for length in (1, 64) if isinstance(rule, DynamicNTK) else (1, 64, 65):   # that one stretches by the length
+            speeds, warm = rule(8, 10_000., length)
+            torch.testing.assert_close(speeds, frequencies(8))
+            assert warm == 1
+
+
+# --- what is added to scores --------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 25, 32, 48, 100, 112])
+def test_slopes_are_blooms_and_mpts(heads):
+    mask = torch.ones(2, 9, dtype=torch.long)
+    bloom = build_alibi_tensor(mask, heads, torch.float32).view(2, heads, 1, 9)
+    mpt = build_mpt_alibi_tensor(heads, 9)                                         # (H, 1, S), of the last query
+    ours = ALiBi(heads).bias(torch.arange(9), torch.arange(9))                     # (H, T, S)
+    torch.testing.assert_close(ours[:, -1:], mpt, rtol=1e-6, atol=1e-6)
+    seen = causal_mask(9, 9)
+    differ = (bloom - ours).masked_fill(~seen, 0).amax(-1, keepdim=True).where(seen, 0)     # one number a row
+    torch.testing.assert_close((bloom[0] - ours).where(seen, 0), (slopes(heads)[:, None] * torch.arange(9)).float()[..., None].expand(-1, -1, 9).where(seen, 0), rtol=1e-5, atol=1e-5)
+    assert differ.isfinite().all()
+    scores = draw(0, 1, heads, 9, 9).float().masked_fill(~seen, -math.inf)
+    torch.testing.assert_close((scores + ours).softmax(-1), (scores + bloom[:1]).softmax(-1), rtol=0, atol=2e-6)
+
+
+def test_bloom_with_padding_on_the_left():
+    real = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    bloom = build_alibi_tensor(real, 4, torch.float32).view(2, 4, 1, 5)
+    places = (real.cumsum(-1) - 1).clamp(min=0)
+    mask = causal_mask(5, 5)[None, None] & real.bool()[:, None, None]
+    q, k, v = draw(0, 2, 4, 5, 8).float(), draw(1, 2, 4, 5, 8).float(), draw(2, 2, 4, 5, 8).float()
+    ours, _ = Placed(ALiBi(4))(q, k, v, mask, places)
+    theirs, _ = attend(q, k, v, bloom.masked_fill(~mask, -math.inf))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([4, 8, 12, 16, 32, 64]), st.integers(20, 2000), st.booleans())
+def test_buckets_are_t5s(buckets, farthest, both_ways):
+    offset = torch.arange(-3000, 3001)
+    wanted = T5Attention._relative_position_bucket(offset, bidirectional=both_ways, num_buckets=buckets, max_distance=farthest)
+    assert torch.equal(bucket(offset, buckets, farthest, both_ways), wanted)
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_the_bias_is_t5s(both_ways):
+    theirs = T5Attention(T5Config(d_model=8, d_kv=4, num_heads=3, is_decoder=not both_ways), has_relative_attention_bias=True, layer_idx=0)
+    ours = Relative(3, both_ways=both_ways)
+    ours.table.data.copy_(theirs.relative_attention_bias.weight)
+    torch.testing.assert_close(ours.bias(torch.arange(200), torch.arange(200)), theirs.compute_bias(200, 200)[0], rtol=0, atol=0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.sampled_from(["none", "bool", "float", "padding"]), st.integers(1, 5), st.integers(0, 4))
+def test_a_bias_and_a_mask_add_up_exactly(seed, learnt, kind, T, more):
+    S, G = T + more, 2
+    how = Relative(4, 8, 9) if learnt else ALiBi(4)
+    q, k, v = draw(seed, 2, 4, T, 6), draw(seed + 1, 2, G, S, 6), draw(seed + 2, 2, G, S, 3)
+    mask = {"none": None, "bool": causal_mask(T, S), "float": draw(seed, T, S), "padding": padding_mask(torch.tensor([S, 0]), S)[:, None]}[kind]
+    out, weights = Placed(how)(q, k, v, mask)
+    bias = how.bias(torch.arange(S - T, S), torch.arange(S)).double()
+    scores = q @ k.repeat_interleave(2, 1).mT / math.sqrt(6) + bias
+    if mask is not None: scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    wanted = scores.softmax(-1).nan_to_num(0)                                      # a row that sees nothing gives nothing
+    torch.testing.assert_close(weights, wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(out, wanted @ v.repeat_interleave(2, 1), rtol=0, atol=1e-6)
+
+
+def test_a_row_that_sees_nothing_stays_zero_and_sends_no_gradient():
+    how = Relative(2)
+    q, k, v = (draw(s, 2, 2, 4, 4).requires_grad_() for s in range(3))
+    out, weights = Placed(how)(q, k, v, padding_mask(torch.tensor([4, 0]), 4)[:, None])
+    assert (out[1] == 0).all() and (weights[1] == 0).all()
+    out.square().sum().backward()
+    assert how.table.grad.isfinite().all() and how.table.grad.abs().sum() > 0
+    assert all((t.grad[1] == 0).all() and t.grad.isfinite().all() for t in (q, k, v))
+
+
+# --- RoPE ---------------------------------------------------------------------------------------------------------------
+
+def by_complex_numbers(t, places, speeds):
+    "The definition: each pair as a complex number, times e^(i · place · frequency); pairs of neighbours."
+    z = torch.view_as_complex(t.double().unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(z * torch.polar(torch.ones(()).double(), places.double()[:, None] * speeds)).flatten(-2)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([2, 4, 10, 64]), st.floats(1.5, 1e7), st.lists(st.integers(-10**6, 10**6), min_size=1, max_size=6))
+def test_turns_as_complex_numbers_do(seed, width, base, places):
+    t, places = draw(seed, 2, 3, len(places), width), torch.tensor(places)
+    turned = Rotary(width, base, neighbours=True).turn(t, places)
+    torch.testing.assert_close(turned, by_complex_numbers(t, places, frequencies(width, base)), rtol=0, atol=1e-9)
+    torch.testing.assert_close(turned.norm(dim=-1), t.norm(dim=-1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.integers(-10**6, 10**6), st.booleans(), st.sampled_from(KINDS))
+def test_the_score_sees_only_the_offset(seed, shift, neighbours, kind):
+    rule, _, _ = settings_of(kind, 8, 4., 64)
+    how, places = Rotary(8, rule=rule, neighbours=neighbours), torch.tensor([3, 0, 17, 200])
+    q, k = draw(seed, 1, 2, 4, 8), draw(seed + 1, 1, 2, 4, 8)
+    def scores(places): return how.turn(q, places, 201) @ how.turn(k, places, 201).mT
+    torch.testing.assert_close(scores(places), scores(places + shift), rtol=0, atol=1e-8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]), st.booleans())
+def test_weights_carry_over_between_the_layouts(seed, groups, repeat, bias):
+    torch.manual_seed(seed)
+    layer, places = Heads(12, groups * repeat, groups, head_width=6, bias=bias, part=Placed(Rotary(6, neighbours=True))).double(), torch.tensor([5, 2, 900, 7])
+    other = copy.deepcopy(layer)
+    other.part = Placed(Rotary(6))
+    x = draw(seed, 2, 4, 12)
+    for name, heads in (("query", groups * repeat), ("key", groups)):
+        for p in getattr(other, name).parameters():
+            assert torch.equal(to_neighbours(to_halves(p.data, heads), heads), p.data)
+            p.data = to_halves(p.data, heads)
+    for got, wanted in zip(other(x, places=places), layer(x, places=places)): torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_at_large_places(dtype):
+    "What goes in is rounded, and what comes out; the angle is not."
+    t, places, how = draw(0, 1, 1, 6, 64).to(dtype), torch.tensor([0, 5, 1000, 30_000, 131_071, 10**6]), Rotary(64)
+    exact = how.turn(t.double(), places)
+    assert how.turn(t, places).dtype == dtype
+    torch.testing.assert_close(how.turn(t, places).double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(how.turn(t.float(), places).double(), how.turn(t.float().double(), places), rtol=0, atol=1e-5)
+
+
+def test_queries_and_keys_turn_by_one_rule():
+    "A rule that looks at the length sees the whole sequence, also where the queries are a piece of it."
+    part, k = Placed(Rotary(8, rule=DynamicNTK(4., 4))), draw(1, 1, 2, 12, 8)
+    q, v = draw(0, 1, 2, 12, 8), draw(2, 1, 2, 12, 8)
+    whole, _ = part(q, k, v)
+    first, _ = part(q[:, :, :3], k, v, places=(torch.arange(3), torch.arange(12)))
+    torch.testing.assert_close(first, whole[:, :, :3])
+
+
+# --- codes that are added -----------------------------------------------------------------------------------------------
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([2, 6, 64, 512]), st.lists(st.integers(0, 10**5), min_size=1, max_size=5))
+def test_the_sinusoid_is_the_papers(width, places):
+    code = Sinusoidal(width).code(torch.tensor(places))
+    for row, pos in zip(code, places):
+        for i in range(width // 2):
+            angle = pos / 10_000 ** (2 * i / width)
+            assert float(row[2 * i]) == pytest.approx(math.sin(angle), abs=1e-9) and float(row[2 * i + 1]) == pytest.approx(math.cos(angle), abs=1e-9)
+
+
+def test_learned_rows_are_an_embedding():
+    theirs, how = nn.Embedding(9, 4), Learned(9, 4)
+    how.table.data.copy_(theirs.weight)
+    x, places = torch.randn(2, 3, 4), torch.tensor([[8, 0, 3], [1, 1, 2]])
+    torch.testing.assert_close(how.add(x, places), x + theirs(places))
+    torch.testing.assert_close(how.add(x), x + theirs(torch.arange(3)))
+
+
+# --- the part -----------------------------------------------------------------------------------------------------------
+
+HOWS = {"none": lambda: Places(), "relative": lambda: Relative(4), "alibi": lambda: ALiBi(4), "rotary": lambda: Rotary(4), "neighbours": lambda: Rotary(4, 500., neighbours=True)}
+
+
+@pytest.mark.parametrize("name", HOWS)
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_steps_equal_the_whole(name, groups):
+    "With a cache outside: it keeps what is not yet turned, and the part counts from its length."
+    torch.manual_seed(0)
+    placed, x, kept = Placed(HOWS[name]()).double(), draw(0, 2, 6, 16), []
+    def cache(q, k, v, mask=None):
+        kept.append((k, v))
+        return placed(q, torch.cat([k for k, _ in kept], -2), torch.cat([v for _, v in kept], -2), mask)
+    layer = Heads(16, 4, groups, part=cache).double()
+    steps = [layer(x[:, a:b], mask=causal_mask(b - a, b))[0] for a, b in ((0, 3), (3, 4), (4, 6))]
+    whole = layer.merge(placed(layer.ask(x), *layer.offer(x), causal_mask(6, 6))[0])
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", HOWS)
+def test_reordering_tokens_with_their_places_reorders_the_outputs(name):
+    layer, x, order = Heads(16, 4, 2, part=Placed(HOWS[name]())).double(), draw(0, 2, 6, 16), torch.tensor([3, 1, 5, 0, 2, 4])
+    places = torch.tensor([0, 4, 5, 9, 70, 71])
+    torch.testing.assert_close(layer(x[:, order], places=places[order])[0], layer(x, places=places)[0][:, order], rtol=0, atol=1e-7)
+    moved = gap(layer(x[:, order], places=places)[0], layer(x, places=places)[0][:, order])
+    assert (moved < 1e-9) == (name == "none")
+
+
+@pytest.mark.parametrize("name", HOWS)
+def test_places_of_each_sequence(name):
+    layer, x = Heads(16, 4, 2, part=Placed(HOWS[name]())).double(), draw(0, 2, 3, 16)
+    places = torch.tensor([[0, 1, 2], [40, 3, 7]])
+    alone = torch.cat([layer(x[b:b + 1], places=places[b])[0] for b in range(2)])
+    torch.testing.assert_close(layer(x, places=places)[0], alone, rtol=0, atol=1e-7)
+
+
+def test_without_places_nothing_is_changed():
+    q, k, v = draw(0, 2, 4, 3, 4), draw(1, 2, 2, 5, 4), draw(2, 2, 2, 5, 4)
+    for got, wanted in zip(Placed(Places())(q, k, v, causal_mask(3, 5)), grouped(q, k, v, causal_mask(3, 5))): assert torch.equal(got, wanted)
+    assert Places().add(q) is q
+
+
+@pytest.mark.parametrize("name", ["relative", "rotary"])
+def test_gradcheck(name):
+    how = HOWS[name]().double()
+    def f(q, k, v): return Placed(how)(q, k, v, causal_mask(3, 4))[0]
+    assert torch.autograd.gradcheck(f, tuple(draw(s, 1, 4, n, 4).requires_grad_() for s, n in enumerate((3, 4, 4))))
+
+
+def test_a_trainable_table_belongs_to_the_layer():
+    layer = Heads(8, 2, part=Placed(Relative(2)))
+    assert "part.how.table" in dict(layer.named_parameters())
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+q, x = torch.zeros(2, 4, 3, 8), torch.zeros(2, 3, 8)
+REFUSED = {
+    "odd rotary width": (lambda: Rotary(7), "width: 7"),
+    "odd sinusoid": (lambda: Sinusoidal(7), "width: 7"),
+    "base": (lambda: Rotary(8, 1.), "base: 1.0"),
+    "width of the head": (lambda: Rotary(6).turn(q, torch.arange(3)), "t: (2, 4, 3, 8)"),
+    "beyond the table": (lambda: Learned(2, 8).add(x), "places: up to 2; expected from 0 to 1"),
+    "below the table": (lambda: Learned(9, 8).add(x, torch.tensor([-1, 0, 1])), "places: up to 1; expected from 0 to 8"),
+    "empty table": (lambda: Learned(0, 8), "most: 0"),
+    "rows": (lambda: Sinusoidal(6).add(x), "x: (2, 3, 8); expected (B, T, 6)"),
+    "places, too few": (lambda: Sinusoidal(8).add(x, torch.arange(2)), "places: (2,)"),
+    "places, not whole": (lambda: Sinusoidal(8).add(x, torch.arange(3.)), "places: torch.float32"),
+    "places, a list": (lambda: Sinusoidal(8).add(x, [0, 1, 2]), "places: [0, 1, 2]"),
+    "places in too few bits": (lambda: Sinusoidal(8).add(x, torch.arange(3, dtype=torch.uint8)), "places: torch.uint8"),
+    "whole rows": (lambda: Sinusoidal(8).add(x.long()), "x: torch.int64"),
+    "whole queries": (lambda: Rotary(8).turn(q.long(), torch.arange(3)), "t: torch.int64"),
+    "endless factor": (lambda: NTK(math.inf), "factor: inf"),
+    "places of another batch": (lambda: Sinusoidal(8).add(x, torch.zeros(3, 3, dtype=torch.long)), "places: (3, 3)"),
+    "keys' places": (lambda: Placed(Rotary(8))(q, q, q, places=(torch.arange(3), torch.arange(4))), "places of the keys: (4,)"),
+    "one for two": (lambda: Placed(Rotary(8))(q[:, :, :2], q, q, places=torch.arange(2)), "places of the keys: (2,)"),
+    "more queries than keys": (lambda: Placed(Rotary(8))(q, q[:, :, :2], q[:, :, :2]), "places: none for 3 queries and 2 keys"),
+    "batch of places": (lambda: Placed(Rotary(8))(q, q, q, places=torch.zeros(3, 3, dtype=torch.long)), "places of the queries: (3, 3)"),
+    "heads of ALiBi": (lambda: Placed(ALiBi(2))(q, q, q), "how: a bias of shape (2, 3, 3)"),
+    "one head for all": (lambda: Placed(ALiBi(1))(q, q, q), "how: a bias of shape (1, 3, 3)"),
+    "mask of three axes": (lambda: Placed(ALiBi(4))(q, q, q, padding_mask(torch.tensor([3, 2]), 3)), "mask: (2, 1, 3)"),
+    "mask of whole numbers": (lambda: Placed(ALiBi(4))(q, q, q, torch.ones(3, 3, dtype=torch.long)), "mask: torch.int64"),
+    "no heads": (lambda: ALiBi(0), "heads: 0"),
+    "no relative heads": (lambda: Relative(0), "heads: 0"),
+    "odd buckets": (lambda: Relative(4, 31), "buckets: 31"),
+    "buckets both ways": (lambda: Relative(4, 30, both_ways=True), "buckets: 30"),
+    "farthest": (lambda: Relative(4, 32, 16), "farthest: 16"),
+    "factor": (lambda: Interpolated(.5), "factor: 0.5"),
+    "trained": (lambda: DynamicNTK(2., 0), "trained: 0"),
+    "ramp": (lambda: YaRN(2., 64, slow=4., fast=4.)(8, 10_000., 1), "fast: 4.0"),
+    "llama ramp": (lambda: Llama3(2., 64, slow=4., fast=1.)(8, 10_000., 1), "fast: 1.0"),
+    "NTK with one pair": (lambda: NTK(2.)(2, 10_000., 1), "width: 2"),
+    "divisors": (lambda: LongRoPE(2., 64, (1.,), (1.,) * 4)(8, 10_000., 1), "short: (1,) divisors"),
+    "divisors when made": (lambda: Rotary(8, rule=LongRoPE(2., 64, (1.,) * 3, (1.,) * 4)), "short: (3,) divisors"),
+    "layout": (lambda: to_halves(torch.zeros(6, 4), 2), "weight: 6 rows"),
+    "layout back": (lambda: to_neighbours(torch.zeros(6, 4), 4), "weight: 6 rows"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses_by_name(case):
+    call, message = REFUSED[case]
+    with pytest.raises(ValueError) as error: call()
+    assert str(error.value).startswith(message)
