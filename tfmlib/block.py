@@ -140,8 +140,9 @@ class FeedForward(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
+        check_sizes(width=width)
         hidden = 4 * width if hidden is None else hidden
-        check_sizes(width=width, hidden=hidden)
+        check_sizes(hidden=hidden)
         self.up, self.down, self.activation = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias), activation
 
     def forward(self, x: Tensor) -> Tensor:  # (..., C) -> (..., C)
@@ -234,8 +235,8 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, **told) -> tuple[Tensor, list]:  # (B, T, C), and what each block shows
         "Every block is told the same."
         shown = []
-        for x, seen in self.stream(x, **told): shown.append(seen)
-        return self.norm(x), shown
+        for after, seen in self.stream(x, **told): shown.append(seen)
+        return self.norm(after), shown
 
 # %% ../chapters/07_block.ipynb #torch-export
 def from_torch(theirs: nn.TransformerEncoderLayer) -> Block:
