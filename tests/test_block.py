@@ -21,6 +21,7 @@ from tfmlib.block import (
     Pre,
     RMSNorm,
     Stack,
+    ThroughDepth,
     centred,
     from_torch,
     gated_hidden,
@@ -306,3 +307,13 @@ class Wrong(nn.Module):
 ] + [(lambda around=around: around(nn.Identity(), Wrong())(x8), r"^inner: gives \(2, 3, 1\); expected \(2, 3, 8\)") for around in (Pre, Post, Bare)])
 def test_refused_by_name(call, says):
     with pytest.raises(ValueError, match=says): call()
+
+
+# --- the figure ---------------------------------------------------------------------------------------------------
+
+def test_through_depth_draws_the_choice():
+    runs = {f"{norm}/{place}/True/{start}": [[0.0, float(i)], [0.0, -float(i)], [0.0, 1.0]] for i, (norm, place, start) in
+            enumerate([("none", "pre", "1"), ("LayerNorm", "pre", "1"), ("LayerNorm", "post", "1"), ("LayerNorm", "pre", "0.25")])}
+    made = {"depths": [0, 4], "runs": runs, "norms": ["none", "LayerNorm"], "starts": [0.25, 1.0], "alt": "two lines along four blocks"}
+    pictures = [ThroughDepth(**made, **chosen).picture() for chosen in ({}, {"place": "post"}, {"start": 0.25}, {"norm": "none"}, {"norm": "none", "place": "post"})]
+    assert len(set(pictures)) == 4 and pictures[3] == pictures[4] and all("<svg" in p for p in pictures)

@@ -92,6 +92,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'tfmlib.block.Sublayer': ('block.html#sublayer', 'tfmlib/block.py'),
                               'tfmlib.block.Sublayer.__init__': ('block.html#sublayer.__init__', 'tfmlib/block.py'),
                               'tfmlib.block.Sublayer.made': ('block.html#sublayer.made', 'tfmlib/block.py'),
+                              'tfmlib.block.ThroughDepth': ('block.html#throughdepth', 'tfmlib/block.py'),
+                              'tfmlib.block.ThroughDepth.picture': ('block.html#throughdepth.picture', 'tfmlib/block.py'),
                               'tfmlib.block.centred': ('block.html#centred', 'tfmlib/block.py'),
                               'tfmlib.block.check_rows': ('block.html#check_rows', 'tfmlib/block.py'),
                               'tfmlib.block.check_sizes': ('block.html#check_sizes', 'tfmlib/block.py'),
