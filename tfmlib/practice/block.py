@@ -334,14 +334,14 @@ def _(attempt, *case): _computed(attempt, *case)
     _layer_case(1, 2, 2, 2, 1, True, only="self_attn"), _layer_case(1, 2, 4, 4, 2, True, only="self_attn"), _layer_case(2, 3, 6, 4, 3, True, only="self_attn"))
 def _(attempt, *case): _computed(attempt, *case)
 
+@check_encoder_layer.property("quiet tokens feel the eps of the norms", *(_layer_case(2, 3, 4, 4, 2, first, size=1e-3) for first in (True, False)))
+def _(attempt, *case): _computed(attempt, *case, tol=1e-6)
+
 @check_encoder_layer.property("pre-norm, both", _layer_case(1, 2, 2, 2, 1, True), _layer_case(2, 3, 4, 4, 2, True), _layer_case(3, 2, 6, 5, 3, True))
 def _(attempt, *case): _computed(attempt, *case)
 
 @check_encoder_layer.property("post-norm", _layer_case(1, 1, 2, 2, 1, False, only="linear2"), _layer_case(1, 2, 2, 2, 1, False), _layer_case(2, 3, 4, 4, 2, False), _layer_case(3, 2, 6, 5, 3, False))
 def _(attempt, *case): _computed(attempt, *case)
-
-@check_encoder_layer.property("quiet tokens feel the eps of the norms", *(_layer_case(2, 3, 4, 4, 2, first, size=1e-3) for first in (True, False)))
-def _(attempt, *case): _computed(attempt, *case, tol=1e-6)
 
 @check_encoder_layer.property("what the mask hides is not looked at", *(
     _layer_case(2, 3, 4, 4, 2, first, mask) for first in (True, False) for mask in (_LOWER, _GIVEN, _GIVEN & _LOWER | torch.eye(3, dtype=torch.bool), torch.stack([_LOWER, _LOWER.T]))))
