@@ -295,8 +295,9 @@ class _Weights(dict):
     def __repr__(self) -> str: return f"the weights for C = {len(self['norm1.weight'])} and F = {len(self['linear1.bias'])}"
 
 
-def _layer_case(B: int, T: int, C: int, hidden: int, heads: int, norm_first: bool, mask=None, only: str = "", size: float = 1.) -> tuple:
-    "An input and random weights; `only`: what is not of this name does nothing; `size` of the input and of what is added to it."
+def _layer_case(*sizes: int, mask=None, only: str = "", size: float = 1.) -> tuple:
+    "An input and random weights for B, T, C, F, H and an order; `only`: what is not of this name does nothing; `size` of the input and of what is added to it."
+    B, T, C, hidden, heads, norm_first = sizes
     like = nn.TransformerEncoderLayer(C, heads, hidden, dropout=0.).state_dict()
     weights = _Weights((name, rounded(*w.shape, seed=i)) for i, (name, w) in enumerate(like.items()))
     weights |= {name: w * size for name, w in weights.items() if name.startswith(("self_attn.out_proj", "linear2"))}
@@ -334,17 +335,17 @@ def _(attempt, *case): _computed(attempt, *case)
     _layer_case(1, 2, 2, 2, 1, True, only="self_attn"), _layer_case(1, 2, 4, 4, 2, True, only="self_attn"), _layer_case(2, 3, 6, 4, 3, True, only="self_attn"))
 def _(attempt, *case): _computed(attempt, *case)
 
-@check_encoder_layer.property("quiet tokens feel the eps of the norms", *(_layer_case(2, 3, 4, 4, 2, first, size=1e-3) for first in (True, False)))
-def _(attempt, *case): _computed(attempt, *case, tol=1e-6)
-
-@check_encoder_layer.property("pre-norm, both", _layer_case(1, 2, 2, 2, 1, True), _layer_case(2, 3, 4, 4, 2, True), _layer_case(3, 2, 6, 5, 3, True))
+@check_encoder_layer.property("pre-norm, both", _layer_case(1, 2, 3, 3, 1, True), _layer_case(2, 3, 4, 4, 2, True), _layer_case(3, 2, 6, 5, 3, True))
 def _(attempt, *case): _computed(attempt, *case)
 
 @check_encoder_layer.property("post-norm", _layer_case(1, 1, 2, 2, 1, False, only="linear2"), _layer_case(1, 2, 2, 2, 1, False), _layer_case(2, 3, 4, 4, 2, False), _layer_case(3, 2, 6, 5, 3, False))
 def _(attempt, *case): _computed(attempt, *case)
 
+@check_encoder_layer.property("quiet tokens feel the eps of the norms", *(_layer_case(2, 3, 4, 4, 2, first, size=1e-3) for first in (True, False)))
+def _(attempt, *case): _computed(attempt, *case, tol=1e-6)
+
 @check_encoder_layer.property("what the mask hides is not looked at", *(
-    _layer_case(2, 3, 4, 4, 2, first, mask) for first in (True, False) for mask in (_LOWER, _GIVEN, _GIVEN & _LOWER | torch.eye(3, dtype=torch.bool), torch.stack([_LOWER, _LOWER.T]))))
+    _layer_case(2, 3, 4, 4, 2, first, mask=mask) for first in (True, False) for mask in (_LOWER, _GIVEN, _GIVEN & _LOWER | torch.eye(3, dtype=torch.bool), torch.stack([_LOWER, _LOWER.T]))))
 def _(attempt, *case): _computed(attempt, *case)
 
 @check_encoder_layer.property("PyTorch's layers are not called", _layer_case(1, 2, 2, 2, 1, True), _layer_case(1, 2, 2, 2, 1, False))
