@@ -312,7 +312,7 @@ def test_refused_by_name(call, says):
 # --- the figure ---------------------------------------------------------------------------------------------------
 
 def test_through_depth_draws_the_choice():
-    runs = {f"{norm}/{place}/True/{start}": [[0.0, float(i)], [0.0, -float(i)], [0.0, 1.0]] for i, (norm, place, start) in
+    runs = {f"{norm}/{place}/true/{start}": [[0.0, float(i)], [0.0, -float(i)], [0.0, 1.0]] for i, (norm, place, start) in
             enumerate([("none", "pre", "1"), ("LayerNorm", "pre", "1"), ("LayerNorm", "post", "1"), ("LayerNorm", "pre", "0.25")])}
     made = {"depths": [0, 4], "runs": runs, "norms": ["none", "LayerNorm"], "starts": [0.25, 1.0], "alt": "two lines along four blocks"}
     pictures = [ThroughDepth(**made, **chosen).picture() for chosen in ({}, {"place": "post"}, {"start": 0.25}, {"norm": "none"}, {"norm": "none", "place": "post"})]
