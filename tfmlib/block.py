@@ -249,3 +249,45 @@ def from_torch(theirs: nn.TransformerEncoderLayer) -> Block:
     inner = FeedForward(up.in_features, up.out_features, theirs.activation, up.bias is not None).to(up.weight)
     for ours, its in ((inner.up, up), (inner.down, down)): ours.load_state_dict(its.state_dict())
     return Block(attention=around(norm_of(theirs.norm1), heads_from_torch(theirs.self_attn)), feed_forward=around(norm_of(theirs.norm2), inner))
+
+# %% ../chapters/07_block.ipynb #fact-memory-export
+def check_memory(weight: Tensor, keys: Tensor, values: Tensor, second_moment: Tensor, one: bool = False) -> None:
+    "Refuse a memory and an edit that do not fit, and a second moment that has no inverse."
+    need(weight.ndim == 2, "weight", tuple(weight.shape), "(C, F), as `down.weight` holds it")
+    (C, F_), n = weight.shape, len(keys) if keys.ndim else 0
+    for name, t, shape in (("key", keys, (F_,)), ("value", values, (C,))) if one else (("keys", keys, (n, F_)), ("values", values, (n, C))):
+        need(tuple(t.shape) == shape and t.numel() > 0, name, tuple(t.shape), f"{shape}")
+    need(tuple(second_moment.shape) == (F_, F_), "second_moment", tuple(second_moment.shape), f"{(F_, F_)}")
+    for name, t in (("keys"[:3 + (not one)], keys), ("values"[:5 + (not one)], values), ("second_moment", second_moment)):
+        need(t.dtype == weight.dtype and bool(t.isfinite().all()), name, f"{t.dtype}, or not finite", f"finite numbers in {weight.dtype}, as weight")
+    need(torch.allclose(second_moment, second_moment.T, rtol=1e-4), "second_moment", "not symmetric", "the mean of k kᵀ")
+    spectrum = torch.linalg.eigvalsh(second_moment)
+    need(bool(spectrum[0] > spectrum[-1] * F_ * torch.finfo(weight.dtype).eps), "second_moment", "singular",
+         "one with an inverse: as many independent keys as features, or a little of the identity added")
+
+
+def edited(
+    weight: Tensor,         # W (C, F): answers a key with W @ key
+    key: Tensor,            # k* (F,)
+    value: Tensor,          # v* (C,): what it shall answer
+    second_moment: Tensor,  # mean of k kᵀ over the keys whose answers shall stay (F, F)
+) -> Tensor:                # W' (C, F)
+    "The matrix that answers `key` with `value` and otherwise changes the answers to the kept keys least."
+    check_memory(weight, key, value, second_moment, one=True)
+    need(bool(key.any()), "key", "zero", "a key with a direction")
+    u = torch.linalg.solve(second_moment, key)                            # C⁻¹ k*
+    return weight + torch.outer(value - weight @ key, u / (u @ key))
+
+
+def edited_many(
+    weight: Tensor,         # W (C, F)
+    keys: Tensor,           # one for each edit (n, F)
+    values: Tensor,         # (n, C)
+    second_moment: Tensor,  # of the keys whose answers shall stay (F, F)
+    strength: float,        # λ: what a kept key weighs against an edited one
+) -> Tensor:                # W' (C, F)
+    "The matrix that, by least squares, answers `keys` with `values` and the kept keys as before."
+    check_memory(weight, keys, values, second_moment)
+    need(strength > 0, "strength", strength, "a number above 0")
+    missing = values - keys @ weight.T                                    # R (n, C)
+    return weight + missing.T @ torch.linalg.solve(strength * second_moment + keys.T @ keys, keys.T).T
