@@ -275,7 +275,7 @@ def edited(
     "The matrix that answers `key` with `value` and otherwise changes the answers to the kept keys least."
     check_memory(weight, key, value, second_moment, one=True)
     need(bool(key.any()), "key", "zero", "a key with a direction")
-    u = torch.linalg.solve(second_moment, key)                            # C⁻¹ k*
+    u = torch.linalg.solve(second_moment, key)                            # S⁻¹ k*
     return weight + torch.outer(value - weight @ key, u / (u @ key))
 
 
