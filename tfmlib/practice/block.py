@@ -270,7 +270,7 @@ def _exactly(start: float, gains: list, order: str) -> list[float]:
 def _listed(attempt, start: float, gains: list, order: str) -> Tensor:
     "The mean squares that an attempt predicts, as numbers."
     found = attempt(start, gains, order)
-    if not isinstance(found, list) or not all(type(v) in (int, float) for v in found): raise Mismatch(f"it is {short(found)}; expected a list of numbers")
+    if not isinstance(found, list) or not all(isinstance(v, int | float) for v in found): raise Mismatch(f"it is {short(found)}; expected a list of numbers")
     return doubles(*found)
 
 
