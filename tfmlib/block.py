@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import traitlets
 from torch import Tensor, nn
 
-from .figures import Interactive, Picture, curves
+from .figures import Interactive, curves
 from .heads import from_torch as heads_from_torch
 from .proof import need
 
@@ -236,8 +236,8 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, **told) -> tuple[Tensor, list]:  # (B, T, C), and what each block shows
         "Every block is told the same."
         shown = []
-        for after, seen in self.stream(x, **told): shown.append(seen)
-        return self.norm(after), shown
+        for step in self.stream(x, **told): shown.append(step[1])
+        return self.norm(step[0]), shown
 
 # %% ../chapters/07_block.ipynb #torch-export
 def from_torch(theirs: nn.TransformerEncoderLayer) -> Block:
