@@ -177,7 +177,7 @@ def gated_hidden(
 ) -> int:                # F
     "The hidden width at which three matrices have the parameters of two of width 4 C, rounded up."
     check_sizes(width=width, multiple=multiple)
-    return -(-(8 * width // 3) // multiple) * multiple
+    return -(-8 * width // (3 * multiple)) * multiple
 
 # %% ../chapters/07_block.ipynb #dropout-export
 class Dropout(nn.Module):
