@@ -47,7 +47,7 @@ def check_sizes(**sizes: int) -> None:
 
 # %% ../chapters/07_block.ipynb #norms-export
 class LayerNorm(nn.Module):
-    "Each row shifted and scaled to mean 0 and variance 1; then each feature by its own learnt factor and shift."
+    "Each row shifted and scaled to mean 0 and variance 1; then each feature by its own factor and shift."
     def __init__(
         self,
         width: int,          # C
@@ -84,7 +84,7 @@ class RMSNorm(nn.Module):
 
 # %% ../chapters/07_block.ipynb #sublayers-export
 class Sublayer(nn.Module):
-    "Something that reads the stream, and its norm; how its output joins is for `Pre`, `Post` and `Bare` to say."
+    "What reads the stream, and its norm; how its output joins is for `Pre`, `Post` and `Bare` to say."
     def __init__(
         self,
         norm: nn.Module,    # (..., C) -> (..., C); nn.Identity() for none
@@ -258,10 +258,13 @@ def from_torch(theirs: nn.TransformerEncoderLayer) -> Block:
                  feed_forward=around(norm_of(theirs.norm2), inner))
 
 # %% ../chapters/07_block.ipynb #fact-memory-export
-def check_memory(weight: Tensor, keys: Tensor, values: Tensor, second_moment: Tensor, one: bool = False) -> None:
+def check_memory(
+    weight: Tensor, keys: Tensor, values: Tensor, second_moment: Tensor,
+    one: bool = False,  # one key and its value, or rows of them
+) -> None:
     "Refuse a memory and an edit that do not fit, and a second moment that has no inverse."
     need(weight.ndim == 2, "weight", tuple(weight.shape), "(C, F), as `down.weight` holds it")
-    need(weight.dtype in (torch.float32, torch.float64), "weight", weight.dtype, "float32 or float64: in half precision nothing is solved")
+    need(weight.dtype in (torch.float32, torch.float64), "weight", weight.dtype, "float32 or float64")
     need(one or keys.ndim == 2, "keys", tuple(keys.shape), "(n, F), a row for each edit")
     (C, F_), rows = weight.shape, () if one else keys.shape[:1]
     given = {"key": keys, "value": values} if one else {"keys": keys, "values": values}
@@ -272,9 +275,11 @@ def check_memory(weight: Tensor, keys: Tensor, values: Tensor, second_moment: Te
     for name, t in (given | {"second_moment": second_moment}).items():
         fits = t.dtype == weight.dtype and bool(t.isfinite().all())
         need(fits, name, f"{t.dtype}, or not finite", f"finite numbers in {weight.dtype}, as weight")
-    need(torch.allclose(second_moment, second_moment.T, rtol=1e-4), "second_moment", "not symmetric", "the mean of k kᵀ")
+    symmetric = torch.allclose(second_moment, second_moment.T, rtol=1e-4)
+    need(symmetric, "second_moment", "not symmetric", "the mean of k kᵀ")
     spectrum = torch.linalg.eigvalsh(second_moment)
-    need(bool(spectrum[0] > spectrum[-1] * F_ * torch.finfo(weight.dtype).eps), "second_moment", "singular",
+    inverse = bool(spectrum[0] > spectrum[-1] * F_ * torch.finfo(weight.dtype).eps)
+    need(inverse, "second_moment", "singular",
          "one with an inverse: as many independent keys as features, or a little of the identity added")
 
 
