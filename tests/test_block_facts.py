@@ -100,6 +100,7 @@ REFUSED = {
     "second moment not symmetric": (dict(second_moment=C + torch.triu(torch.ones(4, 4), 1)), "second_moment: not symmetric"),
     "second moment of too few keys": (dict(second_moment=second_moment(draw(4, 3, 4))), "second_moment: singular"),
     "second moment with a negative direction": (dict(second_moment=-C), "second_moment"),
+    "half precision": (dict(weight=W.half(), key=KEY.half(), value=VALUE.half(), second_moment=C.half()), "weight: torch.float16"),
     "no features": (dict(weight=W[:, :0], key=KEY[:0], second_moment=C[:0, :0]), "key"),
 }
 
@@ -110,7 +111,7 @@ def test_one_edit_refuses_by_name(change, message):
 
 
 MANY_REFUSED = {
-    "one key without its axis": (dict(keys=KEY), "keys"),
+    "one key without its axis": (dict(keys=KEY), r"keys: \(4,\); expected \(n, F\)"),
     "fewer values than keys": (dict(values=VALUE[None]), r"values: \(1, 3\); expected \(2, 3\)"),
     "keys of another width": (dict(keys=draw(0, 2, 3)), "keys"),
     "no edits": (dict(keys=draw(0, 0, 4), values=draw(0, 0, 3)), "keys"),

@@ -47,7 +47,7 @@ def check_sizes(**sizes: int) -> None:
 
 # %% ../chapters/07_block.ipynb #norms-export
 class LayerNorm(nn.Module):
-    "Each row shifted and scaled to mean 0 and variance 1; then each feature by its own learnt factor and shift."
+    "Each row shifted and scaled to mean 0 and variance 1; then each feature by its own factor and shift."
     def __init__(
         self,
         width: int,          # C
@@ -57,7 +57,8 @@ class LayerNorm(nn.Module):
         super().__init__()
         check_sizes(width=width)
         need(eps > 0, "eps", eps, "a number above 0")
-        self.eps, self.weight, self.bias = eps, nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width)) if bias else None
+        self.eps, self.weight = eps, nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:  # (..., C) -> (..., C)
         check_rows(x, len(self.weight))
@@ -83,7 +84,7 @@ class RMSNorm(nn.Module):
 
 # %% ../chapters/07_block.ipynb #sublayers-export
 class Sublayer(nn.Module):
-    "Something that reads the stream, and the norm it needs; how its output joins the stream is for `Pre`, `Post` and `Bare` to say."
+    "What reads the stream, and its norm; how its output joins is for `Pre`, `Post` and `Bare` to say."
     def __init__(
         self,
         norm: nn.Module,    # (..., C) -> (..., C); nn.Identity() for none
@@ -97,7 +98,8 @@ class Sublayer(nn.Module):
         "What `inner` makes of x."
         given = self.inner(x, **told)
         out, shown = given if isinstance(given, tuple) else (given, None)
-        need(out.shape == x.shape, "inner", f"gives {tuple(out.shape)}", f"{tuple(x.shape)}, the shape it was given")
+        need(out.shape == x.shape, "inner", f"gives {tuple(out.shape)}",
+             f"{tuple(x.shape)}, the shape it was given")
         return self.after(out), shown
 
 
@@ -144,7 +146,8 @@ class FeedForward(nn.Module):
         check_sizes(width=width)
         hidden = 4 * width if hidden is None else hidden
         check_sizes(hidden=hidden)
-        self.up, self.down, self.activation = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias), activation
+        self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:  # (..., C) -> (..., C)
         check_rows(x, self.up.in_features)
@@ -152,7 +155,7 @@ class FeedForward(nn.Module):
 
 # %% ../chapters/07_block.ipynb #gated-export
 class Gated(nn.Module):
-    "Each token on its own: a gate, through an activation, times a second projection, and down again. SwiGLU, or GeGLU with F.gelu."
+    "Each token on its own: a gate times a second projection, and down again. SwiGLU, or GeGLU with F.gelu."
     def __init__(
         self,
         width: int,                      # C
@@ -177,11 +180,11 @@ def gated_hidden(
 ) -> int:                # F
     "The hidden width at which three matrices have the parameters of two of width 4 C, rounded up."
     check_sizes(width=width, multiple=multiple)
-    return -(-(8 * width // 3) // multiple) * multiple
+    return -(-8 * width // (3 * multiple)) * multiple
 
 # %% ../chapters/07_block.ipynb #dropout-export
 class Dropout(nn.Module):
-    "In training each number is zeroed with probability p, and the others grow so that the mean stays; otherwise nothing happens."
+    "In training each number is zeroed with probability p, and the others grow so that the mean stays."
     def __init__(self, p: float):
         super().__init__()
         need(0 <= p < 1, "p", p, "a probability below 1")
@@ -199,7 +202,8 @@ class Block(nn.Module):
         super().__init__()
         need(len(sublayers) > 0, "sublayers", "none", "at least one, such as attention=Pre(…)")
         for name, sublayer in sublayers.items():
-            need(isinstance(sublayer, nn.Module), name, type(sublayer).__name__, "a sub-layer, such as Pre(norm, inner)")
+            need(isinstance(sublayer, nn.Module), name, type(sublayer).__name__,
+                 "a sub-layer, such as Pre(norm, inner)")
             self.add_module(name, sublayer)
 
     def forward(
@@ -209,7 +213,8 @@ class Block(nn.Module):
     ) -> tuple[Tensor, dict]:  # (B, T, C), and what each sub-layer shows: its weights, or None
         "Send x through the sub-layers."
         own = {name: told.pop(name, {}) for name in self._modules}
-        for name, given in own.items(): need(isinstance(given, dict), name, type(given).__name__, "a dict of what this sub-layer is told")
+        for name, given in own.items():
+            need(isinstance(given, dict), name, type(given).__name__, "a dict of what this sub-layer is told")
         first = next(iter(own))
         own[first], shown = own[first] | told, {}
         for name, sublayer in self.named_children(): x, shown[name] = sublayer(x, **own[name])
@@ -249,21 +254,32 @@ def from_torch(theirs: nn.TransformerEncoderLayer) -> Block:
     up, down, around = theirs.linear1, theirs.linear2, Pre if theirs.norm_first else Post
     inner = FeedForward(up.in_features, up.out_features, theirs.activation, up.bias is not None).to(up.weight)
     for ours, its in ((inner.up, up), (inner.down, down)): ours.load_state_dict(its.state_dict())
-    return Block(attention=around(norm_of(theirs.norm1), heads_from_torch(theirs.self_attn)), feed_forward=around(norm_of(theirs.norm2), inner))
+    return Block(attention=around(norm_of(theirs.norm1), heads_from_torch(theirs.self_attn)),
+                 feed_forward=around(norm_of(theirs.norm2), inner))
 
 # %% ../chapters/07_block.ipynb #fact-memory-export
-def check_memory(weight: Tensor, keys: Tensor, values: Tensor, second_moment: Tensor, one: bool = False) -> None:
+def check_memory(
+    weight: Tensor, keys: Tensor, values: Tensor, second_moment: Tensor,
+    one: bool = False,  # one key and its value, or rows of them
+) -> None:
     "Refuse a memory and an edit that do not fit, and a second moment that has no inverse."
     need(weight.ndim == 2, "weight", tuple(weight.shape), "(C, F), as `down.weight` holds it")
-    (C, F_), n = weight.shape, len(keys) if keys.ndim else 0
-    for name, t, shape in (("key", keys, (F_,)), ("value", values, (C,))) if one else (("keys", keys, (n, F_)), ("values", values, (n, C))):
-        need(tuple(t.shape) == shape and t.numel() > 0, name, tuple(t.shape), f"{shape}")
+    need(weight.dtype in (torch.float32, torch.float64), "weight", weight.dtype, "float32 or float64")
+    need(one or keys.ndim == 2, "keys", tuple(keys.shape), "(n, F), a row for each edit")
+    (C, F_), rows = weight.shape, () if one else keys.shape[:1]
+    given = {"key": keys, "value": values} if one else {"keys": keys, "values": values}
+    for (name, t), size in zip(given.items(), (F_, C)):
+        need(tuple(t.shape) == (*rows, size), name, tuple(t.shape), f"{(*rows, size)}")
+        need(t.numel() > 0, name, tuple(t.shape), "at least one")
     need(tuple(second_moment.shape) == (F_, F_), "second_moment", tuple(second_moment.shape), f"{(F_, F_)}")
-    for name, t in (("keys"[:3 + (not one)], keys), ("values"[:5 + (not one)], values), ("second_moment", second_moment)):
-        need(t.dtype == weight.dtype and bool(t.isfinite().all()), name, f"{t.dtype}, or not finite", f"finite numbers in {weight.dtype}, as weight")
-    need(torch.allclose(second_moment, second_moment.T, rtol=1e-4), "second_moment", "not symmetric", "the mean of k kᵀ")
+    for name, t in (given | {"second_moment": second_moment}).items():
+        fits = t.dtype == weight.dtype and bool(t.isfinite().all())
+        need(fits, name, f"{t.dtype}, or not finite", f"finite numbers in {weight.dtype}, as weight")
+    symmetric = torch.allclose(second_moment, second_moment.T, rtol=1e-4)
+    need(symmetric, "second_moment", "not symmetric", "the mean of k kᵀ")
     spectrum = torch.linalg.eigvalsh(second_moment)
-    need(bool(spectrum[0] > spectrum[-1] * F_ * torch.finfo(weight.dtype).eps), "second_moment", "singular",
+    inverse = bool(spectrum[0] > spectrum[-1] * F_ * torch.finfo(weight.dtype).eps)
+    need(inverse, "second_moment", "singular",
          "one with an inverse: as many independent keys as features, or a little of the identity added")
 
 
