@@ -173,8 +173,9 @@ def test_bloom_with_padding_on_the_left():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from([4, 8, 12, 16, 32, 64]), st.integers(20, 2000), st.booleans())
+@given(st.sampled_from([4, 8, 12, 16, 32, 64]), st.integers(1, 2000), st.booleans())
 def test_buckets_are_t5s(buckets, farthest, both_ways):
+    farthest += buckets // (4 if both_ways else 2)                                 # nearer than the exact ones it is refused
     offset = torch.arange(-3000, 3001)
     wanted = T5Attention._relative_position_bucket(offset, bidirectional=both_ways, num_buckets=buckets, max_distance=farthest)
     assert torch.equal(bucket(offset, buckets, farthest, both_ways), wanted)
