@@ -104,7 +104,7 @@ class Learned(Places):
         most, width = self.table.shape
         places = standing(x, places, width)
         fits = not places.numel() or 0 <= int(places.min()) <= int(places.max()) < most
-        need(fits, "places", f"up to {int(places.max()) if places.numel() else 0}", f"from 0 to {most - 1}: the table has {most} rows")
+        need(fits, "places", f"from {int(places.min())} to {int(places.max())}" if places.numel() else "none", f"from 0 to {most - 1}: the table has {most} rows")
         return x + self.table[places.long()]
 
 # %% ../chapters/06_positions.ipynb #relative-export
@@ -115,6 +115,9 @@ def bucket(
     both_ways: bool = False,  # do keys after the query have buckets of their own?
 ) -> Tensor:                  # of the offset's shape, 0 … buckets - 1
     "T5's bucket of an offset: one each for near keys, ever wider ones for far keys."
+    least = 4 if both_ways else 2
+    need(type(buckets) is int and buckets >= least and buckets % least == 0, "buckets", repr(buckets), f"a multiple of {least}")
+    need(farthest > buckets // least, "farthest", farthest, f"more than the {buckets // least} distances that have a bucket of their own")
     half = buckets // 2 if both_ways else buckets
     exact = half // 2                                                     # distances that have a bucket of their own
     distance = offset.abs() if both_ways else (-offset).clamp(min=0)
@@ -128,9 +131,7 @@ class Relative(Places):
     def __init__(self, heads: int, buckets: int = 32, farthest: int = 128, both_ways: bool = False):
         super().__init__()
         need(type(heads) is int and heads > 0, "heads", repr(heads), "a whole number of at least 1")
-        least = 4 if both_ways else 2
-        need(type(buckets) is int and buckets >= least and buckets % least == 0, "buckets", repr(buckets), f"a multiple of {least}")
-        need(farthest > buckets // least, "farthest", farthest, f"more than the {buckets // least} distances that have a bucket of their own")
+        bucket(torch.zeros(0, dtype=torch.long), buckets, farthest, both_ways)                # refuses what does not fit
         self.buckets, self.farthest, self.both_ways = buckets, farthest, both_ways
         self.table = nn.Parameter(.02 * torch.randn(buckets, heads))
 
@@ -188,7 +189,9 @@ def both(places, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         need(T <= S, "places", f"none for {T} queries and {S} keys", "to be told where there are more queries than keys")
         keys = torch.arange(S, device=q.device)
         return keys[S - T:], keys
-    queries, keys = places if isinstance(places, tuple | list) else (places, places)
+    if not isinstance(places, tuple | list): places = places, places
+    need(len(places) == 2, "places", f"{len(places)} of them", "a tensor, or a pair: of the queries, of the keys")
+    queries, keys = places
     for name, p, count in (("queries", queries, T), ("keys", keys, S)):
         check_places(p, count, f"places of the {name}")
         need(p.ndim == 1 or len(p) in (1, len(q)), f"places of the {name}", tuple(p.shape), f"(…,) or a batch of {len(q)}")
@@ -239,6 +242,7 @@ class Rotary(Places):
         need(t.ndim == 4 and t.shape[-1] == self.width, "t", tuple(t.shape), f"(B, H, T, {self.width})")
         need(t.is_floating_point(), "t", t.dtype, "floating point")
         check_places(places, t.shape[-2])
+        need(places.ndim == 1 or len(places) in (1, len(t)), "places", tuple(places.shape), f"(T,), or (B, T) with B = {len(t)}")
         wide = torch.promote_types(t.dtype, torch.float32)                # half precision turns in 32 bits
         cos, sin = (x.to(t.device, wide)[..., None, :, :] for x in self.table(places, length))  # (1 or B, 1, T, D/2)
         a, b = t.to(wide).unflatten(-1, (2, -1) if self.axis == -2 else (-1, 2)).unbind(self.axis)
@@ -366,5 +370,6 @@ class LongRoPE(Stretched):
         name = "long" if length > self.trained else "short"
         divisors = torch.tensor(getattr(self, name), dtype=torch.float64)
         need(divisors.shape == (width // 2,), name, f"{tuple(divisors.shape)} divisors", f"({width // 2},)")
+        need(bool((divisors > 0).all()) and self.trained > 1, name, f"{min(getattr(self, name))}, trained at {self.trained}", "divisors above 0, trained at more than 1")
         warm = math.sqrt(1 + math.log(self.factor) / math.log(self.trained)) if self.temperature is None else self.temperature
         return frequencies(width, base) / divisors, warm
