@@ -113,7 +113,7 @@ def test_make_book_serves_the_book(clone):
             page = urllib.request.urlopen(found, timeout=10).read().decode()
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGINT)
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait(timeout=20)
     assert "<title>The Executable Transformer" in page
 

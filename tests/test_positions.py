@@ -86,7 +86,7 @@ def test_every_rule_is_hugging_faces(kind, width, factor, trained, base, times):
     length = int(trained * times)
     wanted, warm = rope.ROPE_INIT_FUNCTIONS[kind.partition(",")[0]](config, "cpu", seq_len=length)
     speeds, factor_ = rule(width, base, length)
-    torch.testing.assert_close(speeds, wanted.double(), rtol=2e-6, atol=0)        # theirs are formed in 32 bits
+    torch.testing.assert_close(speeds, wanted.double(), rtol=2e-5, atol=0)        # theirs are formed in 32 bits; a ramp near its end magnifies their rounding by the factor
     assert factor_ == pytest.approx(warm, abs=1e-9)
 
 
