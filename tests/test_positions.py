@@ -68,6 +68,7 @@ def settings_of(kind, width, factor, trained):
 
 
 KINDS = ["default", "linear", "dynamic", "yarn", "yarn, told", "llama3", "longrope"]
+RAMPS = ["yarn", "yarn, told", "llama3"]
 
 
 def theirs_for(kind, width, factor, trained, base):
@@ -86,7 +87,8 @@ def test_every_rule_is_hugging_faces(kind, width, factor, trained, base, times):
     length = int(trained * times)
     wanted, warm = rope.ROPE_INIT_FUNCTIONS[kind.partition(",")[0]](config, "cpu", seq_len=length)
     speeds, factor_ = rule(width, base, length)
-    torch.testing.assert_close(speeds, wanted.double(), rtol=2e-5, atol=0)        # theirs are formed in 32 bits; a ramp near its end magnifies their rounding by the factor
+    rounding = max(1e-6, 1e-7 * factor) if kind in RAMPS else 1e-6                # theirs are formed in 32 bits; where a ramp ends, the factor magnifies that
+    torch.testing.assert_close(speeds, wanted.double(), rtol=rounding, atol=0)
     assert factor_ == pytest.approx(warm, abs=1e-9)
 
 
