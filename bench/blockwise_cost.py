@@ -37,6 +37,11 @@ def there_and_back(way, tensors) -> None:
 def draw(n: int, seed: int): return torch.randn(3, 1, HEADS, n, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
+def calls(causal: bool, run, tensors) -> dict:
+    "What is timed."
+    return {name: lambda way=way: run(way, tensors) for name, way in ways(causal).items()}
+
+
 def high_water() -> float:
     "The most memory that this process has held, in MiB."
     return int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
@@ -66,8 +71,7 @@ def measure(seed: int) -> list[dict]:
     for causal in (False, True):
         for label, run in (("forward", there), ("both", there_and_back)):
             for n in LENGTHS:
-                tensors = draw(n, seed)
-                taken = timed({name: lambda way=way: run(way, tensors) for name, way in ways(causal).items()}, REPEATS)
+                taken = timed(calls(causal, run, draw(n, seed)), REPEATS)
                 row = {"N": n, "H": HEADS, "D": WIDTH, "way": label, "causal": str(causal)}
                 rows.append(row | {f"{name} ms": scaled(t, 1e3) for name, t in taken.items()} | {f"{name} MiB": peak(name, n, causal, run, seed) for name in taken})
     return rows

@@ -11,8 +11,23 @@ from hypothesis import strategies as st
 from tfmlib.attention import attend, attend_gradients, causal_mask
 from tfmlib.checks import Watch
 from tfmlib.flash_attention import (
-    Seen, TileTraffic, Tiles, TwoLevels, blocks, blockwise, combine, finish, look, merge, plain, plain_traffic, split_keys, tiled, tiled_backward,
-    tiled_traffic, with_lse,
+    Seen,
+    Tiles,
+    TileTraffic,
+    TwoLevels,
+    blocks,
+    blockwise,
+    combine,
+    finish,
+    look,
+    merge,
+    plain,
+    plain_traffic,
+    split_keys,
+    tiled,
+    tiled_backward,
+    tiled_traffic,
+    with_lse,
 )
 from tfmlib.heads import Heads, grouped
 
