@@ -1,6 +1,6 @@
 // Attention in tiles, one step after another. State: scores (queries × keys), values (a number for each key), width (numbers of a query,
 // key and value), rows and cols (of a tile), causal, step (how many steps are done).
-const CELL = 20, LEFT = 64, TOP = 48, BYTES = 2;
+const CELL = 20, LEFT = 82, TOP = 48, BYTES = 2;
 
 function steps(T, S, rows, cols, causal) {       // a query tile comes in; its key tiles pass by; its output leaves
   const every = [], cut = (start, stop, size) => { const out = []; for (let a = start; a < stop; a += size) out.push([a, Math.min(a + size, stop)]); return out; };
@@ -50,7 +50,7 @@ function render({ model, el }) {
       <span class="tfm-buttons" role="group" aria-label="steps"><button type="button" class="tfm-back">back</button><button type="button" class="tfm-next">next</button><button type="button" class="tfm-play">play</button></span>
       <button type="button" class="tfm-reset">reset</button>
     </div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">step <output aria-live="off"></output><input type="range" min="0" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">step <output class="tfm-said" aria-live="off"></output><input type="range" min="0" step="1"></label></div>
     <svg class="tfm-tiles" role="img" viewBox="0 0 ${LEFT + S * CELL + 4} ${TOP + T * CELL + 4}" font-size="13"></svg>
     <table class="tfm-table tfm-memory"><thead><tr><th scope="col">query</th><th scope="col">maximum m</th><th scope="col">sum ℓ</th><th scope="col">o / ℓ</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
@@ -72,7 +72,7 @@ function render({ model, el }) {
       out.push(`<rect class="tfm-mo ${written ? "tfm-in" : ""}" x="44" y="${y}" width="12" height="${CELL - 2}" rx="2"/>`);
     }
     for (let s = 0; s < S; s++) ["tfm-mk", "tfm-mv"].forEach((cls, k) => out.push(`<rect class="${cls} ${now && now.kind === "kv" && within(now.j, s) ? "tfm-in" : ""}" x="${LEFT + s * CELL}" y="${14 + 16 * k}" width="${CELL - 2}" height="12" rx="2"/>`));
-    out.push(`<text x="34" y="${TOP - 6}">Q</text><text x="50" y="${TOP - 6}">O</text><text x="${LEFT - 10}" y="25">K</text><text x="${LEFT - 10}" y="41">V</text>`);
+    out.push(`<text x="34" y="${TOP - 6}">Q</text><text x="50" y="${TOP - 6}">O</text><text x="${LEFT - 9}" y="25">K</text><text x="${LEFT - 9}" y="41">V</text>`);
     $("svg").innerHTML = out.join("");
   }
 
@@ -80,8 +80,8 @@ function render({ model, el }) {
     const rows = model.get("rows"), cols = model.get("cols"), causal = model.get("causal"), every = steps(T, S, rows, cols, causal);
     const n = Math.min(model.get("step"), every.length), now = n ? every[n - 1] : null, { read, written } = moved(every.slice(0, n), width), whole = moved(every, width);
     picture(every, n);
-    const span = ([a, b]) => b - a === 1 ? `${a}` : `${a} to ${b - 1}`;
-    const said = !now ? "Everything lies in slow memory." : now.kind === "q" ? `Queries ${span(now.i)} come in and stay.` : now.kind === "kv" ? `Keys and values ${span(now.j)} come in; their scores with queries ${span(now.i)} are computed, used, forgotten.` : `Outputs ${span(now.i)} leave, with a log-sum-exp each.`;
+    const span = (name, [a, b]) => b - a === 1 ? `${name} ${a}` : `${name}s ${a} to ${b - 1}`, verb = (part, one, more) => part[1] - part[0] === 1 ? one : more;
+    const said = !now ? "Everything lies in slow memory." : now.kind === "q" ? `Fetched, to stay: ${span("query", now.i).replace("querys", "queries")}.` : now.kind === "kv" ? `${span("Key", now.j)} and ${verb(now.j, "its value", "their values")} for ${span("query", now.i).replace("querys", "queries")}: scores computed, used, forgotten.` : `Sent out, with ${verb(now.i, "its log-sum-exp", "a log-sum-exp each")}: ${span("output", now.i)}.`;
     const held = !now || now.kind === "out" ? 0 : rowsOf(now.i) * (2 * width + 2) + (now.kind === "kv" ? rowsOf(now.j) * (2 * width + rowsOf(now.i)) : 0);
     $("svg").setAttribute("aria-label", `${T} queries by ${S} keys. ${said}`);
     const at = now ? now.i : [0, Math.min(rows, T)], seen = remembered(scores, values, every.slice(0, n), T, S, causal);
