@@ -192,6 +192,12 @@ def test_gradcheck_of_both_outputs():
     assert torch.autograd.gradcheck(lambda *t: with_lse(*t, causal=True, window=4, rows=2, cols=3), tensors)
 
 
+def test_second_derivatives_are_refused():
+    q, k, v = (t.requires_grad_() for t in heads((1, 1, 2, 3), (1, 1, 2, 3), (1, 1, 2, 3)))
+    first, = torch.autograd.grad(blockwise(q, k, v)[0].sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"): first.sum().backward()
+
+
 def test_log_sum_exp():
     q, k, v = heads((2, 3, 6, 4), (2, 3, 9, 4), (2, 3, 9, 4))
     torch.testing.assert_close(with_lse(q, k, v, rows=4, cols=2)[1], (q @ k.mT / 2).logsumexp(-1), rtol=0, atol=1e-12)

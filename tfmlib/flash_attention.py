@@ -291,7 +291,7 @@ def with_lse(
     causal: bool = False,             # query t sees keys up to t + S − T
     window: int | None = None,        # and none at this distance or farther
     rows: int = 256,                  # queries in a tile
-    cols: int = 256,                  # keys in a tile
+    cols: int = 512,                  # keys in a tile
 ) -> tuple[Tensor, Tensor]:           # output (B, H, T, W), log-sum-exp (B, H, T), −∞ where nothing is seen
     "Attention in tiles; neither pass holds a T × S matrix."
     check_heads(q, k, v)
