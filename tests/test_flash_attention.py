@@ -147,6 +147,17 @@ def test_the_way_back_in_tiles(T, S, rows, cols, causal):
         np.testing.assert_allclose(memory.slow[name], wanted.numpy(), rtol=0, atol=1e-12)
 
 
+@settings(deadline=None, max_examples=30)
+@given(sizes, sizes, sizes, sizes, st.booleans())
+def test_the_way_back_moves_no_matrix_and_skips_what_is_hidden(T, S, rows, cols, causal):
+    D, W = 3, 2
+    memory = TwoLevels(10**6, **drawn(T, S, D, W), dout=np.ones((T, W)), out=np.ones((T, W)), lse=np.zeros(T))
+    tiled_backward(memory, rows, cols, causal)
+    seen = causal_mask(T, S) if causal else torch.ones(T, S, dtype=torch.bool)
+    pairs = [i.stop - i.start for j in blocks(0, S, cols) for i in blocks(0, T, rows) if seen[i, j].any()]
+    assert memory.read + memory.written == 8 * (T * (2 * W + 1) + 2 * S * (D + W) + sum(pairs) * (3 * D + W + 2))
+
+
 # --- PyTorch -----------------------------------------------------------------------------------------------------
 
 def far(T, S): return torch.arange(S) - torch.arange(T)[:, None] - (S - T)
@@ -307,6 +318,15 @@ def test_split_keys(T, S, pieces, masked):
     q, k, v = heads((2, 4, T, 3), (2, 2, S, 3), (2, 2, S, 3), seed=S)
     mask = torch.rand(2, 1, T, S, generator=torch.Generator().manual_seed(S)) > 0.5 if masked else None
     same_both_ways(lambda *t: split_keys(*t, mask, pieces=pieces)[0], lambda *t: grouped(*t, mask)[0], (q, k, v), 1e-12)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 3, 1), (3, 1), (1, 10), (2, 4, 3, 10)])
+def test_split_keys_cuts_a_mask_only_where_it_is_long(shape):
+    q, k, v = heads((2, 4, 3, 5), (2, 2, 10, 5), (2, 2, 10, 5))
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(2)) > 0.4
+    torch.testing.assert_close(split_keys(q, k, v, mask, pieces=4)[0], grouped(q, k, v, mask)[0], rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="^pieces:"): split_keys(q, k, v, pieces=0)
+    with pytest.raises(ValueError, match="^mask:"): split_keys(q, k, v, mask[..., :1].expand(*mask.shape[:-1], 7))
 
 
 def test_combine_weighs_the_pieces_by_what_they_saw():
