@@ -230,9 +230,10 @@ def forward_tiles(
     for i in blocks(0, tiles.T, tiles.rows):
         qi = below(q, i) / math.sqrt(q.shape[-1])                           # (B, G, H/G · rows, D)
         top, total = qi.new_full((*qi.shape[:-1], 1), -math.inf), qi.new_zeros(*qi.shape[:-1], 1)
-        mixed = qi.new_zeros(*qi.shape[:-1], W)
+        mixed, room = qi.new_zeros(*qi.shape[:-1], W), qi.new_empty(*qi.shape[:-1], min(tiles.cols, tiles.S))
         for j in tiles.keys(i):
-            e = tiles.hide(qi @ k[:, :, j].to(wide).mT, i, j)               # scores, soon exponentials
+            e = torch.matmul(qi, k[:, :, j].to(wide).mT, out=room[..., :j.stop - j.start])
+            e = tiles.hide(e, i, j)                                         # scores, soon exponentials
             new = torch.maximum(top, e.amax(-1, keepdim=True))
             base = new.masked_fill(new == -math.inf, 0)                     # a row that has seen nothing stays at 0
             e, fade, top = e.sub_(base).exp_(), (top - base).exp_(), new
