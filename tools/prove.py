@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 PY = sys.executable
+# Files are shared out among as many processes as there are processors, at most four: a file's cells and fixtures stay together.
+SHARED = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 
 def run(*command, cwd: Path = ROOT, **env: str) -> bool:
@@ -63,12 +65,12 @@ def notebooks(quick: bool) -> bool:
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
     flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "600"]
     return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "--durations=5",
-               *how, *flags, *paths, cwd=empty, PYTHONPATH=str(BUILD / "site"), OMP_NUM_THREADS="1", TQDM_DISABLE="1")
+               *SHARED, *how, *flags, *paths, cwd=empty, PYTHONPATH=str(BUILD / "site"), OMP_NUM_THREADS="1", TQDM_DISABLE="1")
 
 
 def tests(quick: bool) -> bool:
     "Everything in tests/."
-    return run(PY, "-m", "pytest", "--durations=12", *(["-m", "not slow and not browser"] if quick else []))
+    return run(PY, "-m", "pytest", "--durations=12", *SHARED, *(["-m", "not slow and not browser"] if quick else []), OMP_NUM_THREADS="1")
 
 
 STAGES = {"lint": lint, "book": book, "wheel": wheel, "notebooks": notebooks, "tests": tests}
