@@ -102,8 +102,14 @@ def test_the_machine_counts_bytes_and_refuses_what_does_not_fit():
         with memory.step(): memory.keep(np.zeros(1))
         assert memory.held == 32
     assert (memory.read, memory.written, memory.held, memory.most) == (32, 8, 0, 40)
-    with pytest.raises(ValueError, match="room: 48 bytes"), memory.step(): memory.load("x", slice(0, 3))
-    assert memory.held == 0
+    with pytest.raises(ValueError, match="room: 48 bytes"): memory.load("x", slice(0, 3))
+    assert (memory.read, memory.held, memory.most) == (32, 0, 40)            # what is refused leaves no trace
+
+
+def test_what_is_written_counts_as_it_lies_there():
+    memory = TwoLevels(40, narrow=np.zeros(6, np.float32))
+    memory.store("narrow", np.ones(2), slice(0, 2))
+    assert memory.written == 8
 
 
 def test_what_is_loaded_is_a_copy():
@@ -332,6 +338,11 @@ def test_split_keys_cuts_a_mask_only_where_it_is_long(shape):
 def test_combine_weighs_the_pieces_by_what_they_saw():
     out = combine([torch.full((1, 1), 1.), torch.full((1, 1), 5.)], [torch.tensor([math.log(3.)]), torch.tensor([0.])])
     torch.testing.assert_close(out, torch.tensor([[2.]]))
+
+
+@pytest.mark.parametrize("outs, lses", [((), ()), ((2, 3), (2, 2)), ((2,), (1,)), ((2, 2), (2,))])
+def test_combine_refuses_what_does_not_belong_together(outs, lses):
+    with pytest.raises(ValueError, match="^lses:"): combine([torch.zeros(n, 3) for n in outs], [torch.zeros(n) for n in lses])
 
 
 def test_combine_of_nothing_is_nothing():

@@ -36,21 +36,21 @@ class TwoLevels:
 
     def keep(self, x: np.ndarray) -> np.ndarray:
         "Claim room in fast memory for `x`, until the step ends."
-        self.held += x.nbytes
-        need(self.held <= self.room, "room", f"{self.held} bytes would be held at once", f"at most {self.room}")
-        self.most = max(self.most, self.held)
+        held = self.held + x.nbytes
+        need(held <= self.room, "room", f"{held} bytes would be held at once", f"at most {self.room}")
+        self.held, self.most = held, max(self.most, held)
         return x
 
     def load(self, name: str, *at: slice) -> np.ndarray:
         "Copy a part of an array into fast memory."
-        x = self.slow[name][at].copy()
+        x = self.keep(self.slow[name][at].copy())
         self.read += x.nbytes
-        return self.keep(x)
+        return x
 
     def store(self, name: str, x: np.ndarray, *at: slice) -> None:
         "Copy a result out, to its part of an array in slow memory."
         self.slow[name][at] = x
-        self.written += x.nbytes
+        self.written += self.slow[name][at].nbytes
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -332,6 +332,7 @@ def combine(
     lses: list[Tensor],  # their log-sum-exps, each (..., T)
 ) -> Tensor:             # (..., T, W): attention over all keys
     "Mix the outputs of pieces in shares that are the softmax of their log-sum-exps."
+    need(len(outs) > 0 and [o.shape[:-1] for o in outs] == [x.shape for x in lses], "lses", [tuple(x.shape) for x in lses], f"one (..., T) for each of {len(outs)} outputs")
     lse = torch.stack(lses, -1)                                             # (..., T, pieces)
     shares = masked_softmax(lse, lse > -math.inf).to(outs[0].dtype)         # zeros where no piece saw anything
     return (torch.stack(outs, -1) * shares[..., None, :]).sum(-1)

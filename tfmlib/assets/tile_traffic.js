@@ -82,7 +82,7 @@ function render({ model, el }) {
     picture(every, n);
     const span = (name, [a, b]) => b - a === 1 ? `${name} ${a}` : `${name}s ${a} to ${b - 1}`, verb = (part, one, more) => part[1] - part[0] === 1 ? one : more;
     const said = !now ? "Everything lies in slow memory." : now.kind === "q" ? `Fetched, to stay: ${span("query", now.i).replace("querys", "queries")}.` : now.kind === "kv" ? `${span("Key", now.j)} and ${verb(now.j, "its value", "their values")} for ${span("query", now.i).replace("querys", "queries")}: scores computed, used, forgotten.` : `Sent out, with ${verb(now.i, "its log-sum-exp", "a log-sum-exp each")}: ${span("output", now.i)}.`;
-    const held = !now || now.kind === "out" ? 0 : rowsOf(now.i) * (2 * width + 2) + (now.kind === "kv" ? rowsOf(now.j) * (2 * width + rowsOf(now.i)) : 0);
+    const held = !now || now.kind === "out" ? 0 : rowsOf(now.i) * (2 * width + 2) + (now.kind === "kv" ? rowsOf(now.i) * (width + 2) + rowsOf(now.j) * (2 * width + rowsOf(now.i)) : 0);
     $("svg").setAttribute("aria-label", `${T} queries by ${S} keys. ${said}`);
     const at = now ? now.i : [0, Math.min(rows, T)], seen = remembered(scores, values, every.slice(0, n), T, S, causal);
     $("tbody").innerHTML = seen.slice(...at).map((row, k) => `<tr><th scope="row">${at[0] + k}</th><td>${digits(row.m, 2)}</td><td>${digits(row.l, 3)}</td><td>${row.l ? digits(row.o / row.l, 2) : "–"}</td></tr>`).join("");
