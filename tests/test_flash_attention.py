@@ -252,6 +252,9 @@ def test_types_stay_and_sums_are_wide(dtype, tol):
     assert [t.grad.dtype for t in tensors] == [dtype] * 3
     long = torch.zeros(1, 1, 70_000, 1, dtype=dtype)                         # a sum of 70,000 does not fit float16
     assert float(blockwise(torch.zeros(1, 1, 1, 1, dtype=dtype), long, long + 1)[0]) == 1
+    v = torch.ones(1, 1, 1, 1, dtype=dtype, requires_grad=True)
+    blockwise(torch.zeros(1, 1, 512, 1, dtype=dtype), v.detach(), v, rows=1)[0].sum().backward()
+    assert float(v.grad) == 512                                              # added up in bfloat16 it would stop at 256
 
 
 def test_autocast_does_not_reach_inside():
