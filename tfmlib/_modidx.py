@@ -308,6 +308,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'tfmlib.flash_kernels.scaled': ('flash_attention_gpu.html#scaled', 'tfmlib/flash_kernels.py'),
                                       'tfmlib.flash_kernels.seen_by': ('flash_attention_gpu.html#seen_by', 'tfmlib/flash_kernels.py'),
                                       'tfmlib.flash_kernels.start': ('flash_attention_gpu.html#start', 'tfmlib/flash_kernels.py'),
+                                      'tfmlib.flash_kernels.there': ('flash_attention_gpu.html#there', 'tfmlib/flash_kernels.py'),
                                       'tfmlib.flash_kernels.visible': ('flash_attention_gpu.html#visible', 'tfmlib/flash_kernels.py')},
             'tfmlib.heads': { 'tfmlib.heads.HeadLinks': ('heads.html#headlinks', 'tfmlib/heads.py'),
                               'tfmlib.heads.HeadLinks.picture': ('heads.html#headlinks.picture', 'tfmlib/heads.py'),
