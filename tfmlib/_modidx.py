@@ -309,6 +309,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'tfmlib.flash_kernels.seen_by': ('flash_attention_gpu.html#seen_by', 'tfmlib/flash_kernels.py'),
                                       'tfmlib.flash_kernels.start': ('flash_attention_gpu.html#start', 'tfmlib/flash_kernels.py'),
                                       'tfmlib.flash_kernels.there': ('flash_attention_gpu.html#there', 'tfmlib/flash_kernels.py'),
+                                      'tfmlib.flash_kernels.trial': ('flash_attention_gpu.html#trial', 'tfmlib/flash_kernels.py'),
+                                      'tfmlib.flash_kernels.tune': ('flash_attention_gpu.html#tune', 'tfmlib/flash_kernels.py'),
                                       'tfmlib.flash_kernels.visible': ('flash_attention_gpu.html#visible', 'tfmlib/flash_kernels.py')},
             'tfmlib.heads': { 'tfmlib.heads.HeadLinks': ('heads.html#headlinks', 'tfmlib/heads.py'),
                               'tfmlib.heads.HeadLinks.picture': ('heads.html#headlinks.picture', 'tfmlib/heads.py'),

@@ -71,8 +71,11 @@ def flash_attention(
     "Attention without its matrix, by whatever does it best here."
     check_heads(q, k, v)
     need(window is None or type(window) is int and window > 0, "window", repr(window), "a whole number of at least 1, or None")
+    need(scale is None or isinstance(scale, int | float) and scale > 0, "scale", scale, "a positive number")
     need(use in (None, "kernel", "sdpa", "blockwise"), "use", repr(use), "kernel, sdpa, blockwise or None")
-    if mask is not None: check_mask(mask, (*q.shape[:3], k.shape[2]))
+    if mask is not None:
+        need(mask.dtype == torch.bool, "mask", mask.dtype, "bool (True = may look)")
+        check_mask(mask, (*q.shape[:3], k.shape[2]))
     name = use or chosen(q, k, v, mask, causal=causal, window=window).name
     if name == "kernel": return by_kernel(q, k, v, mask, causal, window, scale)
     if scale is not None: q = q * (scale * q.shape[-1] ** 0.5)
