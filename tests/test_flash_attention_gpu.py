@@ -151,3 +151,19 @@ ours, right = (flash_attention(q, k, v, causal=True, use=use) for use in ("kerne
 print(float((ours - right).abs().max()) < 1e-5)
 """
     assert inside(code, TRITON_INTERPRET="0") == "True\n"
+
+
+@pytest.mark.parametrize("cells, left_out", [
+    (["import triton", "x = 1", "triton.cdiv(3, 2)"], [True, False, True]),
+    (["import triton.language as tl\ny = 2", "y + 1", "y = 3", "y + 1"], [True, True, False, False]),
+    (["@triton.jit\ndef kernel(X): pass", "def helper(): return kernel", "z = helper()", "z", "w = 5"], [True, True, True, True, False]),
+    (["from tfmlib.proof import need", "need(True, 'a', 1, 'b')"], [False, False]),
+    (["class A(triton.B): pass", "A()", "tl = 3", "tl"], [True, True, False, False]),
+    (["%matplotlib inline is no Python", "triton"], [False, True]),
+])
+def test_cells_that_need_triton_are_left_out(cells, left_out):
+    "And those that need what these would have made; a name that is made anew by another cell is good again."
+    rewrite = gpu.LeftOut("triton", "tl")
+    made = [rewrite([line + "\n" for line in cell.split("\n")]) for cell in cells]
+    assert [lines[0].startswith("'Left out") for lines in made] == left_out
+    assert all("".join(lines) == cell + "\n" for lines, cell, out in zip(made, cells, left_out) if not out)
