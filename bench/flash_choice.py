@@ -47,12 +47,12 @@ def serve(pipe: Connection, seed: int, setting) -> None:
 
 class Elsewhere:
     "The other process, begun anew when it had to be ended."
-    def __init__(self, seed: int, setting): self.seed, self.setting, self.process = seed, setting, None
+    def __init__(self, seed: int, setting, serve=serve): self.seed, self.setting, self.serve, self.process = seed, setting, serve, None
 
     def begin(self) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, self.seed, self.setting), daemon=True)
+        self.process = context.Process(target=self.serve, args=(theirs, self.seed, self.setting), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -62,11 +62,11 @@ class Elsewhere:
 
     def ask(self, config, D: int, causal: bool) -> tuple[list[float], str]:
         "What one configuration takes there; waits no longer than allowed."
-        if self.process is None: self.begin(); extra = self.setting.patience     # the first answer has the process to start
-        else: extra = 0
+        allowed = self.setting.patience * (1 if self.process else 2)           # the first answer has a process to start
+        if self.process is None: self.begin()
         try:
             self.pipe.send((tuple(config), D, causal))
-            if self.pipe.poll(self.setting.patience + extra): return self.pipe.recv()
+            if self.pipe.poll(allowed): return self.pipe.recv()
             reason = f"no answer in {self.setting.patience:g} seconds"
         except (EOFError, OSError): reason = "its process died"
         self.end()

@@ -39,6 +39,7 @@ class Setting:
     matrix: int = 8192                                # the longest sequence for which SDPA may write its matrix
     compiled: tuple[int, ...] = (16_384, 4096)        # lengths for FlexAttention: each is compiled anew
     repeats: int = 12                                 # rounds that count
+    warm: int = 2                                     # rounds before them
     flush: int = 2**28                                # bytes that are written between two calls, so that no cache is warm
     patience: float = 25                              # seconds for one configuration to compile and run
     choosing: float = 130                             # seconds after which no further configuration is tried
@@ -192,13 +193,13 @@ class Clock:
         return wait
 
 
-def rounds(calls: dict[str, Callable], setting: Setting, warm: int = 2) -> dict[str, dict]:
+def rounds(calls: dict[str, Callable], setting: Setting) -> dict[str, dict]:
     "All calls in turn, round after round: name -> spread of milliseconds."
     clock, taken = Clock(setting), {name: [] for name in calls}
-    for r in range(warm + setting.repeats):
+    for r in range(setting.warm + setting.repeats):
         waiting = {name: clock(call) for name, call in calls.items()}
         for name, wait in waiting.items():
-            if r >= warm: taken[name].append(wait())
+            if r >= setting.warm: taken[name].append(wait())
             else: wait()
     return {name: spread(ms) for name, ms in taken.items()}
 

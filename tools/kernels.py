@@ -78,10 +78,11 @@ def compiled(row: dict, module: str = "tfmlib.flash_kernels") -> dict:
     import torch
     kernels = importlib.import_module(module)
     config, told = kernels.Config(**row["config"]), MASKS[row["mask"]]
-    dtype = {32: torch.float32, 16: torch.bfloat16}[config.bits]
+    dtype = getattr(torch, row.get("type", {32: "float32", 16: "bfloat16"}[config.bits]))
     q, k, v = (torch.empty(1, HEADS, LENGTH, config.width, dtype=dtype, device="meta") for _ in range(3))
     limits, scale = kernels.band(LENGTH, LENGTH, told.get("causal", False), told.get("window")), kernels.scaled(q, None)
-    like = {"forward": [q, k, v, lse := q.new_empty(q.shape[:3], dtype=torch.float32), q], "dkdv": [q, k, v, q, lse, lse, k, v], "dq": [q, k, v, q, lse, lse, q]}
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    like = {"forward": [q, k, v, lse, q], "dkdv": [q, k, v, q, lse, lse, k, v], "dq": [q, k, v, q, lse, lse, q]}
     try:
         with launches_compile(row["chip"]) as found: kernels.start(config, like[config.kernel], limits, scale)
     except Exception as error: return row | {"fails": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
@@ -91,13 +92,21 @@ def compiled(row: dict, module: str = "tfmlib.flash_kernels") -> dict:
 
 # --- the table ------------------------------------------------------------------------------------------------------
 
-def essence(source: str) -> str:
-    "The code of a module without its comments, its docstrings and its table of configurations."
-    tree = ast.parse(source)
-    tree.body = [n for n in tree.body if not (isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) in ("CONFIGS", "__all__"))]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None: node.body = node.body[1:]
-    return ast.dump(tree)
+def essence(source: str, roots: tuple[str, ...] = ("start", "band", "scaled")) -> str:
+    "The code that a launch depends on: what these functions need of the module, without comments, docstrings and order."
+    named: dict[str, list] = {}
+    for node in ast.parse(source).body:
+        bound = [*getattr(node, "targets", []), *filter(None, [getattr(node, "target", None), node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None])]
+        names = {name.id for target in bound for name in ast.walk(target) if isinstance(name, ast.Name)}      # x = …, x |= …, x[1] = …, x.update(…)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names = {node.name}
+            if ast.get_docstring(node) is not None: node.body = node.body[1:]
+        for name in names: named.setdefault(name, []).append(node)
+    needed, new = set(), set(roots)
+    while new:
+        needed |= new
+        new = {name.id for known in new & named.keys() for node in named[known] for name in ast.walk(node) if isinstance(name, ast.Name)} - needed
+    return "\n".join(ast.dump(node) for known in sorted(needed & named.keys()) for node in named[known])
 
 
 def stamp(row: dict, source: str, version: str) -> str:
@@ -107,21 +116,27 @@ def stamp(row: dict, source: str, version: str) -> str:
 
 
 def asked(configs: list, source: str, version: str) -> list[dict]:
-    "What the table should hold: each configuration, for each chip, with each mask."
-    rows, windowed = [], set()
+    "What the table should hold: every configuration for every chip; with every mask, if it is the first of its kind and runs there."
+    rows, seen = [], set()
     for config in configs:
-        first = (config.kernel, config.way, config.width, config.bits) not in windowed
-        windowed.add((config.kernel, config.way, config.width, config.bits))
-        masks = ["causal"] if config.causal else ["full"] if config.causal is False else ["full", "causal"]
-        if first and "causal" in masks: masks.append("window")
-        rows += [{"config": config._asdict(), "chip": chip, "mask": mask} for chip in SHARED for mask in masks]
+        kind = (config.kernel, config.way, config.width, config.bits)
+        for chip in SHARED:
+            masks = MASKS if kind not in seen and config.bits == 16 else ("full", "causal") if config.bits == 16 else ("causal",)
+            if not runs({"config": config._asdict(), "chip": chip}): masks = ("causal",)
+            rows += [{"config": config._asdict(), "chip": chip, "mask": mask} for mask in masks if config.causal in (None, mask != "full")]
+        seen.add(kind)
     return [row | {"stamp": stamp(row, source, version)} for row in rows]
+
+
+def runs(row: dict) -> bool:
+    "Is this configuration ever started on this chip?"
+    return row["config"]["way"] == "pointers" or row["chip"] >= 90
 
 
 def required(row: dict) -> bool:
     "Must this row be free of spills and use the tensor cores? Elsewhere both are reported."
-    config, runs = row["config"], row["config"]["way"] == "pointers" or row["chip"] >= 90
-    return runs and config["bits"] == 16 and config["width"] in (64, 128) and (config["kernel"] != "dkdv" or row["mask"] != "window")
+    config = row["config"]
+    return runs(row) and config["bits"] == 16 and config["width"] in (64, 128) and (config["kernel"] != "dkdv" or row["mask"] != "window")
 
 
 def named(row: dict) -> str:
@@ -132,10 +147,9 @@ def named(row: dict) -> str:
 
 def faults(row: dict) -> list[str]:
     "What is wrong with a row of the table."
-    runs = row["config"]["way"] == "pointers" or row["chip"] >= 90                        # elsewhere it is not shipped
-    if "fails" in row: return [f"{named(row)}: does not compile, {row['fails']}"] if runs else []
+    if "fails" in row: return [f"{named(row)}: does not compile, {row['fails']}"] if runs(row) else []
     made = []
-    if runs and row["shared"] > SHARED[row["chip"]]: made.append(f"{named(row)}: {row['shared']} bytes of shared memory; at most {SHARED[row['chip']]}")
+    if runs(row) and row["shared"] > SHARED[row["chip"]]: made.append(f"{named(row)}: {row['shared']} bytes of shared memory; at most {SHARED[row['chip']]}")
     if required(row) and row["spills"]: made.append(f"{named(row)}: {row['spills']} bytes spilt; expected none")
     if required(row) and not row["wgmma" if row["chip"] >= 90 else "mma"]: made.append(f"{named(row)}: no tensor-core instructions")
     return made
