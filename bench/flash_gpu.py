@@ -3,6 +3,7 @@
 Everything runs in one process, its contestants in turn, with a product of two large matrices among them as the yardstick. The
 rows come one by one, the ones that matter most first, so that a run that is cut off keeps what it has.
 """
+import math
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -153,14 +154,15 @@ def ready(way: Callable, case: Case, tensors: list[Tensor]) -> tuple[Callable, l
 
 
 def apart(ones: list[Tensor], others: list[Tensor]) -> float:
-    "The largest difference, relative to the largest number."
-    return max(float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-3)) for a, b in zip(ones, others))
+    "The largest difference, relative to the largest number; infinite where something is not a number."
+    found = [float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-3)) for a, b in zip(ones, others)]
+    return max(x if x == x else math.inf for x in found)
 
 
 def strange(gave: dict[str, list[Tensor]], most: float = 0.05) -> dict[str, float]:
     "Whose result is far from most of the others': name -> how far. A wrong kernel must not win a race."
-    far = {name: [apart(given, other) for them, other in gave.items() if them != name] for name, given in gave.items()}
-    return {name: sorted(offs)[len(offs) // 2] for name, offs in far.items() if len(offs) > 1 and not sorted(offs)[len(offs) // 2] <= most}
+    far = {name: sorted(apart(given, other) for them, other in gave.items() if them != name) for name, given in gave.items()}
+    return {name: offs[(len(offs) - 1) // 2] for name, offs in far.items() if offs and offs[(len(offs) - 1) // 2] > most}
 
 
 def peak(call: Callable, device: str) -> float:

@@ -1,7 +1,7 @@
 // The roofline of a GPU with attention on it. State: peak (10¹² operations a second), bandwidth (10¹² bytes a second), points (lists: who,
 // kind, width, causal, queries for each key head, 10¹² operations a second); length (a power of two), width, causal, shared, one (query).
-const W = 500, H = 300, LEFT = 46, RIGHT = 96, TOP = 14, BOTTOM = 40, GAP = 15;
-const X = [-1, 17], Y = [0, 3.25];              // log₂ of operations for each byte; log₁₀ of 10¹² operations a second
+const W = 540, H = 360, LEFT = 52, RIGHT = 136, TOP = 28, BOTTOM = 42, GAP = 18;
+const X = [-1, 17], Y = [0.35, 3.12];              // log₂ of operations for each byte; log₁₀ of 10¹² operations a second
 const PLAIN = 0, TILES = 1;
 
 function intensity(way, T, S, D, shared, part) {     // operations for each byte that the slow memory sees, one query head's part
@@ -52,9 +52,9 @@ function render({ model, el }) {
   function picture(all) {
     const D = model.get("width"), turn = peak / bandwidth, alone = peak / (1 + 64 / D), out = [];
     for (let p = 0; p <= 16; p += 4) out.push(`<path class="tfm-grid" d="M${x(2 ** p)} ${TOP}V${H - BOTTOM}"/><text x="${x(2 ** p)}" y="${H - BOTTOM + 16}" text-anchor="middle">${(2 ** p).toLocaleString("en")}</text>`);
-    for (let p = 0; p <= 3; p++) out.push(`<path class="tfm-grid" d="M${LEFT} ${y(10 ** p)}H${W - RIGHT}"/><text x="${LEFT - 6}" y="${y(10 ** p) + 4}" text-anchor="end">${(10 ** p).toLocaleString("en")}</text>`);
-    out.push(`<text x="${(LEFT + W - RIGHT) / 2}" y="${H - 6}" text-anchor="middle">operations for each byte of the slow memory</text>`);
-    out.push(`<path class="tfm-path" d="M${x(2 ** X[0])} ${y(bandwidth * 2 ** X[0])}L${x(turn)} ${y(peak)}H${W - RIGHT}"/><path class="tfm-guess" d="M${x(alone / bandwidth)} ${y(alone)}H${W - RIGHT}"/>`);
+    for (let p = 1; p <= 3; p++) out.push(`<path class="tfm-grid" d="M${LEFT} ${y(10 ** p)}H${W - RIGHT}"/><text x="${LEFT - 6}" y="${y(10 ** p) + 4}" text-anchor="end">${(10 ** p).toLocaleString("en")}</text>`);
+    out.push(`<text x="2" y="13">10¹² operations a second</text><text x="${(LEFT + W - RIGHT) / 2}" y="${H - 6}" text-anchor="middle">operations for each byte of the slow memory</text>`);
+    out.push(`<path class="tfm-path" d="M${x(10 ** Y[0] / bandwidth)} ${y(10 ** Y[0])}L${x(turn)} ${y(peak)}H${W - RIGHT}"/><path class="tfm-guess" d="M${x(alone / bandwidth)} ${y(alone)}H${W - RIGHT}"/>`);
     const marks = { plain: "M-5 -5L5 5M-5 5L5 -5", tiles: "M-6 0H6M0 -6V6", matrix: "M0 -6L6 0L0 6L-6 0Z", published: "M0 -6L6 0L0 6L-6 0Z", measured: "M-5 -5H5V5H-5Z" };
     for (const { kind, ops, speed } of all) out.push(`<path class="tfm-mark tfm-${kind}" transform="translate(${x(inside(ops)).toFixed(1)} ${y(speed).toFixed(1)})" d="${marks[kind]}"/>`);
     const named = all.filter(row => !row.most).sort((a, b) => b.speed - a.speed), places = apart(named.map(row => y(row.speed) + 4), GAP);
