@@ -29,6 +29,7 @@ LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.training": (345, "the one loop: what it refuses stands beside what it does"),
     "tfmlib.flash_kernels": (415, "kernels share their helpers; what launches them and the table it chooses from stand beside them"),
     "tfmlib.practice.attention": (360, "a page of exercises is as long as its checkers"),
+    "tfmlib.practice.flash_attention_gpu": (350, "and these run kernels in a process of their own"),
 }
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
