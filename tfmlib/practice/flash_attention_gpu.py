@@ -295,9 +295,10 @@ def _kinds(i: int, T: int, S: int, rows: int, cols: int, causal: bool, window: i
     return {j: "masked" if not tile.all() or tile.shape[1] < cols else "whole" for j, tile in found.items() if tile.any()}
 
 
-def _walked(begin: int, a: int, b: int, end: int, cols: int) -> list:
-    "The tiles of the three loops, in their order."
-    return [(j, kind) for lo, hi, kind in ((begin, a, "masked"), (a, b, "whole"), (b, end, "masked")) for j in range(lo, hi, cols)]
+def _walked(begin: int, a: int, b: int, end: int, cols: int, most: int) -> list:
+    "The tiles of the three loops, in their order, at most so many."
+    loops = (begin, a, "masked"), (a, b, "whole"), (b, end, "masked")
+    return list(itertools.islice(((j, kind) for lo, hi, kind in loops for j in range(lo, hi, cols)), most))
 
 
 def _loops(attempt, T, S, rows, cols, causal, window) -> None:
@@ -306,7 +307,7 @@ def _loops(attempt, T, S, rows, cols, causal, window) -> None:
         found = parts(attempt(i, T, S, rows, cols, causal, window), "begin", "a", "b", "end")
         for name, value in zip(("begin", "a", "b", "end"), found):
             if type(value) is not int: raise Mismatch(f"{name} is {short(value)} ({type(value).__name__}); expected a whole number (int)")
-        gives(_walked(*found, cols)[:2 * S + 2], sorted(_kinds(i, T, S, rows, cols, causal, window).items()), f"with the borders {found}, what query tile {i} walks over")
+        gives(_walked(*found, cols, 2 * S + 2), sorted(_kinds(i, T, S, rows, cols, causal, window).items()), f"with the borders {found}, what query tile {i} walks over")
 
 
 check_borders = Checker("borders")
