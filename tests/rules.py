@@ -119,7 +119,7 @@ def arrows(tree: ast.AST, name: str, where: str, owned: dict[str, str], bench: l
     own = {module for module, owner in owned.items() if owner == name}
     for module, star in imports(tree, inside):
         if star: yield f"{where}: imports * from {module}; name what it needs"
-        elif module in own and inside is not None: continue
+        elif module in own and (inside is not None or module != module_of(name)): continue     # a second module is there when it is called
         elif module not in owned: yield f"{where}: imports tfmlib.{module}, which no notebook writes" if module != "__version__" else ""
         elif place(owned[module], bench) >= place(name, bench): yield f"{where}: imports tfmlib.{module}, which {owned[module]} writes: the arrow points forward"
 

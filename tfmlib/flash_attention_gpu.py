@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PUBLISHED', 'mode', 'prepare', 'LeftOut', 'Choice', 'chosen', 'flash_attention', 'by_kernel', 'flash_part',
-           'intensity', 'Published', 'Roofline', 'points', 'credited', 'speeds', 'sweep', 'against_length', 'at_length',
-           'drawn']
+           'intensity', 'Published', 'Roofline', 'points', 'credited', 'speeds', 'sweep', 'widths', 'beside',
+           'against_length', 'at_length', 'yardstick', 'accuracy', 'drawn']
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #imports-export
 import ast
@@ -37,7 +37,8 @@ def mode() -> str:
 def prepare() -> str:
     "Choose the interpreter where there is no GPU, before anything imports Triton; return the mode."
     if find_spec("triton") is not None and mode() == "none":
-        need("triton" not in sys.modules, "triton", "imported already", "nothing that imports it before `prepare()`: Triton looks at TRITON_INTERPRET once")
+        need("triton" not in sys.modules, "triton", "imported already",
+             "nothing that imports it before `prepare()`: Triton looks at TRITON_INTERPRET once")
         os.environ["TRITON_INTERPRET"] = "1"
     return mode()
 
@@ -74,8 +75,10 @@ def chosen(
     "What `flash_attention` would use for these tensors, and why."
     T, S, where = q.shape[2], k.shape[2], q.device.type
     fused = window is None and not (causal and (mask is not None or T not in (1, S)))
-    def instead(why): return Choice("sdpa", f"{why}; PyTorch's fused function can do it") if fused else Choice("blockwise", f"{why}; PyTorch's function would need the mask as a matrix")
-    if q.dtype == torch.float64: return Choice("blockwise", "float64 is for checking, and no fused function is exact in it") if where == "cuda" else instead("float64 is for checking")
+    def instead(why):
+        if fused: return Choice("sdpa", f"{why}; PyTorch's fused function can do it")
+        return Choice("blockwise", f"{why}; PyTorch's function would need the mask as a matrix")
+    if q.dtype == torch.float64 and where == "cuda": return Choice("blockwise", "float64 is for checking, and no fused function of a GPU has it")
     if where != "cuda": return instead(f"the tensors are on {where}, kernels run on a GPU")
     if mode() != "native": return instead("Triton is not installed" if find_spec("triton") is None else "Triton is in its interpreter")
     if mask is not None: return instead("kernels take causal and window, no mask")
@@ -105,8 +108,10 @@ def flash_attention(
     if name == "kernel": return by_kernel(q, k, v, mask, causal, window, scale)
     if scale is not None: q = q * (scale * q.shape[-1] ** 0.5)
     if name == "blockwise": return blockwise(q, k, v, mask, causal=causal, window=window)[0]
-    need(window is None and not (causal and (mask is not None or q.shape[2] not in (1, k.shape[2]))), "use", "sdpa", "no window, and `causal` only with as many queries as keys and no mask")
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal and q.shape[2] > 1, enable_gqa=q.shape[1] != k.shape[1])
+    fits = window is None and not (causal and (mask is not None or q.shape[2] not in (1, k.shape[2])))
+    need(fits, "use", "sdpa", "no window, and `causal` only with as many queries as keys and no mask")
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal and q.shape[2] > 1, enable_gqa=grouped)
 
 
 def by_kernel(q, k, v, mask, causal, window, scale) -> Tensor:
@@ -133,7 +138,7 @@ def intensity(
     tiles: bool = True,       # else in three steps, with their matrix
 ) -> float:
     "Operations for each byte of slow memory, in 16 bits."
-    numbers = 2 * T * D + 2 * S * D / shared                                # queries and outputs, keys and values
+    numbers = 2 * T * D + 2 * S * D / shared      # queries and outputs, keys and values
     return part * 4 * T * S * D / (2 * numbers + (4 * T if tiles else 8 * T * S))
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #published-export
@@ -206,33 +211,68 @@ def sweep(record: Record, **told) -> list[dict]:
     return sorted((r for r in record.rows if r["case"] == "sweep" and all(r[key] == value for key, value in told.items())), key=lambda r: r["N"])
 
 
-def against_length(record: Record, values: Callable, ylabel: str, alt: str, yscale: str = "linear", **told) -> Picture:
-    "Lines of all contestants over the length of a sequence, each named at its end; `values` of a row by contestant."
-    ax, rows = axes("tokens of a sequence", ylabel, xscale="log", yscale=yscale), sweep(record, **told)
+def widths(record: Record, **told) -> list[int]: return sorted({r["D"] for r in sweep(record, **told)})
+
+
+def beside(ax, ends: list[tuple]) -> None:
+    "Write each line's name at its end (name, colour, x, y), names moved apart where they would overlap."
+    ax.figure.draw_without_rendering()                                      # fixes the scales
+    last = -np.inf
+    for name, colour, x, y in sorted(ends, key=lambda end: end[3]):
+        at = ax.transData.transform((x, y))[1] * 72 / ax.figure.dpi
+        last = max(at, last + 14)
+        ax.annotate(name, (x, y), (8, last - at), textcoords="offset points", va="center", color=colour, fontsize=11, annotation_clip=False)
+
+
+def against_length(record: Record, unit: str, ylabel: str, what: str, yscale: str = "linear", **told) -> Picture:
+    "Lines of all contestants over the length of a sequence: their speeds (unit ms), or what their names with another unit hold."
+    def values(r): return speeds(r) if unit == "ms" else {name.removesuffix(f" {unit}"): t["median"] for name, t in r.items() if name.endswith(f" {unit}") and t["median"] > 0}
+    ax, rows, ends = axes("tokens of a sequence", ylabel, xscale="log", yscale=yscale), sweep(record, **told), []
     for name in dict.fromkeys(name for r in rows for name in values(r)):
         x, y = zip(*((r["N"], values(r)[name]) for r in rows if name in values(r)))
         line, = ax.plot(x, y, marker="o", markersize=4)
-        ax.annotate(name, (x[-1], y[-1]), (6, 0), textcoords="offset points", va="center", color=line.get_color(), fontsize=11, annotation_clip=False)
+        ends.append((name, line.get_color(), x[-1], y[-1]))
     ax.set_xticks(sorted({r["N"] for r in rows}))
-    return show(ax.figure, f"{alt}: " + "; ".join(f"{name} {values(rows[-1])[name]:.0f}" for name in values(rows[-1])) + f", at {rows[-1]['N']} tokens")
+    if yscale == "linear": ax.set_ylim(0)
+    beside(ax, ends)
+    found = values(rows[-1])
+    spreads = [(t["q90"] - t["q10"]) / t["median"] for r in rows for name, t in r.items() if name.endswith(f" {unit}") and t["median"] > 0]
+    return show(ax.figure, f"{what}: " + "; ".join(f"{name} {found[name]:.0f}" for name in found) + f", at {rows[-1]['N']} tokens",
+                f"{what}. From the 10 % to the 90 % quantile it is at most {100 * max(spreads, default=0):.0f} % of the middle.")
 
 
 def at_length(record: Record, N: int = 16_384) -> Picture:
-    "All contestants of the longest sequence as numbers."
-    cases = [(d, D, c) for d in ("forward", "backward") for D in (64, 128, 256) for c in ("False", "True") if sweep(record, N=N, direction=d, D=D, causal=c)]
-    found = [speeds(sweep(record, N=N, direction=d, D=D, causal=c)[0]) for d, D, c in cases]
-    names = list(dict.fromkeys(name for f in found for name in f))
-    table = np.array([[f.get(name, np.nan) for name in names] for f in found])
-    return matrix(np.nan_to_num(table), [f"{d} {D} {'causal' if c == 'True' else 'full'}" for d, D, c in cases], names, mask=np.isfinite(table), digits=0,
-                  alt=f"Speeds at {N} tokens of {', '.join(names)}, one row for each case", caption=f"10¹² operations a second, {N:,} tokens, {inline(record.source)}.")
+    "All contestants as numbers: the longest sequence, then the cases of another kind."
+    def name(r): return f"{r['direction']} {r['D']}, {'causal' if r['causal'] == 'True' else 'full'}" + ("" if r["case"] == "sweep" else f", {r['case']}, {r['N']:,}")
+    rows = sorted(sweep(record, N=N), key=lambda r: (r["direction"] != "forward", r["D"], r["causal"])) + [r for r in record.rows if r["case"] in ("shared keys", "ragged", "window")]
+    names = list(dict.fromkeys(who for r in rows for who in speeds(r)))
+    table = np.array([[speeds(r).get(who, np.nan) for who in names] for r in rows])
+    return matrix(np.nan_to_num(table), list(map(name, rows)), [who.removeprefix("SDPA ") for who in names], mask=np.isfinite(table), digits=0,
+                  alt=f"Speeds at {N} tokens of {', '.join(names)}, one row for each case",
+                  caption=f"10¹² operations a second, {N:,} tokens{yardstick(record)}; flash, cuDNN, efficient and math are SDPA's; {inline(record.source)}.")
+
+
+def yardstick(record: Record) -> str:
+    "What a product of two matrices reached in the same run, in words."
+    found = [2 * r["N"] ** 3 / r["product ms"]["median"] / 1e9 for r in record.rows if r["case"] == "yardstick"]
+    return f"; a product of two matrices, alone, {found[0]:.0f}" if found else ""
+
+
+def accuracy(record: Record) -> Picture:
+    "The largest errors of output and gradients, in units of the plain back-end's; and the longest sequence that ran."
+    names, types = ("out", "dq", "dk", "dv"), list(dict.fromkeys(r["type"] for r in record.rows if r["case"] == "accuracy"))
+    worst = [[max(r[f"{n} of plain"]["q90"] for r in record.rows if r.get("type") == t) for n in names] for t in types]
+    longest = max((r for r in record.rows if r["case"] == "length"), key=lambda r: r["N"])
+    return matrix(worst, types, list(names), alt=f"Largest errors of output and gradients in {' and '.join(types)}, as multiples of those of PyTorch's plain back-end", digits=2,
+                  caption=f"Largest error over all shapes, that of PyTorch's plain back-end = 1. {longest['N']:,} tokens forwards and backwards added {longest['MiB']['median']:.0f} MiB; {inline(record.source)}.")
 
 
 def drawn(record: Record) -> Picture:
     "The whole record: speed against length, memory against length, and the longest sequence in numbers."
-    pictures = [against_length(record, speeds, "10¹² operations a second", f"Speed {d}, width {D}, {'causal' if c == 'True' else 'full'}", direction=d, D=D, causal=c)
-                for d in ("forward", "backward") for D in (128, 64) for c in ("False", "True") if len(sweep(record, direction=d, D=D, causal=c)) > 1]
-    def room(row): return {name.removesuffix(" MiB"): t["median"] for name, t in row.items() if name.endswith(" MiB") and t["median"] > 0}
-    if len(sweep(record, direction="backward", D=128, causal="False")) > 1 and any(map(room, sweep(record, direction="backward", D=128, causal="False"))):
-        pictures.append(against_length(record, room, "MiB that one call adds", "Memory of forward and backward", "log", direction="backward", D=128, causal="False"))
-    pictures.append(at_length(record, max(r["N"] for r in record.rows if r["case"] == "sweep")))
+    D = max(widths(record, direction="backward"))
+    pictures = [against_length(record, "ms", "10¹² operations a second", f"Speed {d}, width {D}, {'causal' if c == 'True' else 'full'}", direction=d, D=D, causal=c)
+                for d in ("forward", "backward") for c in ("False", "True")]
+    if any(name.endswith(" MiB") and t["median"] for r in sweep(record, direction="backward", D=D) for name, t in r.items()):
+        pictures.append(against_length(record, "MiB", "MiB that one call adds", f"Memory of the way back, width {D}, full", "log", direction="backward", D=D, causal="False"))
+    pictures.append(at_length(record, max(r["N"] for r in sweep(record))))
     return Picture("".join(p.html for p in pictures), "; ".join(p.alt for p in pictures), pictures[0].drawing)
