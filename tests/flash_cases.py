@@ -14,7 +14,7 @@ import torch
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernels.py"
 
-from tfmlib import flash_kernels as kernels
+from tfmlib import flash_kernels as kernels  # noqa: E402
 
 torch.set_num_threads(1)
 SOURCE = Path(kernels.__file__)

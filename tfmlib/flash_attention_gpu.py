@@ -11,7 +11,6 @@ __all__ = ['PUBLISHED', 'mode', 'prepare', 'LeftOut', 'Choice', 'chosen', 'flash
 import ast
 import os
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -182,7 +181,7 @@ class Roofline(Interactive):
         ax.plot([.5, turn, 2**17], [.5 * self.bandwidth, self.peak, self.peak])
         ax.plot([turn / 2, 2**17], [self.peak / (1 + 64 / self.width)] * 2)
         for tiles, mark in ((False, "x"), (True, "+")): ax.plot(*([x] for x in self.most(tiles)), mark, color=COLOURS["ink"], markersize=9)
-        for who, kind, D, causal, heads, speed, keys in self.points:
+        for _, kind, D, causal, heads, speed, keys in self.points:
             if (D, causal, heads) != (self.width, self.causal, self.shared) or self.one: continue
             ax.plot([intensity(keys, keys, D, heads, .5 if causal else 1, kind != "matrix")], [speed], "s" if kind == "measured" else "D", color=COLOURS["3" if kind == "measured" else "4"])
         return show(ax.figure, self.alt).drawing

@@ -167,7 +167,7 @@ TILES = {                  # kernel, way: (width, rows, cols, warps, stages), th
     ("forward", "descriptors"): [(64, 128, 128, 8, 2), (64, 128, 64, 8, 3), (64, 128, 64, 4, 3), (128, 128, 128, 8, 2), (128, 128, 64, 8, 3), (256, 128, 64, 8, 2)],
     ("forward", "pointers"): [(64, 128, 64, 8, 3), (64, 64, 64, 4, 3), (128, 128, 32, 8, 3), (128, 64, 64, 8, 3), (256, 64, 32, 8, 2)],
     ("forward", "specialised"): [(64, 128, 128, 4, 2), (128, 128, 128, 4, 2), (128, 128, 64, 4, 3)],
-    ("dkdv", "descriptors"): [(64, 64, 128, 8, 2), (64, 128, 128, 8, 2), (128, 64, 128, 8, 2), (128, 64, 64, 8, 2)],
+    ("dkdv", "descriptors"): [(64, 64, 128, 8, 2), (64, 128, 128, 8, 2), (128, 64, 128, 8, 2), (128, 32, 128, 8, 2), (128, 64, 64, 8, 2)],
     ("dkdv", "pointers"): [(64, 64, 128, 8, 2), (64, 32, 128, 8, 2), (128, 64, 64, 8, 2), (128, 32, 64, 4, 2), (256, 32, 32, 8, 1)],
     ("dkdv", "specialised"): [(64, 64, 128, 4, 2)],
     ("dq", "descriptors"): [(64, 128, 64, 8, 2), (64, 128, 128, 8, 2), (128, 128, 64, 8, 2), (128, 128, 128, 8, 2), (256, 64, 64, 8, 2)],
@@ -379,7 +379,8 @@ def backward(
     q, k, v, out, lse = saved
     check(q, k, v)
     need(dout.shape == out.shape == q.shape and dout.dtype == q.dtype, "dout", f"{tuple(dout.shape)}, {dout.dtype}", f"shape and type of the output, {tuple(q.shape)}, {q.dtype}")
-    scale, limits, (B, H, T, D), (_, G, S, _) = scaled(q, scale), band(q.shape[2], k.shape[2], causal, window), q.shape, k.shape
+    (B, H, T, D), (_, G, S, _) = q.shape, k.shape
+    scale, limits = scaled(q, scale), band(T, S, causal, window)
     dq, dk, dv = torch.zeros_like(q, memory_format=torch.contiguous_format), *q.new_zeros(2, B, H, S, D)
     if q.numel() and k.numel():
         delta = deltas(out, dout, dlse)
@@ -465,7 +466,7 @@ SPECIALISED |= {"forward": forward_specialised, "dkdv": dkdv_specialised}
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #tune-export
 def trial(config: Config, inputs: list[Tensor], others: list[Tensor], limits: dict, scale: float, repeats: int = 7) -> list[float]:
-    "Milliseconds of each run of a kernel with a configuration, sorted; none if it cannot run here, or spills."
+    "Milliseconds of each run of a kernel with a configuration, sorted; none if it cannot run here, or spills more than a few."
     def once():
         clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if inputs[0].is_cuda else None
         began = time.perf_counter()
@@ -475,7 +476,7 @@ def trial(config: Config, inputs: list[Tensor], others: list[Tensor], limits: di
         clock[1].record(); clock[1].synchronize()
         return clock[0].elapsed_time(clock[1]), made
     try:
-        return [] if getattr(once()[1], "n_spills", 0) else sorted(once()[0] for _ in range(repeats))
+        return [] if getattr(once()[1], "n_spills", 0) > 32 else sorted(once()[0] for _ in range(repeats))
     except (triton.TritonError, RuntimeError): return []
 
 
