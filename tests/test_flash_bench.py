@@ -16,7 +16,7 @@ from bench.flash_choice import Elsewhere
 from bench.flash_correct_gpu import SHAPES, allowed
 from bench.flash_gpu import Case, Setting, cases, strange
 from tfmlib.figures import ASSETS
-from tfmlib.flash_attention_gpu import PUBLISHED, Roofline, credited, drawn, intensity, points, speeds
+from tfmlib.flash_attention_gpu import PUBLISHED, Roofline, accuracy, credited, drawn, intensity, points, speeds
 from tfmlib.proof import Pending, load_record, parse_record, recorded, spread
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +69,12 @@ def test_speed_runs_dry(dry):
 def test_the_page_draws_a_record(dry):
     pages = [drawn(dry["flash_gpu"]), drawn(synthetic())]
     assert all("<svg" in page.html and "ours" in page.alt for page in pages)
-    assert pages[1].html.count("<figure") == 6 and "Memory of forward and backward" in pages[1].alt and "ours 489" in pages[1].alt
+    assert "a product of two matrices, alone, 733" in pages[1].html and "forward 128, causal, ragged, 4,000" in pages[1].html and pages[1].html.count("<figure") == 6 and "Memory of the way back" in pages[1].alt and "ours 489" in pages[1].alt
+
+
+def test_the_page_draws_the_errors(dry):
+    shown = accuracy(dry["flash_correct_gpu"])
+    assert "float32 and float16" in shown.alt and "64 tokens forwards and backwards added 0 MiB" in shown.html and shown.html.count("<rect") == 8
 
 
 def test_the_page_says_that_a_record_is_pending():
@@ -82,6 +87,8 @@ def synthetic():
     def row(N, D, direction, causal, ms): return {"case": "sweep", "direction": direction, "N": N, "D": D, "B": 16_384 // N, "H": 2048 // D, "G": 2048 // D, "causal": causal, "window": 0,
         "ours ms": spread([ms]), "SDPA flash ms": spread([2 * ms]), "product ms": spread([1.5]), "ours MiB": spread([64.]), "SDPA flash MiB": spread([65.]), "missing": "nobody"}
     rows = [row(N, 128, d, c, 4.5 * N / 16_384) for N in (8192, 16_384) for d in ("forward", "backward") for c in ("False", "True")]
+    rows.append(row(4000, 128, "forward", "True", 1.0) | {"case": "ragged"})
+    rows.append({"case": "yardstick", "N": 8192, "product ms": spread([1.5])})
     return parse_record(json.dumps({"name": "made up", "command": "none", "device": "none such", "driver": "1", "versions": {"torch": "1"}, "commit": "0", "date": "2000-01-01", "seed": 1, "rows": rows}))
 
 
@@ -95,6 +102,21 @@ def test_what_a_case_is_credited_with():
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("flash_correct_gpu.json")), ids=lambda p: p.stem)
 def test_a_committed_record_keeps_its_bars(path):
     assert all(row["kept"] == "yes" for row in load_record(path.stem).rows)
+
+
+BARE = """
+import sys
+for name in ("anywidget", "IPython", "ipywidgets", "matplotlib", "PIL", "traitlets", "yaml", "tqdm", "safetensors", "sacrebleu", "regex"): sys.modules[name] = None
+from bench.__main__ import parts
+import bench.flash_choice, bench.flash_correct_gpu, bench.flash_gpu, tfmlib.flash_kernels
+assert {"flash_correct_gpu", "flash_gpu"} <= set(parts("gpu")) and parts("gpu").index("flash_correct_gpu") < parts("gpu").index("flash_gpu")
+"""
+
+
+def test_a_card_needs_torch_triton_and_numpy_only():
+    pytest.importorskip("triton")
+    done = subprocess.run([sys.executable, "-c", BARE], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 # --- the parts ----------------------------------------------------------------------------------------------------
@@ -123,14 +145,14 @@ def parrot(pipe, seed, setting):
     while True: pipe.send(([1.0], str(pipe.recv())))
 
 
-@pytest.mark.parametrize("serve, said", [(sleeper, "no answer in 5 seconds"), (quitter, "its process died")])
-def test_what_hangs_or_dies_costs_its_time_and_no_more(serve, said):
-    other = Elsewhere(0, Setting(patience=5), serve)
+@pytest.mark.parametrize("serve, patience, said", [(sleeper, 1, "no answer in 1 seconds"), (quitter, 60, "its process died")])
+def test_what_hangs_or_dies_costs_its_time_and_no_more(serve, patience, said):
+    other = Elsewhere(0, Setting(patience=patience), serve)
     assert other.ask((), 64, True) == ([], said) and other.process is None
 
 
 def test_another_process_answers():
-    other = Elsewhere(0, Setting(patience=30), parrot)
+    other = Elsewhere(0, Setting(patience=60), parrot)
     assert other.ask((1, 2), 64, True) == ([1.0], "((1, 2), 64, True)") and other.process.is_alive()
     process = other.process
     other.end()

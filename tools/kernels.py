@@ -85,7 +85,7 @@ def compiled(row: dict, module: str = "tfmlib.flash_kernels") -> dict:
     like = {"forward": [q, k, v, lse, q], "dkdv": [q, k, v, q, lse, lse, k, v], "dq": [q, k, v, q, lse, lse, q]}
     try:
         with launches_compile(row["chip"]) as found: kernels.start(config, like[config.kernel], limits, scale)
-    except Exception as error: return row | {"fails": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+    except Exception as error: return row | {"fails": f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"}
     [counted] = found.values()
     return row | counted
 
