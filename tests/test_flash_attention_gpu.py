@@ -159,6 +159,9 @@ print(float((ours - right).abs().max()) < 1e-5)
     (["@triton.jit\ndef kernel(X): pass", "def helper(): return kernel", "z = helper()", "z", "w = 5"], [True, True, True, True, False]),
     (["from tfmlib.proof import need", "need(True, 'a', 1, 'b')"], [False, False]),
     (["class A(triton.B): pass", "A()", "tl = 3", "tl"], [True, True, False, False]),
+    (["def f(x):\n    y = triton.cdiv(x, 2)\n    return y", "y = 1\ny", "[y for y in range(3)]", "f(2)"], [True, False, False, True]),
+    (["x = triton.cdiv(3, 2)", "x = x + 1", "x = 1\nx = x + 1", "x"], [True, True, False, False]),
+    (["import torch\nimport triton", "torch.ones(1)"], [True, False]),
     (["%matplotlib inline is no Python", "triton"], [False, True]),
 ])
 def test_cells_that_need_triton_are_left_out(cells, left_out):

@@ -301,6 +301,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'tfmlib/flash_attention_gpu.py'),
                                             'tfmlib.flash_attention_gpu.sweep': ( 'flash_attention_gpu.html#sweep',
                                                                                   'tfmlib/flash_attention_gpu.py'),
+                                            'tfmlib.flash_attention_gpu.wanted': ( 'flash_attention_gpu.html#wanted',
+                                                                                   'tfmlib/flash_attention_gpu.py'),
                                             'tfmlib.flash_attention_gpu.widths': ( 'flash_attention_gpu.html#widths',
                                                                                    'tfmlib/flash_attention_gpu.py'),
                                             'tfmlib.flash_attention_gpu.yardstick': ( 'flash_attention_gpu.html#yardstick',
