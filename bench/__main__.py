@@ -1,7 +1,8 @@
 """Measure what the book keeps on record: python -m bench [--gpu] [PART ...]
 
 A part is a module of this package with DEVICE ("cpu" or "gpu"), SEED, and `measure(seed) -> rows`, each row a dict with
-the shape of its case and a spread (`tfmlib.proof.spread`) for each quantity. Its record goes to tfmlib/assets/records/.
+the shape of its case and a spread (`tfmlib.proof.spread`) for each quantity. Its record goes to tfmlib/assets/records/; if
+`measure` yields row after row, the record is written after each, and a run that is cut off keeps what it has.
 It needs torch and numpy, and on a GPU triton; the repository's root must be on PYTHONPATH.
 """
 import argparse
@@ -38,12 +39,17 @@ def record(name: str, folder: Path = RECORDS) -> Path:
     command = "make bench-gpu" if part.DEVICE == "gpu" else "make bench"
     facts, threads = circumstances(commit()), torch.get_num_threads()         # of the tree that is measured
     if part.DEVICE == "cpu": torch.set_num_threads(1)
-    try: rows = part.measure(part.SEED)
+    path, head, found = folder / f"{name}.json", {"name": name, "command": command, "seed": part.SEED, **facts}, []
+    def keep() -> None:
+        parse_record(text := json.dumps(head | {"rows": found}, indent=1) + "\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    try:
+        measured = part.measure(part.SEED)
+        if isinstance(measured, list): found += measured; keep()
+        else:
+            for row in measured: found.append(row); keep()
     finally: torch.set_num_threads(threads)
-    made = {"name": name, "command": command, "seed": part.SEED, **facts, "rows": rows}
-    parse_record(text := json.dumps(made, indent=1) + "\n")
-    folder.mkdir(parents=True, exist_ok=True)
-    (path := folder / f"{name}.json").write_text(text)
     return path
 
 

@@ -35,6 +35,16 @@ def test_a_number_without_spread_is_not_recorded(part, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_that_is_cut_off_keeps_what_it_has(part, tmp_path):
+    def measure(seed):
+        yield {"N": 8, "ms": spread([1.0])}
+        yield {"N": 16, "ms": spread([2.0])}
+        raise TimeoutError("cut off")
+    part.measure = measure
+    with pytest.raises(TimeoutError): runner.record("made_up", tmp_path)
+    assert [row["N"] for row in parse_record((tmp_path / "made_up.json").read_text()).rows] == [8, 16]
+
+
 def test_the_parts_are_found_by_device():
     assert "attention_cost" in runner.parts("cpu") and "attention_cost" not in runner.parts("gpu")
 

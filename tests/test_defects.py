@@ -129,6 +129,7 @@ PLANTED = {
     "a stored error": ("outputs", spoil(PROOF, add("f()", outputs=[{"output_type": "error", "ename": "NameError", "evalue": "f", "traceback": []}])), "«planted»: an error is stored, NameError"),
     "a long function": ("size", replace("tfmlib/proof.py", "\ndef glue(", "\n" + LONG + "\n\ndef glue("), "tfmlib.proof.longest: 31 lines"),
     "nine parameters": ("size", replace("tfmlib/proof.py", "\ndef glue(", "\ndef many(a, b, c, d, e, f, *, g, h, i): pass\n\ndef glue("), "tfmlib.proof.many: 9 parameters"),
+    "a long kernel": ("size", replace("tfmlib/proof.py", "\ndef glue(", "\n@triton.jit\n" + LONG + 31 * "\n    x = 1" + "\n\ndef glue("), "tfmlib.proof.longest: 62 lines; expected about 20, at most 60"),
     "a long module": ("size", replace("tfmlib/proof.py", "\ndef glue(", "\nx = 1" * 320 + "\n\ndef glue("), "tfmlib.proof: "),
     "a module edited by hand": ("export", replace("tfmlib/proof.py", "if true_when: return", "if true_when: return  "), "tfmlib/proof.py: not what the notebooks give"),
     "an index edited by hand": ("export", replace("tfmlib/_modidx.py", "proof.html#claim", "proof.html#chaim"), "tfmlib/_modidx.py: not what the notebooks give"),

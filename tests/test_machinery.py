@@ -33,6 +33,11 @@ def prepared(*cells: dict) -> list[dict]:
     return notebook["cells"]
 
 
+def test_label_names_the_module_that_a_cell_goes_to():
+    _, first, _, second, _ = prepared(code("#| default_exp heads"), code("#| export\nf = 1"), code("#| export tails\ng = 1"))
+    assert "tfmlib.heads.f" in first["source"] and "tfmlib.tails.g" in second["source"]
+
+
 def test_label_before_an_exported_cell():
     _, label, cell = prepared(code("#| default_exp heads"), code("#| export\nWIDTH: int = 4\ndef f(): pass\nclass G:\n    x = 1\n_h = 2"))
     assert cell["source"].startswith("WIDTH") and "exported" in cell["metadata"]["tags"] and label["cell_type"] == "markdown"

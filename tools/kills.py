@@ -6,11 +6,14 @@ The exit code tells whether all of that holds; the file is written in any case, 
 import contextlib
 import io
 import json
+import linecache
+import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 
@@ -67,11 +70,12 @@ def overheard() -> Iterator[list]:
 def run(nb: dict) -> tuple[dict[str, list], dict[str, str], dict]:
     "Run the code cells in a fresh namespace: results by cell id, errors by cell id, and the namespace."
     results, errors, names = {}, {}, {"__name__": "__main__", "display": lambda *a, **k: None}
-    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty), contextlib.redirect_stdout(io.StringIO()), overheard() as heard:
+    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty), contextlib.redirect_stdout(io.StringIO()), patch.dict(os.environ), overheard() as heard:
         for cell in nb["cells"]:
             if cell["cell_type"] != "code": continue
-            before = len(heard)
-            try: exec(compile(code_of(cell), f"<cell {cell['id']}>", "exec"), names)
+            before, code, file = len(heard), code_of(cell), f"<cell {cell['id']}>"
+            linecache.cache[file] = len(code), None, code.splitlines(True), file     # kernels are run from their source
+            try: exec(compile(code, file, "exec"), names)
             except Exception as error: errors[cell["id"]] = f"{type(error).__name__}: {error}".split("\n")[0]
             results[cell["id"]] = heard[before:]
     return results, errors, names

@@ -12,6 +12,7 @@ import csv
 import importlib
 import io
 import json
+import linecache
 import os
 import pkgutil
 import re
@@ -133,8 +134,10 @@ def execute(sources: list[str], seconds: float) -> tuple[dict, list[tuple[str, s
     names, failed = vars(sys.modules["__main__"]), []
     names |= {"display": lambda *a, **k: None, "get_ipython": lambda: None}
     for number, source in enumerate(sources, 1):
+        file = f"<code cell {number}>"
+        linecache.cache[file] = len(source), None, source.splitlines(True), file     # kernels are run from their source
         try:
-            with limit(seconds): exec(compile(source, f"<code cell {number}>", "exec"), names)
+            with limit(seconds): exec(compile(source, file, "exec"), names)
         except BaseException as error:                                    # SystemExit and KeyboardInterrupt too
             failed.append((source, f"code cell {number} stops with {type(error).__name__}: {error}"))
     return names, failed

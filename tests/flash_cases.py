@@ -1,0 +1,287 @@
+"""Attention kernels against float64 on shapes that are hard for tiles, and wrong kernels that these shapes reject.
+
+Runs in a process of its own, with TRITON_INTERPRET=1 set before anything imports Triton: `test_flash_kernels.py` starts it.
+"""
+import importlib.util
+import math
+import os
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+
+assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernels.py"
+
+from tfmlib import flash_kernels as kernels  # noqa: E402
+
+torch.set_num_threads(1)
+SOURCE = Path(kernels.__file__)
+Shape = namedtuple("Shape", "B H G T S D causal window", defaults=(False, None))
+SHAPES = {
+    "tiles fit": Shape(1, 2, 2, 64, 64, 32),
+    "no tile divides": Shape(1, 1, 1, 70, 45, 16),
+    "no tile divides, causal": Shape(2, 2, 2, 50, 50, 16, True),
+    "one query": Shape(2, 2, 1, 1, 77, 16, True),
+    "one key": Shape(1, 1, 1, 40, 1, 16),
+    "few queries, causal": Shape(1, 2, 2, 17, 77, 16, True),
+    "nothing seen": Shape(1, 1, 1, 77, 17, 16, True),
+    "eight to one": Shape(1, 8, 1, 20, 40, 16, True),
+    "two by two": Shape(1, 4, 2, 33, 33, 16, True),
+    "window of 1": Shape(1, 1, 1, 70, 70, 16, True, 1),
+    "window": Shape(1, 1, 1, 130, 130, 16, True, 50),
+    "window beyond": Shape(1, 1, 1, 40, 40, 16, True, 500),
+    "window of a few": Shape(1, 1, 1, 30, 130, 16, True, 40),
+    "both sides": Shape(1, 1, 1, 130, 130, 16, False, 20),
+    "both sides, few keys": Shape(1, 1, 1, 80, 40, 16, False, 9),
+    "width 64": Shape(1, 1, 1, 33, 40, 64, True),
+    "width 128": Shape(1, 1, 1, 40, 33, 128),
+    "width 256": Shape(1, 1, 1, 33, 33, 256, True),
+    "scores by a hundred": Shape(1, 2, 1, 40, 70, 32, True),
+    "scores by a hundred, all seen": Shape(1, 1, 1, 20, 130, 16),
+    "scores far below zero": Shape(1, 1, 1, 40, 45, 16),
+}
+WAYS = ("pointers", "descriptors", "specialised")
+
+
+def drawn(name: str, dtype=torch.float32) -> list[torch.Tensor]:
+    "Queries, keys, values and the gradients at both outputs."
+    B, H, G, T, S, D, *_ = SHAPES[name]
+    g = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(*shape, generator=g) for shape in ((B, H, T, D), (B, G, S, D), (B, G, S, D), (B, H, T, D)))
+    if name.startswith("scores by a hundred"): q = 100 * q
+    if name == "scores far below zero": q, k = 40 * (1 + q.abs()), -(1 + k.abs())
+    return [x.to(dtype) for x in (q, k, v, dout)] + [torch.randn(B, H, T, generator=g)]
+
+
+def definition(q, k, v, causal, window, scale=None):
+    "Output and log-sum-exp with the matrix, in the type that comes in."
+    groups, (T, S) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
+    scores = q @ k.repeat_interleave(groups, 1).mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    away = torch.arange(S, device=q.device) - torch.arange(T, device=q.device)[:, None] - (S - T)
+    seen = torch.ones_like(away, dtype=torch.bool)
+    if causal: seen &= away <= 0
+    if window: seen &= away.abs() < window
+    scores = scores.masked_fill(~seen, -math.inf)
+    return scores.softmax(-1).nan_to_num(0) @ v.repeat_interleave(groups, 1), scores.logsumexp(-1)
+
+
+def both_ways(function, tensors, dout, dlse) -> list[torch.Tensor]:
+    "Outputs and gradients; the log-sum-exp where it is finite."
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    out, lse = function(*leaves)
+    finite = lse.isfinite()
+    grads = torch.autograd.grad((out * dout).sum() + (lse * dlse)[finite].sum(), leaves)
+    return [out.detach(), torch.where(finite, lse.detach(), 0), finite.double(), *grads]
+
+
+def config(kernel: str, way: str) -> object:
+    return kernels.Config(kernel, "descriptors" if (kernel, way) == ("dq", "specialised") else way, 256, 16, None, 32, 32, 4, 1)
+
+
+def furthest(module, name: str, way: str, dtype=torch.float32) -> float:
+    "The largest distance of any result from float64, in units of what is allowed."
+    module.SMALL.update({kernel: config(kernel, way) for kernel in module.SMALL})
+    *tensors, dout, dlse = drawn(name, dtype)
+    causal, window = SHAPES[name].causal, SHAPES[name].window
+    ours = both_ways(lambda *t: module.flash(*t, causal, window), tensors, dout, dlse)
+    exact = both_ways(lambda *t: definition(*t, causal, window), [t.double() for t in tensors], dout.double(), dlse.double())
+    allowed = {torch.float32: 2e-6, torch.float16: 2e-3}[dtype] * (100 if name.startswith("scores") else 1)
+    off = [float((a.double() - b).abs().max()) / max(1., float(b.abs().max())) for a, b in zip(ours, exact)]
+    return max(math.inf if math.isnan(x) else x for x in off) / allowed
+
+
+# --- right --------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_float32(name, way):
+    assert furthest(kernels, name, way) < 1
+
+
+@pytest.mark.parametrize("name", ["tiles fit", "no tile divides, causal", "nothing seen", "eight to one", "both sides", "width 128", "scores far below zero"])
+def test_float16(name):
+    assert furthest(kernels, name, "pointers", torch.float16) < 1
+
+
+@pytest.mark.parametrize("rows, cols", [(16, 64), (64, 16)])
+def test_tiles_need_not_be_square(rows, cols):
+    q, k, v, dout, _ = drawn("window")
+    own = [kernels.Config(kernel, "pointers", 256, 32, None, rows, cols, 4, 1) for kernel in ("forward", "dkdv", "dq")]
+    out, lse = kernels.forward(q, k, v, causal=True, window=50, config=own[0])
+    grads = kernels.backward((q, k, v, out, lse), dout, causal=True, window=50, configs=tuple(own[1:]))
+    exact = both_ways(lambda *t: definition(*t, True, 50), [q.double(), k.double(), v.double()], dout.double(), torch.zeros_like(lse).double())
+    for ours, theirs in zip((out, lse, *grads), exact[:2] + exact[3:]): torch.testing.assert_close(ours.double(), theirs, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("way", ("pointers", "descriptors"))
+def test_any_layout(way):
+    "Heads beside one another, numbers apart, rows from the middle of something: the numbers are the same."
+    kernels.SMALL.update({kernel: config(kernel, way) for kernel in kernels.SMALL})
+    *tensors, _, _ = drawn("eight to one")
+    plain, _ = kernels.flash(*tensors, True)
+    beside = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors]
+    apart = [t.mT.contiguous().mT for t in tensors]
+    within = [torch.nn.functional.pad(t, (3, 2))[..., 3:-2] for t in tensors]
+    for t in (beside, apart, within): assert torch.equal(kernels.flash(*t, True)[0], plain)
+
+
+@pytest.mark.parametrize("way", ("pointers", "descriptors"))
+def test_nothing_beyond_is_read(way):
+    "Rows beyond the last that are nan do not show."
+    kernels.SMALL.update({kernel: config(kernel, way) for kernel in kernels.SMALL})
+    *tensors, dout, dlse = drawn("no tile divides")
+    padded = [torch.cat([t, torch.full_like(t[:, :, :30], math.nan)], 2)[:, :, :t.shape[2]] for t in (*tensors, dout)]
+    for a, b in zip(both_ways(lambda *t: Raw.apply(*t), padded[:3], padded[3], dlse), both_ways(lambda *t: kernels.flash(*t), tensors, dout, dlse)):
+        assert torch.equal(a, b)
+
+
+class Raw(kernels.Flash):
+    "The same function on leaves that are views of longer tensors."
+    @staticmethod
+    def forward(ctx, q, k, v): return kernels.Flash.forward(ctx, q, k, v, False, None, None)
+    @staticmethod
+    def backward(ctx, dout, dlse): return kernels.Flash.backward(ctx, dout, dlse)[:3]
+
+
+def test_other_widths():
+    "Widths between those of the kernels, and values of another width than the keys."
+    g = torch.Generator().manual_seed(1)
+    q, k, v, dout = (torch.randn(1, 2, n, w, generator=g) for n, w in ((9, 5), (12, 5), (12, 20), (9, 20)))
+    dlse = torch.zeros(1, 2, 9)
+    ours = both_ways(lambda *t: kernels.flash(*t, True, scale=.3), [q, k, v], dout, dlse)
+    exact = both_ways(lambda *t: definition(*t, True, None, .3), [t.double() for t in (q, k, v)], dout.double(), dlse.double())
+    for a, b in zip(ours, exact): torch.testing.assert_close(a.double(), b, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("T, S", [(0, 5), (5, 0), (0, 0)])
+def test_nothing_to_do(T, S):
+    q, k = torch.ones(1, 2, T, 16, requires_grad=True), torch.ones(1, 1, S, 16, requires_grad=True)
+    out, lse = kernels.flash(q, k, k)
+    out.sum().backward()
+    assert out.shape == q.shape and not out.any() and bool((lse == -math.inf).all()) and not q.grad.any() and k.grad.shape == k.shape
+
+
+def test_unused_outputs():
+    "Only the log-sum-exp is differentiated; only the output is."
+    leaves = [x.requires_grad_() for x in drawn("two by two")[:3]]
+    for pick in (0, 1):
+        ours = torch.autograd.grad(kernels.flash(*leaves, True)[pick].sum(), leaves, allow_unused=True)
+        theirs = torch.autograd.grad(definition(*(x.double() for x in leaves), True, None)[pick].sum(), leaves, allow_unused=True)
+        for a, b in zip(ours, theirs): torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b.to(a.dtype), atol=5e-6, rtol=5e-6)
+
+
+def test_no_second_gradients():
+    q = torch.ones(1, 1, 4, 16, requires_grad=True)
+    [dq] = torch.autograd.grad(kernels.flash(q, q, q)[0].sum(), q, create_graph=False)
+    with pytest.raises(NotImplementedError, match="gradients of gradients"): torch.autograd.grad(kernels.flash(q, q, q)[0].sum(), q, create_graph=True)
+
+
+def test_many_keys_and_few():
+    "Scores of 70,000 equal keys sum beyond float16, and come to 1."
+    many = torch.ones(1, 1, 70_000, 16, dtype=torch.float16)
+    wide = kernels.Config("forward", "pointers", 256, 16, None, 16, 4096, 4, 1)
+    out, lse = kernels.forward(0 * many[:, :, :1], many, many, config=wide)
+    assert out.eq(1).all() and abs(float(lse) - math.log(70_000)) < 1e-4
+
+
+ones = torch.ones(1, 2, 4, 16)
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda: kernels.forward(ones[0], ones, ones), r"q: \(2, 4, 16\); expected four dimensions"),
+    (lambda: kernels.forward(ones, ones[:, :, :, :8], ones), r"k: .*expected the batch and the width of q, one of \(16, 32, 64, 128, 256\)"),
+    (lambda: kernels.forward(ones[..., :12], ones[..., :12], ones[..., :12]), r"q: \(1, 2, 4, 12\); expected the batch and the width"),
+    (lambda: kernels.forward(ones, ones, ones.half()), r"v: torch.float16; expected float16, bfloat16 or float32, the same"),
+    (lambda: kernels.forward(*3 * [ones.double()]), r"q: torch.float64; expected float16, bfloat16 or float32"),
+    (lambda: kernels.forward(*3 * [ones.bfloat16()]), r"q: bfloat16; expected float16 or float32: Triton's interpreter multiplies the bit patterns"),
+    (lambda: kernels.forward(ones, ones, ones[:, :, :3]), r"v: \(1, 2, 3, 16\); expected the shape of k"),
+    (lambda: kernels.forward(ones, torch.ones(1, 3, 4, 16), torch.ones(1, 3, 4, 16)), r"k: 3 heads; expected a divisor of the 2 heads of q"),
+    (lambda: kernels.forward(ones, ones, ones, window=0), r"window: 0; expected a whole number of at least 1"),
+    (lambda: kernels.forward(ones, ones, ones, window=2.), r"window: 2.0; expected a whole number"),
+    (lambda: kernels.forward(ones, ones, ones, scale=-1), r"scale: -1; expected a positive number"),
+    (lambda: kernels.forward(ones, ones, ones, config=config("dq", "pointers")), r"config: .*expected a configuration of forward"),
+    (lambda: kernels.backward((ones, ones, ones, ones, ones[..., 0]), ones[:, :1]), r"dout: .*expected shape and type of the output"),
+    (lambda: kernels.flash(*3 * [torch.ones(1, 1, 2, 300)]), r"v: width 300; expected at most 256"),
+])
+def test_refusals(call, says):
+    with pytest.raises(ValueError, match=says): call()
+
+
+# --- what the interpreter cannot see --------------------------------------------------------------------------------
+
+def test_the_interpreter_still_multiplies_bit_patterns():
+    "Why bfloat16 is refused here. When this fails, Triton has mended it, and the refusal can go."
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def product(A, OUT):
+        at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        tl.store(OUT + at, tl.dot(tl.load(A + at), tl.load(A + at)))
+
+    a, out = torch.ones(16, 16, dtype=torch.bfloat16), torch.zeros(16, 16)
+    product[1,](a, out)
+    assert not torch.allclose(out, torch.full((16, 16), 16.))
+
+
+# --- wrong ----------------------------------------------------------------------------------------------------------
+
+# Two changes are not in the list, because they change nothing: queries beyond the last with a log-sum-exp of 0 (their rows of Q and dO
+# are zeros, and so is what their weights are multiplied with), and a last query beyond the last (more is compared, nothing else is seen).
+WRONG = {  # what is wrong: (a line of the module, what stands there instead, the shape that notices, the way)
+    "the mixture does not fade": ("v, mixed * fade[:, None], input", "v, mixed, input", "no tile divides, causal"),
+    "the sum does not fade": ("total = total * fade + tl.sum(e, 1)", "total = total + tl.sum(e, 1)", "no tile divides, causal"),
+    "−∞ is subtracted from −∞": ('base = tl.where(new == float("-inf"), 0., new)', "base = new", "nothing seen"),
+    "a key further ahead": ("else: return j <= i + ahead", "else: return j <= i + ahead + 1", "no tile divides, causal"),
+    "not oneself": ("else: return j <= i + ahead", "else: return j < i + ahead", "no tile divides, causal"),
+    "the window one shorter": ("return (j >= i - back) & (j <= i + ahead)", "return (j > i - back) & (j <= i + ahead)", "window of 1"),
+    "the window one longer": ("return (j >= i - back) & (j <= i + ahead)", "return (j >= i - back - 1) & (j <= i + ahead)", "window"),
+    "only behind": ("return (j >= i - back) & (j <= i + ahead)", "return (j >= i - back) & (j <= i)", "both sides"),
+    "aligned at the top left": ("mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E", "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i, scale * LOG2E", "few queries, causal"),
+    "powers of two without log₂ e": ("i + S - T, scale * LOG2E\n    if BACK:\n        top", "i + S - T, scale\n    if BACK:\n        top", "tiles fit"),
+    "the neighbour's keys": ("V = opened(K, sk, h // group,", "V = opened(K, sk, h % (tl.num_programs(1) // group),", "two by two"),
+    "keys that are not there": ("else: return j < S", "else: return j < S + 64", "no tile divides"),
+    "hidden keys in a whole tile": ("b = tl.maximum(tl.minimum(N, first + ahead + 1), 0) // SIZE * SIZE", "b = tl.cdiv(tl.maximum(tl.minimum(N, first + ahead + 1), 0), SIZE) * SIZE", "tiles fit, causal"),
+    "a tile too few ahead": ("end = tl.maximum(tl.minimum(N, last + ahead + 1), 0)", "end = tl.maximum(tl.minimum(N, last + ahead), 0)", "two by two"),
+    "a tile too few behind": ("begin = tl.maximum(first - back, 0) // SIZE * SIZE", "begin = tl.cdiv(tl.maximum(first - back, 0), SIZE) * SIZE", "window"),
+    "the window's edge in a whole tile": ("a = tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE)", "a = tl.minimum(tl.maximum(last - back, 0) // SIZE", "window"),
+    "the maximum for the log-sum-exp": ("(top + tl.math.log2(total)) * LN2", "top * LN2", "tiles fit"),
+    "a logarithm to base 2": ("(top + tl.math.log2(total)) * LN2", "top + tl.math.log2(total)", "tiles fit"),
+    "one line for all texts": ("(tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * T", "tl.program_id(1) * T", "no tile divides, causal"),
+    "one text for all": ("x += tl.program_id(2).to(tl.int64) * strides[0] + h", "x += h", "no tile divides, causal"),
+    "no delta for the keys": ("dz = w * (dw - tl.load(DELTA + i, mask=i < T, other=0.)[None, :])", "dz = w * dw", "tiles fit"),
+    "no delta for the queries": ("input_precision=PRECISION) - delta[:, None])", "input_precision=PRECISION))", "tiles fit"),
+    "delta of the output alone": ("out.to(tl.float32) * dout.to(tl.float32)", "out.to(tl.float32) * out.to(tl.float32)", "tiles fit"),
+    "the keys' gradient without the root": ("put(DK, dk * scale, start, sdk, S, COLS, D)", "put(DK, dk, start, sdk, S, COLS, D)", "tiles fit"),
+    "the queries' gradient without the root": ("put(DQ, dq * scale,", "put(DQ, dq,", "tiles fit"),
+    "the way back aligned otherwise": ("visible((start + T - S + tl.arange(0, COLS))[:, None], i[None, :]", "visible((start + tl.arange(0, COLS))[:, None], i[None, :]", "few queries, causal"),
+    "queries from elsewhere": ("first, last = line(LSE, T), line(DELTA, T), start + T - S,", "first, last = line(LSE, T), line(DELTA, T), start + S - T,", "few queries, causal"),
+    "roles not exchanged": ("ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)    # roles", "ROWS) * ROWS, back, ahead, ROWS, BACK, AHEAD)    # roles", "no tile divides, causal"),
+    "one head of a group": (".unflatten(1, (G, H // G)).sum(2, dtype=torch.float32)", ".unflatten(1, (G, H // G))[:, :, 0]", "eight to one"),
+    "the log-sum-exp's gradient added": ("delta - dlse", "delta + dlse", "tiles fit"),
+    "the tail of the keys by zeros alone": ("at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, True, PRECISION)\n    put(DQ", "at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, False, PRECISION)\n    put(DQ", "scores far below zero", "descriptors"),
+    "the maximum of one loop": ("new = tl.maximum(top, tl.max(scores, 1) * scale)", "new = tl.max(scores, 1) * scale", "scores by a hundred, all seen"),
+}
+SHAPES["tiles fit, causal"] = Shape(1, 1, 1, 64, 64, 16, True)
+
+
+def changed(old: str, new: str, folder: Path):
+    "The module with one place changed."
+    text = SOURCE.read_text().replace("from .proof", "from tfmlib.proof")
+    assert text.count(old) >= 1, f"not in the module: {old}"
+    path = folder / "changed_kernels.py"
+    path.write_text(text.replace(old, new, 1))
+    spec = importlib.util.spec_from_file_location("changed_kernels", path)
+    module = sys.modules["changed_kernels"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_kernels_are_rejected(wrong, tmp_path):
+    "Each is rejected by its shape, by numbers and not by an error; the right one is not."
+    old, new, name, *way = WRONG[wrong]
+    way = way[0] if way else "pointers"
+    assert furthest(changed(old, new, tmp_path), name, way) > 5

@@ -1,0 +1,123 @@
+"""What tools/kernels.py says of a configuration: its hash, its faults, what it believes; and that the shipped ones keep the bars."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import kernels  # noqa: E402
+
+CONFIG = {"kernel": "forward", "way": "pointers", "width": 128, "bits": 16, "causal": None, "rows": 128, "cols": 64, "warps": 8, "stages": 2}
+GOOD = {"config": CONFIG, "chip": 90, "mask": "full", "stamp": "s", "registers": 200, "spills": 0, "shared": 98304, "warps": 8, "wgmma": 24, "mma": 0}
+
+
+def changed(**told) -> dict:
+    "A good row with other values, of the configuration too."
+    config = CONFIG | {key: value for key, value in told.items() if key in CONFIG}
+    return GOOD | {"config": config} | {key: value for key, value in told.items() if key not in CONFIG}
+
+
+@pytest.mark.parametrize("row, said", [
+    (changed(spills=8), "8 bytes spilt"), (changed(spills=8, kernel="dq"), "8 bytes spilt"), (changed(spills=8, kernel="dkdv"), "8 bytes spilt"),
+    (changed(wgmma=0), "no tensor-core instructions"), (changed(chip=80), "no tensor-core instructions"),
+    (changed(shared=232_449), "at most 232448"), (changed(chip=80, mma=9, shared=166_913), "at most 166912"), (changed(bits=32, shared=300_000), "at most 232448"),
+    (changed(fails="ValueError: no"), "does not compile, ValueError: no"), (changed(mask="window", spills=4), "4 bytes spilt")])
+def test_faults_are_named(row, said):
+    [fault] = kernels.faults(row)
+    assert said in fault and f"sm_{row['chip']}" in fault
+
+
+@pytest.mark.parametrize("row", [
+    GOOD, changed(chip=80, wgmma=0, mma=512), changed(bits=32, spills=999, wgmma=0), changed(width=256, spills=20), changed(kernel="dkdv", mask="window", spills=20),
+    changed(way="descriptors", chip=80, shared=200_000, wgmma=0), changed(way="specialised", chip=80, fails="RuntimeError: assertion")])
+def test_what_is_only_reported(row):
+    assert kernels.faults(row) == []
+
+
+SOURCE = '''"words"
+CONFIGS = [1]
+ONE, TWO = 1, 2
+def kernel(x):
+    "More words."
+    return x + ONE  # a comment
+def start(x):
+    return kernel(x)
+def other(x): return x
+'''
+
+
+def test_the_hash_knows_code_from_words():
+    "Words, the table of configurations, what no launch needs and the order of functions may change; what a launch needs may not."
+    head, kernel, start = SOURCE.split("def ")[:3]
+    same = [SOURCE.replace("words", "other words"), SOURCE.replace("# a comment", ""), SOURCE.replace("[1]", "[1, 2]"), SOURCE.replace("other(x): return x", "other(x): return 2 * x"),
+            head + "def " + start + "def " + kernel]
+    assert {kernels.essence(text) for text in same} == {kernels.essence(SOURCE)}
+    other = [SOURCE + "ONE[2] = 3\n", SOURCE + "ONE |= 3\n", SOURCE + "ONE.update(3)\n", SOURCE.replace("+ ONE", "- ONE"), SOURCE.replace("= 1, 2", "= 3, 2"), SOURCE.replace("kernel(x)\n", "kernel(2 * x)\n")]
+    assert len({kernels.essence(text) for text in [SOURCE, *other]}) == 7
+    rows = GOOD, changed(stages=3), changed(chip=80), changed(mask="causal")
+    stamps = [kernels.stamp(row, SOURCE, "3") for row in rows] + [kernels.stamp(GOOD, other[-1], "3"), kernels.stamp(GOOD, SOURCE, "4")]
+    assert len(set(stamps)) == 6 and kernels.stamp(changed(registers=3), SOURCE, "3") == stamps[0]
+
+
+def asked(*names: str) -> list[dict]: return [{"config": CONFIG, "chip": 90, "mask": "full", "stamp": name} for name in names]
+
+
+def test_only_what_is_new_and_a_sample_is_compiled():
+    kept, seen = {name: GOOD | {"stamp": name} for name in "abcdefgh"}, []
+    def compile_them(rows):
+        seen.extend(row["stamp"] for row in rows)
+        return [row | {key: GOOD[key] for key in kernels.COUNTED} for row in rows]
+    whole, wrong = kernels.judged(asked(*"abcdefgh", "new"), kept, compile_them)
+    assert seen[0] == "new" and len(seen) == 1 + kernels.SAMPLE and wrong == [] and [row["stamp"] for row in whole] == [*"abcdefgh", "new"]
+
+
+def test_a_kept_row_that_is_not_what_compiles_is_found():
+    kept = {name: GOOD | {"stamp": name, "registers": 100} for name in "ab"}
+    _, wrong = kernels.judged(asked("a", "b"), kept, lambda rows: [row | {key: GOOD[key] for key in kernels.COUNTED} for row in rows])
+    assert len(wrong) == 2 and all("'registers': 100" in fault and "'registers': 200" in fault for fault in wrong)
+
+
+def run(*command: str) -> subprocess.CompletedProcess:
+    "In a process of its own, without the interpreter."
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"} | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"}
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_shipped_configurations():
+    "The committed table is complete, true where it is asked again, and every bar in it is kept."
+    pytest.importorskip("triton")
+    done = run("tools/kernels.py")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert ": 0 compiled, 3 of the others" in done.stdout, f"{done.stdout}run `python tools/kernels.py --write` and commit tfmlib/assets/kernels.json"
+
+
+def test_the_table_holds_what_the_page_says():
+    rows = json.loads(kernels.TABLE.read_text())["rows"]
+    assert not [fault for row in rows for fault in kernels.faults(row)]
+    assert len({json.dumps(row["config"]) for row in rows}) <= 40 and {row["chip"] for row in rows} == {90, 80}
+    bars = [row for row in rows if kernels.required(row)]
+    assert {(row["config"]["kernel"], row["config"]["width"], row["chip"]) for row in bars} >= {(k, w, c) for k in ("forward", "dkdv", "dq") for w in (64, 128) for c in (90, 80)}
+
+
+CODE = """
+import json, sys, kernels
+if __name__ == "__main__":
+    print(json.dumps(kernels.compile_all(json.loads(sys.argv[1]))))
+"""
+
+
+@pytest.mark.slow
+def test_the_compiler_is_asked(tmp_path):
+    "A tile too large for the registers is seen to spill; float16 compiles as bfloat16 does; what Triton refuses is said."
+    pytest.importorskip("triton")
+    def row(**told): return {"config": CONFIG | {key: value for key, value in told.items() if key in CONFIG}, "chip": 90, "mask": "causal"} | {key: value for key, value in told.items() if key not in CONFIG}
+    rows = [row(way="descriptors", cols=128, type="float16"), row(kernel="dkdv", way="descriptors", cols=128), row(rows=100)]
+    (tmp_path / "ask.py").write_text(CODE)
+    done = run(str(tmp_path / "ask.py"), json.dumps(rows))
+    fine, spilling, refused = json.loads(done.stdout.splitlines()[-1])
+    assert fine["spills"] == 0 < fine["wgmma"] and spilling["spills"] > 0 and "power of 2" in refused["fails"]
