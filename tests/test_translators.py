@@ -62,7 +62,7 @@ def test_fused_attention_is_the_books():
 
 
 def test_the_experiment_runs_to_its_end(monkeypatch):
-    small = {"EQUAL": 2, "TRIED": 1, "UNTIL": {kind: 2 + (kind != "transformer") for kind in part.UNTIL}, "STOPS": (1, 2, 3), "SEEDS": (0, 1), "PEAKS": (.001, .002),
+    small = {"EQUAL": 2, "TRIED": 1, "UNTIL": {kind: 2 + (kind != "transformer") for kind in part.UNTIL}, "STOPS": (1, 2, 3), "SEEDS": (0,), "PEAKS": (.001, .002),
              "NEW": part.NEW[:16], "BANDS": ((3, 8), (9, 20)), "chosen_on": lambda: part.KNOWN[:8], "tested_on": lambda: part.NEW[:8], "MARGIN": 1}
     for name, value in small.items(): monkeypatch.setattr(part, name, value)
     rows = part.measure(0)
@@ -95,7 +95,7 @@ def test_on_a_gpu_the_models_see_the_source_and_not_the_future():
         after[:, 3:] += 1
         out, moved = model(x[..., :width], before), model(x[..., :width], after)
         torch.testing.assert_close(out[:, :3], moved[:, :3])
-        assert (out - model(x[..., :width].flip(1), before)).abs().max() > 1e-4
+        assert (out - model(2 * x[..., :width], before)).abs().max() > 1e-4
 
 
 def test_the_shipped_model_is_what_its_command_makes():
