@@ -88,8 +88,9 @@ def words_seen(seed: int, steps: int) -> int:
 
 def learn(kind: str, peak: float, seed: int, steps: int = EQUAL, watch: Callable | None = None) -> tuple[nn.Module, History]:
     "A model after training, and what was noted on the way."
+    width = widths()[kind]                                                     # may draw weights of its own, so before the seed
     torch.manual_seed(seed)
-    model = made(kind, widths()[kind])
+    model = made(kind, width)
     rate = InverseRoot(SHAPE.width, WARM, peak * (SHAPE.width * WARM) ** .5)   # whose highest value is `peak`
     optimiser = AdamW(groups(model, 0.01), rate, betas=(.9, .98), clip=1.)
     return model, train(model, translation_loss, batches(seed), steps, optimiser, watch=watch and (lambda step: watch(model, step)), seed=seed)
