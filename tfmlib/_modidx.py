@@ -796,6 +796,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'tfmlib.transformer.from_torch': ('transformer.html#from_torch', 'tfmlib/transformer.py'),
                                     'tfmlib.transformer.greedy_search': ('transformer.html#greedy_search', 'tfmlib/transformer.py'),
                                     'tfmlib.transformer.length_penalty': ('transformer.html#length_penalty', 'tfmlib/transformer.py'),
+                                    'tfmlib.transformer.marian_names': ('transformer.html#marian_names', 'tfmlib/transformer.py'),
                                     'tfmlib.transformer.real': ('transformer.html#real', 'tfmlib/transformer.py'),
                                     'tfmlib.transformer.renamed': ('transformer.html#renamed', 'tfmlib/transformer.py'),
                                     'tfmlib.transformer.smoothed': ('transformer.html#smoothed', 'tfmlib/transformer.py'),
