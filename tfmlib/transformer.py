@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SHAPES', 'check_ids', 'Words', 'real', 'Transformer', 'Shape', 'block_of', 'encoder_decoder', 'following',
            'check_search', 'check_logs', 'greedy_search', 'from_torch', 'renamed', 'wear', 'SinesFirst', 'marian_names',
-           'from_marian', 'smoothed', 'smoothed_loss', 'InverseRoot', 'length_penalty', 'Hypothesis', 'beam_search',
-           'WhileWriting']
+           'from_marian', 'smoothed', 'smoothed_loss', 'InverseRoot', 'WhileWriting', 'length_penalty', 'Hypothesis',
+           'beam_search']
 
 # %% ../chapters/08_transformer.ipynb #imports-export
 from collections.abc import Callable
@@ -334,6 +334,26 @@ class InverseRoot:
     @property
     def peak(self) -> float: return self(self.warmup - 1)
 
+# %% ../chapters/08_transformer.ipynb #interactive-class
+class WhileWriting(Interactive):
+    "Cross-attention while a translation is written, with the words that were likeliest at each step."
+    module = "while_writing"
+    sources = traitlets.List().tag(sync=True)   # words of each sentence, end mark included
+    targets = traitlets.List().tag(sync=True)   # what was written
+    looks = traitlets.List().tag(sync=True)     # names of the heads
+    weights = traitlets.List().tag(sync=True)   # (sentence, look, target word, source word)
+    words = traitlets.List().tag(sync=True)     # (sentence, target word, likeliest next words)
+    chances = traitlets.List().tag(sync=True)   # their probabilities
+    sentence = traitlets.Int(0).tag(sync=True)  # what is shown: the sentence,
+    look = traitlets.Int(0).tag(sync=True)      # the head,
+    step = traitlets.Int(0).tag(sync=True)      # and the word that is being written
+
+    def picture(self) -> str:
+        w = torch.tensor(self.weights[self.sentence][self.look])[:self.step + 1]
+        w[:-1] = .12 * F.one_hot(w[:-1].argmax(-1), w.shape[1])           # the strongest looks before, faintly
+        written, source = self.targets[self.sentence][:self.step + 1], self.sources[self.sentence]
+        return links(w, written, source, self.alt).drawing
+
 # %% ../chapters/08_transformer.ipynb #beam-export
 def length_penalty(length: int, alpha: float) -> float:
     "What a log-probability is divided by, so that length is not punished: 1 for one word."
@@ -378,23 +398,3 @@ def beam_search(
         if not len(rows): break
     note(rows, sums, False)
     return sorted(found, key=lambda h: (h.ended, h.score), reverse=True)
-
-# %% ../chapters/08_transformer.ipynb #interactive-class
-class WhileWriting(Interactive):
-    "Cross-attention while a translation is written, with the words that were likeliest at each step."
-    module = "while_writing"
-    sources = traitlets.List().tag(sync=True)   # words of each sentence, end mark included
-    targets = traitlets.List().tag(sync=True)   # what was written
-    looks = traitlets.List().tag(sync=True)     # names of the heads
-    weights = traitlets.List().tag(sync=True)   # (sentence, look, target word, source word)
-    words = traitlets.List().tag(sync=True)     # (sentence, target word, likeliest next words)
-    chances = traitlets.List().tag(sync=True)   # their probabilities
-    sentence = traitlets.Int(0).tag(sync=True)  # what is shown: the sentence,
-    look = traitlets.Int(0).tag(sync=True)      # the head,
-    step = traitlets.Int(0).tag(sync=True)      # and the word that is being written
-
-    def picture(self) -> str:
-        w = torch.tensor(self.weights[self.sentence][self.look])[:self.step + 1]
-        w[:-1] = .12 * F.one_hot(w[:-1].argmax(-1), w.shape[1])           # the strongest looks before, faintly
-        written, source = self.targets[self.sentence][:self.step + 1], self.sources[self.sentence]
-        return links(w, written, source, self.alt).drawing
