@@ -34,8 +34,7 @@ def check_ids(name: str, ids: Tensor, vocabulary: int) -> None:
     was = f"{tuple(ids.shape)}, {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
     need(whole, name, was, "whole numbers (B, T), int64, a row and a column or more")
     low, high = int(ids.min()), int(ids.max())
-    fits = 0 <= low and high < vocabulary
-    need(fits, name, f"from {low} to {high}", f"numbers of words, 0 to {vocabulary - 1}")
+    need(0 <= low and high < vocabulary, name, f"from {low} to {high}", f"numbers of words, 0 to {vocabulary - 1}")
 
 
 class Words(nn.Module):
@@ -95,8 +94,7 @@ class Transformer(nn.Module):
         "Score each next word (B, T, V) from the words of `y` up to there and the whole memory."
         rows, T = self.target(y, "y"), y.shape[1]
         need(len(memory) == len(y), "y", f"{len(y)} rows", f"{len(memory)}, one for each source")
-        told = {"memory": memory, "mask": mask}
-        rows, shown = self.decoder(rows, mask=causal_mask(T, T, y.device), cross=told)
+        rows, shown = self.decoder(rows, mask=causal_mask(T, T, y.device), cross={"memory": memory, "mask": mask})
         return self.target.scores(rows), shown
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict]:       # (B, S), (B, T)
@@ -178,8 +176,7 @@ def following(model: Transformer, x: Tensor) -> Callable[[Tensor], Tensor]:
 
 def check_search(start: Tensor, ndim: int, **sizes: int) -> None:
     "Refuse a search that cannot begin."
-    whole = isinstance(start, Tensor) and start.dtype == torch.int64
-    whole = whole and start.ndim == ndim and start.numel() > 0
+    whole = isinstance(start, Tensor) and (start.dtype, start.ndim) == (torch.int64, ndim) and start.numel() > 0
     was = f"{tuple(start.shape)}, {start.dtype}" if isinstance(start, Tensor) else type(start).__name__
     need(whole, "start", was, f"whole numbers, int64, {('', '(t,)', '(B, t)')[ndim]}, a begin mark at least")
     check_sizes(**sizes)
@@ -187,8 +184,7 @@ def check_search(start: Tensor, ndim: int, **sizes: int) -> None:
 
 def check_logs(logs: Tensor, rows: int) -> Tensor:
     "Refuse what cannot be log-probabilities of the next word."
-    fits = logs.ndim == 2 and len(logs) == rows
-    need(fits, "next_word", f"gives {tuple(logs.shape)}", f"({rows}, V)")
+    need(logs.ndim == 2 and len(logs) == rows, "next_word", f"gives {tuple(logs.shape)}", f"({rows}, V)")
     need(bool((logs <= 1e-4).all()), "next_word", "gives numbers above 0, or none", "log-probabilities")
     return logs
 
@@ -222,12 +218,10 @@ def from_torch(theirs: nn.Transformer) -> tuple[Stack, Stack]:
         block = block_from_torch(layer)                                   # as if it had no cross-attention
         around, feed_forward = type(block.attention), block.feed_forward.inner
         cross = around(norm(layer.norm2), heads_from_torch(layer.multihead_attn))
-        feed_forward = around(norm(layer.norm3), feed_forward)
-        return Block(attention=block.attention, cross=cross, feed_forward=feed_forward)
+        return Block(attention=block.attention, cross=cross, feed_forward=around(norm(layer.norm3), feed_forward))
 
-    encoder, decoder = theirs.encoder, theirs.decoder
-    return (Stack([block_from_torch(layer) for layer in encoder.layers], norm(encoder.norm)),
-            Stack([writer(layer) for layer in decoder.layers], norm(decoder.norm)))
+    return (Stack([block_from_torch(layer) for layer in theirs.encoder.layers], norm(theirs.encoder.norm)),
+            Stack([writer(layer) for layer in theirs.decoder.layers], norm(theirs.decoder.norm)))
 
 # %% ../chapters/08_transformer.ipynb #wear-export
 def renamed(name: str, names: list[tuple[str, str]]) -> str:
@@ -249,8 +243,7 @@ def wear(
     extra = sorted(set(weights) - set(pairs.values()) - set(spare))
     need(not missing, "weights", f"without {missing[:5]}", "every parameter of the model")
     need(not extra, "weights", f"with {extra[:5]}", "nothing that the model has no place for")
-    other = {p: tuple(weights[p].shape) for n, p in pairs.items() if weights[p].shape != ours[n].shape}
-    other = [f"{name} {shape}" for name, shape in sorted(other.items())]
+    other = sorted({f"{p} {tuple(weights[p].shape)}" for n, p in pairs.items() if weights[p].shape != ours[n].shape})
     need(not other, "weights", f"with {other[:5]}", "the shapes of the model")
     model.load_state_dict({name: weights[p] for name, p in pairs.items()})
     return model
@@ -270,19 +263,16 @@ def marian_names() -> list[tuple[str, str]]:
             ("encoder.blocks", "model.encoder.layers"), ("decoder.blocks", "model.decoder.layers"),
             ("attention.norm", "self_attn_layer_norm"), ("attention.inner", "self_attn"),
             ("cross.norm", "encoder_attn_layer_norm"), ("cross.inner", "encoder_attn"),
-            ("feed_forward.norm", "final_layer_norm"),
-            ("feed_forward.inner.up", "fc1"), ("feed_forward.inner.down", "fc2"),
+            ("feed_forward.norm", "final_layer_norm"), ("inner.up", "fc1"), ("inner.down", "fc2"), ("feed_forward.", ""),
             ("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj")]
 
 
 def from_marian(theirs: nn.Module) -> Transformer:  # a MarianMTModel of Hugging Face's library
     "Marian's model as this book's: the same weights."
     c = theirs.config
-    one = c.share_encoder_decoder_embeddings and c.tie_word_embeddings
-    need(one, "theirs", "with several tables of words", "one for source, target and scores")
+    need(c.share_encoder_decoder_embeddings and c.tie_word_embeddings, "theirs", "with several tables", "one table")
     activations = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu, "silu": F.silu}
-    kind = c.activation_function
-    need(kind in activations, "theirs", kind, f"one of {', '.join(activations)}")
+    need((kind := c.activation_function) in activations, "theirs", kind, f"one of {', '.join(activations)}")
     def stack(cross, layers, *sizes):
         return Stack([block_of(C, *sizes, cross, Post, activations[kind], bias=True) for _ in range(layers)])
     C, reads = c.d_model, (c.encoder_layers, c.encoder_attention_heads, c.encoder_ffn_dim)
