@@ -6,6 +6,7 @@ import torch
 
 import bench.translators as part
 import bench.translators_gpu as gpu
+import bench.translators_longer as longer
 import bench.translators_time as times
 from bench import size
 from bench.lstm import attentive, one_vector
@@ -108,9 +109,13 @@ def test_the_shipped_model_is_what_its_command_makes():
     assert history["loss"].tolist() == pytest.approx(told[:8], abs=.02)
 
 
-def test_the_shipped_model_learnt_at_the_rate_that_was_chosen():
+def test_the_longer_training_begins_as_the_short_one(monkeypatch):
+    for name, value in {"STOPS": (1, 2, 3), "SEEDS": (0,), "tested_on": lambda: part.NEW[:8], "MARGIN": 1}.items(): monkeypatch.setattr(part, name, value)
+    monkeypatch.setattr(longer, "STEPS", 3)
+    rows = longer.measure(0)
     chosen = {r["peak"] for r in load_record("translators").rows if r["what"] == "curve" and r["model"] == "transformer"}
-    assert chosen == {read(part.MODEL)[1]["peak"]} == {f"{part.SHIPPED:g}"}
+    assert [r["steps"] for r in rows] == [1, 2, 3] and {r["peak"] for r in rows} == chosen
+    assert rows[-1]["words"]["each"] == [part.words_seen(0, 3)]
 
 
 def test_a_model_that_is_shipped_can_be_read(tmp_path):
