@@ -17,7 +17,7 @@ function render({ model, el }) {
     <div class="tfm-controls"><span class="tfm-buttons" role="group" aria-label="word"><button type="button">◀ word back</button><button type="button">next word ▶</button></span>
       <button type="button" class="tfm-reset">reset</button></div>
     <svg class="tfm-links tfm-writes" role="img" font-size="14"></svg>
-    <table class="tfm-table tfm-next"><thead><tr><th scope="col">next word</th><th scope="col">how likely</th><th scope="col"></th></tr></thead><tbody></tbody></table>
+    <table class="tfm-table tfm-next"><thead><tr><th scope="col">next word</th><th scope="col" colspan="2">how likely</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout" aria-live="polite"></output>`;
   const $ = q => el.querySelector(q), [sentence, look] = el.querySelectorAll("select"), slider = $("input"), [back, next] = el.querySelectorAll(".tfm-buttons button");
   const put = (...pairs) => { for (const [name, value] of pairs) model.set(name, value); model.save_changes(); };
