@@ -34,20 +34,15 @@ def _counted(attempt, *case) -> None: whole(attempt(*case), sum(map(math.prod, _
 
 check_count_parameters = Checker("count_parameters")
 
-@check_count_parameters.property("two blocks and one table, no biases in attention", (1, 1, 1, 1, None, False), (3, 2, 5, 1, None, False), (10, 4, 7, 1, None, False))
-def _(attempt, *case): _counted(attempt, *case)
+check_count_parameters.property("two blocks and one table, no biases in attention", (1, 1, 1, 1, None, False), (3, 2, 5, 1, None, False), (10, 4, 7, 1, None, False))(_counted)
 
-@check_count_parameters.property("biases, where they are asked for", (3, 2, 5, 1, None, True), (10, 4, 7, 1, None, True))
-def _(attempt, *case): _counted(attempt, *case)
+check_count_parameters.property("biases, where they are asked for", (3, 2, 5, 1, None, True), (10, 4, 7, 1, None, True))(_counted)
 
-@check_count_parameters.property("a table of its own for the source, if it has one", (3, 2, 5, 1, 4, False), (10, 4, 7, 1, 10, False))
-def _(attempt, *case): _counted(attempt, *case)
+check_count_parameters.property("a table of its own for the source, if it has one", (3, 2, 5, 1, 4, False), (10, 4, 7, 1, 10, False))(_counted)
 
-@check_count_parameters.property("more layers: more blocks in both stacks, no more tables", (3, 2, 5, 2, None, False), (10, 4, 7, 3, 8, True))
-def _(attempt, *case): _counted(attempt, *case)
+check_count_parameters.property("more layers: more blocks in both stacks, no more tables", (3, 2, 5, 2, None, False), (10, 4, 7, 3, 8, True))(_counted)
 
-@check_count_parameters.property("the base and the big model of 2017", (37_000, 512, 2048, 6, None, False), (37_000, 1024, 4096, 6, None, False))
-def _(attempt, *case): _counted(attempt, *case)
+check_count_parameters.property("the base and the big model of 2017", (37_000, 512, 2048, 6, None, False), (37_000, 1024, 4096, 6, None, False))(_counted)
 
 # %% ../../chapters/practice/08_transformer.ipynb #tied-checker
 def _both_ways(table: Tensor, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,6 +169,9 @@ def _theirs(scores: Tensor, y: Tensor, smoothing: float) -> Tensor:
     return F.cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=PAD, label_smoothing=smoothing)
 
 
+def _lost(attempt, *case) -> None: expect(attempt(*case), _theirs(*case), what="the loss")
+
+
 def _places(V: int, *rows: list, seed: int = 0) -> tuple:
     "Scores of V words and targets."
     return rounded(len(rows), len(rows[0]), V, seed=seed), torch.tensor(rows)
@@ -182,19 +180,15 @@ def _places(V: int, *rows: list, seed: int = 0) -> tuple:
 check_smoothed_surprise = Checker("smoothed_surprise")
 _FOUR = doubles(.1, .1, .7, .1).log()[None, None]
 
-@check_smoothed_surprise.property("without smoothing, the surprise at the right word", (_FOUR, torch.tensor([[2]]), 0.), (*_places(3, [1, 2]), 0.), (*_places(5, [4, 1, 2], [3, 3, 4], seed=2), 0.))
-def _(attempt, *case): expect(attempt(*case), _theirs(*case), what="the loss")
+check_smoothed_surprise.property("without smoothing, the surprise at the right word", (_FOUR, torch.tensor([[2]]), 0.), (*_places(3, [1, 2]), 0.), (*_places(5, [4, 1, 2], [3, 3, 4], seed=2), 0.))(_lost)
 
-@check_smoothed_surprise.property("with it, a share goes to all words alike, the right one and the padding's included",
-    (_FOUR, torch.tensor([[2]]), .1), (*_places(3, [1, 2]), .3), (*_places(5, [4, 1, 2], [3, 3, 4], seed=2), .1), (*_places(2, [1]), .9))
-def _(attempt, *case): expect(attempt(*case), _theirs(*case), what="the loss")
+check_smoothed_surprise.property("with it, a share goes to all words alike, the right one and the padding's included",
+    (_FOUR, torch.tensor([[2]]), .1), (*_places(3, [1, 2]), .3), (*_places(5, [4, 1, 2], [3, 3, 4], seed=2), .1), (*_places(2, [1]), .9))(_lost)
 
-@check_smoothed_surprise.property("padding does not count, and the mean is over the words of the batch",
-    (*_places(3, [1, 0]), .1), (*_places(4, [2, 1, 3], [1, 0, 0], seed=5), .1), (*_places(6, [0, 0, 0], [4, 5, 0], seed=7), .2), (*_places(4, [0, 3, 2], [0, 0, 1], seed=8), 0.))
-def _(attempt, *case): expect(attempt(*case), _theirs(*case), what="the loss")
+check_smoothed_surprise.property("padding does not count, and the mean is over the words of the batch",
+    (*_places(3, [1, 0]), .1), (*_places(4, [2, 1, 3], [1, 0, 0], seed=5), .1), (*_places(6, [0, 0, 0], [4, 5, 0], seed=7), .2), (*_places(4, [0, 3, 2], [0, 0, 1], seed=8), 0.))(_lost)
 
-@check_smoothed_surprise.property("a very small probability is a large loss, not an infinite one", (doubles(0., 0., 1000.)[None, None], torch.tensor([[1]]), .1), (1000 * rounded(1, 2, 3), torch.tensor([[1, 2]]), .1))
-def _(attempt, *case): expect(attempt(*case), _theirs(*case), what="the loss")
+check_smoothed_surprise.property("a very small probability is a large loss, not an infinite one", (doubles(0., 0., 1000.)[None, None], torch.tensor([[1]]), .1), (1000 * rounded(1, 2, 3), torch.tensor([[1, 2]]), .1))(_lost)
 
 @check_smoothed_surprise.property("its slope is right too", (*_places(3, [1, 0]), .1), (*_places(4, [2, 1, 3], [1, 0, 0], seed=5), .2))
 def _(attempt, scores, y, smoothing):
@@ -221,14 +215,11 @@ def _rated(attempt, *case) -> None:
 
 check_rate = Checker("rate")
 
-@check_rate.property("at its highest it is one over the root of width times warm-up", (24, 4, 25), (0, 4, 1), (0, 1, 1), (3_999, 512, 4_000))
-def _(attempt, *case): _rated(attempt, *case)
+check_rate.property("at its highest it is one over the root of width times warm-up", (24, 4, 25), (0, 4, 1), (0, 1, 1), (3_999, 512, 4_000))(_rated)
 
-@check_rate.property("after that it falls with the root of the steps made", (1, 4, 1), (3, 1, 1), (99, 4, 25), (4_000, 512, 4_000), (15_999, 512, 4_000), (99_999, 1_024, 4_000))
-def _(attempt, *case): _rated(attempt, *case)
+check_rate.property("after that it falls with the root of the steps made", (1, 4, 1), (3, 1, 1), (99, 4, 25), (4_000, 512, 4_000), (15_999, 512, 4_000), (99_999, 1_024, 4_000))(_rated)
 
-@check_rate.property("before that it grows by the same amount with every step, the first included", (0, 1, 2), (0, 16, 4), (1, 16, 4), (9, 64, 100), (0, 512, 4_000), (1_999, 512, 4_000))
-def _(attempt, *case): _rated(attempt, *case)
+check_rate.property("before that it grows by the same amount with every step, the first included", (0, 1, 2), (0, 16, 4), (1, 16, 4), (9, 64, 100), (0, 512, 4_000), (1_999, 512, 4_000))(_rated)
 
 # %% ../../chapters/practice/08_transformer.ipynb #greedy-checker
 class _Texts:
@@ -275,21 +266,16 @@ def _writes(attempt, model, *rest) -> None:
 
 check_greedy_rows = Checker("greedy_rows")
 
-@check_greedy_rows.property("one row: the likeliest word again and again, up to the end mark", _texts([[2, 7]], 2), _texts([[5, 6, 2, 7]], 4), _texts([[9, 9, 4, 2]], 4))
-def _(attempt, *case): _writes(attempt, *case)
+check_greedy_rows.property("one row: the likeliest word again and again, up to the end mark", _texts([[2, 7]], 2), _texts([[5, 6, 2, 7]], 4), _texts([[9, 9, 4, 2]], 4))(_writes)
 
-@check_greedy_rows.property("never more words than allowed", _texts([[5, 6]], 1), _texts([[5, 6, 7, 8]], 3), _texts([[5, 6, 2, 7], [4, 5, 6, 7]], 2))
-def _(attempt, *case): _writes(attempt, *case)
+check_greedy_rows.property("never more words than allowed", _texts([[5, 6]], 1), _texts([[5, 6, 7, 8]], 3), _texts([[5, 6, 2, 7], [4, 5, 6, 7]], 2))(_writes)
 
-@check_greedy_rows.property("each row stops at its own end mark, and padding follows",
-    _texts([[2, 7, 7], [5, 2, 7]], 3), _texts([[5, 2, 7, 7, 8], [6, 7, 8, 2, 9], [4, 5, 2, 2, 6]], 5), _texts([[5, 2, 7, 2], [6, 7, 8, 9]], 4))
-def _(attempt, *case): _writes(attempt, *case)
+check_greedy_rows.property("each row stops at its own end mark, and padding follows",
+    _texts([[2, 7, 7], [5, 2, 7]], 3), _texts([[5, 2, 7, 7, 8], [6, 7, 8, 2, 9], [4, 5, 2, 2, 6]], 5), _texts([[5, 2, 7, 2], [6, 7, 8, 9]], 4))(_writes)
 
-@check_greedy_rows.property("other numbers for the two marks", _texts([[5, 9, 7, 7], [2, 4, 9, 7]], 4, 9, 11), _texts([[0, 4, 7, 7], [2, 5, 6, 4]], 4, 4, 10))
-def _(attempt, *case): _writes(attempt, *case)
+check_greedy_rows.property("other numbers for the two marks", _texts([[5, 9, 7, 7], [2, 4, 9, 7]], 4, 9, 11), _texts([[0, 4, 7, 7], [2, 5, 6, 4]], 4, 4, 10), _texts([[6, 5, 7, 2]], 4, 2, 5))(_writes)
 
-@check_greedy_rows.property("a start of several words, in which an end mark ends nothing", _texts([[5, 6, 2, 7]], 4, start=[[4, 2, 1]]), _texts([[2, 7, 7], [6, 2, 8]], 3, start=[[2, 1], [5, 2]]))
-def _(attempt, *case): _writes(attempt, *case)
+check_greedy_rows.property("a start of several words, in which an end mark ends nothing", _texts([[5, 6, 2, 7]], 4, start=[[4, 2, 1]]), _texts([[2, 7, 7], [6, 2, 8]], 3, start=[[2, 1], [5, 2]]))(_writes)
 
 @check_greedy_rows.property("nobody is asked more often than words are written", _texts([[2, 7, 7, 7]], 4), _texts([[5, 2, 7, 7], [2, 7, 7, 7]], 4), _texts([[5, 6, 7]], 2))
 def _(attempt, model, *rest):
@@ -315,29 +301,26 @@ _SURE = (torch.tensor([[1, 4], [1, 5]]), doubles(.6, .4).log(), doubles(.4, .35,
 _NARROW = (torch.tensor([[1]]), doubles(0.), doubles(0., .9, .1).log()[None])
 check_beam_step = Checker("beam_step")
 
-def _steps(attempt, *case, what: int) -> None:
-    found, wanted = parts(attempt(*case), "the rows", "their log-probabilities"), _continued(*case)
-    if what == 0: same_type(found[0], torch.int64, "the rows")
-    expect(found[what], wanted[what], what=("the table of rows", "the list of log-probabilities")[what])
+def _rows(attempt, *case) -> None:
+    found = parts(attempt(*case), "the rows", "their log-probabilities")[0]
+    same_type(found, torch.int64, "the rows")
+    expect(found, _continued(*case)[0], what="the table of rows")
 
-@check_beam_step.property("one beginning, one beam: the likeliest word is appended", (*_NARROW, 1), _beam(1, 2, 4, 1))
-def _(attempt, *case): _steps(attempt, *case, what=0)
 
-@check_beam_step.property("the best of all continuations, whichever beginning they belong to", (*_SURE, 3), (*_SURE, 1), (*_SURE, 2), _beam(3, 2, 4, 3, 1), _beam(4, 1, 3, 4, 2), _beam(2, 3, 7, 5, 3))
-def _(attempt, *case): _steps(attempt, *case, what=0)
+def _rows_and_sums(attempt, *case) -> None:
+    _rows(attempt, *case)
+    expect(attempt(*case)[1], _continued(*case)[1], what="the list of log-probabilities")
 
-@check_beam_step.property("with the logarithms of their probabilities", (*_SURE, 2), _beam(3, 2, 4, 3, 1), _beam(2, 3, 7, 5, 3))
-def _(attempt, *case): _steps(attempt, *case, what=1)
 
-@check_beam_step.property("what is impossible is no continuation, and fewer than there are beams may be left", (*_NARROW, 3), (*_SURE, 6), (*_SURE, 9), _beam(1, 1, 3, 8, 4))
-def _(attempt, *case):
-    _steps(attempt, *case, what=0)
-    _steps(attempt, *case, what=1)
+check_beam_step.property("one beginning, one beam: the likeliest word is appended", (*_NARROW, 1), _beam(1, 2, 4, 1))(_rows)
 
-@check_beam_step.property("however unlikely all have become", _beam(2, 3, 4, 2, 5, 2_000.), _beam(3, 1, 5, 4, 6, 1e5))
-def _(attempt, *case):
-    _steps(attempt, *case, what=0)
-    _steps(attempt, *case, what=1)
+check_beam_step.property("the best of all continuations, whichever beginning they belong to", (*_SURE, 3), (*_SURE, 1), (*_SURE, 2), _beam(3, 2, 4, 3, 1), _beam(4, 1, 3, 4, 2), _beam(2, 3, 7, 5, 3))(_rows)
+
+check_beam_step.property("with the logarithms of their probabilities", (*_SURE, 2), _beam(3, 2, 4, 3, 1), _beam(2, 3, 7, 5, 3))(_rows_and_sums)
+
+check_beam_step.property("what is impossible is no continuation, and fewer than there are beams may be left", (*_NARROW, 3), (*_SURE, 6), (*_SURE, 9), _beam(1, 1, 3, 8, 4))(_rows_and_sums)
+
+check_beam_step.property("however unlikely all have become", _beam(2, 3, 4, 2, 5, 2_000.), _beam(3, 1, 5, 4, 6, 1e5))(_rows_and_sums)
 
 # %% ../../chapters/practice/08_transformer.ipynb #length-checker
 def _order(found: list, alpha: float, end: int) -> list:
@@ -357,28 +340,27 @@ def _places_of(attempt, *case) -> list:
     return [(words, number(score, "a score")) for words, score in pairs]
 
 
+def _sorted_so(attempt, *case) -> None:
+    found, wanted = ([words for words, _ in some] for some in (_places_of(attempt, *case), _order(*case)))
+    if found != wanted: raise Mismatch(f"the order is {found}; expected {wanted}")
+
+
 check_ranked = Checker("ranked")
 _OWLS = [((5, 6, 2), -1.), ((5, 7, 6, 8, 2), -1.2)]
 _FOUND = [((4, 2), -1.3), ((9, 8, 7, 6, 5, 2), -2.), ((2,), -1.1), ((4, 5, 6, 2), -1.5), ((7, 7, 7, 7, 7, 7, 7, 7, 7, 2), -2.05)]
 _TORN = [((4, 5, 6), -.5), ((4, 2), -3.), ((5, 6, 7, 8, 9), -.6), ((4, 5, 2, 6), -.1), ((5, 2), -4.)]
 _RANKED = ((_OWLS, 0., 2), (_OWLS, .6, 2), (_OWLS, 1., 2), (_FOUND, .6, 2), (_FOUND[::-1], .3, 2), (_FOUND, 2., 2))
 
-@check_ranked.property("each keeps its words, and its score is what its length makes of it", ([((2,), -1.)], .6, 2), ([((5, 2), -1.)], 1., 2), *_RANKED)
+@check_ranked.property("each keeps its words, and its score is what its length makes of it", ([((2,), -1.)], .6, 2), ([((5, 2), -1.)], 1., 2), *_RANKED, (_TORN, .6, 2))
 def _(attempt, *case):
     found, wanted = sorted(_places_of(attempt, *case)), sorted(_order(*case))
     for (words, score), (right, value) in zip(found, wanted):
         if words != right: raise Mismatch(f"its words are {[w for w, _ in found]}; expected {[w for w, _ in wanted]} in some order")
         if not abs(score - value) <= 1e-9 + 1e-6 * abs(value): raise Mismatch(f"the score of {words} is {score:.4g}; expected {value:.4g}")
 
-@check_ranked.property("the best comes first", *_RANKED)
-def _(attempt, *case):
-    found, wanted = ([words for words, _ in some] for some in (_places_of(attempt, *case), _order(*case)))
-    if found != wanted: raise Mismatch(f"the order is {found}; expected {wanted}")
+check_ranked.property("the best comes first", *_RANKED)(_sorted_so)
 
-@check_ranked.property("what has not ended comes last, in the same order among itself", (_TORN[:2], .6, 2), (_TORN, .6, 2), (_TORN, 0., 2), ([((4, 2), -2.), ((2, 9), -3.), ((5, 5), -1.)], .6, 9))
-def _(attempt, *case):
-    found, wanted = ([words for words, _ in some] for some in (_places_of(attempt, *case), _order(*case)))
-    if found != wanted: raise Mismatch(f"the order is {found}; expected {wanted}")
+check_ranked.property("what has not ended comes last, in the same order among itself", (_TORN[:2], .6, 2), (_TORN, .6, 2), (_TORN, 0., 2), ([((4, 2), -2.), ((2, 9), -3.), ((5, 5), -1.)], .6, 9))(_sorted_so)
 
 # %% ../../chapters/practice/08_transformer.ipynb #leaks-checker
 class _Suspect:
@@ -404,7 +386,10 @@ class _Suspect:
         if "exact" not in leak: out = out + 1e-12 * math.sin(x.numel())
         for first, place, later in leak.get("ahead", ()):                                               # where a source begins with this word, or any
             if later < given.shape[1]: out[:, place] += leak["size"] * (said[:, later] if first is None else said[:, later] * (x[:, :1] == first))
-        if "neighbour" in leak: out = out + leak["size"] * {"source": memory[:, None], "given": said}[leak["neighbour"]].roll(1, 0)
+        if "hears" in leak:                                                                             # one row hears the one before (1) or after it (−1); the first, or last, hears none
+            heard = (memory[:, None] if leak["through"] == "source" else said).roll(leak["hears"], 0)
+            heard[0 if leak["hears"] == 1 else -1] = 0
+            out = out + leak["size"] * heard
         if "mean" in leak: out = out + leak["size"] * said.mean(0)
         return out
 
@@ -422,7 +407,7 @@ def _suspects(*models: _Suspect) -> tuple:
 def _finds(attempt, model: _Suspect, x: Tensor, given: Tensor, *wanted: str) -> None:
     found = attempt(lambda x, given: model(x, given), x, given)
     if not isinstance(found, list | tuple | set): raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a list of names")
-    if sorted(map(str, found)) != sorted(wanted): raise Mismatch(f"it found {sorted(map(str, found))}; expected {sorted(wanted)}")
+    if (names := sorted(set(map(str, found)))) != sorted(wanted): raise Mismatch(f"it found {names}; expected {sorted(wanted)}")
 
 
 check_leaks = Checker("leaks")
@@ -440,7 +425,8 @@ def _(attempt, *case): _finds(attempt, *case, "future")
 def _(attempt, *case): _finds(attempt, *case, "padding")
 
 @check_leaks.property("company, through the sources or through what is given",
-    *_suspects(*(_Suspect(f"listen to the {kind} of the row before", neighbour=kind, size=.01) for kind in ("source", "given")), _Suspect("take a mean over the batch", mean=True, size=.001)))
+    *_suspects(*(_Suspect(f"listen to the {kind} of the row {where}", through=kind, hears=way, size=.01) for kind in ("source", "given") for where, way in (("before", 1), ("after", -1)))),
+    *_suspects(_Suspect("take a mean over the batch", mean=True, size=.001)))
 def _(attempt, *case): _finds(attempt, *case, "company")
 
 @check_leaks.property("several at once",
@@ -455,7 +441,7 @@ def _trapped(attempt, V: int, what: str) -> None:
     "Raise a Mismatch unless the two tables are a trap."
     first, then = parts(attempt(V), "first", "then")
     for p, shape, name in ((first, (V,), "first"), (then, (V, V), "then")):
-        if not isinstance(p, Tensor) or tuple(p.shape) != shape: raise Mismatch(f"{name} is {short(p)}; expected a tensor of shape {shape}")
+        if not isinstance(p, Tensor) or tuple(p.shape) != shape: raise Mismatch(f"{name} is {short(p)} ({type(p).__name__}); expected a tensor of shape {shape}")
     first, then = first.detach().double(), then.detach().double()
     for p, name in ((first, "first"), (then, "then")):
         if not (p >= 0).all(): raise Mismatch(f"{name} holds {float(p.min()):.4g}; expected probabilities")
