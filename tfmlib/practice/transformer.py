@@ -42,7 +42,8 @@ check_count_parameters.property("a table of its own for the source, if it has on
 
 check_count_parameters.property("more layers: more blocks in both stacks, no more tables", (3, 2, 5, 2, None, False), (10, 4, 7, 3, 8, True))(_counted)
 
-check_count_parameters.property("the base and the big model of 2017", (37_000, 512, 2048, 6, None, False), (37_000, 1024, 4096, 6, None, False))(_counted)
+@check_count_parameters.property("the base and the big model of 2017", (37_000, 512, 2048, 6, None, False), (37_000, 1024, 4096, 6, None, False))
+def _(attempt, *case): _counted(attempt, *case)
 
 # %% ../../chapters/practice/08_transformer.ipynb #tied-checker
 def _both_ways(table: Tensor, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,7 +220,8 @@ check_rate.property("at its highest it is one over the root of width times warm-
 
 check_rate.property("after that it falls with the root of the steps made", (1, 4, 1), (3, 1, 1), (99, 4, 25), (4_000, 512, 4_000), (15_999, 512, 4_000), (99_999, 1_024, 4_000))(_rated)
 
-check_rate.property("before that it grows by the same amount with every step, the first included", (0, 1, 2), (0, 16, 4), (1, 16, 4), (9, 64, 100), (0, 512, 4_000), (1_999, 512, 4_000))(_rated)
+@check_rate.property("before that it grows by the same amount with every step, the first included", (0, 1, 2), (0, 16, 4), (1, 16, 4), (9, 64, 100), (0, 512, 4_000), (1_999, 512, 4_000))
+def _(attempt, *case): _rated(attempt, *case)
 
 # %% ../../chapters/practice/08_transformer.ipynb #greedy-checker
 class _Texts:
@@ -320,14 +322,14 @@ check_beam_step.property("with the logarithms of their probabilities", (*_SURE, 
 
 check_beam_step.property("what is impossible is no continuation, and fewer than there are beams may be left", (*_NARROW, 3), (*_SURE, 6), (*_SURE, 9), _beam(1, 1, 3, 8, 4))(_rows_and_sums)
 
-check_beam_step.property("however unlikely all have become", _beam(2, 3, 4, 2, 5, 2_000.), _beam(3, 1, 5, 4, 6, 1e5))(_rows_and_sums)
+@check_beam_step.property("however unlikely all have become", _beam(2, 3, 4, 2, 5, 2_000.), _beam(3, 1, 5, 4, 6, 1e5))
+def _(attempt, *case): _rows_and_sums(attempt, *case)
 
 # %% ../../chapters/practice/08_transformer.ipynb #length-checker
 def _order(found: list, alpha: float, end: int) -> list:
-    "The scores one after another, then the best of those that have ended, again and again, then the rest."
+    "What has ended, then the rest, each from the best to the worst."
     scored = [(words, p / math.exp(alpha * math.log((5 + len(words)) / 6))) for words, p in found]
-    complete, torn = [s for s in scored if s[0][-1] == end], [s for s in scored if s[0][-1] != end]
-    return [some.pop(max(range(len(some)), key=lambda i: some[i][1])) for some in (complete, torn) for _ in range(len(some))]
+    return [s for ended in (True, False) for s in sorted((s for s in scored if (s[0][-1] == end) is ended), key=lambda s: -s[1])]
 
 
 def _places_of(attempt, *case) -> list:
@@ -360,7 +362,8 @@ def _(attempt, *case):
 
 check_ranked.property("the best comes first", *_RANKED)(_sorted_so)
 
-check_ranked.property("what has not ended comes last, in the same order among itself", (_TORN[:2], .6, 2), (_TORN, .6, 2), (_TORN, 0., 2), ([((4, 2), -2.), ((2, 9), -3.), ((5, 5), -1.)], .6, 9))(_sorted_so)
+@check_ranked.property("what has not ended comes last, in the same order among itself", (_TORN[:2], .6, 2), (_TORN, .6, 2), (_TORN, 0., 2), ([((4, 2), -2.), ((2, 9), -3.), ((5, 5), -1.)], .6, 9))
+def _(attempt, *case): _sorted_so(attempt, *case)
 
 # %% ../../chapters/practice/08_transformer.ipynb #leaks-checker
 class _Suspect:
@@ -379,10 +382,8 @@ class _Suspect:
         table = rounded(12, 12, seed=8) - rounded(12, 12, seed=8).mean(1, keepdim=True)                 # each word's numbers sum to 0
         read, said = table[x], table[given]                                                             # (B, S, V), (B, T, V)
         counts = torch.full_like(words.sum(1), x.shape[1]) if "length" in leak else words.sum(1)
-        kept = torch.ones_like(words) if "fill" in leak else words
-        memory = (read * kept[..., None]).sum(1) / counts[:, None]
-        steps = 1 + torch.arange(given.shape[1])
-        out = memory[:, None] + said / 2 + said.cumsum(1) / steps[:, None]
+        memory = (read * (words | ("fill" in leak))[..., None]).sum(1) / counts[:, None]
+        out = memory[:, None] + said / 2 + said.cumsum(1) / torch.arange(1, given.shape[1] + 1)[:, None]
         if "exact" not in leak: out = out + 1e-12 * math.sin(x.numel())
         for first, place, later in leak.get("ahead", ()):                                               # where a source begins with this word, or any
             if later < given.shape[1]: out[:, place] += leak["size"] * (said[:, later] if first is None else said[:, later] * (x[:, :1] == first))
