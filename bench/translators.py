@@ -40,7 +40,7 @@ MODEL, SHIPPED = Path(__file__).resolve().parent.parent / "tfmlib/assets/models/
 
 def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, None]:
     "Attention in one call of PyTorch's, faster, without weights to look at."
-    return F.scaled_dot_product_attention(q, k, v, mask), None
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask), None
 
 
 def attending(model: nn.Module, part: Callable) -> nn.Module:
