@@ -396,7 +396,7 @@ class _Suspect:
 
 
 _PAIR = torch.tensor([[5, 6, 7, 0], [8, 9, 10, 11]]), torch.tensor([[1, 5, 5], [1, 4, 11]])
-_MORE = torch.tensor([[11, 0, 0, 0, 0], [4, 5, 5, 7, 0], [6, 6, 0, 0, 0]]), torch.tensor([[1, 11, 4, 5, 6], [1, 5, 5, 5, 5], [1, 9, 2, 0, 0]])
+_MORE = torch.tensor([[11, 0, 0, 0, 0], [4, 5, 5, 7, 0], [6, 6, 0, 0, 0]]), torch.tensor([[1, 11, 4, 5, 6], [1, 5, 5, 5, 5], [1, 9, 4, 6, 10]])
 _ALL = tuple((None, place, later) for place in range(5) for later in range(place + 1, 5))
 
 
