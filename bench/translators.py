@@ -1,0 +1,182 @@
+"""Chapter 8: LSTM with one vector, LSTM with attention and transformer learn the toy translation, at equal parameters and on the same batches.
+
+Each learns at the rate of one grid that did best on sentences kept for this choice; nothing is chosen by the test sentences. The rates fall with the
+root of the steps made, however many are to come, so that each point of a learning curve stands for a training that ends there. All are compared after
+EQUAL steps, which show them the same words; the LSTMs, whose steps are shorter (`bench.translators_time`), go on until they have had as much time.
+
+`python -m bench.translators` trains the transformer that the chapter ships.
+"""
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict
+from functools import lru_cache
+from json import dumps
+from pathlib import Path
+from statistics import mean
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench import even_width, over_seeds, size
+from bench.lstm import attentive, one_vector
+from bench.translation import BANDS, ENGLISH, FRENCH, KNOWN, NEW, links, tensors
+from tfmlib.alignment import BEGIN, PAD, alignment_error, greedy, shifted, strongest, translation_loss
+from tfmlib.data import Pair, bleu, pairs
+from tfmlib.heads import Heads, grouped
+from tfmlib.proof import spread
+from tfmlib.training import AdamW, History, epochs, groups, save, train
+from tfmlib.transformer import InverseRoot, Shape, Transformer, encoder_decoder, following, greedy_search
+
+DEVICE = "cpu"
+SEED = 0
+SHAPE = Shape(len(FRENCH), len(ENGLISH), width=48, heads=4, layers=2, hidden=192, dropout=0.)
+SEEDS, PEAKS, WARM, ROWS, LONGEST = (0, 1, 2), (0.002, 0.004, 0.008, 0.016), 200, 64, 14      # LONGEST: words, in training
+TRIED, EQUAL, UNTIL = 600, 1_000, {"one vector": 2_000, "attention": 2_000, "transformer": 1_000}   # steps: for the choice, for all, in the end
+STOPS, WATCHED = (100, 200, 300, 400, 500, 700, 1_000, 1_500, 2_000), 400                     # where quality is measured, on how many sentences
+MARGIN = 8                                                                                    # words by which a translation may exceed the longest source
+MODEL, SHIPPED = Path(__file__).resolve().parent.parent / "tfmlib/assets/models/translator.safetensors", 0.008
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, None]:
+    "Attention in one call of PyTorch's, faster, without weights to look at."
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask), None
+
+
+def attending(model: nn.Module, part: Callable) -> nn.Module:
+    "The same model, all of whose heads attend by this part."
+    for heads in model.modules():
+        if isinstance(heads, Heads): heads.part = part
+    return model
+
+
+def made(kind: str, width: int) -> nn.Module:
+    "A model of this kind, its weights drawn."
+    if kind == "transformer": return attending(encoder_decoder(SHAPE), fused)
+    return {"one vector": one_vector, "attention": attentive}[kind](len(ENGLISH), len(FRENCH), width)
+
+
+@lru_cache
+def widths() -> dict[str, int]:
+    "For each kind the width at which it has as many parameters as the transformer, or just more."
+    equal = size(made("transformer", SHAPE.width))
+    return {kind: even_width(lambda w, kind=kind: made(kind, w), equal) for kind in ("one vector", "attention")} | {"transformer": SHAPE.width}
+
+
+@lru_cache
+def chosen_on() -> list[Pair]:
+    "Sentences that decide the rate: neither trained on nor tested on."
+    known = {p.source for p in KNOWN}
+    return [p for p in pairs(2_000, "train", seed=1, longest=LONGEST) if p.source not in known][:500]
+
+
+@lru_cache
+def tested_on() -> list[Pair]: return [p for p in NEW if len(p.source) <= LONGEST]
+
+
+def batches(seed: int) -> Callable[[int], tuple[Tensor, ...]]:
+    "Step -> sources and targets, the same for every kind of model; columns of nothing but padding are cut off."
+    order = epochs(*tensors(KNOWN), size=ROWS, seed=seed)
+    return lambda step: tuple(t[:, : int((t != PAD).sum(1).max())] for t in order(step))
+
+
+def words_seen(seed: int, steps: int) -> int:
+    "Words of sources and targets, end marks included, in so many steps of a training."
+    batch = batches(seed)
+    return sum(int((t != PAD).sum()) for step in range(steps) for t in batch(step))
+
+
+def learn(kind: str, peak: float, seed: int, steps: int = EQUAL, watch: Callable | None = None) -> tuple[nn.Module, History]:
+    "A model after training, and what was noted on the way."
+    width = widths()[kind]                                                     # may draw weights of its own, so before the seed
+    torch.manual_seed(seed)
+    model = made(kind, width)
+    rate = InverseRoot(SHAPE.width, WARM, peak * (SHAPE.width * WARM) ** .5)   # whose highest value is `peak`
+    optimiser = AdamW(groups(model, 0.01), rate, betas=(.9, .98), clip=1.)
+    return model, train(model, translation_loss, batches(seed), steps, optimiser, watch=watch and (lambda step: watch(model, step)), seed=seed)
+
+
+@torch.no_grad()
+def written(model: nn.Module, x: Tensor, longest: int) -> Tensor:
+    "Translations, greedily."
+    model.eval()
+    if not isinstance(model, Transformer): return greedy(model, x, longest)
+    return greedy_search(following(model, x), torch.full((len(x), 1), BEGIN), longest)
+
+
+def quality(model: nn.Module, sentences: list[Pair]) -> dict[str, float]:
+    "BLEU, and the share of sentences without a fault."
+    x, _ = tensors(sentences)
+    said = [" ".join(FRENCH.decode(row)) for row in written(model, x, x.shape[1] + MARGIN)]
+    wanted = [" ".join(p.target) for p in sentences]
+    return {"BLEU": bleu(said, wanted), "exact": mean(a == b for a, b in zip(said, wanted))}
+
+
+def looks(model: nn.Module, sentences: list[Pair]) -> dict[str, Tensor]:
+    "Where each attention over the source looks while the true target is written: name -> weights (B, T, S)."
+    x, y = tensors(sentences)
+    with torch.no_grad(): shown = attending(model.eval(), grouped)(x, shifted(y))[1]
+    if not isinstance(shown, dict): return {} if shown is None else {"attention": shown}
+    layers = [block["cross"] for block in shown["decoder"]]                    # (B, H, T, S) each
+    heads = {f"layer {i}, head {h}": w[:, h - 1] for i, w in enumerate(layers, 1) for h in range(1, SHAPE.heads + 1)}
+    return heads | {f"layer {i}, mean": w.mean(1) for i, w in enumerate(layers, 1)}
+
+
+def errors(model: nn.Module, sentences: list[Pair]) -> dict[str, float]:
+    "The alignment error of each attention over the source."
+    found = looks(model, sentences)
+    if not found: return {}
+    true = links(sentences, next(iter(found.values())).shape)
+    return {f"AER, {name}": alignment_error(strongest(w, true.any(-1)), true) for name, w in found.items()}
+
+
+def tuned(kind: str, seed: int) -> tuple[float, list[dict]]:
+    "The rate of the grid whose model translates the sentences kept for this choice best, and what all of them reached."
+    rows = []
+    for peak in PEAKS:
+        found = quality(learn(kind, peak, seed, TRIED)[0], chosen_on())
+        rows.append({"what": "rate", "model": kind, "peak": f"{peak:g}"} | {name: spread([value]) for name, value in found.items()})
+    return PEAKS[max(range(len(PEAKS)), key=lambda i: rows[i]["BLEU"]["median"])], rows
+
+
+def followed(kind: str, peak: float, seed: int) -> tuple[History, dict[str, nn.Module]]:
+    "A training to its end: its curve, and the model after as many words as all others and after as many seconds."
+    models = {}
+    def watch(model, step):
+        if step == EQUAL: models["words"] = deepcopy(model)
+        return quality(model, tested_on()[:WATCHED]) if step in STOPS else None
+    models["seconds"], history = learn(kind, peak, seed, UNTIL[kind], watch)
+    return history, models
+
+
+def compared(kind: str, seed: int) -> list[dict]:
+    "One kind of model: the choice of its rate, its learning curve, and its quality and alignment by length."
+    peak, rows = tuned(kind, seed + len(SEEDS))                                # a seed of its own
+    runs = [followed(kind, peak, seed + s) for s in SEEDS]
+    facts = {"model": kind, "width": widths()[kind], "parameters": size(runs[0][1]["words"]), "peak": f"{peak:g}"}
+    for i, stop in enumerate(runs[0][0].steps("BLEU").tolist()):
+        found = [{name: float(h[name][i]) for name in ("BLEU", "exact")} | {"words": words_seen(seed + s, stop)} for s, (h, _) in zip(SEEDS, runs)]
+        rows.append({"what": "curve", **facts, "steps": stop} | over_seeds(found))
+    for equal in ("words", "seconds"):
+        for low, high in (*BANDS, (BANDS[0][0], LONGEST)):
+            some = [p for p in NEW if low <= len(p.source) <= high]
+            found = [quality(models[equal], some) | errors(models[equal], some) for _, models in runs]
+            rows.append({"what": "length", "equal": equal, **facts, "shortest": low, "longest": high, "sentences": len(some)} | over_seeds(found))
+    return rows
+
+
+def measure(seed: int) -> list[dict]:
+    "The three models."
+    return [row for kind in UNTIL for row in compared(kind, seed)]
+
+
+def ship(path: Path = MODEL, steps: int = EQUAL) -> None:
+    "Train the transformer once more, with the first seed, and keep its weights."
+    model, history = learn("transformer", SHIPPED, SEED, steps)
+    facts = {"shape": dumps(asdict(SHAPE)), "peak": f"{SHIPPED:g}", "steps": str(steps), "seed": str(SEED), "command": "python -m bench.translators"}
+    save(path, model.state_dict(), facts | {"losses": dumps([round(loss, 5) for loss in history["loss"].tolist()[:20]])})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    ship()

@@ -1,0 +1,124 @@
+"""What the recorded comparison of chapter 8 rests on: models of equal size, the same batches, sentences kept apart; and the shipped model."""
+import json
+
+import pytest
+import torch
+
+import bench.translators as part
+import bench.translators_gpu as gpu
+import bench.translators_longer as longer
+import bench.translators_time as times
+from bench import size
+from bench.lstm import attentive, one_vector
+from tfmlib.alignment import PAD, Translator, greedy, shifted
+from tfmlib.data import held_out
+from tfmlib.proof import load_record
+from tfmlib.training import read
+from tfmlib.transformer import Shape, encoder_decoder
+
+
+@pytest.mark.parametrize("lstm", [one_vector, attentive])
+def test_an_lstm_at_once_says_what_it_says_word_by_word(lstm):
+    torch.manual_seed(0)
+    model, x, y = lstm(9, 11, 6), torch.randint(4, 9, (3, 5)), torch.randint(4, 11, (3, 7))
+    x[0, 3:] = PAD
+    (once, looks), (steps, each) = model(x, shifted(y)), Translator.forward(model, x, shifted(y))
+    torch.testing.assert_close(once, steps)
+    assert (looks is None) == (each is None) == (lstm is one_vector)
+    if looks is not None:
+        torch.testing.assert_close(looks, each)
+        assert not looks[0, :, 3:].any() and torch.allclose(looks.sum(-1), torch.ones(3, 7))
+    torch.testing.assert_close(model(x[:1, :3], shifted(y[:1]))[0], once[:1])            # padding changes nothing
+    assert torch.equal(greedy(model, x, 4)[:, 0], once[:, 0].argmax(-1))
+
+
+def test_the_models_have_as_many_parameters():
+    sizes = {kind: size(part.made(kind, width)) for kind, width in part.widths().items()}
+    equal = sizes.pop("transformer")
+    assert equal == part.SHAPE.parameters()
+    assert all(equal <= n < 1.05 * equal for n in sizes.values())
+    assert all(size(part.made(kind, part.widths()[kind] - 2)) < equal for kind in sizes)
+
+
+def test_the_sentences_are_kept_apart():
+    learnt, chosen, tested = ({p.source for p in some} for some in (part.KNOWN, part.chosen_on(), part.tested_on()))
+    assert len(chosen) == 500 and not learnt & chosen and not learnt & tested and not chosen & tested
+    assert all(map(held_out, tested)) and not any(map(held_out, chosen))
+    assert max(map(len, learnt | chosen | tested)) == part.LONGEST
+
+
+def test_a_batch_is_the_same_for_all_and_loses_no_word():
+    batch, again = part.batches(1), part.batches(1)
+    for step in (0, 130):
+        for t, same in zip(batch(step), again(step)): assert torch.equal(t, same) and (t != PAD).any(0).all() and len(t) == part.ROWS
+    assert part.words_seen(1, 2) == sum(int((t != PAD).sum()) for step in (0, 1) for t in batch(step))
+
+
+def test_fused_attention_is_the_books():
+    torch.manual_seed(0)
+    model = part.made("transformer", part.SHAPE.width).eval()
+    x, y = part.tensors(part.KNOWN[:4])
+    fast = model(x, shifted(y))[0]
+    torch.testing.assert_close(fast, part.attending(model, part.grouped)(x, shifted(y))[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_experiment_runs_to_its_end(monkeypatch):
+    small = {"EQUAL": 2, "TRIED": 1, "UNTIL": {kind: 2 + (kind != "transformer") for kind in part.UNTIL}, "STOPS": (1, 2, 3), "SEEDS": (0,), "PEAKS": (.001, .002),
+             "NEW": part.NEW[:16], "BANDS": ((3, 8), (9, 20)), "chosen_on": lambda: part.KNOWN[:8], "tested_on": lambda: part.NEW[:8], "MARGIN": 1}
+    for name, value in small.items(): monkeypatch.setattr(part, name, value)
+    rows = part.measure(0)
+    curves = {(r["model"], r["steps"]): r for r in rows if r["what"] == "curve"}
+    assert set(curves) == {(kind, n) for kind in part.UNTIL for n in (1, 2, 3) if kind != "transformer" or n < 3}
+    assert len({json.dumps(curves[kind, 2]["words"]) for kind in part.UNTIL}) == 1       # after equal steps, the same words
+    assert sum(r["what"] == "rate" for r in rows) == 6 and sum(r["what"] == "length" for r in rows) == 3 * 2 * 3
+    heads = [name for r in rows if r["what"] == "length" and r["model"] == "transformer" for name in r if name.startswith("AER")]
+    assert set(heads) == {f"AER, layer {i}, {what}" for i in (1, 2) for what in ("mean", *(f"head {h}" for h in range(1, 5)))}
+
+
+def test_the_times_are_taken(monkeypatch):
+    for name, value in {"REPEATS": 1, "STEPS": 1, "SENTENCES": 2}.items(): monkeypatch.setattr(times, name, value)
+    rows = times.measure(0)
+    assert [r["model"] for r in rows] == list(part.UNTIL)
+    assert all(r["epoch s"]["median"] == pytest.approx(r["step ms"]["median"] * 125 / 1e3) for r in rows)
+
+
+def test_the_part_for_a_gpu_runs_on_a_cpu():
+    rows = gpu.rows_of(gpu.Setting("cpu", torch.float32, 16, 2, 1, 1, ((6, 3), (2, 1)), 2), 0)
+    assert [(r["model"], r["T"]) for r in rows] == [(kind, T) for T in (6, 2) for kind in part.UNTIL]
+    assert all(r["parameters"] >= rows[2]["parameters"] for r in rows)
+    assert all(r["times the transformer's"]["median"] == 1 for r in rows if r["model"] == "transformer")
+
+
+def test_on_a_gpu_the_models_see_the_source_and_not_the_future():
+    setting, (x, y) = gpu.Setting("cpu", torch.float32, 16, 2, 1, 1, ()), torch.randn(2, 1, 5, 64)
+    for model, width in gpu.models(setting, 0).values():
+        model, before, after = model.eval(), y[..., :width], y[..., :width].clone()
+        after[:, 3:] += 1
+        out, moved = model(x[..., :width], before), model(x[..., :width], after)
+        torch.testing.assert_close(out[:, :3], moved[:, :3])
+        assert (out - model(2 * x[..., :width], before)).abs().max() > 1e-4
+
+
+def test_the_shipped_model_is_what_its_command_makes():
+    weights, facts = read(part.MODEL)
+    encoder_decoder(Shape(**json.loads(facts["shape"]))).load_state_dict(weights)
+    assert Shape(**json.loads(facts["shape"])) == part.SHAPE and facts["command"] == "python -m bench.translators"
+    assert part.MODEL.stat().st_size < 2_000_000
+    told = json.loads(facts["losses"])
+    _, history = part.learn("transformer", float(facts["peak"]), int(facts["seed"]), 8)
+    assert history["loss"].tolist() == pytest.approx(told[:8], abs=.02)
+
+
+def test_the_longer_training_begins_as_the_short_one(monkeypatch):
+    for name, value in {"STOPS": (1, 2, 3), "SEEDS": (0,), "tested_on": lambda: part.NEW[:8], "MARGIN": 1}.items(): monkeypatch.setattr(part, name, value)
+    monkeypatch.setattr(longer, "STEPS", 3)
+    rows = longer.measure(0)
+    chosen = {r["peak"] for r in load_record("translators").rows if r["what"] == "curve" and r["model"] == "transformer"}
+    assert [r["steps"] for r in rows] == [1, 2, 3] and {r["peak"] for r in rows} == chosen
+    assert rows[-1]["words"]["each"] == [part.words_seen(0, 3)]
+
+
+def test_a_model_that_is_shipped_can_be_read(tmp_path):
+    part.ship(tmp_path / "some.safetensors", steps=1)
+    weights, facts = read(tmp_path / "some.safetensors")
+    assert facts["steps"] == "1" and len(json.loads(facts["losses"])) == 1 and sum(w.numel() for w in weights.values()) == part.SHAPE.parameters()
