@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from importlib.metadata import version
 
 import torch
 import torch.nn.functional as F
@@ -219,18 +220,20 @@ def product(setting: Setting, seed: int) -> Callable:
 def measured(case: Case, setting: Setting, seed: int, yardstick: Callable) -> dict:
     "One row: the time of each contestant, its memory, and why those that are missing are."
     tensors, calls, gave, missing = case.tensors(setting, seed), {}, {}, []
+    room = {}
     for name, way in contestants(case, setting).items():
         try:
             calls[name], gave[name] = ready(way, case, tensors)
+            room[name] = spread([peak(calls[name], setting.device) for _ in range(2)])
         except Exception as error:                                          # a peer that does not run must not end the run
-            calls.pop(name, None)
+            calls.pop(name, None); gave.pop(name, None)
             missing.append(f"{name}: {type(error).__name__}, {' '.join(str(error).split())[:120]}")
             if setting.device == "cuda": torch.cuda.empty_cache()
     for name, off in strange(gave).items():
         missing.append(f"{name}: differs from the others by {off:.2g} of the largest number")
         del calls[name]
     gave.clear()
-    room = {f"{name} MiB": spread([peak(call, setting.device) for _ in range(2)]) for name, call in calls.items()}
+    room = {f"{name} MiB": room[name] for name in calls}
     asked = ask_card(setting)
     took = rounds(calls | {"product": yardstick}, setting)
     return case.shape | {f"{name} ms": t for name, t in took.items()} | room | asked() | {"missing": "; ".join(missing) or "nobody"}
@@ -264,8 +267,13 @@ def measure(seed: int, setting: Setting | None = None) -> Iterator[dict]:
     yield from choose_here(setting, seed)
     yardstick = product(setting, seed)
     F.scaled_dot_product_attention(*Case("", "forward", 64, 64, 1, 1, 1, False).tensors(setting, seed)[:3])    # settles the order
-    facts = {"case": "yardstick", "N": setting.square, "SDPA's order": order(), "type": str(setting.dtype).removeprefix("torch.")}
+    facts = {"case": "yardstick", "N": setting.square, "SDPA's order": order(), "type": str(setting.dtype).removeprefix("torch."),
+             "Triton": version("triton"), "cuDNN": str(torch.backends.cudnn.version())}
     yield facts | {"product ms": rounds({"product": yardstick}, setting)["product"]}
     for case in cases(setting):
         if time.monotonic() - start > setting.seconds: return
-        yield measured(case, setting, seed, yardstick)
+        try: row = measured(case, setting, seed, yardstick)
+        except torch.OutOfMemoryError:                                      # one case too large must not end the others
+            torch.cuda.empty_cache()
+            continue
+        yield row

@@ -17,6 +17,7 @@ assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernel
 from tfmlib import flash_kernels as kernels  # noqa: E402
 
 torch.set_num_threads(1)
+torch.use_deterministic_algorithms(True, warn_only=True)      # room that nobody has written to is nan: what a kernel leaves out shows
 SOURCE = Path(kernels.__file__)
 Shape = namedtuple("Shape", "B H G T S D causal window", defaults=(False, None))
 SHAPES = {
@@ -124,7 +125,8 @@ def test_any_layout(way):
     beside = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors]
     apart = [t.mT.contiguous().mT for t in tensors]
     within = [torch.nn.functional.pad(t, (3, 2))[..., 3:-2] for t in tensors]
-    for t in (beside, apart, within): assert torch.equal(kernels.flash(*t, True)[0], plain)
+    mixed = [beside[0], tensors[1], within[2]]
+    for t in (beside, apart, within, mixed): assert torch.equal(kernels.flash(*t, True)[0], plain)
 
 
 @pytest.mark.parametrize("way", ("pointers", "descriptors"))
@@ -135,6 +137,25 @@ def test_nothing_beyond_is_read(way):
     padded = [torch.cat([t, torch.full_like(t[:, :, :30], math.nan)], 2)[:, :, :t.shape[2]] for t in (*tensors, dout)]
     for a, b in zip(both_ways(lambda *t: Raw.apply(*t), padded[:3], padded[3], dlse), both_ways(lambda *t: kernels.flash(*t), tensors, dout, dlse)):
         assert torch.equal(a, b)
+
+
+def written_beyond(module, way: str) -> list[str]:
+    "Which results are followed by something that a kernel wrote. (Behind a head that is not the last, the next head's program would write over it.)"
+    q, k, v, dout, _ = drawn("no tile divides")
+    whole = {name: torch.full((x.numel() + 2000,), 7.) for name, x in (("out", q), ("lse", q[..., 0]), ("delta", q[..., 0]), ("dk", k), ("dv", v), ("dq", q))}
+    like = {"out": q, "lse": q[..., 0], "delta": q[..., 0], "dk": k, "dv": v, "dq": q}
+    out, lse, delta, dk, dv, dq = (x[:-2000].view(like[name].shape) for name, x in whole.items())
+    limits = module.band(q.shape[2], k.shape[2], False, None)
+    module.start(config("forward", way), [q, k, v, lse, out], limits, .25)
+    module.delta_kernel[2, 1, 1](out, dout, delta, out.stride(), dout.stride(), q.shape[2], ROWS=64, D=16)
+    module.start(config("dkdv", way), [q, k, v, dout, lse, delta, dk, dv], limits, .25)
+    module.start(config("dq", way), [q, k, v, dout, lse, delta, dq], limits, .25)
+    return [name for name, x in whole.items() if not bool((x[-2000:] == 7).all())]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_beyond_is_written(way):
+    assert written_beyond(kernels, way) == []
 
 
 class Raw(kernels.Flash):
@@ -150,9 +171,10 @@ def test_other_widths():
     g = torch.Generator().manual_seed(1)
     q, k, v, dout = (torch.randn(1, 2, n, w, generator=g) for n, w in ((9, 5), (12, 5), (12, 20), (9, 20)))
     dlse = torch.zeros(1, 2, 9)
-    ours = both_ways(lambda *t: kernels.flash(*t, True, scale=.3), [q, k, v], dout, dlse)
-    exact = both_ways(lambda *t: definition(*t, True, None, .3), [t.double() for t in (q, k, v)], dout.double(), dlse.double())
-    for a, b in zip(ours, exact): torch.testing.assert_close(a.double(), b, atol=2e-6, rtol=2e-6)
+    for scale in (.3, None):                                    # None: the root of the width that was given
+        ours = both_ways(lambda *t: kernels.flash(*t, True, scale=scale), [q, k, v], dout, dlse)
+        exact = both_ways(lambda *t: definition(*t, True, None, scale), [t.double() for t in (q, k, v)], dout.double(), dlse.double())
+        for a, b in zip(ours, exact): torch.testing.assert_close(a.double(), b, atol=2e-6, rtol=2e-6)
 
 
 @pytest.mark.parametrize("T, S", [(0, 5), (5, 0), (0, 0)])
@@ -285,3 +307,25 @@ def test_wrong_kernels_are_rejected(wrong, tmp_path):
     old, new, name, *way = WRONG[wrong]
     way = way[0] if way else "pointers"
     assert furthest(changed(old, new, tmp_path), name, way) > 5
+
+
+BEYOND = {  # a mask that lets one row too many be written: the results that show it
+    "a row too many": ("value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) < N)", "value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) <= N)", ["out", "dk", "dv", "dq"]),
+    "a log-sum-exp too many": ("* LN2, mask=i < T)", "* LN2, mask=i <= T)", ["lse"]),
+    "a delta too many": ("dout.to(tl.float32), 1), mask=i < T)", "dout.to(tl.float32), 1), mask=i <= T)", ["delta"]),
+}
+
+
+@pytest.mark.parametrize("wrong", BEYOND)
+def test_writing_beyond_is_noticed(wrong, tmp_path):
+    "No number within would show it: programs run one after another here, and the next head's writes over it."
+    old, new, shown = BEYOND[wrong]
+    assert written_beyond(changed(old, new, tmp_path), "pointers") == shown
+
+
+def test_the_strides_of_the_values_are_their_own(tmp_path):
+    "Keys and values that lie alike would not show it."
+    wrong = changed("v = fetch(V, start, sv, S,", "v = fetch(V, start, sk, S,", tmp_path)
+    q, k, v, *_ = drawn("eight to one")
+    v = torch.nn.functional.pad(v, (3, 2))[..., 3:-2]
+    assert not torch.equal(wrong.forward(q, k, v)[0], kernels.forward(q, k, v)[0])

@@ -58,6 +58,7 @@ def fake(T=64, S=64, D=64, W=None, dtype=torch.bfloat16, device="cuda", G=4):
     ("native", fake(), {}, "kernel", "bfloat16 on a GPU, heads of width 64"),
     ("native", fake(T=7, S=90), {"causal": True, "window": 5}, "kernel", "on a GPU"),
     ("native", fake(D=300), {}, "sdpa", "256 at most"),
+    ("native", fake(), {"chip": (7, 5)}, "sdpa", "8.0 and later"),
     ("native", fake(D=64, W=300), {"window": 3}, "blockwise", "256 at most"),
     ("native", fake(), {"mask": 1}, "sdpa", "no mask"),
     ("native", fake(), {"mask": 1, "causal": True}, "blockwise", "no mask"),
@@ -71,7 +72,9 @@ def fake(T=64, S=64, D=64, W=None, dtype=torch.bfloat16, device="cuda", G=4):
     ("interpreter", fake(), {"window": 2}, "blockwise", "Triton"),
 ])
 def test_choices(monkeypatch, mode, tensors, told, name, says):
+    told, chip = {k: v for k, v in told.items() if k != "chip"}, told.get("chip", (8, 0))
     monkeypatch.setattr(gpu, "mode", lambda: mode)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: chip)
     mask = told.pop("mask", None)
     assert (choice := chosen(*tensors, mask, **told)).name == name and says in choice.why
 

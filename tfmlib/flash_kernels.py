@@ -213,7 +213,7 @@ def check(q: Tensor, k: Tensor, v: Tensor) -> None:
     need(k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0, "k", f"{k.shape[1]} heads", f"a divisor of the {q.shape[1]} heads of q")
     need(max(q.shape[:2]) < 65_536, "q", tuple(q.shape), "at most 65,535 texts and heads")
     need(not (interpreted() and q.dtype == torch.bfloat16), "q", "bfloat16", "float16 or float32: Triton's interpreter multiplies the bit patterns of bfloat16")
-    need(interpreted() or q.device.type in ("cuda", "meta"), "q", f"on {q.device}", "on a GPU, or TRITON_INTERPRET=1 before anything imports Triton")
+    need(interpreted() or q.is_cuda, "q", f"on {q.device}", "on a GPU, or TRITON_INTERPRET=1 before anything imports Triton")
 
 
 def moved_by(way: str, *tensors: Tensor) -> list[Tensor]:
@@ -263,8 +263,9 @@ def forward(
     "Attention in tiles, by a kernel."
     check(q, k, v)
     scale = scaled(q, scale)
-    out, lse = torch.zeros(q.shape, dtype=q.dtype, device=q.device), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
-    if out.numel() and k.numel(): run("forward", config, [q, k, v], [lse, out], band(q.shape[2], k.shape[2], causal, window), scale)
+    limits, out, lse = band(q.shape[2], k.shape[2], causal, window), q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    if out.numel() and k.numel(): run("forward", config, [q, k, v], [lse, out], limits, scale)      # writes all of both
+    else: out.zero_(); lse.fill_(-math.inf)
     return out, lse
 
 
@@ -381,11 +382,13 @@ def backward(
     need(dout.shape == out.shape == q.shape and dout.dtype == q.dtype, "dout", f"{tuple(dout.shape)}, {dout.dtype}", f"shape and type of the output, {tuple(q.shape)}, {q.dtype}")
     (B, H, T, D), (_, G, S, _) = q.shape, k.shape
     scale, limits = scaled(q, scale), band(T, S, causal, window)
-    dq, dk, dv = torch.zeros_like(q, memory_format=torch.contiguous_format), *q.new_zeros(2, B, H, S, D)
+    dq, dk, dv = q.new_empty(q.shape), *q.new_empty(2, B, H, S, D)
     if q.numel() and k.numel():
         delta = deltas(out, dout, dlse)
         run("dkdv", configs[0], [q, k, v, dout], [lse, delta, dk, dv], limits, scale)
         run("dq", configs[1], [q, k, v, dout], [lse, delta, dq], limits, scale)
+    else:
+        for x in (dq, dk, dv): x.zero_()
     return dq, *(x if H == G else x.unflatten(1, (G, H // G)).sum(2, dtype=torch.float32).to(x.dtype) for x in (dk, dv))
 
 
@@ -490,7 +493,7 @@ def tune(
     out, lse = forward(q, k, v, causal=causal, window=window)
     limits, scale, tried = band(q.shape[2], k.shape[2], causal, window), scaled(q, None), {}
     room = k.new_empty(k.shape[0], q.shape[1], *k.shape[2:])
-    for kernel, inputs, others in (("forward", [q, k, v], [lse, out]), ("dkdv", [q, k, v, out], [lse, lse, room, room.clone()]), ("dq", [q, k, v, out], [lse, lse, torch.empty_like(q)])):
+    for kernel, inputs, others in (("forward", [q, k, v], [lse, out]), ("dkdv", [q, k, v, out], [lse, lse, room, room.clone()]), ("dq", [q, k, v, out], [lse, lse, q.new_empty(q.shape)])):
         rows = fitting(kernel, q, limits["AHEAD"], ways)
         took = {c: trial(c, inputs, others, limits, scale) for c in rows if c.width == rows[0].width}       # the wider ones are for want of room
         tried |= {c: ms[len(ms) // 2] for c, ms in took.items() if ms}
