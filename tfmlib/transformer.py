@@ -280,8 +280,7 @@ def from_marian(theirs: nn.Module) -> Transformer:  # a MarianMTModel of Hugging
     writes = c.decoder_layers, c.decoder_attention_heads, c.decoder_ffn_dim
     words = Words(c.vocab_size, C, SinesFirst(C), scale=None if c.scale_embedding else 1., bias=True)
     model = Transformer(words, stack(False, *reads), words, stack(True, *writes), c.pad_token_id)
-    weights = theirs.state_dict()
-    weights["final_logits_bias"] = weights["final_logits_bias"].flatten()
+    weights = (w := theirs.state_dict()) | {"final_logits_bias": w["final_logits_bias"].flatten()}
     copies = tuple(n for n in weights if "embed_" in n or n == "lm_head.weight")
     return wear(model, weights, marian_names(), copies).eval()
 

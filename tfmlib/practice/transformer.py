@@ -376,23 +376,20 @@ class _Suspect:
         for name, ids in (("x", x), ("given", given)):
             fits = isinstance(ids, Tensor) and ids.ndim == 2 and ids.dtype == torch.int64 and ids.numel() and 0 <= int(ids.min()) and int(ids.max()) < 12
             if not fits: raise Mismatch(f"the model was given {short(ids)} as {name}; expected numbers of words below 12, int64, with two axes")
-        words, leak, B = x != PAD, self.leaks, len(x)
+        words, leak, B, (first, place) = x != PAD, self.leaks, len(x), self.leaks.get("at", (-1, -1))   # of one row, one place; −1 is any
         if len(given) != B: raise Mismatch(f"the model was given {B} sources and {len(given)} rows to write; expected as many")
         if not words.any(1).all() or (words[:, 1:] & ~words[:, :-1]).any(): raise Mismatch("the model was given a source with padding before a word, or without a word")
         table = rounded(12, 12, seed=8) - rounded(12, 12, seed=8).mean(1, keepdim=True)                 # each word's numbers sum to 0
         read, said = table[x], table[given]                                                             # (B, S, V), (B, T, V)
-        first, place = leak.get("at", (-1, -1))                                                         # of one row, one place; −1 is any
         here = ((x[:, :1] == first) | (first < 0))[..., None] & ((torch.arange(given.shape[1]) == place) | (place < 0))[:, None]
         memory, divisor = (read * words[..., None]).sum(1) / words.sum(1, keepdim=True), x.shape[1] if "length" in leak else words.sum(1, keepdim=True)
         padded = (read * (words | ("fill" in leak))[..., None]).sum(1) / divisor
-        out = torch.where(here, padded[:, None], memory[:, None]) + said / 2 + said.cumsum(1) / torch.arange(1, given.shape[1] + 1)[:, None]
-        if "exact" not in leak: out = out + 1e-12 * math.sin(x.numel())
+        out = torch.where(here, padded[:, None], memory[:, None]) + said / 2 + said.cumsum(1) / torch.arange(1, given.shape[1] + 1)[:, None] + 1e-12 * math.sin(x.numel()) * ("exact" not in leak)
         for first, place, later in leak.get("ahead", ()):                                               # where a source begins with this word, or any
             if later < given.shape[1]: out[:, place] += leak["size"] * (said[:, later] if first is None else said[:, later] * (x[:, :1] == first))
         if "hears" in leak:                                                                             # one row hears the one before (1) or after it (−1); the first, or last, hears none
             heard = (memory[:, None] if leak["through"] == "source" else said).roll(leak["hears"], 0)
-            heard[0 if leak["hears"] == 1 else -1] = 0
-            out = out + leak["size"] * heard
+            out = out + leak["size"] * heard * (torch.arange(B) != (0 if leak["hears"] == 1 else B - 1))[:, None, None]
         if "mean" in leak: out = out + leak["size"] * here * said.mean(0)
         return out
 
