@@ -210,6 +210,16 @@ def test_marian_scores_and_writes_the_same(seed, choice):
     assert torch.equal(told, greedy_search(following(ours, x), torch.full((3, 1), BEGIN), 12))
 
 
+def test_marian_may_have_other_marks():
+    "As its published files have them: the last number for padding and to begin with, 0 for the end."
+    theirs, x = marian(0, pad_token_id=39, decoder_start_token_id=39, eos_token_id=0)
+    x = torch.where(x == PAD, 39, torch.where(x == END, 0, x.clamp(max=38)))
+    ours, y, mask = from_marian(theirs), torch.tensor([[39, 5, 6], [39, 7, 0], [39, 3, 3]]), (x != 39).long()
+    with torch.no_grad(): assert float((theirs(input_ids=x, attention_mask=mask, decoder_input_ids=y).logits - ours(x, y)[0]).abs().max()) < 1e-4
+    told = theirs.generate(x, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=12)[:, 1:]
+    assert torch.equal(told, greedy_search(following(ours, x), torch.full((3, 1), 39), 12, end=0, pad=39))
+
+
 def test_marian_refuses_what_it_cannot_wear():
     theirs, _ = marian(0)
     for wrong, says in (({"activation_function": "tanh"}, "theirs: tanh"), ({"share_encoder_decoder_embeddings": False}, "theirs: with several tables")):
@@ -379,6 +389,7 @@ def test_one_source_serves_many_rows_and_scores_are_those_of_training():
     (lambda ask: greedy_search(ask, torch.tensor([BEGIN]), 4), "start"), (lambda ask: greedy_search(ask, torch.tensor([[BEGIN]]), 0), "longest"),
     (lambda ask: greedy_search(ask, [[BEGIN]], 3), "start"), (lambda ask: greedy_search(lambda rows: torch.ones(len(rows), 5), torch.tensor([[BEGIN]]), 3), "next_word"),
     (lambda ask: beam_search(lambda rows: torch.zeros(7, 5), torch.tensor([BEGIN]), 3), "next_word"), (lambda ask: beam_search(lambda rows: torch.full((len(rows), 5), math.nan), torch.tensor([BEGIN]), 3), "next_word"),
+    (lambda ask: beam_search(lambda rows: torch.full((len(rows), 5), -math.inf), torch.tensor([BEGIN]), 3), "next_word"),
     (lambda ask: following(made().train(), sentences([3], 11)), "model"), (lambda ask: following(made(), sentences([3, 3], 11))(torch.tensor([[BEGIN]])), "y")])
 def test_searches_refuse_by_name(call, name):
     with pytest.raises(ValueError, match=f"^{name}: "): call(chain(0, 5)[0])

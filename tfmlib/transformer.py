@@ -63,12 +63,12 @@ class Words(nn.Module):
         return F.linear(rows, self.table, self.bias)
 
 # %% ../chapters/08_transformer.ipynb #transformer-export
-def real(x: Tensor) -> Tensor:  # sources (B, S) -> (B, 1, 1, S), True at words
+def real(x: Tensor, pad: int = PAD) -> Tensor:  # sources (B, S) -> (B, 1, 1, S), True at words
     "Hide the padding of each source, which stands at its end."
-    lengths = (x != PAD).sum(1)                                           # (B,)
+    lengths = (x != pad).sum(1)                                           # (B,)
     need(bool((lengths > 0).all()), "x", "a row of padding", "at least one word in each")
     mask = padding_mask(lengths, x.shape[1])                              # (B, 1, S)
-    need(torch.equal(mask[:, 0], x != PAD), "x", "padding before a word", "padding at the end only")
+    need(torch.equal(mask[:, 0], x != pad), "x", "padding before a word", "padding at the end only")
     return mask[:, None]
 
 
@@ -80,13 +80,14 @@ class Transformer(nn.Module):
         encoder: nn.Module,  # rows -> rows, what its blocks show
         target: nn.Module,   # ids -> rows, and its `scores` rows -> (B, T, V); may be `source` itself
         decoder: nn.Module,  # as the encoder, with a sub-layer `cross` in each block
+        pad: int = PAD,      # the number that fills up a source
     ):
         super().__init__()
-        self.source, self.encoder, self.target, self.decoder = source, encoder, target, decoder
+        self.source, self.encoder, self.target, self.decoder, self.pad = source, encoder, target, decoder, pad
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, list]:           # (B, S)
         "Read the sources: memory (B, S, C), mask of its words (B, 1, 1, S), what the blocks show."
-        rows, mask = self.source(x, "x"), real(x)
+        rows, mask = self.source(x, "x"), real(x, self.pad)
         memory, shown = self.encoder(rows, mask=mask)
         return memory, mask, shown
 
@@ -278,9 +279,8 @@ def from_marian(theirs: nn.Module) -> Transformer:  # a MarianMTModel of Hugging
     C, reads = c.d_model, (c.encoder_layers, c.encoder_attention_heads, c.encoder_ffn_dim)
     writes = c.decoder_layers, c.decoder_attention_heads, c.decoder_ffn_dim
     words = Words(c.vocab_size, C, SinesFirst(C), scale=None if c.scale_embedding else 1., bias=True)
-    model = Transformer(words, stack(False, *reads), words, stack(True, *writes))
-    weights = theirs.state_dict()
-    weights["final_logits_bias"] = weights["final_logits_bias"].flatten()
+    model = Transformer(words, stack(False, *reads), words, stack(True, *writes), c.pad_token_id)
+    weights = (w := theirs.state_dict()) | {"final_logits_bias": w["final_logits_bias"].flatten()}
     copies = tuple(n for n in weights if "embed_" in n or n == "lm_head.weight")
     return wear(model, weights, marian_names(), copies).eval()
 
@@ -387,4 +387,5 @@ def beam_search(
         rows, sums = rows[~ended], sums[~ended]
         if not len(rows): break
     note(rows, sums, False)
+    need(found, "next_word", "gives no word that can follow", "one of a probability above 0")
     return sorted(found, key=lambda h: (h.ended, h.score), reverse=True)
