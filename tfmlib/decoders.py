@@ -208,6 +208,8 @@ def perplexity(
     "e to the mean surprise."
     need(ids.ndim == 2 and len(ids) > 0, "ids", tuple(ids.shape), "(N, T), at least one row")
     if counted is None: counted = torch.ones_like(ids, dtype=torch.bool)
+    need(counted.shape == ids.shape and bool(counted[:, 1:].any()), "counted", tuple(counted.shape), f"{tuple(ids.shape)} as ids, and a token after the first")
+    ids, counted = (t[counted[:, 1:].any(1)] for t in (ids, counted))     # rows without any are left out
     parts = [next_token_loss(model, *part) for part in zip(ids.split(batch), counted.split(batch))]
     lost, count = (sum(float(p[i]) for p in parts) for i in (0, 1))
     return torch.tensor(lost / count).exp().item()
