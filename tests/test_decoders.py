@@ -16,6 +16,7 @@ from tfmlib.attention import attend
 from tfmlib.decoders import (
     SHAPES,
     Decoder,
+    NextToken,
     Sampling,
     Shape,
     draw,
@@ -30,6 +31,7 @@ from tfmlib.decoders import (
     repetition_penalty,
     rows,
     save_decoder,
+    split_thought,
     surprise,
     temperature,
     to_transformers,
@@ -399,6 +401,31 @@ def test_it_learns_and_the_loop_takes_its_loss():
     before = perplexity(model, ids)
     history = train(model, next_token_loss, lambda step: (ids,), 30, AdamW(groups(model), 1e-2))
     assert perplexity(model, ids) < before / 4 and len(history["loss"]) == 30
+
+
+# --- traces and the figure ----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("text, parts", [
+    ("<think> a b </think> c", ("a b", "c")), ("c", ("", "c")), ("", ("", "")), ("<think> a b", ("a b", "")), ("<think></think>c", ("", "c")), ("x <think>a</think> c", ("a", "x  c")),
+    ("a </think> c", ("", "a </think> c"))])
+def test_a_trace_is_cut_out(text, parts): assert split_thought(text) == parts
+
+
+def test_traces_that_are_none_are_refused():
+    for text in ("<think>a<think>b</think>c", "<think>a</think>c<think>d"):
+        with pytest.raises(ValueError, match="text: <think> twice"): split_thought(text)
+    with pytest.raises(ValueError, match="end: ''"): split_thought("a", end="")
+    assert split_thought("(a)b", "(", ")") == ("a", "b")
+
+
+def test_the_figure_shows_what_sampling_keeps():
+    logits = (300 * torch.randn(1, 40, generator=torch.Generator().manual_seed(0))).round().int().tolist()
+    figure = NextToken(prompts=["so"], logits=logits, tokens=[f"t{i}" for i in range(40)], octaves=1., k=20, p=.8, least=.05, alt="The likeliest tokens after so, with shares")
+    before, after = figure.shares()
+    scores = torch.tensor(logits).double() / 100
+    assert gap(before, scores.softmax(-1)[0]) < 1e-12
+    assert gap(after, Sampling(2., 20, .8, .05)(scores, torch.zeros(1, 0, dtype=torch.long)).softmax(-1)[0]) < 1e-12
+    assert "<svg" in figure.picture() and f"t{int(before.argmax())}" in figure.picture()
 
 
 def test_what_is_exported_has_a_docstring():

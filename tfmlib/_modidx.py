@@ -188,6 +188,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'tfmlib.decoders.repetition_penalty': ('decoders.html#repetition_penalty', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.rows': ('decoders.html#rows', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.save_decoder': ('decoders.html#save_decoder', 'tfmlib/decoders.py'),
+                                 'tfmlib.decoders.split_thought': ('decoders.html#split_thought', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.surprise': ('decoders.html#surprise', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.temperature': ('decoders.html#temperature', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.to_transformers': ('decoders.html#to_transformers', 'tfmlib/decoders.py'),

@@ -64,6 +64,7 @@ function render({ model, el }) {
       <tbody>${"<tr><th scope=\"row\"></th><td class=\"tfm-digits\"></td><td><span class=\"tfm-digits\"></span><span class=\"tfm-bar\"></span></td><td class=\"tfm-digits\"></td></tr>".repeat(SHOWN + 1)}</tbody></table>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), select = $("select"), labels = [...el.querySelectorAll(".tfm-duo label")], rows = [...el.querySelectorAll("tbody tr")];
+  rows[SHOWN].querySelector(".tfm-bar").style.display = "none";    // many tokens together, on another scale
   const base = logits.map(softmax), best = base.map(shares => shares.map((_, i) => i).sort((i, j) => shares[j] - shares[i]).slice(0, SHOWN));
 
   function draw() {
