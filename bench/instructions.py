@@ -66,27 +66,32 @@ def trained(model: Decoder, batch, steps: int, seed: int, watch=None) -> Decoder
     return model
 
 
+def taught(base: Decoder, way: str, seed: int) -> tuple[Decoder, list[dict]]:
+    "The model taught to answer, and what it could do on the way."
+    model, found = Decoder(base.shape, part=fused), []
+    model.load_state_dict(base.state_dict())
+    found.append(look(model, seed))
+
+    def batch(step: int) -> tuple:
+        tokens, own = answered(questions(BATCH, seeded(seed, 1, step)))
+        return (tokens, own) if way == "answer" else (tokens,)
+
+    def watch(step: int) -> None:
+        if step not in WATCHED: return
+        model.eval()
+        found.append(look(model, seed))
+
+    trained(model, batch, STEPS, seed, watch)
+    print(seed, way, found[0], found[-1], flush=True)
+    return model, found
+
+
 def learn(seed: int) -> tuple[Decoder, dict[str, Decoder], dict[str, list[dict]]]:
     "A model of sheets; the same, taught to answer with either loss; and what each could do on the way."
-    base = trained(Decoder(SHAPES["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST), part=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed)
-    models, found = {}, {}
-    for way in ("answer", "everything"):
-        model = models[way] = Decoder(base.shape, part=fused)
-        model.load_state_dict(base.state_dict())
-        found[way] = [look(model, seed)]
-
-        def batch(step: int) -> tuple:
-            tokens, own = answered(questions(BATCH, seeded(seed, 1, step)))
-            return (tokens, own) if way == "answer" else (tokens,)
-
-        def watch(step: int) -> None:
-            if step not in WATCHED: return
-            model.eval()
-            found[way].append(look(model, seed))
-
-        trained(model, batch, STEPS, seed, watch)
-        print(seed, way, found[way][0], found[way][-1], flush=True)
-    return base, models, found
+    shape = SHAPES["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST)
+    base = trained(Decoder(shape, part=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed)
+    made = {way: taught(base, way, seed) for way in ("answer", "everything")}
+    return base, {way: model for way, (model, _) in made.items()}, {way: found for way, (_, found) in made.items()}
 
 
 def measure(seed: int) -> list[dict]:
