@@ -4,13 +4,15 @@ A sheet is question after question: what is to be done (copy, reverse, sort), fi
 goes on with another one. It is then trained on questions with their answers; the questions of the test stand in no training.
 The models of seed 0, before and after, are those that the book ships: `python -m bench instructions` writes them to tfmlib/assets/models.
 """
+import json
+
 import torch
 from torch import Tensor
 
 from bench import over_seeds, size
 from bench.decoder_training import MODELS, fused
 from tfmlib.decoders import SHAPES, Decoder, generate, next_token_loss, save_decoder
-from tfmlib.training import AdamW, WarmupCosine, groups, seeded, train
+from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
@@ -61,16 +63,23 @@ def look(model: Decoder, seed: int) -> dict[str, float]:
             "questions": float(lost / count)}
 
 
-def trained(model: Decoder, batch, steps: int, seed: int, watch=None) -> Decoder:
-    train(model, next_token_loss, batch, steps, AdamW(groups(model, 0.01), WarmupCosine(RATE, 20, steps), clip=1.0), watch=watch, seed=seed)
-    return model
+def trained(model: Decoder, batch, steps: int, seed: int, stop: int | None, watch=None) -> tuple[Decoder, History]:
+    "`stop` ends a training early."
+    optimiser = AdamW(groups(model, 0.01), WarmupCosine(RATE, 20, steps), clip=1.0)
+    return model, train(model, next_token_loss, batch, steps if stop is None else stop, optimiser, watch=watch, seed=seed)
 
 
-def taught(base: Decoder, way: str, seed: int) -> tuple[Decoder, list[dict]]:
+def of_sheets(seed: int, stop: int | None = None) -> tuple[Decoder, History]:
+    "A model of sheets."
+    shape = SHAPES["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST)
+    return trained(Decoder(shape, part=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed, stop)
+
+
+def taught(base: Decoder, way: str, seed: int, stop: int | None = None) -> tuple[Decoder, History, list[dict]]:
     "The model taught to answer, and what it could do on the way."
-    model, found = Decoder(base.shape, part=fused), []
+    model = Decoder(base.shape, part=fused)
     model.load_state_dict(base.state_dict())
-    found.append(look(model, seed))
+    found = [look(model, seed)]
 
     def batch(step: int) -> tuple:
         tokens, own = answered(questions(BATCH, seeded(seed, 1, step)))
@@ -81,24 +90,24 @@ def taught(base: Decoder, way: str, seed: int) -> tuple[Decoder, list[dict]]:
         model.eval()
         found.append(look(model, seed))
 
-    trained(model, batch, STEPS, seed, watch)
-    print(seed, way, found[0], found[-1], flush=True)
-    return model, found
+    _, history = trained(model, batch, STEPS, seed, stop, watch)
+    return model, history, found
 
 
-def learn(seed: int) -> tuple[Decoder, dict[str, Decoder], dict[str, list[dict]]]:
-    "A model of sheets; the same, taught to answer with either loss; and what each could do on the way."
-    shape = SHAPES["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST)
-    base = trained(Decoder(shape, part=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed)
-    made = {way: taught(base, way, seed) for way in ("answer", "everything")}
-    return base, {way: model for way, (model, _) in made.items()}, {way: found for way, (_, found) in made.items()}
+def ship(model: Decoder, history: History, name: str, steps: int, seed: int) -> None:
+    "Write a model with what made it."
+    curve = json.dumps([round(loss, 5) for loss in history["loss"][:20].tolist()])
+    save_decoder(MODELS / f"{name}.safetensors", model, command=COMMAND, seed=str(seed), steps=str(steps), signs=" ".join(SIGNS), curve=curve)
 
 
 def measure(seed: int) -> list[dict]:
     "Both losses, with what the model could do before and on the way."
-    runs = [learn(seed + s) for s in range(SEEDS)]
-    base, models, _ = runs[0]
-    for name, model in (("questions", base), ("answers", models["answer"])):
-        save_decoder(MODELS / f"{name}.safetensors", model, command=COMMAND, seed=str(seed), signs=" ".join(SIGNS))
-    return [{"loss on": way, "step": step, "parameters": size(base)} | over_seeds([found[way][i] for _, _, found in runs])
-            for way in ("answer", "everything") for i, step in enumerate(WATCHED)]
+    bases = [of_sheets(seed + s) for s in range(SEEDS)]
+    ship(*bases[0], "questions", SHEETS, seed)
+    made = []
+    for way in ("answer", "everything"):
+        runs = [taught(base, way, seed + s) for s, (base, _) in enumerate(bases)]
+        if way == "answer": ship(*runs[0][:2], "answers", STEPS, seed)
+        print(way, [found[-1] for *_, found in runs], flush=True)
+        made += [{"loss on": way, "step": step, "parameters": size(bases[0][0])} | over_seeds([found[i] for *_, found in runs]) for i, step in enumerate(WATCHED)]
+    return made
