@@ -5,7 +5,7 @@ behind the word's last occurrence, and neither the word nor the distance says it
 Every head is scored by where it looks, and switched off to see what is lost.
 """
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -21,7 +21,7 @@ from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
-SEEDS, STEPS, BATCH, RATE, WIDTH, HEADS = 5, 500, 32, 0.003, 64, 4
+SEEDS, STEPS, BATCH, RATE, WIDTH, HEADS = 5, 800, 32, 0.003, 64, 4
 WORDS, LENGTH, SHORT, LONG = 48, 48, 8, 20                            # words in all, in a row; after how many it begins again
 EVERY, TESTED, CLEAR = 25, 256, 0.2                                   # CLEAR: from this score on a head counts as of its kind
 SHIPPED = {1: "copying_one", 2: "copying"}                            # the models of seed 0, by their layers
@@ -51,26 +51,38 @@ def right(model: Decoder, x: Tensor, period: Tensor) -> float:
 
 
 @contextmanager
-def looking(model: Decoder) -> Iterator[None]:
-    "Attention that shows its weights, for a while."
-    heads = [block.attention.inner for block in model.stack.blocks]
-    before = [h.part for h in heads]
-    for h in heads: h.part = Placed(h.part.how, grouped) if isinstance(h.part, Placed) else grouped
-    try: yield
+def attending(model: Decoder, parts: dict[int, Callable]) -> Iterator[Decoder]:
+    "The model while some layers attend by another part."
+    heads = {layer: model.stack.blocks[layer].attention.inner for layer in parts}
+    before = {layer: each.part for layer, each in heads.items()}          # one for all layers: each gets one of its own
+    for layer, part in parts.items(): heads[layer].part = Placed(before[layer].how, part)
+    try: yield model
     finally:
-        for h, part in zip(heads, before): h.part = part
+        for layer, part in before.items(): heads[layer].part = part
+
+
+def looking(model: Decoder): return attending(model, dict.fromkeys(range(model.shape.layers), grouped))
+
+
+def blind(model: Decoder, layer: int, hidden: Tensor):
+    "The model while one layer cannot look where `hidden` (n or 1, 1, T, T) is True."
+    return attending(model, {layer: lambda q, k, v, mask: grouped(q, k, v, mask & ~hidden)})
+
+
+def at(period: Tensor, more: int) -> Tensor:  # (n, 1, T, T)
+    "True where the key stands some periods, and `more`, before the query: with 0 at the same word, with −1 at what followed it."
+    t = torch.arange(LENGTH - 1)
+    apart = (t[:, None] - t)[None, None]                                             # query minus key
+    return (apart > 0) & ((apart - more) % period[:, :, None, None] == 0)
 
 
 @torch.no_grad()
 def scores(model: Decoder, x: Tensor, period: Tensor) -> tuple[Tensor, Tensor]:  # (layers, HEADS) each
     "The share of its attention that a head gives to the word before; and, at a word that was there before, to those that followed it."
     with looking(model): weights = torch.stack(model.read(x[:, :-1])[1], 1)          # (n, layers, H, T, T)
-    t = torch.arange(LENGTH - 1)
-    apart = (t[:, None] - t)[None]                                                   # query minus key
-    followed = (apart > 0) & ((apart + 1) % period[:, :, None] == 0)                 # (n, T, T): the key's predecessor is the query's word
-    where = again(period)
+    where, followed = again(period), at(period, -1)
     before = weights.diagonal(-1, -2, -1).mean((0, -1))
-    return before, (weights * followed[:, None, None]).sum(-1).movedim(0, 2).flatten(2, 3)[:, :, where.flatten()].mean(-1)
+    return before, (weights * followed[:, None]).sum(-1).movedim(0, 2).flatten(2, 3)[:, :, where.flatten()].mean(-1)
 
 
 @contextmanager
@@ -82,6 +94,18 @@ def without(model: Decoder, off: list[tuple[int, int]]) -> Iterator[Decoder]:
         for layer, head in off: model.stack.blocks[layer].attention.inner.output.weight[:, head * width:(head + 1) * width] = 0
     try: yield model
     finally: model.load_state_dict(kept)
+
+
+def by_look(model: Decoder, seed: int) -> dict[str, float]:
+    "What is left when a layer cannot look where it is said to, and when it cannot look one place farther back."
+    x, period = repeated(TESTED, seeded(seed, 2))
+    def back(n): return torch.ones(LENGTH - 1).diag().roll(-n, 1).tril().bool()[None, None]
+    hidden = {"one back in layer 1": (0, back(1)), "two back in layer 1": (0, back(2))}
+    if model.shape.layers > 1: hidden |= {"what followed in layer 2": (1, at(period, -1)), "the word itself in layer 2": (1, at(period, 0))}
+    found = {}
+    for name, (layer, where) in hidden.items():
+        with blind(model, layer, where) as cut: found[f"without seeing {name}"] = right(cut, x, period)
+    return found
 
 
 @torch.no_grad()
@@ -147,7 +171,7 @@ def measure(seed: int) -> list[dict]:
         ship(*runs[0][:2], seed)
         models, fixed = [model for model, *_ in runs], {"layers": layers}
         for i in range(len(runs[0][2])): made.append(fixed | {"step": i * EVERY} | over_seeds([found[i] for *_, found in runs]))
-        made.append(fixed | {"parameters": size(models[0])} | over_seeds([by_kind(model, seed + s) for s, model in enumerate(models)]))
+        made.append(fixed | {"parameters": size(models[0])} | over_seeds([by_kind(model, seed + s) | by_look(model, seed + s) for s, model in enumerate(models)]))
         made.append(fixed | {"begins again after": 16} | over_seeds([by_place(model, seed + s) for s, model in enumerate(models)]))
         for s, model in enumerate(models):
             made += [fixed | {"seed": seed + s, "layer": each.pop("layer"), "head": each.pop("head")} | {name: spread([x]) for name, x in each.items()} for each in by_head(model, seed + s)]
