@@ -1,8 +1,8 @@
-"""Chapter 10: eight operations on a digit, answered at once or after writing each step, at equal parameters, over seeds.
+"""Chapter 10: six operations on a digit, answered at once or after writing each step, at equal parameters, over seeds.
 
-A row is a digit, eight operations (add 1 to 9, or multiply by 3, 7 or 9, modulo 10, or do nothing), a mark, and the answer. Four ways:
-at once; at once, trained on as many tokens as with steps; after eight empty tokens, which cost as much as steps and say nothing;
-after eight written steps. The loss is that of what the model has to write itself, in every way. No written step is given when tested.
+A row is a digit from 0 to 4, six operations (add 1 to 4, or multiply by 2, 3 or 4, modulo 5, or do nothing), a mark, and the answer.
+Four ways: at once; at once, trained on as many tokens as with steps; after six empty tokens, which cost as much as steps and say
+nothing; after six written steps. The loss is that of what the model has to write itself, in every way. No written step is given when tested.
 """
 import json
 
@@ -16,20 +16,19 @@ from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
-SEEDS, STEPS, BATCH, RATE, WIDTH, HEADS, LAYERS = 3, 400, 64, 0.003, 64, 4, 2
-SLOTS, TESTED, COUNTS = 8, 500, (1, 2, 3, 4, 5, 6, 7, 8)
-NOTHING, EQUALS, THINK, END, EMPTY = 22, 23, 24, 25, 26               # 0–9 are digits, 10–18 add 1–9, 19–21 multiply
-SIGNS = [*map(str, range(10)), *(f"+{n}" for n in range(1, 10)), "·3", "·7", "·9", "–", "=", "<think>", "</think>", "…"]
-DIGITS = torch.arange(10)
-RESULTS = torch.stack([DIGITS] * 10 + [(DIGITS + n) % 10 for n in range(1, 10)] + [DIGITS * n % 10 for n in (3, 7, 9)] + [DIGITS])
+SEEDS, STEPS, BATCH, RATE, WIDTH, HEADS, LAYERS = 3, 1500, 64, 0.003, 64, 4, 2
+SLOTS, TESTED, COUNTS = 6, 300, (1, 2, 3, 4, 5, 6)
+SIGNS = ["0", "1", "2", "3", "4", "+1", "+2", "+3", "+4", "·2", "·3", "·4", "–", "=", "<think>", "</think>", "…"]
+NOTHING, EQUALS, THINK, END, EMPTY = range(12, 17)
+DIGITS = torch.arange(5)
+RESULTS = torch.stack([DIGITS] * 5 + [(DIGITS + n) % 5 for n in (1, 2, 3, 4)] + [DIGITS * n % 5 for n in (2, 3, 4)] + [DIGITS])
 WAYS = ("at once", "at once, as many tokens", "empty tokens", "written steps")
 
 
 def problems(n: int, g: torch.Generator, count: int | None = None) -> tuple[Tensor, Tensor]:
-    "Questions (n, 1 + SLOTS) with `count` operations at random places, else 1 to 8 of them; and the digit after each slot (n, SLOTS)."
-    digit = torch.randint(10, (n, 1), generator=g)
-    add, multiply = torch.randint(10, 19, (n, SLOTS), generator=g), torch.randint(19, 22, (n, SLOTS), generator=g)
-    operations = torch.where(torch.rand(n, SLOTS, generator=g) < 0.5, add, multiply)
+    "Questions (n, 1 + SLOTS) with `count` operations at random places, else 1 to 6 of them; and the digit after each slot (n, SLOTS)."
+    digit = torch.randint(5, (n, 1), generator=g)
+    operations = torch.randint(5, NOTHING, (n, SLOTS), generator=g)
     counts = torch.randint(1, SLOTS + 1, (n, 1), generator=g) if count is None else torch.full((n, 1), count)
     rank = torch.rand(n, SLOTS, generator=g).argsort(1).argsort(1)
     operations, digits = torch.where(rank < counts, operations, NOTHING), [digit]
@@ -66,7 +65,7 @@ def misled(model: Decoder, seed: int) -> float:
     "How often the model follows a last step that was changed behind its back, to a digit that is wrong."
     question, digits = problems(TESTED, seeded(seed, 2))
     tokens, _ = row(question, digits, "written steps")
-    wrong = (digits[:, -1] + torch.randint(1, 10, (TESTED,), generator=seeded(seed, 3))) % 10
+    wrong = (digits[:, -1] + torch.randint(1, 5, (TESTED,), generator=seeded(seed, 3))) % 5
     tokens[:, -3] = wrong
     return float((model(tokens[:, :-1])[:, -1].argmax(-1) == wrong).float().mean())
 
