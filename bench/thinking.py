@@ -16,7 +16,7 @@ from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
-SEEDS, STEPS, BATCH, RATE, WIDTH, HEADS, LAYERS = 3, 1500, 64, 0.003, 64, 4, 2
+SEEDS, STEPS, BATCH, RATE, WIDTH, HEADS, LAYERS = 3, 1000, 64, 0.003, 64, 4, 2
 SLOTS, TESTED, COUNTS = 6, 300, (1, 2, 3, 4, 5, 6)
 SIGNS = ["0", "1", "2", "3", "4", "+1", "+2", "+3", "+4", "·2", "·3", "·4", "–", "=", "<think>", "</think>", "…"]
 NOTHING, EQUALS, THINK, END, EMPTY = range(12, 17)
