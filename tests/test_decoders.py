@@ -430,3 +430,39 @@ def test_the_figure_shows_what_sampling_keeps():
 
 def test_what_is_exported_has_a_docstring():
     assert all(getattr(decoders, name).__doc__ for name in decoders.__all__ if callable(getattr(decoders, name)))
+
+
+def test_numbers_of_tokens_out_of_range_are_refused_wherever_they_are_read():
+    "Also the last of a row, which is predicted and never looked up; and the -100 of other libraries."
+    for bad, said in ((23, "ids: from 1 to 23; expected from 0 to 22"), (-100, "ids: from -100 to 2")):
+        with pytest.raises(ValueError, match=said): next_token_loss(Decoder(TINY), torch.tensor([[1, 1, 2, bad]]))
+    with pytest.raises(ValueError, match="ids: torch.float32; expected int64"): surprise(torch.zeros(1, 3), torch.zeros(1))
+    for bad in (torch.tensor([[3]]), torch.tensor([[-1]])):
+        with pytest.raises(ValueError, match="ids: from"): repetition_penalty(torch.zeros(1, 3), bad, 2.)
+    with pytest.raises(ValueError, match="ids: \\(1, 1\\); expected \\(2, T\\)"): repetition_penalty(torch.zeros(2, 3), torch.zeros(1, 1, dtype=torch.long), 2.)
+    with pytest.raises(ValueError, match="ids: from 23 to 23"): generate(Decoder(TINY), tokens(0, 1, 4), 1, stop=23)
+
+
+@pytest.mark.parametrize("row", [[-torch.inf] * 3, [0., math.nan, 1.], [0., torch.inf, 1.]])
+def test_nothing_is_drawn_where_there_are_no_probabilities(row):
+    "It would be the last token, each time, and nobody would know."
+    with pytest.raises(ValueError, match="logits: a row without probabilities"): draw(torch.tensor([[0., 1., 2.], row]), torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_filters_at_their_edges_in_other_precisions(kind):
+    "The type stays; k above V cuts nothing, p = 1 only what is rounded to share 0, as theirs does; one token is always left; -inf everywhere stays so."
+    logits, one, none = tokens(3, 2, 9).to(kind), torch.zeros(1, 1, dtype=kind), torch.full((1, 4), -torch.inf, dtype=kind)
+    ids = torch.zeros(2, 1, dtype=torch.long)
+    for keep in (lambda x: top_k(x, 99), lambda x: min_p(x, 0.)): assert torch.equal(keep(logits), logits)
+    assert torch.equal(top_p(logits, 1.), theirs_.TopPLogitsWarper(1.)(ids, logits)) and bool((logits.softmax(-1)[top_p(logits, 1.) == -torch.inf] < 1e-7).all())
+    assert torch.equal(top_p(logits, .8), theirs_.TopPLogitsWarper(.8)(ids, logits)) and torch.equal(min_p(logits, .1), theirs_.MinPLogitsWarper(.1)(ids, logits))
+    for keep in (lambda x: top_k(x, 1), lambda x: top_p(x, 1e-9), lambda x: min_p(x, 1.), lambda x: temperature(x, .5)):
+        assert torch.equal(keep(one), one) and torch.equal(keep(none), none)
+        assert keep(logits).dtype == kind and bool((keep(logits) > -torch.inf).any(-1).all())
+    assert Sampling(.7, 4, .9, .1, 1.3)(logits, ids).dtype == kind
+
+
+@pytest.mark.parametrize("change, said", [({"bias": "no"}, "bias: 'no'"), ({"tied": None}, "tied: None"), ({"base": 0.}, "base: 0.0"), ({"base": -5.}, "base: -5.0")])
+def test_shapes_with_switches_that_are_none_are_refused(change, said):
+    with pytest.raises(ValueError, match=said): Shape(**(dict(vocab=5, width=4, layers=1, heads=2, longest=3) | change))

@@ -169,6 +169,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'tfmlib.decoders.Shape.__post_init__': ('decoders.html#shape.__post_init__', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.Shape.sized': ('decoders.html#shape.sized', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.check_ids': ('decoders.html#check_ids', 'tfmlib/decoders.py'),
+                                 'tfmlib.decoders.check_range': ('decoders.html#check_range', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.check_scores': ('decoders.html#check_scores', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.check_state': ('decoders.html#check_state', 'tfmlib/decoders.py'),
                                  'tfmlib.decoders.decoder_block': ('decoders.html#decoder_block', 'tfmlib/decoders.py'),

@@ -58,6 +58,10 @@ def _(attempt, logits, ids, counted):
     (torch.tensor([[[-5000., -5001., -4999.], [1., 2., 3.]]], dtype=torch.float64), torch.tensor([[2, 0]]), _all(1, 2)))
 def _(attempt, logits, ids, counted): expect(number(attempt(logits, ids, counted)), _perplexity(logits, ids, counted))
 
+@check_perplexity_of.property("neither a hopeless token nor a long text makes it infinite or nothing",
+    (torch.tensor([[[900., 0.]] + 30 * [[0., 0.]]], dtype=torch.float64), torch.tensor([[0, 1] + 29 * [0]]), _all(1, 31)), (*_said(2, 400, 5, 10), _all(2, 400)))
+def _(attempt, logits, ids, counted): expect(number(attempt(logits, ids, counted)), _perplexity(logits, ids, counted))
+
 # %% ../../chapters/practice/10_decoders.ipynb #nucleus-checker
 _FOUR = doubles(.2, .5, .05, .25).log()[None]
 _OUT = -math.inf
@@ -106,6 +110,13 @@ def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 @check_nucleus.property("scores are no probabilities: shifted by any number they mean the same", (_FOUR + 700, .8), (_FOUR - 3000, .7), (_spread(2, 8, 5) + 1e4, .6))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
+
+@check_nucleus.property("of equals no more are kept than are needed", (torch.zeros(1, 4, dtype=torch.float64), .5), (torch.zeros(2, 8, dtype=torch.float64), .375), (torch.zeros(1, 4, dtype=torch.float64), .6))
+def _(attempt, logits, p):
+    found = attempt(logits, p)
+    same_type(found, torch.bool)
+    if found.shape != logits.shape: raise Mismatch(f"it has shape {tuple(found.shape)}; expected {tuple(logits.shape)}")
+    for row in found: whole(int(row.sum()), math.ceil(p * logits.shape[1]), f"the number kept of {logits.shape[1]} equals")
 
 # %% ../../chapters/practice/10_decoders.ipynb #write-checker
 def _model(V: int, mix: int = 7):
@@ -181,7 +192,7 @@ def _(attempt, *case):
     asked = _writes(attempt, *case)
     if max(map(len, asked)) > case[4]: raise Mismatch(f"the model was given {max(map(len, asked))} tokens; expected at most {case[4]}")
 
-@check_write_on.property("what cannot be is refused", ("counting", 3, [], 2, 9, None), ("counting", 3, [0], -1, 9, None), ("counting", 3, [0, 1, 2], 3, 5, None), ("counting", 3, [0, 1, 2], 0, 2, None))
+@check_write_on.property("what cannot be is refused", ("counting", 3, [], 2, 9, None), ("counting", 3, [0], -1, 9, None), ("counting", 3, [0, 1, 2], 3, 5, None), ("counting", 3, [0, 1, 2], 0, 2, None), ("counting", 4, [0, 1], 9, 5, 2))
 def _(attempt, kind, V, *case): refuses(attempt, _MODELS[kind](V)[0], *case)
 
 # %% ../../chapters/practice/10_decoders.ipynb #answers-checker
@@ -305,9 +316,9 @@ def _(attempt, weight, bias):
     places = [t.untyped_storage().data_ptr() for t in (weight, bias, *found.values())]
     if len(set(places)) < len(places): raise Mismatch("two tensors share memory; expected each to have its own")
 
-@check_split_joint.property("the type stays", (_joint(2, 5)[0].float(), _joint(2, 5)[1].float()), (_joint(3, 6)[0].half(), _joint(3, 6)[1].half()))
+@check_split_joint.property("the type stays", (_joint(2, 5)[0].float(), _joint(2, 5)[1].float()), (_joint(3, 6)[0].half(), _joint(3, 6)[1].half()), (_joint(2, 7)[0].bfloat16(), _joint(2, 7)[1].bfloat16()))
 def _(attempt, weight, bias):
     for name, t in _named(attempt, weight, bias).items(): same_type(t, weight.dtype, name)
 
-@check_split_joint.property("what does not fit is refused", (rounded(3, 8), rounded(8)), (rounded(9, 3), rounded(3)), (rounded(2, 6), rounded(5)), (rounded(2, 6), rounded(2)))
+@check_split_joint.property("what does not fit is refused", (rounded(3, 8), rounded(8)), (rounded(9, 3), rounded(3)), (rounded(2, 8), rounded(8)), (rounded(2, 6), rounded(5)), (rounded(2, 6), rounded(2)))
 def _(attempt, weight, bias): refuses(attempt, weight, bias)
