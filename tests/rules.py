@@ -28,6 +28,7 @@ LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.figures": (345, "one style: what draws and what it draws with belong together"),
     "tfmlib.training": (345, "the one loop: what it refuses stands beside what it does"),
     "tfmlib.flash_kernels": (415, "kernels share their helpers; what launches them and the table it chooses from stand beside them"),
+    "tfmlib.decoders": (405, "one model: its shape, its loss, its sampling and its names elsewhere belong together"),
     "tfmlib.practice.attention": (360, "a page of exercises is as long as its checkers"),
     "tfmlib.practice.flash_attention_gpu": (350, "and these run kernels in a process of their own"),
 }
