@@ -166,15 +166,15 @@ class Raw(kernels.Flash):
     def backward(ctx, dout, dlse): return kernels.Flash.backward(ctx, dout, dlse)[:3]
 
 
-def test_other_widths():
+@pytest.mark.parametrize("scale", [.3, None])                   # None: the root of the width that was given
+def test_other_widths(scale):
     "Widths between those of the kernels, and values of another width than the keys."
     g = torch.Generator().manual_seed(1)
     q, k, v, dout = (torch.randn(1, 2, n, w, generator=g) for n, w in ((9, 5), (12, 5), (12, 20), (9, 20)))
     dlse = torch.zeros(1, 2, 9)
-    for scale in (.3, None):                                    # None: the root of the width that was given
-        ours = both_ways(lambda *t: kernels.flash(*t, True, scale=scale), [q, k, v], dout, dlse)
-        exact = both_ways(lambda *t: definition(*t, True, None, scale), [t.double() for t in (q, k, v)], dout.double(), dlse.double())
-        for a, b in zip(ours, exact): torch.testing.assert_close(a.double(), b, atol=2e-6, rtol=2e-6)
+    ours = both_ways(lambda *t: kernels.flash(*t, True, scale=scale), [q, k, v], dout, dlse)
+    exact = both_ways(lambda *t: definition(*t, True, None, scale), [t.double() for t in (q, k, v)], dout.double(), dlse.double())
+    for a, b in zip(ours, exact): torch.testing.assert_close(a.double(), b, atol=2e-6, rtol=2e-6)
 
 
 @pytest.mark.parametrize("T, S", [(0, 5), (5, 0), (0, 0)])
