@@ -158,7 +158,8 @@ def test_claims_are_filtered_by_keyboard(served, browser):
     assert seen().count() == every and page.locator(".tfm-filter output").inner_text() == f"{every} of {every} claims shown"
     page.get_by_label("Verdict").focus()
     page.keyboard.press("w")                                       # picks "wrong"
-    wrong = [e["id"] for e in ledger_rules.entries(ROOT) if e["verdict"] == "wrong"]
+    ordered = sorted(ledger_rules.entries(ROOT), key=lambda e: (e["chapter"] == "00", e["chapter"], e["topic"]))
+    wrong = [e["id"] for e in ordered if e["verdict"] == "wrong"]
     assert seen().evaluate_all("boxes => boxes.map(b => b.id)") == [f"ledger-{id}" for id in wrong]
     assert page.locator("output[aria-live=polite]").inner_text() == f"{len(wrong)} of {every} claims shown"
     page.reload()                                                  # the choice is in the address
