@@ -179,3 +179,9 @@ def test_a_record_that_is_missing_is_named_and_one_that_is_broken_is_an_error(mo
     assert proof.recorded("attention_cost", lambda record: record.name) == "attention_cost"
     monkeypatch.setattr(proof, "load_record", lambda name: proof.parse_record("{}"))
     with pytest.raises(ValueError, match="lacks"): proof.recorded("attention_cost", lambda record: record.name)
+
+
+@pytest.mark.parametrize("got, wanted, tol", [(1e99, 1e98, 1e-6), (math.inf, 1e98, 1e-6), (1 + 1e-9, 1., 1e-12), ([1., 1 + 1e-9], [1., 1.], 1e-12)])
+def test_pythons_numbers_are_compared_in_64_bits(got, wanted, tol):
+    with pytest.raises(Mismatch): expect(np.array(got) if isinstance(got, list) else got, wanted, tol)
+    expect(wanted if not isinstance(wanted, list) else np.array(wanted), wanted, tol)

@@ -177,7 +177,7 @@ def expect(
     if not isinstance(got, torch.Tensor | np.ndarray | np.generic | float | int):
         raise Mismatch(f"{what} is {short(got)} ({type(got).__name__}); expected {short(wanted)}")
     if torch.as_tensor(got).is_complex(): raise Mismatch(f"{what} is complex; expected real numbers")
-    a, b = torch.as_tensor(got).detach().double(), torch.as_tensor(wanted).double()
+    a, b = (torch.as_tensor(x, dtype=torch.float64).detach() for x in (got, wanted))      # Python's numbers have 64 bits
     if a.shape != b.shape: raise Mismatch(f"{what} has shape {tuple(a.shape)}; expected {tuple(b.shape)}")
     if torch.allclose(a, b, rtol=tol, atol=tol, equal_nan=True): return
     seen, right = short(got), short(wanted)
