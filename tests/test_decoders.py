@@ -240,13 +240,13 @@ def test_loss_is_pytorchs_and_hugging_faces():
     counted = torch.arange(11).expand(4, -1) >= torch.tensor([2, 5, 10, 11])[:, None]
     total, count = next_token_loss(ours, ids, counted)
     assert count == 9 + 6 + 1 and gap(total / count, theirs(ids, labels=ids.masked_fill(~counted, -100)).loss) < 1e-5
-    assert abs(perplexity(ours, ids, counted, batch=3) - math.exp(total / count)) < 1e-3
+    assert abs(perplexity(ours, ids, counted, batch=3) - math.exp(float(total.detach()) / count)) < 1e-3
 
 
 def test_surprise_adds_up_to_the_text():
     "The sum of the surprises is minus the log-probability found one step at a time."
     model, ids = Decoder(MODERN), tokens(0, 1, 12)
-    step = sum(float(model(ids[:, :t])[0, -1].log_softmax(-1)[ids[0, t]]) for t in range(1, 12))
+    step = sum(float(model(ids[:, :t])[0, -1].detach().log_softmax(-1)[ids[0, t]]) for t in range(1, 12))
     assert abs(step + float(next_token_loss(model, ids)[0].detach())) < 1e-4
 
 
@@ -393,6 +393,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         with pytest.raises(ValueError, match=said): load_decoder(tmp_path / f"{name}.safetensors")
     save(tmp_path / "none.safetensors", state, {})
     with pytest.raises(ValueError, match="tells no shape"): load_decoder(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="tells no shape of a decoder"): load_decoder("translator")
     with pytest.raises(FileNotFoundError, match="there is no file"): load_decoder("a-model-that-is-not-there")
 
 

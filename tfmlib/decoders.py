@@ -341,8 +341,9 @@ def load_decoder(
     "Read a model that `save_decoder` wrote."
     if not str(path).endswith(".safetensors"): path = files("tfmlib") / f"assets/models/{path}.safetensors"
     state, facts = read(path)
-    need("shape" in facts, "path", f"{path} tells no shape", "a file that `save_decoder` wrote")
-    model = Decoder(Shape(**json.loads(facts["shape"])))
+    told = json.loads(facts.get("shape", "{}"))
+    need(told.keys() == Shape.__dataclass_fields__.keys(), "path", f"{path} tells no shape of a decoder", "a file that `save_decoder` wrote")
+    model = Decoder(Shape(**told))
     fill(model, state)
     model.facts = facts
     return model.eval()

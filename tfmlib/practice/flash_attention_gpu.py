@@ -45,8 +45,7 @@ def _watch(builder, tensors: list, counts: Counter, reverse: bool) -> None:
     allowed = np.concatenate([_addresses(x) for x in tensors])
 
     def unknown(where):                                                     # what a load gives for a place that its mask leaves out
-        size = where.get_element_ty().primitive_bitwidth
-        return type(where)(np.full(where.data.shape, math.nan, f"float{size}"), where.get_element_ty())
+        return type(where)(np.full(where.data.shape, math.nan, f"float{where.get_element_ty().primitive_bitwidth}"), where.get_element_ty())
 
     def watched(name):
         real = getattr(type(builder), "create_" + name).__get__(builder)
@@ -90,8 +89,7 @@ def _interpret(source: str, modules: dict, values: dict, name: str, rooms: list,
     for reverse in (False, True)[:min(math.prod(grid), 2)]:
         tensors, counts = [room.clone().as_strided(*place) for room, *place in rooms], Counter()
         _watch(interpreter_builder, tensors, counts, reverse)
-        steps = [n for x in tensors if x.ndim > 1 for n in x.stride()[:-1]]
-        kernel[grid](*tensors, *steps, *numbers, **tiles)
+        kernel[grid](*tensors, *(n for x in tensors if x.ndim > 1 for n in x.stride()[:-1]), *numbers, **tiles)
         found.append(([x.contiguous() for x in tensors], dict(counts)))
     return found
 
