@@ -17,9 +17,15 @@ def toc_pages(toc: Path) -> list[str]:
     return [str(Path(page).with_suffix("")) if page.endswith((".md", ".ipynb")) else page for page in below(yaml.safe_load(toc.read_text()))]
 
 
+def notebook_files(folder: Path) -> list[Path]:
+    "The notebooks below a folder. What JupyterLab keeps of them in hidden folders (.ipynb_checkpoints) is not of the book."
+    def hidden(path: Path) -> bool: return any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return sorted(path for path in folder.rglob("[0-9][0-9]_*.ipynb") if not hidden(path))
+
+
 def notebooks(root: Path, toc: Path | None = None) -> dict[str, dict]:
     "The chapters and practice pages: name below `root` without suffix -> notebook, in the order of the toc if one is given."
-    names = [str(p.relative_to(root).with_suffix("")) for p in sorted((root / "chapters").rglob("[0-9]*.ipynb"))]
+    names = [str(p.relative_to(root).with_suffix("")) for p in notebook_files(root / "chapters")]
     if toc: names = [name for name in toc_pages(toc) if name in names]
     return {name: json.loads((root / f"{name}.ipynb").read_text(encoding="utf-8")) for name in names}
 

@@ -12,10 +12,11 @@ import myst
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from pages import notebook_files
 
 ROOT = Path(__file__).resolve().parent.parent
 
-NOTEBOOKS = sorted((ROOT / "chapters").rglob("[0-9][0-9]_*.ipynb"))
+NOTEBOOKS = notebook_files(ROOT / "chapters")
 BIB = """
 @inproceedings{vaswani2017, title={Attention}, author={Vaswani, Ashish and Shazeer, Noam and Parmar, Niki}, year={2017}, url={https://example.org/v}}
 @article{jain2019, title={Attention is not}, author={Jain, Sarthak and Wallace, Byron C.}, year={2019}, doi={10.1/x}}

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import traitlets
+from pages import notebook_files
 
 from tfmlib.figures import ASSETS, COLOURS, Interactive, axes, curves, figure, heat, links, matrix, palette, show, svg
 
@@ -303,7 +304,7 @@ def test_the_same_object_is_a_widget():
 
 def test_no_notebook_stores_a_widget():
     "A widget's id is random and its model is gone: nothing to store."
-    notebooks = sorted((ROOT / "chapters").rglob("[0-9]*.ipynb"))
+    notebooks = notebook_files(ROOT / "chapters")
     assert notebooks
     for path in notebooks:
         assert "application/vnd.jupyter.widget-" not in path.read_text(), f"{path.name}: run tools/execute.py on it"

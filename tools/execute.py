@@ -10,6 +10,10 @@ import nbformat
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "extensions"))
+
+from pages import notebook_files  # noqa: E402
+
 VIEW = "application/vnd.jupyter.widget-view+json"         # names a live model by a random id: nothing to store
 
 
@@ -26,7 +30,7 @@ def execute(path: Path) -> float:
 
 def main(names: list[str]) -> None:
     os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}   # a stored progress bar says nothing
-    paths = [Path(n).resolve() for n in names] or sorted((ROOT / "chapters").rglob("[0-9]*.ipynb"))
+    paths = [Path(n).resolve() for n in names] or notebook_files(ROOT / "chapters")
     for path in paths:
         print(f"{path.relative_to(ROOT)}: {execute(path):.1f} s", flush=True)
         subprocess.run([Path(sys.executable).with_name("nbdev-clean"), "--fname", path], cwd=ROOT, check=True)

@@ -3,6 +3,7 @@ import ast
 import base64
 import mimetypes
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ import nbformat
 import yaml
 from markdown_it import MarkdownIt
 from pybtex.database import Entry, parse_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "extensions"))
+
+from pages import notebook_files  # noqa: E402
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}|:{3,})(.*)$")
 DOLLARS = re.compile(r"^( *)\$\$(.*)$")
@@ -184,7 +189,7 @@ class Book:
 
     def notebooks(self) -> list[Path]:
         "The chapters and their practice pages."
-        return sorted((self.root / "chapters").rglob("[0-9][0-9]_*.ipynb"))
+        return notebook_files(self.root / "chapters")
 
     def scan(self, page: str, lines: list[str]) -> None:
         "Note the title, the labels and the numbers of a page."

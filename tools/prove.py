@@ -12,6 +12,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "extensions"))
+
+from pages import notebook_files  # noqa: E402
+
 BUILD = ROOT / "build"
 PY = sys.executable
 # Files are shared out among as many processes as there are processors, at most four: a file's cells and fixtures stay together.
@@ -45,7 +49,7 @@ def wheel(_) -> bool:
 
 def chosen(copies: Path, quick: bool) -> list[Path]:
     "The Colab copies to run: all, or those whose notebook differs from the last commit."
-    everything = sorted(copies.rglob("[0-9]*.ipynb"))
+    everything = notebook_files(copies)
     if not quick: return everything
     out = subprocess.run(["git", "status", "--porcelain", "-uall", "--no-renames", "chapters"], cwd=ROOT, capture_output=True, text=True).stdout
     changed = {copies / line[3:] for line in out.splitlines()}
