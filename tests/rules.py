@@ -26,6 +26,7 @@ MANY_PARAMETERS = {"tfmlib.figures.matrix": "a picture of a tensor is a tensor, 
 LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}  # the lines it may have, and why
 LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.figures": (345, "one style: what draws and what it draws with belong together"),
+    "tfmlib.proof": (380, "the tools that keep the pages honest stand on one page"),
     "tfmlib.training": (345, "the one loop: what it refuses stands beside what it does"),
     "tfmlib.flash_kernels": (415, "kernels share their helpers; what launches them and the table it chooses from stand beside them"),
     "tfmlib.decoders": (405, "one model: its shape, its loss, its sampling and its names elsewhere belong together"),

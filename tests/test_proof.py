@@ -1,6 +1,8 @@
 """The tools that keep the pages honest, tried on what could fool them."""
 import json
 import math
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ from tfmlib.proof import (
     ClaimError,
     Mismatch,
     claim,
+    compared,
     evidence,
     expect,
     glue,
     parse_record,
+    portable,
     refusal,
     spread,
     timed,
@@ -185,3 +189,116 @@ def test_a_record_that_is_missing_is_named_and_one_that_is_broken_is_an_error(mo
 def test_pythons_numbers_are_compared_in_64_bits(got, wanted, tol):
     with pytest.raises(Mismatch): expect(np.array(got) if isinstance(got, list) else got, wanted, tol)
     expect(wanted if not isinstance(wanted, list) else np.array(wanted), wanted, tol)
+
+
+# --- comparisons with other libraries -----------------------------------------------------------------------------
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    "An empty package folder, with one result on record, and a peer that can be imported: `peer_lib` 1.2."
+    (tmp_path / "assets").mkdir()
+    file = tmp_path / "assets/compared.json"
+    file.write_text('{"known": {"with": "peer_lib 1.0", "value": {"alike": true, "n": 3}}}')
+    monkeypatch.setattr(proof, "files", lambda package: tmp_path)
+    peer = types.ModuleType("peer_lib")
+    peer.__version__, peer.answer = "1.2", 3
+    monkeypatch.setitem(sys.modules, "peer_lib", peer)
+    monkeypatch.delenv("TFM_PEERS", raising=False)
+    return file
+
+
+def agrees():
+    import peer_lib
+    return {"alike": True, "n": peer_lib.answer}
+
+
+def needs_absent():
+    import absent_lib
+    return absent_lib.answer
+
+
+def needs_newer():
+    from peer_lib import newer
+    return newer
+
+
+def needs_newer_name():
+    import peer_lib
+    return peer_lib.newer
+
+
+def needs_newer_module():
+    import peer_lib.newer
+    return peer_lib.newer
+
+
+def misspells():
+    import torhc
+    return torhc
+
+
+def misspells_our_import():
+    from tfmlib.proof import portabel
+    return portabel
+
+
+def misspells_ours(): return proof.portabel
+
+
+def fails(): raise RuntimeError("inside")
+
+
+def test_a_comparison_that_can_be_made_is_made_and_must_agree(records, capsys):
+    before = records.read_text()
+    for peers in ("optional", "required"):
+        assert compared("known", "peer_lib", "ours with theirs", agrees, peers) == {"alike": True, "n": 3}
+        for other in (lambda: {"alike": True, "n": 4}, lambda: {"alike": 1, "n": 3}, lambda: {"n": 3, "alike": True}):
+            with pytest.raises(ClaimError, match=r"^known: compared here with peer_lib 1.2: .* on record, with peer_lib 1.0"):
+                compared("known", "peer_lib", "ours with theirs", other, peers)
+    assert records.read_text() == before and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("packages, compute, line", [
+    ("absent_lib", needs_absent, "absent_lib is not installed, so this cell does not compare ours with theirs."),
+    ("peer_lib absent_lib", fails, "absent_lib is not installed, so"),
+    ("peer_lib", needs_newer, "peer_lib 1.2 does not have what this cell needs (cannot import name 'newer'"),
+    ("peer_lib", needs_newer_name, "peer_lib 1.2 does not have what this cell needs (module 'peer_lib' has no attribute 'newer')"),
+    ("peer_lib", needs_newer_module, "peer_lib 1.2 does not have what this cell needs (No module named 'peer_lib.newer'")])
+def test_one_that_cannot_be_made_says_so_in_one_line_and_the_record_takes_its_place(records, capsys, packages, compute, line):
+    assert compared("known", packages, "ours with theirs", compute) == {"alike": True, "n": 3}
+    said = capsys.readouterr().out
+    assert said.startswith(line) and said.endswith("It uses the result recorded with peer_lib 1.0.\n") and said.count("\n") == 1
+    for peers in ("required", "record"):
+        with pytest.raises((ImportError, AttributeError)): compared("known", packages, "ours with theirs", compute, peers)
+
+
+@pytest.mark.parametrize("compute, error", [(fails, RuntimeError), (misspells, ModuleNotFoundError), (misspells_ours, AttributeError),
+                                            (misspells_our_import, ImportError), (lambda: {"n": 1 / 3}, ValueError)])
+def test_an_error_inside_a_comparison_surfaces(records, compute, error):
+    with pytest.raises(error): compared("known", "peer_lib", "ours with theirs", compute, "optional")
+
+
+def test_the_environment_says_whether_peers_are_required(records, monkeypatch, capsys):
+    monkeypatch.setenv("TFM_PEERS", "required")
+    with pytest.raises(ModuleNotFoundError): compared("known", "absent_lib", "ours with theirs", needs_absent)
+    monkeypatch.setenv("TFM_PEERS", "sometimes")
+    with pytest.raises(ValueError, match="^TFM_PEERS: 'sometimes'; expected optional or required or record"): compared("known", "peer_lib", "it", agrees)
+
+
+def test_a_result_is_recorded_only_when_asked(records):
+    for peers in ("optional", "required"):
+        with pytest.raises(ValueError, match="^key: 'new'"): compared("new", "peer_lib", "ours with theirs", agrees, peers)
+    compared("new", "peer_lib", "ours with theirs", lambda: ("é", 1), "record")
+    compared("known", "peer_lib", "ours with theirs", lambda: {"n": 4}, "record")
+    assert records.read_text().splitlines()[1:-1] == ['"known": {"with": "peer_lib 1.2", "value": {"n": 4}},', '"new": {"with": "peer_lib 1.2", "value": ["é", 1]}']
+    assert compared("new", "absent_lib", "ours with theirs", needs_absent) == ["é", 1]
+
+
+@pytest.mark.parametrize("value", [1 / 3, 7.1234567e-07, math.nan, math.inf, np.float64(1 / 3), np.bool_(True), torch.tensor(True), {"a": [1, {"b": 0.1 + 0.2}]}, {1, 2}])
+def test_a_result_that_another_machine_may_not_get_is_refused(value):
+    with pytest.raises(ValueError, match="^value"): portable(value)
+
+
+def test_a_portable_result_is_what_json_gives_back():
+    value = {"a": (1, 2.5, None), 3: {"below 1e-6": True}, "s": "x", "n": 123456., "m": 10**12}
+    assert json.loads(json.dumps(portable(value))) == portable(value) == {"a": [1, 2.5, None], "3": {"below 1e-6": True}, "s": "x", "n": 123456., "m": 10**12}

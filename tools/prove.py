@@ -69,7 +69,7 @@ def notebooks(quick: bool) -> bool:
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
     flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "600"]
     return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "--durations=5",
-               *SHARED, *how, *flags, *paths, cwd=empty, PYTHONPATH=str(BUILD / "site"), OMP_NUM_THREADS="1", TQDM_DISABLE="1")
+               *SHARED, *how, *flags, *paths, cwd=empty, PYTHONPATH=str(BUILD / "site"), TFM_PEERS="required", OMP_NUM_THREADS="1", TQDM_DISABLE="1")
 
 
 def tests(quick: bool) -> bool:
