@@ -451,7 +451,7 @@ def compared(
     need(known is not None or peers == "record", "key", repr(key), "a key of tfmlib/assets/compared.json")
     try:
         for name in names: import_module(name)
-        found = portable(compute(), key)
+        with torch.random.fork_rng(devices=[]): found = portable(compute(), key)     # what is drawn below is the same without it
     except (ImportError, AttributeError) as error:
         why = unusable(error, names)
         if peers != "optional" or not why: raise
