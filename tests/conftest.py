@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
@@ -13,6 +14,10 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
 CHROMIUM = next((p for p in ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome") if Path(p).exists()), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]
+
+# How long an example takes depends on what else the machine does: nothing fails for it.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items):
@@ -55,6 +60,12 @@ def served(book) -> str:
     httpd.shutdown()
 
 
+def patient(context):
+    "The context, which waits for what it waits for longer than a loaded machine needs."
+    context.set_default_timeout(180_000)
+    return context
+
+
 @pytest.fixture(scope="session")
 def browser():
     "Chromium, without a window."
@@ -62,5 +73,7 @@ def browser():
     assert CHROMIUM, "no Chromium on this machine (Debian's package: chromium)"
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        new_context = chromium.new_context
+        chromium.new_context = lambda **how: patient(new_context(**how))
         yield chromium
         chromium.close()

@@ -117,7 +117,7 @@ def test_figures_move(page, served, name):
     page.goto(name)
     for figure in page.locator("figure[data-module]").all():
         figure.scroll_into_view_if_needed()
-        figure.locator("xpath=self::*[@data-live]").wait_for(timeout=5000)
+        figure.locator("xpath=self::*[@data-live]").wait_for()
         assert moves(page, figure), figure.get_attribute("data-module")
 
 

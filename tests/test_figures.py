@@ -480,8 +480,7 @@ def test_the_picture_stays_where_a_module_fails(browser, site):
     context = browser.new_context()
     page, said = context.new_page(), []
     page.on("console", lambda m: said.append(m.text))
-    page.goto(f"{site}/broken.html")
-    page.wait_for_timeout(500)
+    with page.expect_console_message(lambda m: "figure absent" in m.text): page.goto(f"{site}/broken.html")
     assert page.locator("figure svg[role=img]").count() == 1 and any("figure absent" in line for line in said)
     context.close()
 

@@ -110,11 +110,11 @@ def test_make_book_serves_the_book(clone):
         try:
             found = next((m[0] for line in process.stdout if (m := re.search(r"http://localhost:\d+/", line))), None)
             assert found, log.read_text()[-3000:]
-            page = urllib.request.urlopen(found, timeout=10).read().decode()
+            page = urllib.request.urlopen(found, timeout=120).read().decode()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            process.wait(timeout=20)
+            process.wait(timeout=120)
     assert "<title>The Executable Transformer" in page
 
 

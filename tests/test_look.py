@@ -26,7 +26,7 @@ def sphinx(folder: Path, text: str) -> subprocess.CompletedProcess:
     (folder / "index.md").write_text(text)
     (folder / "conf.py").write_text(f"import sys; sys.path.insert(0, {str(ROOT / 'extensions')!r})\nextensions = ['myst_parser', 'formulas']\n"
                                     "html_math_renderer = 'katex'\nmyst_enable_extensions = ['dollarmath', 'amsmath']\n")
-    return subprocess.run([sys.executable, "-m", "sphinx", "-q", folder, folder / "out"], capture_output=True, text=True, timeout=120, env={"PATH": ""})
+    return subprocess.run([sys.executable, "-m", "sphinx", "-q", folder, folder / "out"], capture_output=True, text=True, timeout=600, env={"PATH": ""})
 
 
 @pytest.mark.parametrize("bad", [r"$\frac{1}{$", r"$$ \undefinedmacro{x} $$", r"$é$"])

@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("file", "exercise", "passed", "failed", "why")
-WHOLE, START = 6, 20                                                  # a notebook gets this many times a cell's limit, and seconds to start
+WHOLE, START = 6, 60                                                  # a notebook gets this many times a cell's limit, and seconds to start
 
 
 # --- in the notebook's own process --------------------------------------------------------------------------------
