@@ -198,6 +198,62 @@ def outputs(root: Path) -> list[str]:
     return faults
 
 
+# --- the same on every processor -----------------------------------------------------------------------------------
+
+# Sums in another order have other last bits. A cell whose numbers are safe all the same says why, in a comment: `# digits: why`
+# for what it shows, `# exact: why` for what it compares.
+FLOAT = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
+DISTANCES = {"abs", "dist", "distance", "gap", "norm"}
+EQUAL = {"array_equal", "equal", "torch.equal"}
+SHOWN = ("text/plain", "application/papermill.record/text/plain")
+
+
+def excused(cell: Cell, word: str) -> bool:
+    "Does a comment of the cell say why?"
+    return bool(re.search(rf"#.*\b{word}: \S+ \S+", cell.source))
+
+
+def fragile(number: str) -> bool:
+    "Is this the size of a rounding error (a power of ten is a bound, and no measurement), or has it more digits than 32 bits guarantee?"
+    digits, _, power = number.lower().partition("e")
+    if "." not in digits and not power: return False
+    if power and int(power) <= -6 and float(digits) != 1: return True
+    return len(digits.replace(".", "").strip("0")) >= 7
+
+
+def digits(root: Path) -> list[str]:
+    "Outputs that are compared, and show digits that another processor need not give."
+    faults = []
+    for cell in (c for book in cells(root).values() for c in book if c.kind == "code" and "nbval-ignore-output" not in c.tags and not excused(c, "digits")):
+        texts = [t for o in cell.outputs for t in (o.get("text"), *(o.get("data", {}).get(kind) for kind in SHOWN)) if t]
+        found = [n for text in texts for n in FLOAT.findall("".join(text)) if fragile(n)]
+        if found: faults.append(f"{cell.where}: shows {found[0]}; round it, or give a bound that is asserted (or say `# digits: why`)")
+    return faults
+
+
+def different(node: ast.AST) -> bool:
+    "Is it a difference, or the size of one?"
+    called = {getattr(n.func, "attr", getattr(n.func, "id", "")) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    return bool(called & DISTANCES) or any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub) for n in ast.walk(node))
+
+
+def to_the_last_bit(node: ast.AST) -> bool:
+    "Does it ask that a difference be a certain number, or that tensors be equal?"
+    if isinstance(node, ast.Call): return getattr(node.func, "attr", "") in EQUAL
+    if not isinstance(node, ast.Compare): return False
+    sides = [node.left, *node.comparators]
+    pairs = [(a, b) for op, *two in zip(node.ops, sides, sides[1:]) if isinstance(op, ast.Eq | ast.NotEq) for a, b in (two, two[::-1])]
+    return any(isinstance(a, ast.Constant) and isinstance(a.value, int | float) and different(b) for a, b in pairs)
+
+
+def exact(root: Path) -> list[str]:
+    "Evidence that asks floats to be equal to the last bit. (Practice pages and exported code are tested elsewhere.)"
+    return [f"{cell.where}: «{ast.unparse(node)[:60]}» asks for equality to the last bit; allow a rounding error (or say `# exact: why`)"
+            for name, book in cells(root).items() if "/practice/" not in name
+            for cell in book if cell.kind == "code" and not cell.exported and not excused(cell, "exact")
+            for node in ast.walk(cell.tree) if to_the_last_bit(node)]
+
+
 # --- what is exported ---------------------------------------------------------------------------------------------
 
 def functions(tree: ast.Module, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -246,5 +302,5 @@ def export(root: Path) -> list[str]:
 
 
 RULES: dict[str, Callable[[Path], list[str]]] = {
-    f.__name__: f for f in (order, directive_lines, led_in, shape, outputs, size, export)
+    f.__name__: f for f in (order, directive_lines, led_in, shape, outputs, digits, exact, size, export)
 }

@@ -184,7 +184,7 @@ def expect(
     if a.shape != b.shape: raise Mismatch(f"{what} has shape {tuple(a.shape)}; expected {tuple(b.shape)}")
     if torch.allclose(a, b, rtol=tol, atol=tol, equal_nan=True): return
     seen, right = short(got), short(wanted)
-    off = f" (off by up to {(a - b).abs().max():.1e})" if seen == right else ""
+    off = f" (off by less than {10.0 ** math.ceil(math.log10((a - b).abs().max())):.0e})" if seen == right else ""
     raise Mismatch(f"{what} is {seen}; expected {right}{off}")
 
 # %% ../chapters/00_proof.ipynb #checker-export

@@ -113,7 +113,7 @@ def _within(attempt, values: Tensor, i: int, eps: float) -> None:
     if not isinstance(t, Tensor | float | int): raise Mismatch(f"the dial is {short(t)} ({type(t).__name__}); expected a number")
     found = _soft_lookup(values, i, float(t))
     if not abs(found - float(values[i])) <= eps * (1 + 1e-3):
-        raise Mismatch(f"at the dial {float(t):.4g} the answer is {found:.10g}; expected {float(values[i]):g} ± {eps:g}")
+        raise Mismatch(f"at the dial {float(t):.4g} the answer is off by {abs(found - float(values[i])):.2g}; expected at most {eps:g}")
 
 
 check_sharpness_for = Checker("sharpness_for")
