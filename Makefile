@@ -1,27 +1,33 @@
 # The Executable Transformer. `make` alone lists the targets.
 SHELL  := bash
+.SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8000
 URL    ?=
+export TORCH ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) tools/version.py
+	$(PYTHON) -m venv $(VENV) || { rm -f $(BIN)/python*; exit 1; }
 
-$(VENV)/.book: pyproject.toml requirements.txt tools/extra.py | $(BIN)/python
-	$(BIN)/python tools/extra.py book | $(BIN)/pip install -q -c requirements.txt -r /dev/stdin
+python: $(BIN)/python
+	@$(BIN)/python tools/version.py
+
+$(VENV)/.book: pyproject.toml requirements.txt tools/install.py | python
+	$(BIN)/python tools/install.py book
 	@touch $@
 
-$(VENV)/.all: requirements.txt | $(BIN)/python
-	$(BIN)/pip install -q -r requirements.txt
+$(VENV)/.all: requirements.txt tools/install.py | python
+	$(BIN)/python tools/install.py all
 	@touch $@ $(VENV)/.book
 
-setup: $(VENV)/.all              ## the whole environment, at the locked versions
+setup: $(VENV)/.all              ## the whole environment, at the locked versions (TORCH=default: PyTorch with CUDA)
 
 build-book: $(VENV)/.book
 	$(BIN)/jupyter-book build . -W -n --keep-going
@@ -36,8 +42,11 @@ test: setup            ## prove everything: what CI runs
 check: setup           ## the quick part of the proof (at most 3 minutes)
 	$(BIN)/python tools/prove.py --quick
 
-lab: setup             ## edit the chapters in JupyterLab
-	PYTHONPATH=. $(BIN)/jupyter lab chapters
+read: setup            ## read the chapters in JupyterLab and try things out, in clean copies
+	$(BIN)/python tools/lab.py --read
+
+lab: setup             ## edit the chapters' sources in JupyterLab
+	$(BIN)/python tools/lab.py
 
 export: setup          ## write tfmlib from the chapters
 	$(BIN)/python tools/export.py
@@ -68,5 +77,7 @@ lock: $(VENV)/.all     ## resolve requirements.txt anew from pyproject.toml
 clean:                 ## remove what was built
 	rm -rf _build build dist *.egg-info
 
-.PHONY: help setup build-book book test check lab export execute colab exercises bench bench-gpu address lock clean
+# The shell stops at the first failure, in a pipe too; make 3.81 (macOS) ignores that, so recipes have no pipe that could hide one.
+.DELETE_ON_ERROR:
+.PHONY: help python setup build-book book test check read lab export execute colab exercises bench bench-gpu address lock clean
 .DEFAULT_GOAL := help

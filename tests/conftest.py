@@ -1,5 +1,6 @@
 """Fixtures that the tests share: the built book, served as a static host would."""
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -77,3 +78,26 @@ def browser():
         chromium.new_context = lambda **how: patient(new_context(**how))
         yield chromium
         chromium.close()
+
+
+def tracked(*which: str) -> list[str]:
+    "The files that git holds, and with further options those that it would."
+    names = subprocess.run(["git", "ls-files", "-z", *which], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    return [n for n in names.split("\0") if n and (ROOT / n).is_file()]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    "A copy of this checkout with an environment that is set up already."
+    target = tmp_path / "clone"
+    for name in tracked("-co", "--exclude-standard"):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target / name)
+    (target / ".venv").mkdir()
+    for path in Path(sys.prefix).iterdir():
+        if path.is_dir():
+            (target / ".venv" / path.name).symlink_to(path)
+    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", target / ".venv")
+    for marker in (".book", ".all"):
+        (target / ".venv" / marker).touch()
+    return target

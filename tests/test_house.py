@@ -3,7 +3,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import tracked
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -30,12 +30,6 @@ HOLDER = "The Executable Transformer authors"
 
 def read(name: str) -> str:
     return (ROOT / name).read_text()
-
-
-def tracked(*which: str) -> list[str]:
-    "The files that git holds, and with further options those that it would."
-    names = subprocess.run(["git", "ls-files", "-z", *which], cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    return [n for n in names.split("\0") if n and (ROOT / n).is_file()]
 
 
 def dry(*targets: str) -> str:
@@ -82,23 +76,6 @@ def test_contributing_gives_the_same_commands_without_make():
 
 def test_contributing_fits_one_screen():
     assert len(read("CONTRIBUTING.md").splitlines()) <= 50
-
-
-@pytest.fixture
-def clone(tmp_path):
-    "A copy of this checkout with an environment that is set up already."
-    target = tmp_path / "clone"
-    for name in tracked("-co", "--exclude-standard"):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, target / name)
-    (target / ".venv").mkdir()
-    for path in Path(sys.prefix).iterdir():
-        if path.is_dir():
-            (target / ".venv" / path.name).symlink_to(path)
-    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", target / ".venv")
-    for marker in (".book", ".all"):
-        (target / ".venv" / marker).touch()
-    return target
 
 
 @pytest.mark.slow
