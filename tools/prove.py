@@ -2,7 +2,7 @@
 
 Stages: lint, book, wheel, notebooks, baseline (the notebooks again, as on an older processor), tests. `--quick` leaves out
 slow and browser tests, and runs only the notebooks that differ from the last commit, once. The first stage that fails does not
-stop the others; the exit code tells.
+stop the others; the exit code tells. `--record` notes in tests/proved.json and README what passed, and where.
 """
 import argparse
 import os
@@ -21,6 +21,7 @@ from pages import notebook_files  # noqa: E402
 
 BUILD = ROOT / "build"
 PY = sys.executable
+QUIET = [] if sys.stdout.isatty() else ["-q"]            # in a terminal Sphinx says which page it is at; a log stays short
 # Files are shared out among as many processes as there are processors, at most four: a file's cells and fixtures stay together.
 SHARED = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
@@ -38,7 +39,7 @@ def lint(_) -> bool:
 def book(_) -> bool:
     "The strict build, from stored outputs, and that every page of the table of contents is there."
     jupyter_book = Path(PY).with_name("jupyter-book")
-    return run(jupyter_book, "build", ".", "-W", "-n", "--keep-going", "-q") and run(PY, "tools/built.py")
+    return run(jupyter_book, "build", ".", "-W", "-n", "--keep-going", *QUIET) and run(PY, "tools/built.py")
 
 
 def wheel(_) -> bool:
@@ -88,13 +89,22 @@ def tests(quick: bool) -> bool:
 STAGES = {"lint": lint, "book": book, "wheel": wheel, "notebooks": notebooks, "baseline": baseline, "tests": tests}
 
 
+def note(results: dict[str, bool]) -> None:
+    "Keep what this run has shown."
+    sys.path.insert(0, str(ROOT))
+    import proved
+    proved.keep(results, BUILD / "colab")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--record", action="store_true", help="note what passed, and where")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     given = parser.parse_args()
     unknown = set(given.stages) - set(STAGES)
     if unknown: parser.error(f"no such stage: {', '.join(sorted(unknown))}")
+    if given.quick and given.record: parser.error("--record notes whole stages; --quick leaves parts of them out")
     results = {}
     for name in given.stages or STAGES:
         print(f"\n── {name} " + "─" * (70 - len(name)), flush=True)
@@ -103,6 +113,7 @@ def main() -> None:
     print("\n" + "\n".join(f"{'ok    ' if good else 'FAILED'} {name:10} {taken:6.1f} s" for name, (good, taken) in results.items()))
     failed = sum(not good for good, _ in results.values())
     print(f"\nstages: {len(results) - failed} passed, {failed} failed")
+    if given.record: note({name: good for name, (good, _) in results.items()})
     sys.exit(bool(failed))
 
 
