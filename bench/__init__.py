@@ -1,9 +1,15 @@
 """Measurements whose results the book keeps as records: `make bench`, on a GPU `make bench-gpu`. Here is what the parts share."""
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torch import nn
+from tqdm import tqdm
 
 from tfmlib.proof import spread
+
+
+def ticked(cases: Iterable, what: str = "case") -> Iterable:
+    "The cases of a part one by one; in a terminal, a bar says which of how many is measured."
+    return tqdm(list(cases), unit=what, leave=False, disable=None)
 
 
 def scaled(values: dict, by: float) -> dict:

@@ -69,7 +69,9 @@ def main() -> None:
     known = parts(device)
     if unknown := set(given.parts) - set(known): parser.error(f"no such part on a {device}: {', '.join(sorted(unknown))}; there are {known}")
     if not known: print(f"no part of the book measures on a {device} yet")
-    for name in given.parts or known:
+    chosen = given.parts or known
+    for i, name in enumerate(chosen, 1):
+        print(f"{name} ({i} of {len(chosen)}) …", flush=True)
         path = record(name)
         print(f"{name} → {path}\n{table(path)}", flush=True)
 

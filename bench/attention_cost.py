@@ -2,7 +2,7 @@
 import torch
 import torch.nn.functional as F
 
-from bench import scaled
+from bench import scaled, ticked
 from tfmlib.attention import attend
 from tfmlib.proof import timed
 
@@ -21,7 +21,7 @@ def calls(n: int, seed: int) -> dict:
 def measure(seed: int) -> list[dict]:
     "Milliseconds, forward only, on one thread."
     rows = []
-    for n in LENGTHS:
+    for n in ticked(LENGTHS, "length"):
         taken = timed(calls(n, seed), REPEATS)
         rows.append({"N": n, "H": HEADS, "D": WIDTH} | {f"{name} ms": scaled(t, 1e3) for name, t in taken.items()})
     return rows

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import over_seeds
+from bench import over_seeds, ticked
 from tfmlib.attention import causal_mask
 from tfmlib.block import Block, FeedForward, LayerNorm, Pre, edited, edited_many
 from tfmlib.heads import Heads
@@ -260,7 +260,7 @@ def mean(found: list[dict[str, float]]) -> dict[str, float]: return {key: sum(f[
 
 def measure(seed: int) -> list[dict]:
     "The same rows, over the seeds."
-    runs, rows = [measured(s) for s in range(seed, seed + SEEDS)], []
+    runs, rows = [measured(s) for s in ticked(range(seed, seed + SEEDS), "seed")], []
     for same in zip(*runs):
         case = {k: v for k, v in same[0].items() if k in ("part", "block", "k", "kind", "method", "edits", "free")}
         rows.append(case | over_seeds([{k: v for k, v in row.items() if k not in case} for row in same]))

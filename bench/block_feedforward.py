@@ -1,11 +1,12 @@
 """Chapter 7: feed-forward layers of equal size, on a table to be learnt by heart and on prose."""
 from collections.abc import Callable
+from itertools import product
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import over_seeds, size
+from bench import over_seeds, size, ticked
 from tfmlib.attention import causal_mask
 from tfmlib.block import Block, FeedForward, Gated, Pre, RMSNorm, Stack
 from tfmlib.data import book_text
@@ -90,4 +91,4 @@ def measure(seed: int) -> list[dict]:
     "Five seeds of each layer on both tasks."
     tasks = {"table": table, "prose": prose}
     return [{"task": name, "kind": kind, "parameters": size(LAYERS_OF[kind]())} | over_seeds([task(kind, seed + s) for s in range(SEEDS)])
-            for name, task in tasks.items() for kind in LAYERS_OF]
+            for (name, task), kind in ticked(product(tasks.items(), LAYERS_OF))]

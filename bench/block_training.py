@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import over_seeds
+from bench import over_seeds, ticked
 from tfmlib.attention import causal_mask
 from tfmlib.block import Bare, Block, FeedForward, LayerNorm, Post, Pre, Stack
 from tfmlib.heads import Heads
@@ -57,4 +57,4 @@ def measure(seed: int) -> list[dict]:
     "Three seeds of each of the eight cases, and of the post-norm ones at a smaller rate."
     cases = [{"residual": residual, "order": order, "warm": warm} for residual in (True, False) for order in ("pre", "post") for warm in (0, WARM)]
     slow = [{"residual": True, "order": "post", "warm": warm, "rate": SLOW} for warm in (0, WARM)]
-    return [case | {"rate": f"{case.get('rate', RATE):g}", "steps": STEPS} | over_seeds([learn(**case, seed=seed + s) for s in range(SEEDS)]) for case in cases + slow]
+    return [case | {"rate": f"{case.get('rate', RATE):g}", "steps": STEPS} | over_seeds([learn(**case, seed=seed + s) for s in range(SEEDS)]) for case in ticked(cases + slow)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bench import scaled
+from bench import scaled, ticked
 from tfmlib.attention import attend, causal_mask
 from tfmlib.flash_attention import blockwise
 from tfmlib.proof import spread, timed
@@ -70,7 +70,7 @@ def measure(seed: int) -> list[dict]:
     rows = []
     for causal in (False, True):
         for label, run in (("forward", there), ("both", there_and_back)):
-            for n in LENGTHS:
+            for n in ticked(LENGTHS, "length"):
                 taken = timed(calls(causal, run, draw(n, seed)), REPEATS)
                 row = {"N": n, "H": HEADS, "D": WIDTH, "way": label, "causal": str(causal)}
                 rows.append(row | {f"{name} ms": scaled(t, 1e3) for name, t in taken.items()} | {f"{name} MiB": peak(name, n, causal, run, seed) for name in taken})

@@ -7,7 +7,7 @@ from random import Random
 
 import torch
 
-from bench import even_width, over_seeds, size
+from bench import even_width, over_seeds, size, ticked
 from tfmlib.alignment import (
     END,
     SPECIALS,
@@ -74,7 +74,7 @@ def measure(seed: int) -> list[dict]:
     cases = [(kind, kind, width, STEPS) for kind, width in equal.items()]
     cases += [("one vector, twice as wide", "one vector", 2 * one, STEPS), ("one vector, trained longer", "one vector", one, 3 * STEPS)]
     rows = []
-    for name, kind, width, steps in cases:
+    for name, kind, width, steps in ticked(cases):
         models = [trained(kind, width, seed + s, steps) for s in SEEDS]
         for length in LENGTHS:
             found = [accuracy(model, length) for model in models]

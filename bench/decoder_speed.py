@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import rates
+from bench import rates, ticked
 from tfmlib.attention import attend
 from tfmlib.decoders import SHAPES, Decoder, next_token_loss, to_transformers
 from tfmlib.flash_attention import blockwise
@@ -66,7 +66,7 @@ def steps(length: int, seed: int) -> dict:
 def measure(seed: int) -> list[dict]:
     "Tokens a second of a whole step, on one thread."
     made = []
-    for length in LENGTHS:
+    for length in ticked(LENGTHS, "length"):
         taken = timed(steps(length, seed), REPEATS)
         made.append({"T": length, "B": TOKENS // length, "C": WIDTH, "L": LAYERS, "H": HEADS} | {name: rates(seconds, TOKENS) for name, seconds in taken.items()})
         print(length, {name: round(row["median"]) for name, row in made[-1].items() if isinstance(row, dict)}, flush=True)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench import over_seeds
+from bench import over_seeds, ticked
 from tfmlib.data import Writer, book_text, prose, stream
 from tfmlib.decoders import SHAPES, Decoder, Sampling, generate, next_token_loss, rows, save_decoder
 from tfmlib.proof import spread
@@ -189,7 +189,7 @@ def measure(seed: int) -> list[dict]:
             _, least, most = truth(HELD_OUT, 1)
             for what, each in (("least", least), ("most", most)):
                 made.append({"text": name, "model": what} | {"nats a token": spread([each * characters]), "nats a character": spread([each])})
-        runs = [learn(name, seed + s) for s in range(SEEDS)]
+        runs = [learn(name, seed + s) for s in ticked(range(SEEDS), "seed")]
         ship(*runs[0][:2], name, seed)
         made.append({"text": name, "model": "decoder"} | over_seeds([whole(model, name) for model, *_ in runs]))
         for i, step in enumerate(WATCHED):

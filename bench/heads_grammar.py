@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench import ticked
 from tfmlib.data import ROWS, Pair, pairs
 from tfmlib.heads import Heads
 from tfmlib.proof import spread
@@ -60,7 +61,7 @@ def measure(seed: int) -> list[dict]:
 
     def loss(model: Reader, x: Tensor, y: Tensor) -> Tensor: return F.cross_entropy(model(x)[0].flatten(0, 1), y.flatten(), ignore_index=0)
 
-    for heads in HEADS:
+    for heads in ticked(HEADS, "heads"):
         found = []
         for s in range(seed, seed + SEEDS):
             torch.manual_seed(s)

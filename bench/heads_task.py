@@ -4,6 +4,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from bench import ticked
 from tfmlib.heads import Heads
 from tfmlib.proof import spread
 
@@ -65,7 +66,7 @@ def measure(seed: int) -> list[dict]:
     cases += [{"kind": "names", "heads": 1, "m": 1, "names": True}, {"kind": "wide", "heads": 1, "width": 64}, {"kind": "deep", "heads": 1, "layers": 2}]
     cases += [{"kind": "sum", "heads": 1, "task": total}] + [{"kind": "narrow", "heads": h, "m": 8, "n": 16} for h in NARROW]
     rows = []
-    for case in cases:
+    for case in ticked(cases):
         told = {key: value for key, value in case.items() if key != "kind"}
         found = spread(left(seed=seed + s, **told) for s in range(SEEDS))
         rows.append({key: value for key, value in case.items() if key in ("kind", "heads", "m")} | {"left": found})

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from bench import over_seeds, size
+from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
 from tfmlib.decoders import SHAPES, Decoder, next_token_loss, save_decoder, surprise
 from tfmlib.heads import grouped
@@ -167,7 +167,7 @@ def measure(seed: int) -> list[dict]:
     "One layer and two: the way there, the end by place, by kind of head and by head."
     made = []
     for layers in (1, 2):
-        runs = [learn(layers, seed + s) for s in range(SEEDS)]
+        runs = [learn(layers, seed + s) for s in ticked(range(SEEDS), "seed")]
         ship(*runs[0][:2], seed)
         models, fixed = [model for model, *_ in runs], {"layers": layers}
         for i in range(len(runs[0][2])): made.append(fixed | {"step": i * EVERY} | over_seeds([found[i] for *_, found in runs]))

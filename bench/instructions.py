@@ -9,7 +9,7 @@ import json
 import torch
 from torch import Tensor
 
-from bench import over_seeds, size
+from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
 from tfmlib.decoders import SHAPES, Decoder, generate, next_token_loss, save_decoder
 from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
@@ -102,11 +102,11 @@ def ship(model: Decoder, history: History, name: str, steps: int, seed: int) -> 
 
 def measure(seed: int) -> list[dict]:
     "Both losses, with what the model could do before and on the way."
-    bases = [of_sheets(seed + s) for s in range(SEEDS)]
+    bases = [of_sheets(seed + s) for s in ticked(range(SEEDS), "seed")]
     ship(*bases[0], "questions", SHEETS, seed)
     made = []
     for way in ("answer", "everything"):
-        runs = [taught(base, way, seed + s) for s, (base, _) in enumerate(bases)]
+        runs = [taught(base, way, seed + s) for s, (base, _) in ticked(enumerate(bases), "seed")]
         if way == "answer": ship(*runs[0][:2], "answers", STEPS, seed)
         print(way, [found[-1] for *_, found in runs], flush=True)
         made += [{"loss on": way, "step": step, "parameters": size(bases[0][0])} | over_seeds([found[i] for *_, found in runs]) for i, step in enumerate(WATCHED)]

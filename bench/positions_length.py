@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import over_seeds
+from bench import over_seeds, ticked
 from tfmlib.data import book_text, prose
 from tfmlib.heads import Heads
 from tfmlib.positions import (
@@ -171,12 +171,12 @@ def measure(seed: int) -> list[dict]:
     "Every method, then every rule before and after fine-tuning, then RoPE trained at the full length for comparison."
     seeds, full = range(seed, seed + SEEDS), LENGTHS[-1]
     models, rows = {}, []
-    for method in METHODS:
+    for method in ticked(METHODS, "method"):
         models[method] = [learnt(fresh(method, s), TRAINED, STEPS, PEAK, s) for s in seeds]
         found = [said(s, method, found=losses(model)) for s, model in zip(seeds, models[method])]
         rows.append({"method": method, "rule": "none", "trained": TRAINED, "tuned": 0} | over_seeds(found))
     rules = [RULES | {"LongRoPE": searched(model, s)} for s, model in zip(seeds, models["RoPE"])]
-    for name in rules[0]:
+    for name in ticked(rules[0], "rule"):
         for steps in (0, *TUNED):
             if name == "none" and not steps: continue                     # stands there already
             made = [ruled(m, r[name]) for m, r in zip(models["RoPE"], rules)]

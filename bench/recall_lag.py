@@ -2,7 +2,7 @@
 import torch
 from torch import Tensor, nn
 
-from bench import size
+from bench import size, ticked
 from tfmlib.proof import spread
 from tfmlib.recurrence import recall_accuracy
 
@@ -52,7 +52,7 @@ def measure(seed: int) -> list[dict]:
     rows = []
     for kind in WIDTHS:
         parameters = size(model(kind, seed))
-        for lag in LAGS:
+        for lag in ticked(LAGS, "lag"):
             right = [recall_accuracy(model(kind, s), lag, s, STEPS) for s in range(seed, seed + SEEDS)]
             rows.append({"kind": kind, "lag": lag, "parameters": parameters, "steps": STEPS, "right": spread(right)}
                         | {f"seed {s}": spread([r]) for s, r in enumerate(right, seed)})

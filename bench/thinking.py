@@ -9,7 +9,7 @@ import json
 import torch
 from torch import Tensor
 
-from bench import over_seeds, size
+from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
 from tfmlib.decoders import SHAPES, Decoder, generate, next_token_loss, save_decoder
 from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
@@ -91,7 +91,7 @@ def measure(seed: int) -> list[dict]:
     "Every way, every number of operations."
     made = []
     for way in WAYS:
-        runs = [learn(way, seed + s) for s in range(SEEDS)]
+        runs = [learn(way, seed + s) for s in ticked(range(SEEDS), "seed")]
         fixed = {"way": way, "parameters": size(runs[0][0]), "tokens": runs[0][2]}
         for count in COUNTS:
             made.append(fixed | {"operations": count} | over_seeds([{"right": right(model, way, seed + s, count)} for s, (model, *_) in enumerate(runs)]))

@@ -4,7 +4,7 @@ from statistics import mean
 
 import torch
 
-from bench import even_width, over_seeds, size
+from bench import even_width, over_seeds, size, ticked
 from tfmlib.alignment import (
     PAD,
     Additive,
@@ -84,7 +84,7 @@ def quality(model: Translator, sentences: list) -> dict[str, float]:
 def measure(seed: int) -> list[dict]:
     "Quality by length of the source, for each kind of decoder at equal parameters."
     rows = []
-    for kind in DECODERS:
+    for kind in ticked(DECODERS, "model"):
         width = even_width(partial(made, kind), size(made("Bahdanau", WIDTH)))
         models = [trained(kind, width, seed + s) for s in SEEDS]
         for low, high in (*BANDS, (BANDS[0][0], LONGEST)):

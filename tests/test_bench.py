@@ -1,5 +1,6 @@
 """`make bench`: a part's record carries its circumstances, and what lacks them is refused."""
 import importlib
+import io
 import json
 import sys
 import types
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import bench.__main__ as runner
-from bench import even_width, over_seeds, rates, scaled
+from bench import even_width, over_seeds, rates, scaled, ticked
 from tfmlib.proof import load_record, parse_record, spread
 
 
@@ -78,3 +79,14 @@ def test_units_of_a_spread():
     assert rates(seconds, 8) == {"median": 4.0, "q10": 2.0, "q90": 8.0, "n": 3}
     assert over_seeds([{"a": 1.0}, {"a": 3.0}]) == {"a": spread([1.0, 3.0]) | {"each": [1.0, 3.0]}}
     assert even_width(lambda w: torch.nn.Linear(w, w), 42) == 6
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool: return True
+
+
+def test_cases_are_counted_in_a_terminal_and_not_in_a_log(monkeypatch):
+    for stream, drawn in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert list(ticked("abc", "length")) == ["a", "b", "c"]
+        assert ("0/3" in stream.getvalue() and "length" in stream.getvalue()) == drawn == bool(stream.getvalue())

@@ -1,5 +1,7 @@
 """What a newcomer and a contributor do, tried literally: set up, read, edit, save."""
 import contextlib
+import functools
+import io
 import json
 import os
 import re
@@ -10,6 +12,7 @@ import time
 from pathlib import Path
 
 import colab
+import execute
 import kills
 import lab
 import nbformat
@@ -169,21 +172,38 @@ def test_kernels_find_the_library_from_anywhere(tmp_path):
 
 def test_a_copy_that_the_reader_changed_is_kept(tmp_path):
     made, reading = tmp_path / "made", tmp_path / "reading"
-    for name in ("a", "practice/b"):
+    for name in ("01_a", "practice/01_b"):
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / f"{name}.ipynb").write_text("first")
     reading.mkdir()
     assert lab.refresh(made, reading) == [] == lab.refresh(made, reading)
-    (reading / "practice/b.ipynb").write_text("my answer")
-    for name in ("a", "practice/b"): (made / f"{name}.ipynb").write_text("second")
+    (reading / "practice/01_b.ipynb").write_text("my answer")
+    for name in ("01_a", "practice/01_b"): (made / f"{name}.ipynb").write_text("second")
     for _ in range(2):                                                        # as often as it is asked
-        assert lab.refresh(made, reading) == ["practice/b.ipynb"]
-        assert [(reading / f"{name}.ipynb").read_text() for name in ("a", "practice/b")] == ["second", "my answer"]
-    (reading / "practice/b.ipynb").unlink()
-    assert lab.refresh(made, reading) == [] and (reading / "practice/b.ipynb").read_text() == "second"
+        assert lab.refresh(made, reading) == ["practice/01_b.ipynb"]
+        assert [(reading / f"{name}.ipynb").read_text() for name in ("01_a", "practice/01_b")] == ["second", "my answer"]
+    (reading / "practice/01_b.ipynb").unlink()
+    assert lab.refresh(made, reading) == [] and (reading / "practice/01_b.ipynb").read_text() == "second"
 
 
 def test_who_edits_and_who_reads_is_told():
     "`make lab` says that it shows sources, and README and CONTRIBUTING name the way to read."
     assert "make read" in lab.EDIT and "sources" in lab.EDIT
     assert "make read" in (ROOT / "README.md").read_text() and "`make read`" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+# --- executing ----------------------------------------------------------------------------------------------------
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool: return True
+
+
+def test_execute_says_which_cell_runs(tmp_path, monkeypatch):
+    "In a terminal; in a log it says nothing until the notebook is done."
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"{i}", id=f"cell-{i}") for i in range(3)])
+    nbformat.write(nb, tmp_path / "04_a.ipynb")
+    for stream, drawn in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(execute, "tqdm", functools.partial(execute.tqdm, mininterval=0))
+        assert [c.outputs[0].data["text/plain"] for c in execute.run(tmp_path / "04_a.ipynb").cells] == ["0", "1", "2"]
+        assert bool(re.search(r"04_a: .*2/3.*cell-2", stream.getvalue())) == drawn

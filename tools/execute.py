@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
@@ -17,11 +18,21 @@ from pages import notebook_files  # noqa: E402
 VIEW = "application/vnd.jupyter.widget-view+json"         # names a live model by a random id: nothing to store
 
 
+def run(path: Path) -> nbformat.NotebookNode:
+    "The notebook, executed in an empty directory. In a terminal, a bar says which cell runs."
+    nb = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as empty, tqdm(total=len(nb.cells), desc=path.stem, unit="cell", leave=False, disable=None) as bar:
+        def begins(cell, cell_index: int) -> None:
+            bar.set_postfix_str(cell.get("id", ""), refresh=False)
+            bar.update(cell_index - bar.n)
+        NotebookClient(nb, timeout=900, record_timing=False, store_widget_state=False, resources={"metadata": {"path": empty}}, on_cell_start=begins).execute()
+    return nb
+
+
 def execute(path: Path) -> float:
-    "Execute one notebook in an empty directory against this checkout; return the seconds it took."
-    nb, start = nbformat.read(path, as_version=4), time.perf_counter()
-    with tempfile.TemporaryDirectory() as empty:
-        NotebookClient(nb, timeout=900, record_timing=False, store_widget_state=False, resources={"metadata": {"path": empty}}).execute()
+    "Execute one notebook against this checkout and store its outputs; return the seconds it took."
+    start = time.perf_counter()
+    nb = run(path)
     for output in (o for cell in nb.cells for o in cell.get("outputs", [])):
         output.get("data", {}).pop(VIEW, None)
     nbformat.write(nb, path)

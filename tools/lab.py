@@ -13,6 +13,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "extensions"))
+
+from pages import notebook_files  # noqa: E402
+
 READING = ROOT / "reading"
 WRITTEN = ".written.json"                                 # in the folder of the copies: what each was when it was written
 EDIT = """\
@@ -30,7 +34,7 @@ def refresh(made: Path, reading: Path) -> list[str]:
     "Bring the copies in `made` to `reading`, but leave alone those that the reader has changed; return their names."
     record = reading / WRITTEN
     before = json.loads(record.read_text()) if record.is_file() else {}
-    names = sorted(p.relative_to(made).as_posix() for p in made.rglob("*.ipynb"))
+    names = sorted(p.relative_to(made).as_posix() for p in notebook_files(made))
     kept = [name for name in names if (reading / name).is_file() and digest(reading / name) != before.get(name)]
     for name in set(names) - set(kept):
         (reading / name).parent.mkdir(parents=True, exist_ok=True)
