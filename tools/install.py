@@ -19,7 +19,7 @@ from progress import Line
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.txt"
-SIZES = {"book": "about 110 MB to download, 0.5 GB on disk", "all": "about 1 GB to download, 2.7 GB on disk"}
+SIZES = {"book": "about 110 MB to download, 0.5 GB on disk", "all": "about 620 MB to download, 2.7 GB on disk"}
 LARGE = """\
 Neither pip nor uv finds PyTorch's CPU build from here, so its default build comes: with CUDA, about 3 GB to download and 6 GB on
 disk. To have the small one, stop (Ctrl-C) and name an index that has it in the variable PIP_EXTRA_INDEX_URL (see README)."""
@@ -81,23 +81,24 @@ def there(version: str) -> bool:
 
 def by_pip(version: str) -> None:
     "The CPU build from pip's own sources, which its local version names. None there is no error."
-    if version: pip(f"PyTorch {version}, CPU build (about 190 MB), by pip", "--no-deps", f"torch=={version}+cpu")
+    if version: pip("PyTorch by pip", "--no-deps", f"torch=={version}+cpu")
     else: raise Failed("No matching distribution: a local version belongs to a version")
 
 
 def by_uv(version: str) -> None:
     "The CPU build from where uv knows it to be; uv itself comes from pip and goes again."
     with tempfile.TemporaryDirectory() as folder:
-        pip("uv, an installer that knows where PyTorch keeps its CPU build (about 25 MB)", "--no-deps", "--target", folder, "uv")
+        pip("uv, which knows where it is", "--no-deps", "--target", folder, "uv")
         wanted = ["--no-deps", f"torch=={version}" if version else "torch"]
         patience = {name: os.environ.get(name, value) for name, value in (("UV_HTTP_TIMEOUT", "30"), ("UV_HTTP_RETRIES", "1"))}
-        run(f"PyTorch {version or '(newest)'}, CPU build (about 190 MB), by uv",
+        run("PyTorch by uv",
             [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, "--torch-backend", "cpu", *wanted], PYTHONPATH=folder, **patience)
 
 
 def small_torch(version: str) -> bool:
     "Install the CPU build where the default one is large; is there nothing more to do?"
     if there(version) or platform.system() != "Linux" or os.environ.get("TORCH", "cpu") == "default": return True
+    print(f"PyTorch {version or '(the newest)'} in its CPU build: about 190 MB to download", flush=True)
     for way in (by_pip, by_uv):
         try: way(version)
         except Failed as error:
@@ -118,11 +119,11 @@ def main() -> None:
     what = sys.argv[1]
     if os.environ.get("TORCH", "cpu") not in ("cpu", "default"): sys.exit(f"TORCH is {os.environ['TORCH']!r}; expected cpu or default")
     try:
-        if what == "book": return pip(f"What builds the book ({SIZES['book']})", "-c", LOCK, *extra("book"))
         total = len(LOCK.read_text().split("\n")) - 1
-        if what == "all": print(f"The whole environment: {total} packages, {SIZES['all']}", flush=True)
+        if what in SIZES: print({"book": "What builds the book", "all": f"The whole environment, {total} packages"}[what] + f": {SIZES[what]}", flush=True)
+        if what == "book": return pip("Packages", "-c", LOCK, *extra("book"))
         if not small_torch(locked("torch") if what == "all" else ""): print(LARGE, flush=True)
-        if what == "all": pip("All packages, at their locked versions", "-r", LOCK, total=total)
+        if what == "all": pip("Packages", "-r", LOCK, total=total)
         elif not there(""): pip("PyTorch", "torch")
     except Failed as error: sys.exit(str(error))
     print(built())
