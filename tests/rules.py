@@ -29,7 +29,8 @@ LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.proof": (380, "the tools that keep the pages honest stand on one page"),
     "tfmlib.training": (345, "the one loop: what it refuses stands beside what it does"),
     "tfmlib.flash_kernels": (415, "kernels share their helpers; what launches them and the table it chooses from stand beside them"),
-    "tfmlib.decoders": (405, "one model: its shape, its loss, its sampling and its names elsewhere belong together"),
+    "tfmlib.transformer": (370, "one model, its searches, and what has to be known before weights from elsewhere are its own"),
+    "tfmlib.decoders": (470, "one model: its shape, its loss, its sampling, and its names and descriptions elsewhere belong together"),
     "tfmlib.practice.attention": (360, "a page of exercises is as long as its checkers"),
     "tfmlib.practice.flash_attention_gpu": (350, "and these run kernels in a process of their own"),
 }

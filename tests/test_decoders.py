@@ -1,7 +1,7 @@
 """The decoder against Hugging Face's GPT-2 and Llama, its sampling against their processors, and its own promises."""
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -71,6 +71,11 @@ def llama(width, heads, groups, head_width, tied=False):
     return loud(LlamaForCausalLM(config)), shape, "llama"
 
 
+def taken(theirs):
+    "Their model as ours."
+    return from_transformers(theirs.state_dict(), theirs.config.to_dict())
+
+
 PEERS = {"gpt2, heads of 5": lambda: gpt2(15, 3), "gpt2, one head of 16": lambda: gpt2(16, 1, 1), "llama, one key head": lambda: llama(20, 5, 1, 6),
          "llama, two key heads, wide": lambda: llama(12, 4, 2, 10), "llama, all key heads, tied": lambda: llama(12, 2, 2, 6, tied=True)}
 
@@ -78,8 +83,9 @@ PEERS = {"gpt2, heads of 5": lambda: gpt2(15, 3), "gpt2, one head of 16": lambda
 @pytest.mark.parametrize("peer", PEERS)
 def test_logits_and_greedy_tokens_are_hugging_faces(peer):
     "Plain, left-padded and at an offset, to 1e-5 of logits of size one and more; and twenty greedy tokens."
-    theirs, shape, family = PEERS[peer]()
-    ours, ids = from_transformers(theirs.state_dict(), shape, family), tokens(1, 4, 17, vocab=61)
+    theirs, shape, _ = PEERS[peer]()
+    ours, ids = taken(theirs), tokens(1, 4, 17, vocab=61)
+    assert ours.shape == shape
     with torch.no_grad():
         wanted = theirs(ids).logits
         tol = 1e-5 * max(1, float(wanted.abs().max()))
@@ -97,34 +103,65 @@ def test_logits_and_greedy_tokens_are_hugging_faces(peer):
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_there_and_back_gives_the_same_weights(peer):
-    theirs, shape, family = PEERS[peer]()
-    state = to_transformers(from_transformers(theirs.state_dict(), shape, family), family)
+    theirs, _, family = PEERS[peer]()
+    state = to_transformers(taken(theirs), family)
     assert state.keys() == theirs.state_dict().keys()
     assert all(torch.equal(state[name], t) for name, t in theirs.state_dict().items())
 
 
 def test_a_tied_head_may_be_absent_and_must_agree():
-    theirs, shape, family = gpt2(15, 3)
-    state = theirs.state_dict()
-    whole = from_transformers(state, shape, family)
-    less = from_transformers({k: t for k, t in state.items() if k != "lm_head.weight"}, shape, family)
+    theirs, *_ = gpt2(15, 3)
+    state, config = theirs.state_dict(), theirs.config.to_dict()
+    whole = from_transformers(state, config)
+    less = from_transformers({k: t for k, t in state.items() if k != "lm_head.weight"}, config)
     assert torch.equal(whole.embedding.weight, less.embedding.weight)
     with pytest.raises(ValueError, match="lm_head.weight: not transformer.wte.weight"):
-        from_transformers(state | {"lm_head.weight": state["lm_head.weight"] + 1}, shape, family)
+        from_transformers(state | {"lm_head.weight": state["lm_head.weight"] + 1}, config)
 
 
 @pytest.mark.parametrize("peer", ["gpt2, heads of 5", "llama, one key head"])
 def test_checkpoints_that_do_not_fit_are_refused_by_name(peer):
     theirs, shape, family = PEERS[peer]()
-    state = theirs.state_dict()
+    state, config = theirs.state_dict(), theirs.config.to_dict()
     name = sorted(state)[5]
     for wrong, said in (({k: t for k, t in state.items() if k != name}, f"state: {name} missing"),
                         (state | {"a.new.one": torch.zeros(1)}, "state: a.new.one unknown"),
                         (state | {name: state[name][None]}, f"{name}: \\(1, ")):
-        with pytest.raises(ValueError, match=said): from_transformers(wrong, shape, family)
-    with pytest.raises(ValueError, match="family: got 'bert'"): from_transformers(state, shape, "bert")
+        with pytest.raises(ValueError, match=said): from_transformers(wrong, config)
+    with pytest.raises(ValueError, match="model_type: got 'bert'"): from_transformers(state, config | {"model_type": "bert"})
+    with pytest.raises(ValueError, match="family: got 'bert'"): to_transformers(Decoder(shape), "bert")
     other = "llama" if family == "gpt2" else "gpt2"
     with pytest.raises(ValueError, match=f"family: {other}, whose models differ"): to_transformers(Decoder(shape), other)
+
+
+@pytest.mark.parametrize("change", [dict(places="none"), dict(norm="LayerNorm"), dict(bias=True), dict(feed="plain")])
+def test_a_shape_of_another_kind_has_no_name_there(change):
+    "A model that rotates nothing has the tensors of one that does: the names alone do not tell."
+    with pytest.raises(ValueError, match=f"family: llama, whose models differ from this shape in .*{[*change][0]}"):
+        to_transformers(Decoder(replace(MODERN, **change)), "llama")
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_number_type_is_kept(tmp_path, kind):
+    "From another library's weights into a model, into a file and out of it."
+    theirs, *_ = llama(20, 5, 1, 6)
+    ours, ids = taken(theirs.to(kind)), tokens(1, 2, 9, vocab=61)
+    assert {p.dtype for p in ours.parameters()} == {kind} and ours(ids).dtype == kind
+    with torch.no_grad(): assert gap(ours(ids), theirs(ids).logits) < (1e-5 if kind in (torch.float64, torch.float32) else .1)
+    save_decoder(tmp_path / "m.safetensors", ours)
+    back = load_decoder(tmp_path / "m.safetensors")
+    assert {p.dtype for p in back.parameters()} == {kind} and torch.equal(back(ids), ours(ids))
+
+
+def test_mixed_number_types_are_refused_by_name():
+    theirs, *_ = gpt2(15, 3)
+    state, config, name = theirs.state_dict(), theirs.config.to_dict(), "transformer.h.1.mlp.c_fc.weight"
+    with pytest.raises(ValueError, match=f"{name}: torch.float64; expected torch.float32, as "): from_transformers(state | {name: state[name].double()}, config)
+    for wrong, was in ((state[name].long(), "torch.int64"), (state[name].tolist(), "list")):
+        with pytest.raises(ValueError, match=f"{name}: {was}; expected floating-point numbers"): from_transformers(state | {name: wrong}, config)
+    model = Decoder(TINY)
+    mixed = model.state_dict() | {"places.table": torch.zeros(12, 15, dtype=torch.float16)}
+    with pytest.raises(ValueError, match="places.table: torch.float16"): fill(model, mixed)
 
 
 def test_a_refused_state_changes_nothing():
@@ -233,8 +270,8 @@ def test_places_beyond_the_longest_are_refused():
 # --- loss ---------------------------------------------------------------------------------------------------------
 
 def test_loss_is_pytorchs_and_hugging_faces():
-    theirs, shape, family = gpt2(15, 3)
-    ours, ids = from_transformers(theirs.state_dict(), shape, family), tokens(0, 4, 11, vocab=61)
+    theirs, *_ = gpt2(15, 3)
+    ours, ids = taken(theirs), tokens(0, 4, 11, vocab=61)
     total, count = next_token_loss(ours, ids)
     assert count == 40 and gap(total / count, theirs(ids, labels=ids).loss) < 1e-5
     counted = torch.arange(11).expand(4, -1) >= torch.tensor([2, 5, 10, 11])[:, None]

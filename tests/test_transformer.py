@@ -222,7 +222,7 @@ def test_marian_may_have_other_marks():
 
 def test_marian_refuses_what_it_cannot_wear():
     theirs, _ = marian(0)
-    for wrong, says in (({"activation_function": "tanh"}, "theirs: tanh"), ({"share_encoder_decoder_embeddings": False}, "theirs: with several tables")):
+    for wrong, says in (({"activation_function": "tanh"}, "activation_function: 'tanh'"), ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings: False; expected True")):
         theirs.config.update(wrong)
         with pytest.raises(ValueError, match=f"^{says}"): from_marian(theirs)
         theirs.config.update({"activation_function": "gelu", "share_encoder_decoder_embeddings": True})
