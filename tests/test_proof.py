@@ -203,6 +203,8 @@ def records(tmp_path, monkeypatch):
     peer = types.ModuleType("peer_lib")
     peer.__version__, peer.answer = "1.2", 3
     monkeypatch.setitem(sys.modules, "peer_lib", peer)
+    (tmp_path / "broken_lib.py").write_text("import absent_lib")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("TFM_PEERS", raising=False)
     return file
 
@@ -261,6 +263,8 @@ def test_a_comparison_that_can_be_made_is_made_and_must_agree(records, capsys):
 @pytest.mark.parametrize("packages, compute, line", [
     ("absent_lib", needs_absent, "absent_lib is not installed, so this cell does not compare ours with theirs."),
     ("peer_lib absent_lib", fails, "absent_lib is not installed, so"),
+    ("peer_lib broken_lib", fails, "broken_lib cannot be imported (No module named 'absent_lib'), so"),
+    ("broken_lib peer_lib", fails, "broken_lib cannot be imported (No module named 'absent_lib'), so"),
     ("peer_lib", needs_newer, "peer_lib 1.2 does not have what this cell needs (cannot import name 'newer'"),
     ("peer_lib", needs_newer_name, "peer_lib 1.2 does not have what this cell needs (module 'peer_lib' has no attribute 'newer')"),
     ("peer_lib", needs_newer_module, "peer_lib 1.2 does not have what this cell needs (No module named 'peer_lib.newer'")])

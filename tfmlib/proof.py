@@ -431,6 +431,8 @@ def unusable(
 ) -> str:                 # why it cannot be made here; empty if the error has another cause
     "Say which package is missing, or lacks a name in the version that is installed."
     if isinstance(error, ModuleNotFoundError) and error.name in packages: return f"{error.name} is not installed"
+    broken = [p for p in packages if p not in sys.modules]         # what could not be imported is not there
+    if broken: return f"{broken[0]} cannot be imported ({error})".replace("\n", " ")
     if isinstance(error, AttributeError):
         lacking = getattr(error.obj, "__module__", None) or getattr(error.obj, "__name__", None) or ""
     else: lacking = getattr(error, "name", None) or packages[0]

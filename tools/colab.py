@@ -78,12 +78,12 @@ def text_cell(cell: NotebookNode, page: Page) -> NotebookNode:
     return cell
 
 
-def copy(path: Path, book: Book, version: str) -> NotebookNode:
-    "The Colab copy of the notebook at `path`."
+def copy(path: Path, book: Book, version: str, repository: str | None = None) -> NotebookNode:
+    "The Colab copy of the notebook at `path`; its library comes from the book's repository, or from another one."
     nb = nbformat.read(path, as_version=4)
     page = Page(book, str(path.relative_to(book.root).with_suffix("")), glued(nb))
     cells = [text_cell(c, page) if c.cell_type == "markdown" else code_cell(c) for c in nb.cells]
-    first = new_code_cell(setup_source(book.repository, version), id="set-up", metadata={"cellView": "form"})
+    first = new_code_cell(setup_source(book.repository if repository is None else repository, version), id="set-up", metadata={"cellView": "form"})
     nb.cells = [first, *(c for c in cells if c is not None)]
     for n, cell in enumerate((c for c in nb.cells if c.cell_type == "code"), 1): cell.execution_count = n   # nbval takes none for "never run"
     nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -101,14 +101,14 @@ def leftovers(nb: NotebookNode) -> list[str]:
     return found
 
 
-def write(root: Path, out: Path) -> list[Path]:
+def write(root: Path, out: Path, repository: str | None = None) -> list[Path]:
     "Write every copy under `out`; return their paths."
     book = Book(root)
     version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     shutil.rmtree(out, ignore_errors=True)
     written = []
     for path in book.notebooks():
-        nb, target = copy(path, book, version), out / path.relative_to(root)
+        nb, target = copy(path, book, version, repository), out / path.relative_to(root)
         if left := leftovers(nb):
             raise Unresolved("\n".join([f"{path.relative_to(root)}: syntax that no rule resolves", *left]))
         target.parent.mkdir(parents=True, exist_ok=True)
