@@ -23,6 +23,7 @@ require("readline").createInterface({ input: process.stdin }).on("line", line =>
   process.stdout.write(JSON.stringify(answer) + "\\n");
 });
 """  # one formula a line; strict: what KaTeX sets but LaTeX does not is refused as well
+SOURCE = re.compile(r"<semantics>(?:<mrow>((?:(?!</?mrow>).)*)</mrow>|(.*?))<annotation.*?</annotation></semantics>", re.S)
 NUMBERED = re.compile(r"\\(begin|end)\{(equation|align|gather|alignat)\}")
 
 
@@ -64,7 +65,7 @@ def render(translator, node: nodes.Node, display: bool = False) -> str:
     setter = translator.builder.app.setter
     tex = NUMBERED.sub(r"\\\1{\2*}", node.astext())    # the book numbers its equations, KaTeX must not number them again
     answer = setter(tex, display)
-    if "html" in answer: return answer["html"]
+    if "html" in answer: return SOURCE.sub(lambda m: m[1] or m[2] or "", answer["html"])     # MathML without a copy of its TeX, and what wraps the two
     setter.bad += 1
     log.error("KaTeX cannot set this formula: %s", answer["error"], location=node, type="formula")
     return f"<code>{translator.encode(tex)}</code>"

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from docutils import nodes
+from slim import slim
 
 THEME = Path(__file__).parent / "theme"
 OURS = ("_static/tfm/", "_static/figures/")
@@ -19,7 +20,6 @@ WHEN_USED = {                                   # asset: what a page's text hold
     "_static/design-tabs.js": "sd-tab-set",
     "_static/figures/mount.js": "data-module",
 }
-SEARCH = {"documentation_options.js", "doctools.js", "language_data.js", "searchtools.js", "sphinx_highlight.js"}
 REPAIRS = {                                     # what axe-core finds in the markup of others
     ' aria-label="Toggle hidden content"': "",  # contradicts the words on the button
     ' role="doc-biblioentry"': ' role="listitem"',
@@ -74,8 +74,9 @@ def page(app, pagename, templatename, context, doctree) -> None:
     body = context.get("body") or ""
     for fault, repair in REPAIRS.items():
         body = body.replace(fault, repair)
+    body = slim(body)
     context |= {"body": body, "css_files": assets(context["css_files"], body), "script_files": assets(context["script_files"], body),
-                "book_nav": lambda: navigation(context), "description": description(doctree), "colab": colab(app, pagename)}
+                "book_nav": lambda: slim(navigation(context)), "description": description(doctree), "colab": colab(app, pagename)}
     passed = Path(app.srcdir) / "last_passed.json"
     context["last_passed"] = json.loads(passed.read_text()).get("date", "") if passed.is_file() else ""
 
@@ -83,7 +84,7 @@ def page(app, pagename, templatename, context, doctree) -> None:
 def sweep(app, exception) -> None:
     "Remove what no page asks for: the theme's scripts, icon fonts and translations."
     static = Path(app.outdir) / "_static"
-    keep = {Path(a).name for a in WHEN_USED} | SEARCH | {"tfm", "figures"}
+    keep = {Path(a).name for a in WHEN_USED} | {"tfm", "figures"}
     for path in static.iterdir() if app.builder.format == "html" and not exception else ():
         if path.name not in keep:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -20,25 +20,24 @@ def prose(text: str) -> str:
     return "".join(part if i % 2 else re.sub(r"([\\*_$\[\]{}<>|#^~])", r"\\\1", part) for i, part in enumerate(re.split("(`[^`]+`)", text or "")))
 
 
-def table(rows: list[tuple[str, str, str]], head: str) -> str:
-    "Rows as a Markdown table."
-    code = lambda text: f"`{text}`".replace("|", r"\|") if text else ""
-    lines = [f"| {name if name == 'returns' else code(name)} | {code(kind)} | {prose(note)} |" for name, kind, note in rows]
-    return "\n".join([f"| {head} | type | what it is |", "|---|---|---|", *lines]) if rows else ""
+def listed(rows: list[tuple[str, str, str]]) -> str:
+    "Rows as a Markdown list of definitions: the name and its type, then what it is."
+    code = lambda text: f"`{text}`" if text else ""
+    return "\n\n".join(f"{name if name == 'returns' else code(name)} {code(kind)}".strip() + f"\n: {prose(note) or '&#160;'}" for name, kind, note in rows)
 
 
 def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> str:
-    "The Markdown under a public name: its call, docstring and tables."
+    "The Markdown under a public name: its call, docstring and parameters."
     block = lambda text: f"```python\n{text}\n```"
-    if isinstance(node, Function): return "\n\n".join([block(call(node, name)), prose(ast.get_docstring(node)), table(parameters(node, notes), "parameter")])
+    if isinstance(node, Function): return "\n\n".join([block(call(node, name)), prose(ast.get_docstring(node)), listed(parameters(node, notes))])
     if not isinstance(node, ast.ClassDef): return block(shorten(ast.get_source_segment(source, node), 240, placeholder=" …"))
     methods = {m.name: m for m in node.body if isinstance(m, Function)}
     made = methods.get("__init__") or methods.get("forward")
     shown = [m for m in methods.values() if not m.name.startswith("_") and m is not made]
-    listed = "\n".join(f"- `{call(m, m.name)}` {prose(ast.get_docstring(m))}" for m in shown)
+    others = "\n".join(f"- `{call(m, m.name)}` {prose(ast.get_docstring(m))}" for m in shown)
     first = call(made, name) if made and made.name == "__init__" else f"class {name}"
-    own = table(parameters(made, notes), "parameter") if made else ""
-    return "\n\n".join([block(first), prose(ast.get_docstring(node)), own or table(fields(node, notes), "field"), listed])
+    own = listed(parameters(made, notes)) if made else ""
+    return "\n\n".join([block(first), prose(ast.get_docstring(node)), own or listed(fields(node, notes)), others])
 
 
 class Reference(SphinxDirective):

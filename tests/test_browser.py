@@ -11,7 +11,8 @@ from serve import server
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = ("light", "dark")
-WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 390, "height": 844}
+WIDE, PHONE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 844}, {"width": 320, "height": 640}
+MOST = 10_000                                     # elements of a page, with what its scripts add
 NARROW_RULES = {"runOnly": {"type": "rule", "values": ["scrollable-region-focusable", "target-size"]}}  # what only the width can break
 
 NOT_CONTRAST = {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": False}}}
@@ -48,6 +49,8 @@ class Visit:
     fields: int = 0
     theme: str = ""
     overflow: int = 0
+    narrow: int = 0
+    too_many: int = 0
 
 
 def violations(page, options: dict, context: dict | None = None) -> list[str]:
@@ -68,10 +71,15 @@ def visit(context, base: str, name: str) -> Visit:
     found.violations = violations(page, NOT_CONTRAST)
     page.evaluate(MARK_KINDS)                      # contrast depends on nothing else, and is slow to check element by element
     found.violations += violations(page, CONTRAST, {"include": [["[data-kind]"]]})
+    page.add_style_tag(content="section { content-visibility: visible !important }")        # what is not laid out yet could not be too wide
     page.set_viewport_size(PHONE)
     page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
     found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found.too_many = max(0, page.evaluate("document.querySelectorAll('*').length") - MOST)
     found.violations += [f"at phone width: {v}" for v in violations(page, NARROW_RULES)]
+    page.set_viewport_size(NARROW)
+    page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
+    found.narrow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     page.close()
     return found
 
@@ -107,8 +115,24 @@ both_themes = pytest.mark.parametrize("theme", THEMES)
 @every_page
 @both_themes
 def test_page_is_sound(contexts, served, name, theme):
-    "No console message, no request to elsewhere, nothing for axe-core, no sideways scroll on a phone, one search field, the system's theme."
+    "No console message, no request to elsewhere, nothing for axe-core, no sideways scroll on a phone or at 320 pixels, one search field, the system's theme, few elements."
     assert visit(contexts[theme], served.rstrip("/") + "/", name) == Visit(fields=1, theme=theme, overflow=0)
+
+
+def test_long_pages_are_laid_out_as_they_are_read(page):
+    "What is far below is skipped until it comes near, is found by its anchor all the same, and is printed."
+    page.goto("chapters/07_block.html")
+    state = "e => e.checkVisibility({ contentVisibilityAuto: true })"
+    sections = page.locator(".tfm-text > section > section")
+    last, inside = sections.last, sections.last.locator("p").first
+    assert sections.first.locator("p").first.evaluate(state) and not inside.evaluate(state)
+    for place in (last.get_attribute("id"), "tfm-RMSNorm"):                                # where it is said to be, though what is above was never laid out
+        page.evaluate("place => { location.hash = place }", place)
+        page.wait_for_function("place => { const y = document.getElementById(place).getBoundingClientRect().top; return y >= 0 && y < 300; }", arg=place)
+    page.evaluate("place => { location.hash = place }", last.get_attribute("id"))
+    page.wait_for_function(state, arg=inside.element_handle())
+    page.emulate_media(media="print")
+    assert set(page.locator(".tfm-text > section > section").evaluate_all("all => all.map(e => getComputedStyle(e).contentVisibility)")) == {"visible"}
 
 
 @every_page
@@ -125,14 +149,6 @@ def test_some_figure_is_interactive(page):
     "Else the test above would say nothing."
     page.goto("chapters/04_attention.html")
     assert page.locator("figure[data-module]").count() >= 1
-
-
-def test_search_finds(page):
-    page.goto("index.html")
-    page.locator("input[name=q]").fill("softmax")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#search-results li a[href*='04_attention']")
-    assert "q=softmax" in page.url
 
 
 def test_theme_button_by_keyboard(page):
@@ -201,6 +217,7 @@ def test_chapter_reads_without_scripts(browser, served):
 
 PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h1>Planted</h1><input type="search"><input name="q">
 <div style="width: 900px">wide</div><p>fine</p><p>fine <span style="color: #ccc">faint</span></p><script src="http://elsewhere.example/x.js"></script><script>console.error("planted")</script>
+<script>for (let i = 0; i < 10000; i++) document.body.append(document.createElement("i"))</script>
 <figure data-module="dead" data-live><input type="range" aria-label="dead"><p>still</p></figure></main></body></html>"""
 
 
@@ -217,4 +234,4 @@ def test_planted_faults_are_seen(contexts, tmp_path):
         page.close()
         httpd.shutdown()
     assert "planted" in found.errors and found.foreign == ["http://elsewhere.example/x.js"] and found.fields == 2
-    assert found.overflow > 0 and {v.split(":")[0] for v in found.violations} >= {"label", "color-contrast"} and not found.theme
+    assert found.overflow > 0 and found.narrow > found.overflow and found.too_many > 0 and {v.split(":")[0] for v in found.violations} >= {"label", "color-contrast"} and not found.theme

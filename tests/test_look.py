@@ -1,10 +1,14 @@
-"""Formulas and the pages' frame, as files: KaTeX's version, bad formulas, and what a page must not load."""
+"""Formulas, code and the pages' frame, as files: KaTeX's version, bad formulas, few elements, and what a page must not load."""
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import rules  # noqa: F401  (the extensions' folder on the path)
+from pygments import highlight
+from pygments.lexers import PythonLexer
+from slim import Slim, slim
 
 katex = pytest.importorskip("sphinxcontrib.katex")
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,3 +57,36 @@ def test_pages_load_only_the_book_itself(book):
     assert not [str(p.relative_to(book)) for p in files if loads.search(p.read_text())]
     names = {p.name for p in Path(book).rglob("_static/**/*")}
     assert not names & {"fontawesome.js", "bootstrap.js", "thebe.js", "clipboard.min.js"} and "book.css" in names
+
+
+# Few elements
+
+def test_code_has_a_span_only_where_it_is_coloured():
+    code = "@cached\ndef f(x, *, y=None):  # why\n    return x[0] + 1 if y not in 'ab' else f\"{x!r}\"\n"
+    html = highlight(code, PythonLexer(), Slim(nowrap=True))
+    assert re.sub(r"</?span[^>]*>", "", html).replace("&#39;", "'").replace("&quot;", '"') == code        # nothing is lost
+    assert re.findall(r'<span class="(\w+)">(.*?)</span>', html)[:4] == [("nf", "@cached"), ("k", "def"), ("nf", "f"), ("m", "None")]
+    assert html.count("<span") == 15 and "x[" in html and "(x, *, y=" in html
+
+
+@pytest.mark.parametrize("html, kept", [
+    ('<code><span class="pre">a</span> <span class="pre">b</span></code>', "<code>a b</code>"), ("<pre><span></span>x</pre>", "<pre>x</pre>"),
+    ("<td><p>one</p></td>", "<td>one</td>"), ('<td class="n"><p>a <em>b</em></p>\n</td>', '<td class="n">a <em>b</em></td>'),
+    ("<td><p>one</p><p>two</p></td>", "<td><p>one</p><p>two</p></td>"), ("<dd><p>one</p>\n<ul><li>x</li></ul></dd>", "<dd><p>one</p>\n<ul><li>x</li></ul></dd>"),
+    ("<li><p>one</p></li>", "<li><p>one</p></li>")])
+def test_wrappers_that_nothing_uses_go(html, kept):
+    assert slim(html) == kept
+
+
+@pytest.mark.slow
+def test_pages_have_few_elements(book):
+    "At most 10,000 on any page as it is served; in code only spans whose class has a colour."
+    coloured = set(re.findall(r"^\.highlight \.(\w+)|(?<=} )\.highlight \.(\w+)", (SERVED / "book.css").read_text(), re.M))
+    coloured = {a or b for a, b in coloured}
+    pages = [p for p in Path(book).rglob("*.html") if "_static" not in p.parts]
+    assert len(pages) > 30 and len(coloured) == 10
+    for path in pages:
+        html = path.read_text(encoding="utf-8")
+        assert len(re.findall(r"<[a-zA-Z]", re.sub(r"<script\b.*?</script>", "", html, flags=re.S))) <= 10_000, path.name
+        spans = {c for pre in re.findall(r"<pre\b.*?</pre>", html, re.S) for c in re.findall(r'<span(?: class="([^"]*)")?', pre)}
+        assert spans <= coloured and 'class="pre"' not in html, (path.name, spans - coloured)

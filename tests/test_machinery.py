@@ -92,14 +92,14 @@ def test_a_function_is_described():
     assert reference.parameters(node, notes) == [("q, k", "Tensor", "queries | keys (B, T, D)"), ("rest", "float", "more"), ("mask", "Tensor | None", "True = may look"),
                                                  ("returns", "Tensor", "*(B, T, D)*")]
     text = reference.describe(node, "blend", SOURCE, notes)
-    assert r"Mix with `softmax(q*k)` where a\_b \< 1." in text and r"| `mask` | `Tensor \| None` | True = may look |" in text and r"\*(B, T, D)\*" in text
+    assert r"Mix with `softmax(q*k)` where a\_b \< 1." in text and "`mask` `Tensor | None`\n: True = may look" in text and r"\*(B, T, D)\*" in text
 
 
 def test_classes_and_constants_are_described():
     source = 'class Shape:\n    "A shape."\n    width: int = 4  # features\n    def area(self): "Its area."\n    def _own(self): pass\nLIMIT = [1,\n  2]'
     shape, limit = ast.parse(source).body
     text = reference.describe(shape, "Shape", source, reference.comments(source))
-    assert "class Shape" in text and "| `width` | `int` | features |" in text and r"- `area()` Its area." in text and "_own" not in text
+    assert "class Shape" in text and "`width` `int`\n: features" in text and r"- `area()` Its area." in text and "_own" not in text
     assert "LIMIT = [1, 2]" in reference.describe(limit, "LIMIT", source, {})
 
 

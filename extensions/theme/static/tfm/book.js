@@ -2,6 +2,7 @@
 const root = document.documentElement;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const system = () => (dark.matches ? "dark" : "light");
+const forced = matchMedia("(forced-colors: active)");      // the reader's own colours: the system's theme, whatever was chosen here
 const stored = (change) => { try { return change(localStorage); } catch { return null; } };  // storage may be forbidden
 
 const button = document.querySelector(".tfm-theme");
@@ -12,7 +13,7 @@ button.addEventListener("click", () => {
   stored((s) => (theme === system() ? s.removeItem("tfm-theme") : s.setItem("tfm-theme", theme)));  // back to the system's: follow it again
   show(theme);
 });
-dark.addEventListener("change", () => stored((s) => s.getItem("tfm-theme")) || show(system()));
+for (const query of [dark, forced]) query.addEventListener("change", () => show((!forced.matches && stored((s) => s.getItem("tfm-theme"))) || system()));
 
 for (const box of document.querySelectorAll(".cell_input .highlight, .tfm-text > section .highlight:not(.cell .highlight)")) {
   const copy = Object.assign(document.createElement("button"), { type: "button", className: "tfm-copy", textContent: "Copy" });
@@ -26,12 +27,13 @@ for (const box of document.querySelectorAll(".cell_input .highlight, .tfm-text >
 
 const scrollers = document.querySelectorAll(".tfm-text :is(pre, .pst-scrollable-table-container, .output, .katex-display)");
 const reach = (element) => {                     // what scrolls sideways is in the tab order: arrow keys move it
-  if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+  if (element.scrollWidth > element.clientWidth || element === document.activeElement) element.tabIndex = 0;
   else element.removeAttribute("tabindex");
 };
-const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));
-scrollers.forEach((element) => resized.observe(element));
-document.fonts.ready.then(() => scrollers.forEach(reach));
+const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));   // comes once a section is laid out
+scrollers.forEach((element) => { element.tabIndex = 0; resized.observe(element); });
+const laidOut = (element) => element.checkVisibility?.({ contentVisibilityAuto: true }) !== false;
+document.fonts.ready.then(() => [...scrollers].filter(laidOut).forEach(reach));
 
 const nav = document.getElementById("tfm-nav");
 const here = nav.querySelector("[aria-current]");
