@@ -1,7 +1,98 @@
-// Formulas stand on a page three times (MathML, its TeX, what is seen); a search result quotes them once.
-const quoted = Search.htmlToText;
-Search.htmlToText = (html, anchor) => {
-  const page = new DOMParser().parseFromString(html, "text/html");
-  page.querySelectorAll(".katex-html, annotation, .tfm-exported, .eqno").forEach((element) => element.remove());
-  return quoted(page.documentElement.outerHTML, anchor);
-};
+// The search: ranks what searchindex.js lists (extensions/search.py writes it) and shows it. Nothing else is fetched.
+const search = (() => {                            // searchindex.js calls it, once
+const KINDS = ["page", "name", "term", "section", "claim", "exercise", "back"];
+const BONUS = { page: 85, name: 80, term: 75, section: 50, claim: 10, exercise: 5, back: 0 };
+const SHOWN = 60;
+
+const folded = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").replace(/\bsqrt(?![a-z])|\bsquare[ -]roots?\b/gi, " √ ");
+
+function units(text) {                           // [[whole, parts]]: layer_norm, LayerNorm and layer-norm are the same
+  return [...folded(text).matchAll(/[\p{L}\p{N}_√]+(?:[-‐–’'][\p{L}\p{N}_√]+)*/gu)].map(([name]) => {
+    const apart = name.replace(/(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/g, "_").replaceAll("√", "_√_");
+    const parts = [...apart.matchAll(/[\p{L}\p{N}]+|√/gu)].map(([w]) => w.toLowerCase());
+    return { whole: parts.join(""), parts };
+  });
+}
+const words = (text) => units(text).flatMap(({ whole, parts }) => (parts.length > 1 ? [...parts, whole] : parts));
+const key = (text) => units(text).map((u) => u.whole).join("");
+const stems = (word) => [word, ...["s", "es", "ed", "ing"].filter((end) => word.endsWith(end) && word.length - end.length > 3).map((end) => word.slice(0, -end.length))];
+
+let book;                                        // what the index holds, made ready once
+function read(index) {
+  const entries = index.entries.map(([kind, page, anchor, title, line, ...also], number) => {
+    const spelt = [title, ...also].map((t) => t.replace(/^[\d.]+ · |^Exercise: |\s*\([^)]*\)$/g, ""));
+    return { number, kind: KINDS[kind], page: index.pages[page], anchor, title, line, also, spelt, keys: spelt.map(key), words: spelt.map((t) => words(t)) };
+  });
+  book = { entries, said: index.words, vocabulary: Object.keys(index.words) };
+  show(new URLSearchParams(location.search).get("q") ?? "");
+}
+
+function fit(word, other) {                      // how well a word of a query fits a word of the book, from 0 to 1
+  if (word === other) return 1;
+  if (word.length < 3) return 0;
+  return stems(word).some((stem) => other === stem || other === `${stem}s`) ? 0.95 : stems(word).some((stem) => other.startsWith(stem)) ? 0.7 : 0;
+}
+const best = (word, among) => among.reduce((most, other) => Math.max(most, fit(word, other)), 0);
+const needed = (parts) => (parts.some((p) => p.length > 1 || p === "√") ? parts.filter((p) => p.length > 1 || p === "√") : parts);
+const inTitle = ({ whole, parts }, among) => Math.max(best(whole, among), 0.9 * Math.min(...needed(parts).map((p) => best(p, among))));
+
+function texts(word) {                           // entry -> how much its text is about a word
+  const found = new Map(), one = (other, part) => {
+    const steps = book.said[other] ?? [], rare = Math.log(1 + book.entries.length / (1 + steps.length));
+    let at = 0;
+    for (const step of steps) { at += Math.floor(step / 3); found.set(at, Math.max(found.get(at) ?? 0, part * rare * (1 + step % 3))); }
+  };
+  for (const other of book.vocabulary) { const part = fit(word, other); if (part) one(other, part); }
+  return found;
+}
+
+function inText({ whole, parts }) {
+  const found = texts(whole), each = parts.length > 1 ? needed(parts).map(texts) : [];
+  for (const [entry, weight] of each[0] ?? []) if (each.every((one) => one.has(entry))) found.set(entry, Math.max(found.get(entry) ?? 0, 0.6 * weight));
+  return found;
+}
+
+function results(query) {
+  const asked = units(query), whole = key(query), said = asked.map(inText), found = [];
+  if (!asked.length) return [];
+  for (const entry of book.entries) {
+    const practice = entry.page[0].includes("/practice/") ? 45 : 0, bench = /\/00_/.test(entry.page[0]) ? 5 : 0;
+    const written = asked.map((_, k) => said[k].get(entry.number) ?? 0), text = written.reduce((a, b) => a + b, 0);
+    let score = 0;
+    entry.keys.forEach((own, k) => {
+      const fits = asked.map((unit) => inTitle(unit, entry.words[k])), part = asked.length / Math.max(entry.words[k].length, asked.length);
+      if (own === whole) score = Math.max(score, entry.spelt[k] === query.trim() ? 1050 : 1000);
+      else if (Math.min(...fits) > 0) score = Math.max(score, 500 * Math.min(...fits) + 200 * part);
+      else if (asked.every((_, i) => fits[i] || written[i])) score = Math.max(score, 100 * fits.filter(Boolean).length / asked.length + 5 * text);
+    });
+    if (score) found.push({ entry, score: score + Math.min(text, 40) + BONUS[entry.kind] - practice - bench });
+  }
+  return found.sort((a, b) => b.score - a.score || a.entry.number - b.entry.number).map(({ entry }) => entry);
+}
+
+function shown(entry) {
+  const item = document.createElement("li"), link = document.createElement("a"), [page, chapter] = entry.page;
+  link.href = `${page}.html${entry.anchor ? `#${encodeURIComponent(entry.anchor)}` : ""}`;
+  link.append(entry.kind === "name" ? Object.assign(document.createElement("code"), { textContent: entry.title }) : [entry.title, ...entry.also].join(", "));
+  const where = { page: "", name: "defined in ", term: "term, defined in ", section: "section of ", claim: "claim in ", exercise: "in ", back: "section of " }[entry.kind];
+  const small = Object.assign(document.createElement("small"), { textContent: entry.kind === "page" ? "" : where + chapter });
+  const line = Object.assign(document.createElement("p"), { textContent: entry.line });
+  item.className = `tfm-found-${entry.kind}`;
+  item.append(link, small, line);
+  return item;
+}
+
+function show(query) {
+  const field = document.querySelector(".tfm-search-page input"), out = document.getElementById("search-results");
+  field.value = query;
+  if (!query.trim()) return;
+  const found = results(query), list = document.createElement("ul"), said = document.createElement("p");
+  const many = found.length > SHOWN ? `, of which the first ${SHOWN} are listed` : "";
+  said.textContent = found.length ? `${found.length} ${found.length === 1 ? "place" : "places"} found${many}` : "Nothing found. Try fewer or shorter words.";
+  list.className = "search";
+  list.append(...found.slice(0, SHOWN).map(shown));
+  out.replaceChildren(said, list);
+}
+
+return Object.assign(read, { words, results });
+})();

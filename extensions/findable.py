@@ -1,0 +1,94 @@
+"""What the search can find, as entries: sections and exercises from the pages, names from the chapters' cells, claims from the ledger."""
+import ast
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import yaml
+from docutils import nodes
+from ledger import settled
+from nbdev_cells import directives, public_names
+
+WORD = re.compile(r"[^\W_]+|√")
+NAME = re.compile(r"[\w√]+(?:[-‐–’'][\w√]+)*")
+HIDDEN = {"tag_mutant", "tag_solution"}                # what would give an exercise away
+TAGS = re.compile(r"<(style|script|svg)\b.*?</\1>|<[^>]*>", re.S)
+
+
+def folded(text: str) -> str:
+    "Text as it is compared: without accents, and every square root written √."
+    text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return re.sub(r"\bsqrt(?![a-z])|\bsquare[ -]roots?\b", " √ ", text, flags=re.I)
+
+
+def words(text: str) -> list[str]:
+    "The words of a text; a compound or a name in parts is found by its parts and, run together, as a whole: layer_norm, LayerNorm."
+    found = []
+    for name in NAME.findall(folded(text)):
+        parts = [w.lower() for w in WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).replace("√", "_√_"))]
+        found += parts + (["".join(parts)] if 1 < len(parts) < 5 else [])
+    return found
+
+
+class Entry(dict):
+    "What can be found: its kind, page, anchor and title, a line about it, other titles, and the words of its text."
+    def __init__(self, kind: str, page: str, anchor: str, title: str, line: str = "", also: tuple[str, ...] = (), said: str = ""):
+        super().__init__(kind=kind, page=page, anchor=anchor, title=" ".join(title.split()), line=" ".join(line.split()), also=also, text=Counter(words(said)))
+        self.said = folded(said)
+
+
+# --- what the pages say -------------------------------------------------------------------------------------------
+
+def spoken(node: nodes.Node) -> Iterator[str]:
+    "The texts in a section, without those of the sections in it and without printed outputs."
+    for child in node.children:
+        if isinstance(child, nodes.Text): yield str(child)
+        elif isinstance(child, nodes.raw):
+            if not any(name in child.rawsource + child.astext()[:400] for name in ("tfm-claim", "tfm-exported")): yield unescape(TAGS.sub(" ", child.astext()))
+        elif isinstance(child, nodes.section) or child.__class__.__name__ == "exercise_enumerable_node": continue
+        elif "classes" in child.attributes and HIDDEN & set(child["classes"]): continue
+        elif isinstance(child, nodes.literal_block) and isinstance(child.parent.parent, nodes.container) and "cell_output" in child.parent.parent["classes"]: continue
+        else: yield from spoken(child)
+
+
+def sections(page: str, document: nodes.document) -> Iterator[Entry]:
+    "A page's sections, with their words; one that sets an exercise is found as that."
+    for section in document.findall(nodes.section):
+        heading = next(iter(section.findall(nodes.title)), None)
+        if heading is None or heading.parent is not section: continue
+        first, title = section.parent is document, heading.astext()
+        kind = "page" if first else "section" if page.startswith("chapters/") and "/practice/" not in page else "back"
+        paragraphs = [p.astext() for p in section.children if isinstance(p, nodes.paragraph)]
+        exercise = next((n for n in section.children if n.__class__.__name__ == "exercise_enumerable_node"), None)
+        if exercise and not first:
+            kind, title, paragraphs = "exercise", f"Exercise: {title}", [p.astext() for p in exercise.findall(nodes.paragraph)][1:]   # the first says how long it takes
+        said = [*spoken(section), exercise.astext() if exercise else ""]
+        yield Entry(kind, page, "" if first else section["ids"][0], title, next(iter(paragraphs), ""), said=" \n".join(said))
+
+
+def names(page: str, notebook: dict) -> Iterator[Entry]:
+    "The public names that a chapter exports, at the cells that define them."
+    seen = set()
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code" or "export" not in (found := directives(source)): continue
+        source = "\n".join(source.splitlines()[len(found):])
+        said = {n.name: ast.get_docstring(n) or "" for n in ast.parse(source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        for name in [n for n in public_names(source) if n not in seen]:
+            seen.add(name)
+            yield Entry("name", page, f"tfm-{name}", name, said.get(name, "").split("\n")[0])
+
+
+def claims(root: Path, books: dict[str, dict]) -> Iterator[Entry]:
+    "The claims of the ledger, at the boxes that settle them."
+    found = settled(books)
+    for entry in yaml.safe_load((root / "tfmlib/assets/claims.yml").read_text(encoding="utf-8")):
+        page, left = found.get(entry["id"], [("claims", {})])[0]
+        anchor = f"claim-{entry['id']}" if left else f"ledger-{entry['id']}"
+        rather = next((text for kind, *rest in left.get("lines", ()) for text in rest if kind == "rather"), entry.get("instead") or "")
+        text = " ".join(text for _, *rest in left.get("lines", ()) for text in rest)
+        yield Entry("claim", page, anchor, entry["statement"].replace("`", ""), f"{entry['verdict']}. {rather}".strip(". ") + ("." if rather else ""),
+                    said=f"{entry['verdict']} {rather} {text} {entry['topic']}")
