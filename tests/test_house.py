@@ -55,7 +55,7 @@ def test_make_help_explains_every_target():
     "`make help`, as README writes it."
     shown = subprocess.run("make help", shell=True, cwd=ROOT, text=True, capture_output=True, check=True).stdout
     explained = dict(re.findall(r"^  make ([\w-]+) +(\S.*)$", shown, re.M))
-    promised = {"setup", "book", "test", "check", "lab", "execute", "export", "colab", "exercises", "bench", "bench-gpu", "address", "clean"}
+    promised = {"setup", "book", "test", "check", "lab", "read", "execute", "export", "colab", "exercises", "bench", "bench-gpu", "address", "clean"}
     assert promised - set(explained) == set()
     assert read("Makefile").count("##") - 2 <= len(explained), "a target's explanation is not shown"
 
@@ -235,6 +235,7 @@ def test_publishing_follows_the_proof():
 def test_weekly_is_unpinned_and_dates_the_front_page():
     runs = "\n".join(s.get("run", "") for job in WORKFLOWS["weekly"]["jobs"].values() for s in job["steps"])
     assert "schedule" in WORKFLOWS["weekly"][True] and "requirements.txt" not in runs and "make " not in runs
+    assert "tools/install.py torch\n" in runs, "the CPU build, not gigabytes for GPUs"
     assert "origin/colab" in runs and "> last_passed.json" in runs
     assert set(WORKFLOWS["weekly"]["jobs"]["record"]["needs"]) == {"newest", "copies"}
     written = re.search(r"printf '(\{.*?\})\\n'", runs)[1].replace("%s", "x")
@@ -266,6 +267,7 @@ def test_issue_templates_ask_for_chapter_and_cell(name):
 def test_devcontainer():
     box = json.loads(read(".devcontainer/devcontainer.json"))
     assert "3.11" in box["image"] and box["postCreateCommand"] == "make setup"
+    assert box["remoteEnv"]["PYTHONPATH"] == "${containerWorkspaceFolder}", "a kernel that the editor starts beside its notebook must find tfmlib"
 
 
 # --- papers -------------------------------------------------------------------------------------------------------
