@@ -30,6 +30,17 @@ def notebooks(root: Path, toc: Path | None = None) -> dict[str, dict]:
     return {name: json.loads((root / f"{name}.ipynb").read_text(encoding="utf-8")) for name in names}
 
 
+def runtime(root: Path, page: str) -> str:
+    "How long a chapter runs, in words, from the record that `python -m bench pages` writes."
+    record = root / "tfmlib/assets/records/pages.json"
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.is_file() else []
+    seconds = next((row["seconds"]["median"] for row in rows if row["page"] == page), None)
+    if seconds is None: raise ValueError(f"runtime {page}: not measured yet; PYTHONPATH=. .venv/bin/python -m bench pages measures it")
+    if seconds < 52.5: return f"about {max(5, 5 * round(seconds / 5))} seconds"
+    halves = round(seconds / 30)
+    return "about a minute" if halves < 3 else f"about {halves // 2}{'½' * (halves % 2)} minutes"
+
+
 def title(notebook: dict) -> str:
     "A notebook's first heading."
     lines = (line for cell in notebook["cells"] if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines())

@@ -1,0 +1,45 @@
+"""How long each chapter's page takes to run, on one thread: what its head says.
+
+Processor time, which other work on the machine changes little; beside it, the time on the clock, which says how idle it was.
+"""
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import ticked
+from tfmlib.proof import spread
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
+
+DEVICE, SEED, REPEATS = "cpu", 0, 3
+
+
+def chapters() -> list[Path]:
+    "The notebooks whose head says how long they run."
+    return [path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb")) if "{runtime}`" in path.read_text(encoding="utf-8")]
+
+
+def used() -> float:
+    "The processor time of the kernels that have ended, and of what they started."
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
+
+def once(path: Path) -> tuple[float, float, int]:
+    "Run a notebook in a kernel of its own: its processor time and its time on the clock, in seconds, and its code cells."
+    from execute import run
+    before, start = used(), time.perf_counter()
+    nb = run(path)
+    return used() - before, time.perf_counter() - start, sum(cell.cell_type == "code" for cell in nb.cells)
+
+
+def measure(seed: int) -> Iterator[dict]:
+    "Each chapter, several times, from the start of its kernel to its end."
+    from lab import environment
+    os.environ.update(environment(dict(os.environ)) | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"})
+    for path in ticked(chapters(), "page"):
+        runs = [once(path) for _ in range(REPEATS)]
+        yield {"page": path.stem, "cells": runs[0][2], "seconds": spread([r[0] for r in runs]), "seconds on the clock": spread([r[1] for r in runs])}
