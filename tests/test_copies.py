@@ -113,7 +113,7 @@ def test_copy_runs_without_peers(reader, tmp_path, name, recorded):
 
 
 def test_errors_and_warnings_of_a_copy_are_counted(tmp_path):
-    sources = ["x = 1\nx", "1 / 0", "import warnings; warnings.warn('old')", f"print('onnx {copies.ABSENT} a with b.')", "x + 1"]
+    sources = ["x = 1\nx", "1 / 0", "import warnings; warnings.warn('old')", f"print('onnx is not installed{copies.ABSENT} a with b.')", "x + 1"]
     cells = [new_code_cell(source, id=f"c{i}") for i, source in enumerate(sources)]
     cells.append(new_code_cell("int('x')", id="meant", metadata={"tags": ["raises-exception"]}))
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "", "language": "python"}}), tmp_path / "a.ipynb")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = ("torch", "matplotlib", "ipykernel", "nbclient")      # the first two are what Colab has; the others run notebooks
 PEERS = ("transformers", "tokenizers", "onnx")                    # what a reader need not have
 LEAKS = ("PYTHON", "JUPYTER", "IPYTHON", "TFM_", "VIRTUAL_ENV", "CONDA", "MPL")
-ABSENT = "is not installed, so this cell does not compare"        # what `compared` says
+ABSENT = ", so this cell does not compare"                         # what `compared` says where a package is missing
 SECONDS = 3600                                                    # that one cell may take: only one that hangs takes as long
 VERSIONS = "torch", "numpy", "matplotlib", "ipywidgets", "anywidget", "ipykernel"
 
