@@ -30,7 +30,9 @@ def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> s
     "The Markdown under a public name: its call, docstring and parameters."
     block = lambda text: f"```python\n{text}\n```"
     if isinstance(node, Function): return "\n\n".join([block(call(node, name)), prose(ast.get_docstring(node)), listed(parameters(node, notes))])
-    if not isinstance(node, ast.ClassDef): return block(shorten(ast.get_source_segment(source, node), 240, placeholder=" …"))
+    if not isinstance(node, ast.ClassDef):
+        short = shorten(text := ast.get_source_segment(source, node), 240, placeholder=" …")
+        return block(short) if short == " ".join(text.split()) else f"```text\n{short}\n```"      # cut short, it is no Python
     methods = {m.name: m for m in node.body if isinstance(m, Function)}
     made = methods.get("__init__") or methods.get("forward")
     shown = [m for m in methods.values() if not m.name.startswith("_") and m is not made]

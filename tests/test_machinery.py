@@ -101,6 +101,8 @@ def test_classes_and_constants_are_described():
     text = reference.describe(shape, "Shape", source, reference.comments(source))
     assert "class Shape" in text and "`width` `int`\n: features" in text and r"- `area()` Its area." in text and "_own" not in text
     assert "LIMIT = [1, 2]" in reference.describe(limit, "LIMIT", source, {})
+    long = f"NAMES = {[f'name {n}' for n in range(99)]}"
+    assert reference.describe(ast.parse(long).body[0], "NAMES", long, {}).startswith("```text\nNAMES = ['name 0'") and "```python" in reference.describe(limit, "LIMIT", source, {})
 
 
 class Anchors(HTMLParser):
