@@ -101,19 +101,19 @@ def _serve() -> None:
     while True:
         try: request = pickle.load(sys.stdin.buffer)
         except EOFError: return
-        signal.alarm(request[0])                                            # ends the process
+        signal.setitimer(signal.ITIMER_PROF, request[0])                    # ends the process after so much of the processor's time
         try: answer = _interpret(*request[1:])
         except BaseException as error:
             while error.__cause__ is not None: error = error.__cause__
             answer = said(error)
             if "0-dimensional arrays" in answer: answer += " (with NumPy 2.4 or later, loops need Triton 3.7 or later to be interpreted)"
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         pickle.dump(answer, answers)
         answers.flush()
 
 # %% ../../chapters/practice/18_flash_attention_gpu.ipynb #launch
 _PROCESS: list = []                                                         # the process for kernels, once there is one
-_SECONDS = 20                                                               # that a kernel may take
+_SECONDS = 20                                                               # of the processor's time, that a kernel may take
 
 
 def _needed(kernel) -> tuple[str, dict, dict]:
@@ -144,7 +144,7 @@ def _ask(request: tuple):
         return pickle.load(_PROCESS[0].stdout)
     except (EOFError, OSError):
         ended = _PROCESS.pop().wait()
-        raise Mismatch(f"it has no end: stopped after {_SECONDS} s" if ended == -signal.SIGALRM else f"the process that ran it ended ({ended})") from None
+        raise Mismatch(f"it has no end: stopped after {_SECONDS} s" if ended == -signal.SIGPROF else f"the process that ran it ended ({ended})") from None
     except BaseException:                                                   # interrupted: the next answer would be this one's
         _PROCESS[0].kill()
         _PROCESS.pop().wait()
