@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Theirs
 
+from bench import tokens_speed
 from tfmlib.data import book_text, prose
 from tfmlib.tokens import (
     BOOK_FILE,
@@ -156,6 +157,22 @@ def test_the_heap_finds_what_recounting_finds(counts, size):
     assert learn(counts, size) == recounted(counts, size)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.text("ab", min_size=1, max_size=30).map(str.encode), st.integers(1, 4), min_size=1, max_size=5))
+def test_pieces_of_one_or_two_letters_are_learnt_to_the_last_pair(counts):
+    "Runs that overlap, pieces that end in the pair, new tokens side by side: as counting again, until nothing is left."
+    assert learn(counts, 500) == recounted(counts, 500)
+
+
+@pytest.mark.parametrize("shape", tokens_speed.SHAPES)
+def test_learning_has_no_cliff(shape):
+    "The library's merges and ids on every shape of text, in CPU time not far from the library's, which is measured in turn."
+    row = tokens_speed.shaped(shape, seed=5, repeats=2)
+    assert row["same merges"] and row["same ids"]
+    assert row["learn, ratio"]["q10"] < 12, "about 1 in the record; 40 to 70 when each piece that holds the pair was rewritten"
+    assert row["encode, ratio"]["q10"] < 60, "about 15 in the record for one long word, and the same for a longer one"
+
+
 OWL = train(book_text("v1")[0][:20_000] + "say hello 🦉 Grüße\n" * 9, 700, ["<|end|>", "<|end|>!", "<|user|>"])
 
 
@@ -226,8 +243,8 @@ def test_the_memory_is_bounded_and_nobody_writes_into_it():
 
 
 @pytest.mark.parametrize("call, says", [
-    (lambda: train("x", 255), "^size: 255; expected at least 256"),
-    (lambda: train("x", 257, ["a", "b"]), "^size: 257; expected at least 258: 256 bytes and 2 special"),
+    (lambda: train("x", 255), "^size: 255; expected a whole number, at least 256"),
+    (lambda: train("x", 257, ["a", "b"]), "^size: 257; expected a whole number, at least 258: 256 bytes and 2 special"),
     (lambda: train("\ud800", 300), r"^text: a lone surrogate, U\+D800, at 0"),
     (lambda: train(["ok", 5], 300), "^text: int; expected str or bytes"),
     (lambda: OWL.encode("ab\udc80c"), r"^text: a lone surrogate, U\+DC80, at 2; expected"),
@@ -240,12 +257,26 @@ def test_the_memory_is_bounded_and_nobody_writes_into_it():
     (lambda: Tokenizer(specials=[""]), "^specials: "), (lambda: Tokenizer(specials=["a", "a"]), "^specials: .*none twice"),
     (lambda: Tokenizer(specials=["\ud800"]), "^specials: a lone surrogate"), (lambda: Tokenizer(specials="ab"), "^specials: ab; expected a list"),
     (lambda: Tokenizer(source="\udfff"), "^source: a lone surrogate"), (lambda: Tokenizer(source=5), "^source: int; expected str"),
-    (lambda: learn({b"ab": 1}, 255), "^size: 255; expected at least 256"), (lambda: learn({b"ab": 0}, 300), "^counts: 0; expected 1 or more"),
+    (lambda: learn({b"ab": 1}, 255), "^size: 255; expected a whole number, at least 256"), (lambda: learn({b"ab": 0}, 300), "^counts: 0 times b'ab'; expected a whole number, 1 or more"),
     (lambda: OWL.encode("x", special=iter(["<|stop|>"])), r"^special: \['<\|stop\|>'\]"),
     (lambda: Tokenizer([(b"ab", b"c")]), r"^merges\[0\]: 'ab', which does not exist yet"),
     (lambda: Tokenizer([(b"a", b"b"), (b"a", b"b")]), r"^merges\[1\]: a b, for the second time; expected each merge once"),
     (lambda: Tokenizer([(b"", b"b")]), r"^merges\[0\]: '', which does not exist"),
     (lambda: from_letters("a b"), "^written: 'a b'; expected letters"),
+    *[(lambda n=n: train("x", n), "^size: .*; expected a whole number, at least 256") for n in (300.0, "300", None, True, float("nan"), -1)],
+    *[(lambda n=n: learn({b"ab": 1}, n), "^size: .*; expected a whole number, at least 256") for n in (300.0, "300", None, True, float("inf"))],
+    *[(lambda n=n: learn({b"ab": n}, 300), "^counts: .* times b'ab'; expected a whole number") for n in (1.0, "1", None, True, -1)],
+    (lambda: learn({"ab": 1}, 300), "^counts: 'ab' among the pieces; expected bytes"), (lambda: learn([b"ab"], 300), "^counts: list; expected a mapping"),
+    (lambda: learn({b"ab": 1 << 61}, 300), "^counts: .* bytes in all; expected fewer than"),
+    *[(lambda m=m: Tokenizer([(b"a", b"b"), m]), r"^merges\[1\]: .*; expected a pair of bytes")
+      for m in ("bc", b"bc", ("b", "c"), (b"a", b"b", b"c"), (b"a",), (), None, 5, (b"a", 98), {b"a": 1, b"b": 2}, iter((b"a", b"b")))],
+    *[(lambda m=m: Tokenizer(m), "^merges: .*; expected pairs of bytes") for m in (None, 5)], (lambda: Tokenizer("ab"), r"^merges\[0\]: 'a'; expected a pair"),
+    *[(lambda x=x: Tokenizer(specials=x), "^specials: .*; expected a list of texts") for x in (None, 5, [5], b"ab", [b"ab"], [["a"]])],
+    *[(lambda x=x: train("x", 300, x), "^specials: .*; expected a list of texts") for x in ("ab", None, 5, [5])],
+    (lambda: train(5, 300), "^texts: 5; expected a text or several"), (lambda: train(None, 300), "^texts: None"),
+    *[(lambda x=x: OWL.encode("x", special=x), "^special: .*; expected a list of some of") for x in (None, 5, [5], [["a"]], b"ab")],
+    *[(lambda x=x: OWL.decode(x), "^ids: ") for x in (None, 5, "ab", [None], torch.tensor(5), torch.tensor([[1]]), torch.tensor([1.0]))],
+    *[(lambda x=x: OWL.decode([1], errors=x), "^errors: .*; expected 'replace', 'strict' or 'ignore'") for x in (None, 5, "loud", True)],
 ])
 def test_refusals(call, says):
     with pytest.raises(ValueError, match=says): call()
@@ -374,7 +405,9 @@ def test_rows_begin_at_the_size_that_gives_scores_of_size_one():
 
 
 @pytest.mark.parametrize("call, says", [
-    (lambda: Embedding(0, 4), "^vocab: 0; expected 1 or more"), (lambda: Embedding(4, 0), "^width: 0"), (lambda: Embedding(4, 4, -1), "^longest: -1"),
+    (lambda: Embedding(0, 4), "^vocab: 0; expected a whole number, 1 or more"), (lambda: Embedding(4, 0), "^width: 0"), (lambda: Embedding(4, 4, -1), "^longest: -1"),
+    *[(lambda n=n: Embedding(n, 4), "^vocab: .*; expected a whole number, 1 or more") for n in (2.0, "2", None, True)],
+    *[(lambda x=x: Embedding(4, 2, scale=x), "^scale: .*; expected a finite number") for x in (float("nan"), float("inf"), "1", None, True)],
     (lambda: Embedding(4, 2, 3)(torch.zeros(1, 4, dtype=torch.long)), "^ids: 4 tokens; expected at most 3, the places of the table"),
     (lambda: Embedding(4, 2)(torch.tensor([4])), "^ids: from 4 to 4; expected from 0 to 3"), (lambda: Embedding(4, 2)(torch.tensor([-1])), "^ids: from -1"),
     (lambda: Embedding(4, 2)(torch.tensor([1.0])), "^ids: torch.float32"), (lambda: Embedding(4, 2)(torch.tensor(1)), r"^ids: torch.int64, shape \(\)"),
