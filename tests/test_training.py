@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tfmlib import training
 from tfmlib.training import (
@@ -145,11 +146,11 @@ def test_groups_leave_vectors_and_frozen_parameters_alone():
 @pytest.mark.parametrize("wrong, names", [
     (lambda p: AdamW([], 0.1), "groups"),
     (lambda p: AdamW([Group({"p": p}), Group({"p": p})], 0.1), "'p'"),
-    (lambda p: AdamW([Group({"p": p}, -1.0)], 0.1), "groups"),
+    (lambda p: AdamW([Group({"p": p}, -1.0)], 0.1), "decay"),
     (lambda p: AdamW([Group({"p": p})], 0.1, (0.9, 1.0)), "betas"),
     (lambda p: AdamW([Group({"p": p})], -0.1).step(), "rate"),
     (lambda p: AdamW([Group({"p": p})], lambda step: math.nan).step(), "rate"),
-    (lambda p: AdamW([Group({"p": p})], 0.1, clip=0.0).step(), "limit"),
+    (lambda p: AdamW([Group({"p": p})], 0.1, clip=0.0), "clip"),
 ])
 def test_adamw_refuses(wrong, names):
     with pytest.raises(ValueError, match=names): wrong(nn.Parameter(torch.ones(1)))
@@ -550,7 +551,11 @@ def test_killed_while_writing(undisturbed, tmp_path, where):
     model = net(seed=1)
     train(model, squared, batch, 60, adamw(model), Checkpoint(tmp_path / "c", every=4))
     assert equals(tmp_path / "c", undisturbed / "done")
-    assert not (tmp_path / "c.part").exists()
+    left = list(tmp_path.glob("*.part"))
+    assert len(left) == (where != "renamed"), "what was killed could not clear up"
+    for part in left: os.utime(part, (time.time() - 7200,) * 2)
+    save(tmp_path / "c", *read(tmp_path / "c"))
+    assert not list(tmp_path.glob("*.part")), "but a writing clears up what is older than an hour"
 
 
 @pytest.mark.slow
@@ -663,12 +668,12 @@ def test_watch_may_say_step():
     assert train(model, squared, batch, 1, adamw(model), watch=lambda step: {"step": step})["step"].tolist() == [1]
 
 
-def test_a_bad_batch_leaves_parameters_and_the_message_says_what_it_spoils():
+def test_a_bad_batch_leaves_the_model_as_it_was():
     model = net()
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    with pytest.raises(Diverged, match="parameters are those before this step .buffers, such as running means, may not be"):
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    with pytest.raises(Diverged, match="step 0: the loss is nan; the model is as it was before this step"):
         train(model, squared, lambda step: (batch(step)[0] * math.nan, batch(step)[1]), 1, adamw(model))
-    assert same(before, dict(model.named_parameters())) and model.body[1].running_mean.isnan().all()
+    assert same(before, dict(model.state_dict())), "parameters and buffers"
 
 
 def test_an_expanded_buffer_is_refused_before_it_is_saved(tmp_path):
@@ -723,3 +728,189 @@ def test_on_a_gpu_weights_stay_in_single_precision(tmp_path):
     train(model, watched, batch, 5, adamw(model))
     assert all(p.dtype == torch.float32 and p.is_cuda for p in model.parameters()) and math.isfinite(model.out.bias.item())
     assert set(seen) == {torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32}
+
+
+# ── a step is all or nothing ───────────────────────────────────────────────────────────────────────────────────────
+class Interrupted(TorchDispatchMode):
+    "Ctrl-C at PyTorch's operation number `at` under it."
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.calls += 1
+        if self.calls == self.at + 1: raise KeyboardInterrupt
+        return operation(*args, **(kwargs or {}))
+
+
+def everything(model, optimiser): return {name: t.clone() for name, t in training.state(model, optimiser).items()}
+
+
+@pytest.mark.slow
+def test_a_step_that_is_cut_off_anywhere_is_taken_once():
+    "Three steps with Ctrl-C at every operation of the second, then going on in the same process: every bit as undisturbed."
+    model = net()
+    optimiser = adamw(model)
+    train(model, squared, batch, 3, optimiser)
+    expected, at, cut = everything(model, optimiser), 0, True
+    while cut:
+        model = net()
+        optimiser = adamw(model)
+        train(model, squared, batch, 1, optimiser)
+        try:
+            with Interrupted(at) as counter: train(model, squared, batch, 2, optimiser)
+        except KeyboardInterrupt: pass
+        cut, at = counter.calls > at, at + 1
+        train(model, squared, batch, 3, optimiser)
+        assert same(everything(model, optimiser), expected), f"cut off at operation {at}"
+    assert at > 150
+
+
+def test_the_optimiser_alone_is_all_or_nothing():
+    "A loop of one's own that catches Ctrl-C and calls `step` again: nothing is clipped or moved twice."
+    def made():
+        torch.manual_seed(0)
+        ps = {name: nn.Parameter(torch.randn(3, dtype=F64)) for name in "ab"}
+        for p in ps.values(): p.grad = torch.randn(3, dtype=F64) * 9
+        return ps, AdamW([Group(ps, 0.1)], 0.1, clip=1.0)
+    (ps, optimiser), at, cut = made(), 0, True
+    optimiser.step()
+    expected = {name: p.detach().clone() for name, p in ps.items()} | optimiser.state()
+    while cut:
+        ps, optimiser = made()
+        try:
+            with Interrupted(at) as counter: optimiser.step()
+        except KeyboardInterrupt: pass
+        cut, at = counter.calls > at, at + 1
+        if not int(optimiser.done): optimiser.step()
+        assert same({name: p.detach() for name, p in ps.items()} | optimiser.state(), expected), f"cut off at operation {at}"
+    assert at > 30
+
+
+PRESSED = textwrap.dedent('''
+    import signal, sys
+    sys.path[:0] = [{root!r}, {tests!r}]
+    import torch
+    torch.set_num_threads(1)
+    from test_training import adamw, batch, net, squared, train, training
+    model, steps, pressed = net(), 0, 0
+    optimiser = adamw(model)
+    print("started", flush=True)
+    while steps < 300:
+        try:
+            train(model, squared, batch, 300, optimiser)
+            steps = 300
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except KeyboardInterrupt: pressed += 1
+    training.save(sys.argv[1], training.state(model, optimiser), dict(pressed=str(pressed)))
+''').format(root=str(ROOT), tests=str(ROOT / "tests"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_again_and_again(tmp_path):
+    "SIGINT from outside, at random moments; the program goes on each time."
+    (tmp_path / "program.py").write_text(PRESSED)
+    process = subprocess.Popen([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "c")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert process.stdout.readline() == "started\n"
+    moments = random.Random(0)
+    for _ in range(60):
+        time.sleep(moments.uniform(0.002, 0.03))
+        if process.poll() is None: process.send_signal(signal.SIGINT)
+    assert process.wait(300) == 0, process.stderr.read()
+    got, facts = read(tmp_path / "c")
+    model = net()
+    optimiser = adamw(model)
+    train(model, squared, batch, 300, optimiser)
+    assert same(got, everything(model, optimiser)) and int(facts["pressed"]) >= 3, facts
+
+
+def test_ctrl_c_waits_until_values_are_replaced():
+    old, new, seen = torch.zeros(2), torch.ones(2), []
+    class Presses(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            signal.raise_signal(signal.SIGINT)
+            seen.append(operation)
+            return operation(*args, **(kwargs or {}))
+    handler = signal.getsignal(signal.SIGINT)
+    changes = [(old, new), (old[:1], new[:1] * 2)]
+    with pytest.raises(KeyboardInterrupt), Presses(): training.replace(changes)
+    assert old.tolist() == [2, 1] and len(seen) >= 2 and signal.getsignal(signal.SIGINT) is handler
+
+
+# ── many writers, one path ─────────────────────────────────────────────────────────────────────────────────────────
+WRITER = textwrap.dedent('''
+    import sys
+    sys.path.insert(0, {root!r})
+    import torch
+    from tfmlib.training import read, save
+    torch.set_num_threads(1)
+    path, number = sys.argv[1], int(sys.argv[2])
+    print("started", flush=True)
+    sys.stdin.readline()
+    for i in range(60):
+        save(path, dict(x=torch.full((20_000,), 100. * number + i)), dict(who=f"{{number}} {{i}}"))
+        tensors, facts = read(path)
+        who, turn = map(int, facts["who"].split())
+        assert (tensors["x"] == 100. * who + turn).all() and len(tensors["x"]) == 20_000
+''').format(root=str(ROOT))
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_path_do_not_disturb_each_other(tmp_path):
+    "Four of them save and load at once: each load gives a file that one of them wrote, whole; nothing is left beside it."
+    (tmp_path / "program.py").write_text(WRITER)
+    path = tmp_path / "kept" / "c"
+    those = [subprocess.Popen([sys.executable, str(tmp_path / "program.py"), str(path), str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) for number in range(4)]
+    for process in those: assert process.stdout.readline() == "started\n"
+    for process in those: print(file=process.stdin, flush=True)
+    for process in those: assert process.wait(300) == 0, process.stderr.read()
+    assert [p.name for p in path.parent.iterdir()] == ["c"] and read(path)[1]["who"].endswith(" 59")
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["save_file", "flush"])
+def test_a_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, where, error):
+    save(tmp_path / "c", {"x": torch.ones(2)}, {})
+    def fails(*args): raise error
+    monkeypatch.setattr(training, where, fails)
+    with pytest.raises(type(error)): save(tmp_path / "c", {"x": torch.zeros(2)}, {})
+    assert [p.name for p in tmp_path.iterdir()] == ["c"] and read(tmp_path / "c")[0]["x"].tolist() == [1, 1]
+
+
+# ── refusals by name ───────────────────────────────────────────────────────────────────────────────────────────────
+def made(**how): return AdamW(**{"groups": [Group({"p": nn.Parameter(torch.ones(2))})], "rate": 0.1} | how)
+
+
+NO_NUMBERS = [math.nan, "1", None, True, [1.0], 1j]
+REFUSED = {
+    "eps": [lambda x=x: made(eps=x) for x in [*NO_NUMBERS, -1, 0, math.inf]],
+    "rate": [lambda x=x: made(rate=x) for x in [*NO_NUMBERS, -0.1, math.inf]] + [lambda x=x: made(rate=lambda step: x).step() for x in [*NO_NUMBERS, -0.1, math.inf]],
+    "clip": [lambda x=x: made(clip=x) for x in [*NO_NUMBERS, -1, 0, -math.inf]],
+    "limit": [lambda x=x: clip({}, x) for x in [*NO_NUMBERS, -1, 0]],
+    "parameters": [lambda x=x: clip(x, 1.0) for x in ([], None, torch.ones(1))] + [lambda x=x: Group(x) for x in ([], None, {"p": 5}, {5: torch.ones(1)}, {"p": torch.ones(1).int()})],
+    "betas": [lambda x=x: made(betas=x) for x in (0.9, None, (0.9,), (0.9, 0.9, 0.9), "ab", {0.1: 0.2}, *[(0.9, y) for y in [*NO_NUMBERS, -0.1, 1, 2]], *[(y, 0.9) for y in [*NO_NUMBERS, -0.1, 1, 2]])],
+    "decay": [lambda x=x: Group({}, x) for x in [*NO_NUMBERS, -1, math.inf]] + [lambda x=x: groups(nn.Linear(2, 2), x) for x in [*NO_NUMBERS, -1]],
+    "groups": [lambda x=x: made(groups=x) for x in (None, 5, {}, [], [5], [None], {"p": torch.ones(1)}, nn.Linear(2, 2))],
+    "peak": [lambda x=x: WarmupCosine(x, 1, 10) for x in [*NO_NUMBERS, -1, math.inf]],
+    "floor": [lambda x=x: WarmupCosine(1, 1, 10, x) for x in [*NO_NUMBERS, -1, math.inf, 2]],
+    "warmup": [lambda x=x: WarmupCosine(1, x, 10) for x in [*NO_NUMBERS, -1, 2.5, 10]],
+    "steps": [lambda x=x: WarmupCosine(1, 1, x) for x in [*NO_NUMBERS, 10.0, math.inf]] + [lambda x=x: train(net(), squared, batch, x, None) for x in [*NO_NUMBERS, -1, 2.0]],
+    "size": [lambda x=x: epochs(torch.arange(6), size=x) for x in [*NO_NUMBERS, 2.5, 2.0, 0, -1, 7, math.inf]],
+    "seed": [lambda x=x: epochs(torch.arange(6), size=2, seed=x) for x in [*NO_NUMBERS, 0.5]] + [lambda x=x: train(net(), squared, batch, 1, None, seed=x) for x in [*NO_NUMBERS, 0.5]],
+    "step": [lambda x=x: epochs(torch.arange(6), size=2)(x) for x in [*NO_NUMBERS, 0.5, -1]],
+    "data": [lambda x=x: epochs(*x, size=1) for x in ((), (torch.tensor(1.0),), (torch.arange(2), torch.tensor(1)), (torch.arange(2), torch.arange(3)), ([1, 2],), (None,), (5,))],
+    "every": [lambda x=x: Checkpoint("c", x) for x in [*NO_NUMBERS, 0, -1, 2.5]],
+    "path": [lambda x=x: Checkpoint(x) for x in (None, 5, ["c"], b"c")],
+    "config": [lambda x=x: Checkpoint("c", config=x) for x in (None, 5, ["c"])],
+    "model": [lambda: train(None, squared, batch, 1, made())], "optimiser": [lambda: train(net(), squared, batch, 1, torch.optim.AdamW(net().parameters()))],
+    "checkpoint": [lambda x=x: train(net(), squared, batch, 1, made(), x) for x in ("c", Path("c"), 5)],
+    "loss": [lambda: train(net(), None, batch, 1, made())], "batch": [lambda: train(net(), squared, batch(0), 1, made())], "watch": [lambda: train(net(), squared, batch, 1, made(), watch=5)],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_such_number_is_refused_by_name(name):
+    for call in REFUSED[name]:
+        with pytest.raises(ValueError, match=rf"(?s)^{name}: got .*expected"): call()

@@ -29,6 +29,7 @@ from .data import book_text, prose
 from .figures import Interactive, Picture, figure, svg, var
 from .figures import text as label
 from .proof import need
+from .training import replacing
 
 # %% ../chapters/03_tokens.ipynb #join-export
 def join(
@@ -316,7 +317,8 @@ def save(tokenizer: Tokenizer, path: str | Path) -> None:
     content = {"format": FORMAT, "version": VERSION, "source": tokenizer.source, "pattern": PATTERN.pattern,
                "specials": list(tokenizer.specials), "merges": merges}
     content["digest"] = digest(content)
-    Path(path).write_bytes((json.dumps(content, ensure_ascii=False, indent=0) + "\n").encode())
+    text = json.dumps(content, ensure_ascii=False, indent=0) + "\n"
+    with replacing(path) as beside: beside.write_bytes(text.encode())
 
 
 def load(path: str | Path) -> Tokenizer:
