@@ -27,7 +27,8 @@ LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}  # the lines it may have, and wh
 LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.figures": (345, "one style: what draws and what it draws with belong together"),
     "tfmlib.proof": (380, "the tools that keep the pages honest stand on one page"),
-    "tfmlib.training": (345, "the one loop: what it refuses stands beside what it does"),
+    "tfmlib.training": (445, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
+    "tfmlib.tokens": (365, "learning, encoding, the file and the figure of one tokenizer belong together"),
     "tfmlib.flash_kernels": (415, "kernels share their helpers; what launches them and the table it chooses from stand beside them"),
     "tfmlib.transformer": (370, "one model, its searches, and what has to be known before weights from elsewhere are its own"),
     "tfmlib.decoders": (470, "one model: its shape, its loss, its sampling, and its names and descriptions elsewhere belong together"),
