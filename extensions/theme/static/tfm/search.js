@@ -88,7 +88,7 @@ function show(query) {
   if (!query.trim()) return;
   const found = results(query), list = document.createElement("ul"), said = document.createElement("p");
   const many = found.length > SHOWN ? `, of which the first ${SHOWN} are listed` : "";
-  said.textContent = found.length ? `${found.length} ${found.length === 1 ? "place" : "places"} found${many}` : "Nothing found. Try fewer or shorter words.";
+  said.textContent = found.length ? `${found.length} ${found.length === 1 ? "result" : "results"}${many}` : "Nothing found. Try fewer or shorter words.";
   list.className = "search";
   list.append(...found.slice(0, SHOWN).map(shown));
   out.replaceChildren(said, list);
