@@ -57,6 +57,7 @@ function results(query) {
   if (!asked.length) return [];
   for (const entry of book.entries) {
     const practice = entry.page[0].includes("/practice/") ? 45 : 0, bench = /\/00_/.test(entry.page[0]) ? 5 : 0;
+    const constant = entry.kind === "name" && entry.title === entry.title.toUpperCase() ? 20 : 0;        // rope is a term before it is ROPE
     const written = asked.map((_, k) => said[k].get(entry.number) ?? 0), text = written.reduce((a, b) => a + b, 0);
     let score = 0;
     entry.keys.forEach((own, k) => {
@@ -65,7 +66,7 @@ function results(query) {
       else if (Math.min(...fits) > 0) score = Math.max(score, 500 * Math.min(...fits) + 200 * part);
       else if (asked.every((_, i) => fits[i] || written[i])) score = Math.max(score, 100 * fits.filter(Boolean).length / asked.length + 5 * text);
     });
-    if (score) found.push({ entry, score: score + Math.min(text, 40) + BONUS[entry.kind] - practice - bench });
+    if (score) found.push({ entry, score: score + Math.min(text, 40) + BONUS[entry.kind] - practice - bench - constant });
   }
   return found.sort((a, b) => b.score - a.score || a.entry.number - b.entry.number).map(({ entry }) => entry);
 }
