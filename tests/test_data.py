@@ -443,3 +443,30 @@ def test_ten_megabytes_take_seconds():
     script = "import time; from tfmlib.data import prose; assert len(prose(10_000_000)) >= 10**7; print(time.process_time())"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert float(done.stdout) < 60
+
+
+WRONG = [2.5, 2.0, "2", None, True, float("nan"), -1]
+
+
+@pytest.mark.parametrize("name, call", [
+    ("batch", lambda x: sequences("copy", x, 3)), ("length", lambda x: sequences("copy", 2, x)), ("symbols", lambda x: sequences("copy", 2, 3, x)),
+    ("seed", lambda x: sequences("copy", 2, 3, seed=x)), ("pairs", lambda x: recall(2, x)), ("questions", lambda x: recall(2, 3, questions=x)),
+    ("keys", lambda x: recall(2, 3, keys=x)), ("values", lambda x: recall(2, 3, values=x)), ("length", lambda x: adding(2, x)), ("batch", lambda x: adding(x, 4)),
+    ("depth", lambda x: translated(0, x)), ("n", lambda x: pairs(x)), ("longest", lambda x: pairs(1, longest=x)), ("size", lambda x: prose(x)),
+    ("order", lambda x: bleu(["a"], ["a"], order=x)), ("questions", lambda x: recalled(torch.zeros(1, 5), x)),
+])
+def test_a_number_that_is_none_is_refused_by_name(name, call):
+    for x in WRONG:
+        with pytest.raises(ValueError, match=rf"^{name}: got .*expected"): call(x)
+
+
+@pytest.mark.parametrize("name, call", [
+    *[("mark", lambda x=x: one_line(torch.zeros(1, 2).long(), torch.zeros(1, 2).long(), x)) for x in (2.5, "2", None, True)],
+    *[("x, y", lambda x=x: one_line(x, torch.zeros(1, 2), 5)) for x in ([[1]], None, 5, torch.tensor(1))],
+    *[("x", lambda x=x: recalled(x)) for x in ([[1, 2, 1]], None, torch.tensor(1))],
+    *[("source", lambda x=x: held_out(x)) for x in ("the owl", None, 5, b"the owl")],
+    *[("hypotheses", lambda x=x: bleu(x, ["a"])) for x in (None, 5, "a", ["a", "b"], [1])], *[("references", lambda x=x: bleu(["a"], x)) for x in (None, 5, "a", [1])],
+    *[("rule", lambda x=x: sequences(x, 1, 1)) for x in (None, 5, "walk", ["copy"])], ("version", lambda: book_text(5)), ("split", lambda: pairs(1, None)),
+])
+def test_what_is_of_another_kind_is_refused_by_name(name, call):
+    with pytest.raises(ValueError, match=rf"^{name}: got .*expected"): call()

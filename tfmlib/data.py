@@ -61,6 +61,7 @@ def recalled(
 ) -> Tensor:           # the value that stood beside each asked key (B, questions)
     "Look up the questions at the end of `x` among the pairs before them."
     at_least(1, questions=questions)
+    if not isinstance(x, Tensor): raise ValueError(f"x: got {type(x).__name__}, expected a tensor (B, 2·pairs + questions)")
     if x.ndim != 2 or x.shape[1] < questions + 2 or (x.shape[1] - questions) % 2:
         raise ValueError(f"x: got shape {tuple(x.shape)} with questions={questions}, expected (B, 2·pairs + questions)")
     pairs, asked = x[:, :-questions], x[:, -questions:]
@@ -100,6 +101,9 @@ def one_line(
     mark: int,                   # a token that stands in neither
 ) -> tuple[Tensor, Tensor]:      # tokens (B, T + 1 + S), True where a token belongs to the answer
     "Question, mark and answer in one row."
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        raise ValueError(f"x, y: got {type(x).__name__} and {type(y).__name__}, expected tensors (B, T) and (B, S)")
+    if not isinstance(mark, Integral) or isinstance(mark, bool): raise ValueError(f"mark: got {mark!r}, expected a whole number")
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
         raise ValueError(f"x, y: got shapes {tuple(x.shape)} and {tuple(y.shape)}, expected (B, T) and (B, S)")
     if bool((x == mark).any() or (y == mark).any()): raise ValueError(f"mark: got {mark}, which stands in x or y; expected another")
@@ -224,6 +228,7 @@ def translated(
 # %% ../chapters/00_data.ipynb #split-export
 def held_out(source: Sequence[str]) -> bool:
     "Is this sentence kept from training? One in ten is."
+    if isinstance(source, str | bytes) or not isinstance(source, Sequence): raise ValueError(f"source: got {source!r:.60}, expected a sequence of words")
     return crc32(" ".join(source).encode()) % 10 == 0
 
 def pairs(
@@ -255,7 +260,9 @@ def bleu(
 ) -> float:                     # 0 to 100
     "Corpus BLEU, as sacrebleu computes it."
     for name, texts in (("hypotheses", hypotheses), ("references", references)):
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts) or len(texts) != len(references) or not texts:
+        if not isinstance(texts, list | tuple): raise ValueError(f"{name}: got {texts!r:.60}, expected a list of strings")
+    for name, texts in (("hypotheses", hypotheses), ("references", references)):
+        if not all(isinstance(text, str) for text in texts) or len(texts) != len(references) or not texts:
             raise ValueError(f"{name}: got {str(texts)[:60]}, expected {len(references) or 'some'} strings, one for each sentence")
     one_of(("none", "13a", "intl", "char"), tokenize=tokenize)
     at_least(1, order=order)
