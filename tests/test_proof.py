@@ -121,6 +121,8 @@ def test_a_property_needs_cases():
 
 def test_differences_that_four_digits_hide_are_shown():
     with pytest.raises(Mismatch, match="off by less than 1e-05"): expect(torch.tensor([0.500002], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64))
+    for wrong in (math.nan, math.inf):                                  # a distance that has no size
+        with pytest.raises(Mismatch, match="some of the numbers are not finite"): expect(torch.full((65,), wrong), torch.zeros(65))
 
 
 def test_spread_and_timed():

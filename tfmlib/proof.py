@@ -183,9 +183,9 @@ def expect(
     a, b = (torch.as_tensor(x, dtype=torch.float64).detach() for x in (got, wanted))      # Python's numbers have 64 bits
     if a.shape != b.shape: raise Mismatch(f"{what} has shape {tuple(a.shape)}; expected {tuple(b.shape)}")
     if torch.allclose(a, b, rtol=tol, atol=tol, equal_nan=True): return
-    seen, right = short(got), short(wanted)
-    off = f" (off by less than {10.0 ** math.ceil(math.log10((a - b).abs().max())):.0e})" if seen == right else ""
-    raise Mismatch(f"{what} is {seen}; expected {right}{off}")
+    seen, right, far = short(got), short(wanted), float((a - b).abs().max())
+    off = f"off by less than {10.0 ** math.ceil(math.log10(far)):.0e}" if 0 < far < math.inf else "some of the numbers are not finite"
+    raise Mismatch(f"{what} is {seen}; expected {right}" + (f" ({off})" if seen == right else ""))
 
 # %% ../chapters/00_proof.ipynb #checker-export
 @dataclass
