@@ -3,6 +3,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import copies
 import prove
 import proved
 import pytest
@@ -14,7 +15,7 @@ ENTRY = {"python": "3.11.7", "system": "Linux", "processor": "AMD EPYC, AVX2", "
 
 def test_readme_shows_the_record():
     assert proved.PLACE.findall((ROOT / "README.md").read_text()) == [proved.shown(proved.load())], "run python tools/proved.py"
-    for entry in proved.load(): assert entry.keys() == ENTRY.keys() and set(entry["stages"]) <= set(prove.STAGES)
+    for entry in proved.load(): assert entry.keys() == ENTRY.keys() and set(entry["stages"]) <= {*prove.STAGES, "copies"}
 
 
 def test_a_row_says_what_passed_and_what_failed():
@@ -50,6 +51,8 @@ def test_a_run_is_kept_and_shown(tmp_path, monkeypatch):
     proved.keep({"notebooks": True}, tmp_path / "copies")
     [entry] = proved.load()
     assert entry["cells"] == 2 and entry["stages"] == {"notebooks": True} and entry["outputs"] in ("run", "compared")
+    copies.record([{"errors": []}], {"python": "3.13.0", "versions": {"torch": "2.15.0"}}, tmp_path / "copies")
+    assert [(e["python"], e["torch"], e["outputs"], e["stages"], e["cells"]) for e in proved.load()][-1] == ("3.13.0", "2.15.0", "run", {"copies": True}, 2)
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("before\n<!-- proved -->\n| Python") and text.endswith("\n<!-- end -->\nafter\n") and "old" not in text
     (tmp_path / "README.md").write_text("no place\n")

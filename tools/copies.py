@@ -1,9 +1,10 @@
-"""Run the Colab copies as a reader opens them: python tools/copies.py [--python PYTHON] [--env FOLDER] [--copies FOLDER] [NAME ...]
+"""Run the Colab copies as a reader opens them: python tools/copies.py [--python PYTHON] [--env FOLDER] [--copies FOLDER] [--record] [NAME ...]
 
 Makes a virtual environment of the given Python that holds what INSTALLED lists, at the newest versions, and nothing else;
 the set-up cell of the first copy installs the library. The copies are those in `--copies`. Without it they are those of
 this checkout, and install the library from a local repository that holds it. A NAME (04, practice/04) selects copies.
-One line for each copy, a table at the end; the exit code is 1 if any cell of any copy raised an error.
+One line for each copy, a table at the end; the exit code is 1 if any cell of any copy raised an error. With --record, README's
+table of what has been run says so.
 """
 import argparse
 import json
@@ -113,15 +114,23 @@ def table(copies: list[dict], around: dict) -> str:
     return f"Python {around['python']}: {said}\n\n" + "\n".join("| " + " | ".join(map(str, row)) + " |" for row in lines)
 
 
+def record(copies: list[dict], around: dict, folder: Path) -> None:
+    "Keep a run of all copies."
+    import proved
+    proved.keep({"copies": not any(c["errors"] for c in copies)}, folder, {"python": around["python"], "torch": around["versions"]["torch"], "outputs": "run"})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="what the environment is made with")
     parser.add_argument("--env", type=Path, default=ROOT / "build/copies/env", help="its folder; made if it is not there")
     parser.add_argument("--copies", type=Path, help="the folder of the copies")
+    parser.add_argument("--record", action="store_true", help="keep the run of all copies in tests/proved.json and README.md")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()
     if given.inside: return run_copies(given.copies, given.names)
+    if given.record and given.names: parser.error("--record keeps a run of all copies: name none")
     folder = (given.copies or written(ROOT / f"build/copies/of-{given.env.name}/colab")).resolve()
     every = sorted(str(p.relative_to(folder)) for p in folder.rglob("[0-9]*.ipynb"))
     names = [n for n in every if not given.names or any(n.startswith(f"chapters/{wanted}") for wanted in given.names)]
@@ -136,6 +145,7 @@ def main() -> None:
     if process.returncode or len(found) != len(names) + 1: sys.exit(f"the run ended after {len(found)} of {len(names)} copies")
     *copies, around = found
     print("\n" + table(copies, around))
+    if given.record: record(copies, around, folder)
     sys.exit(any(c["errors"] for c in copies))
 
 

@@ -1,4 +1,4 @@
-"""Keep what the proof has proved, and show it in README: python tools/prove.py --record writes, python tools/proved.py shows anew.
+"""Keep what has been proved, and show it in README: tools/prove.py and tools/copies.py write with --record, python tools/proved.py shows anew.
 
 One entry for each Python, system, processor and PyTorch: which stages passed, on how many cells, on what day and of which commit.
 """
@@ -82,10 +82,10 @@ def load(path: Path = RECORD) -> list[dict]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
-def keep(stages: dict[str, bool], copies: Path) -> None:
-    "Record a run of the proof."
-    ran = cells(copies) if {"notebooks", "baseline"} & stages.keys() else 0
-    entries = merged(load(), here() | {"stages": stages, "cells": ran, "date": date.today().isoformat(), "commit": commit()})
+def keep(stages: dict[str, bool], copies: Path, where: dict[str, str] | None = None) -> None:
+    "Record a run of the proof, or of the copies in another environment, which `where` describes."
+    ran = cells(copies) if {"notebooks", "baseline", "copies"} & stages.keys() else 0
+    entries = merged(load(), here() | (where or {}) | {"stages": stages, "cells": ran, "date": date.today().isoformat(), "commit": commit()})
     RECORD.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     show(entries)
     print(f"recorded in {RECORD.relative_to(ROOT)} and README.md")
