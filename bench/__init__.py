@@ -2,13 +2,16 @@
 from collections.abc import Callable, Iterable
 
 from torch import nn
-from tqdm import tqdm
 
 from tfmlib.proof import spread
 
 
 def ticked(cases: Iterable, what: str = "case") -> Iterable:
     "The cases of a part one by one; in a terminal, a bar says which of how many is measured."
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:                                           # a machine that only measures on a GPU need not have it
+        return list(cases)
     return tqdm(list(cases), unit=what, leave=False, disable=None)
 
 

@@ -67,6 +67,15 @@ def patient(context):
     return context
 
 
+def awake(figure, rounds: int = 600):
+    "The interactive figure, scrolled to until it moves: sections above it may be laid out only then, and push it away again."
+    for _ in range(rounds):
+        figure.evaluate("f => f.scrollIntoView({ block: \"center\" })")
+        if figure.get_attribute("data-live") is not None: return figure
+        figure.page.wait_for_timeout(100)
+    raise AssertionError(f"the figure {figure.get_attribute('data-module')} does not come alive")
+
+
 @pytest.fixture(scope="session")
 def browser():
     "Chromium, without a window."

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
+from conftest import awake
 from serve import server
 
 pytestmark = pytest.mark.browser
@@ -140,8 +141,7 @@ def test_figures_move(page, served, name):
     "Each interactive figure answers the keyboard."
     page.goto(name)
     for figure in page.locator("figure[data-module]").all():
-        figure.scroll_into_view_if_needed()
-        figure.locator("xpath=self::*[@data-live]").wait_for()
+        awake(figure)
         assert moves(page, figure), figure.get_attribute("data-module")
 
 

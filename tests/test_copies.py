@@ -13,6 +13,7 @@ import pytest
 import rules
 import yaml
 from nbformat.v4 import new_code_cell, new_notebook
+from pages import notebook_files
 
 ROOT = rules.ROOT
 RECORDED = set(json.loads((ROOT / "tfmlib/assets/compared.json").read_text(encoding="utf-8")))
@@ -133,7 +134,7 @@ def test_nothing_of_the_checkout_reaches_a_copy(tmp_path):
 def test_copies_are_stamped_with_a_repository_of_this_checkout(tmp_path):
     "Its tag holds the library as it is here, so the set-up cell installs that."
     out = copies.written(tmp_path / "colab")
-    sources = {nbformat.read(path, 4).cells[0].source for path in out.rglob("*.ipynb")}
+    sources = {nbformat.read(path, 4).cells[0].source for path in notebook_files(out)}
     [address] = {source.split('"git+')[1].split('"')[0] for source in sources}
     url, tag = address.rsplit("@", 1)
     assert url == (tmp_path / "repository").as_uri()

@@ -66,7 +66,7 @@ def test_same_input_same_bytes():
 
 def test_same_bytes_in_another_process():
     code = "import hashlib; from test_figures import examples; print(hashlib.sha256(repr(examples()).encode()).hexdigest())"
-    here, there = (subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests", env={"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "PYTHONHASHSEED": seed},
+    here, there = (subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests", env={"PYTHONPATH": f"{ROOT}:{ROOT}/tests:{ROOT}/extensions", "PYTHONHASHSEED": seed},
                                   capture_output=True, text=True, check=True).stdout for seed in "12")
     assert here == there and len(here) > 60
 

@@ -3,6 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import awake
 from PIL import Image, ImageChops
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -38,9 +39,7 @@ def live(page, name: str):
     "The figure, drawn by its script."
     page.goto(figures()[name])
     figure = page.locator(f"figure[data-module={name}]").first
-    figure.scroll_into_view_if_needed()
-    figure.locator("xpath=self::*[@data-live]").wait_for(timeout=20_000)
-    return figure
+    return awake(figure)
 
 
 def styled(element, *names: str, part: str | None = None) -> dict[str, str]: return element.evaluate(STYLE, [list(names), part])

@@ -18,6 +18,10 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "extensions"))
+
+from pages import notebook_files  # noqa: E402
+
 INSTALLED = ("torch", "matplotlib", "ipykernel", "nbclient")      # the first two are what Colab has; the others run notebooks
 PEERS = ("transformers", "tokenizers", "onnx")                    # what a reader need not have
 LEAKS = ("PYTHON", "JUPYTER", "IPYTHON", "TFM_", "VIRTUAL_ENV", "CONDA", "MPL")
@@ -132,7 +136,7 @@ def main() -> None:
     if given.inside: return run_copies(given.copies, given.names)
     if given.record and given.names: parser.error("--record keeps a run of all copies: name none")
     folder = (given.copies or written(ROOT / f"build/copies/of-{given.env.name}/colab")).resolve()
-    every = sorted(str(p.relative_to(folder)) for p in folder.rglob("[0-9]*.ipynb"))
+    every = sorted(str(p.relative_to(folder)) for p in notebook_files(folder))
     names = [n for n in every if not given.names or any(n.startswith(f"chapters/{wanted}") for wanted in given.names)]
     if not names: parser.error(f"no copy in {folder} is called {' or '.join(given.names) or 'anything'}")
     python = environment(given.python, given.env.absolute())
