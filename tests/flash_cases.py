@@ -225,7 +225,17 @@ ones = torch.ones(1, 2, 4, 16)
     (lambda: kernels.forward(ones, ones, ones, scale=-1), r"scale: -1; expected a positive number"),
     (lambda: kernels.forward(ones, ones, ones, config=config("dq", "pointers")), r"config: .*expected a configuration of forward"),
     (lambda: kernels.backward((ones, ones, ones, ones, ones[..., 0]), ones[:, :1]), r"dout: .*expected shape and type of the output"),
-    (lambda: kernels.flash(*3 * [torch.ones(1, 1, 2, 300)]), r"v: width 300; expected at most 256"),
+    (lambda: kernels.flash(*3 * [torch.ones(1, 1, 2, 300)]), r"q: width 300; expected 1 to 256"),
+    (lambda: kernels.flash(ones, ones, torch.ones(1, 2, 4, 300)), r"v: width 300; expected 1 to 256"),
+    (lambda: kernels.flash(*3 * [ones[..., :0]]), r"q: width 0; expected 1 to 256"),
+    (lambda: kernels.flash(ones, ones, ones[..., :0]), r"v: width 0; expected 1 to 256"),
+    (lambda: kernels.flash(ones, ones[..., :8], ones), r"k: width 8; expected the width of q, 16"),
+    (lambda: kernels.flash(ones, ones, ones, scale=math.inf), r"scale: inf; expected a positive number"),
+    (lambda: kernels.flash(ones, ones, ones, scale=math.nan), r"scale: nan; expected a positive number"),
+    (lambda: kernels.forward(*3 * [ones[..., :0]]), r"q: \(1, 2, 4, 0\); expected the batch and the width of q, one of"),
+    (lambda: kernels.forward(ones, ones, ones[..., :0]), r"v: \(1, 2, 4, 0\); expected the batch and the width of q, one of"),
+    (lambda: kernels.forward(ones, ones, ones, scale=math.inf), r"scale: inf; expected a positive number"),
+    (lambda: kernels.forward(ones, ones, ones, scale=math.nan), r"scale: nan; expected a positive number"),
 ])
 def test_refusals(call, says):
     with pytest.raises(ValueError, match=says): call()

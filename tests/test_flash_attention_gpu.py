@@ -101,6 +101,10 @@ q, k, v = heads((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 4))
     (lambda: flash_attention(q, k, v, torch.ones(5, 7)), "mask: torch.float32; expected bool"),
     (lambda: flash_attention(q, k, v, torch.ones(5, 7, dtype=torch.bool), use="kernel"), "mask: a tensor; expected none"),
     (lambda: flash_attention(q, k, v, scale=-2.), "scale: -2.0; expected a positive number"),
+    (lambda: flash_attention(q, k, v, scale=math.inf), "scale: inf; expected a positive number"),
+    (lambda: flash_attention(q, k, v, scale=math.nan), "scale: nan; expected a positive number"),
+    (lambda: flash_attention(q[..., :0], k[..., :0], v), "q: width 0; expected at least 1"),
+    (lambda: flash_attention(q, k, v[..., :0]), "v: width 0; expected at least 1"),
 ])
 def test_refusals(call, says):
     with pytest.raises(ValueError, match=says): call()
