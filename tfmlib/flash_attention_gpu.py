@@ -9,6 +9,7 @@ __all__ = ['PUBLISHED', 'mode', 'prepare', 'LeftOut', 'wanted', 'Choice', 'chose
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #imports-export
 import ast
+import math
 import os
 import symtable
 import sys
@@ -105,7 +106,8 @@ def flash_attention(
     "Attention without its matrix, by whatever does it best here."
     check_heads(q, k, v)
     need(window is None or type(window) is int and window > 0, "window", repr(window), "a whole number of at least 1, or None")
-    need(scale is None or isinstance(scale, int | float) and scale > 0, "scale", scale, "a positive number")
+    need(scale is None or isinstance(scale, int | float) and 0 < scale < math.inf, "scale", scale, "a positive number")
+    need(v.shape[-1] > 0, "v", "width 0", "at least 1")
     need(use in (None, "kernel", "sdpa", "blockwise"), "use", repr(use), "kernel, sdpa, blockwise or None")
     if mask is not None:
         need(mask.dtype == torch.bool, "mask", mask.dtype, "bool (True = may look)")

@@ -418,12 +418,13 @@ class Flash(torch.autograd.Function):
 
 
 def flash(
-    q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), (B, G, S, D), (B, G, S, W); D and W at most 256
+    q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), (B, G, S, D), (B, G, S, W); D and W from 1 to 256
     causal: bool = False, window: int | None = None, scale: float | None = None,     # as `forward`
 ) -> tuple[Tensor, Tensor]:           # output (B, H, T, W), log-sum-exp (B, H, T)
     "Attention by kernels, for any width; autograd can differentiate both outputs."
     D, W = q.shape[-1], v.shape[-1]
-    need(max(D, W) <= 256, "q" if D > W else "v", f"width {max(D, W)}", "at most 256")
+    for name, width in (("q", D), ("v", W)): need(0 < width <= 256, name, f"width {width}", "1 to 256")
+    need(k.shape[-1] == D, "k", f"width {k.shape[-1]}", f"the width of q, {D}")
     width = next(w for w in WIDTHS if w >= max(D, W))
     q, k, v = (x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
     out, lse = Flash.apply(q, k, v, causal, window, D ** -0.5 if scale is None else scale)
