@@ -1,10 +1,10 @@
 """Measure every page of the built book with Lighthouse, on a desktop and on a phone: python bench/lighthouse.py [PAGE ...]
 
-Optional, and not part of the proof. It needs Node's `lighthouse` (mkdir /tmp/lighthouse, `npm install --prefix /tmp/lighthouse lighthouse@12`,
-then LIGHTHOUSE=/tmp/lighthouse/node_modules/.bin/lighthouse) and Chromium (CHROME_PATH, else the first found on the PATH). Build the book
-first, and leave the machine alone: the scores are made from the time that the browser takes. A page is measured once, and one that misses
-the aim twice more: its median counts, all are kept. The record, bench/lighthouse.json, is written after each page; a run that was cut off
-goes on where it stopped with --resume. Exit status 0: every page reaches the aim.
+Optional, and not part of the proof. It needs Node's `lighthouse` (in an empty folder: `npm init -y && npm install lighthouse@12`, then
+LIGHTHOUSE=node_modules/.bin/lighthouse with that folder before it) and Chromium (CHROME_PATH, else the first found on the PATH). Build the
+book first, and leave the machine alone: the scores are made from the time that the browser takes. A page is measured once, and one that
+misses the aim twice more: its median counts, all are kept. The record, bench/lighthouse.json, is written after each page; a run that was
+cut off goes on where it stopped with --resume. Exit status 0: every page reaches the aim.
 """
 import argparse
 import json

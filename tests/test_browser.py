@@ -69,10 +69,10 @@ def visit(context, base: str, name: str) -> Visit:
     page.wait_for_load_state("networkidle")
     found.theme = page.evaluate("document.documentElement.dataset.theme")
     found.fields = page.locator("input[type=search]:visible, input[name=q]:visible").count()
+    page.add_style_tag(content="section { content-visibility: visible !important }")        # what is not laid out yet could be neither judged nor too wide
     found.violations = violations(page, NOT_CONTRAST)
     page.evaluate(MARK_KINDS)                      # contrast depends on nothing else, and is slow to check element by element
     found.violations += violations(page, CONTRAST, {"include": [["[data-kind]"]]})
-    page.add_style_tag(content="section { content-visibility: visible !important }")        # what is not laid out yet could not be too wide
     page.set_viewport_size(PHONE)
     page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
     found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")

@@ -207,7 +207,9 @@ def marian_apart(theirs) -> float:
 
 @pytest.mark.parametrize("kind, most", [(torch.float64, 1e-5), (torch.float32, 1e-4), (torch.bfloat16, .1)])
 def test_marian_keeps_the_number_type(kind, most):
-    assert marian_apart(marian(scale_embedding=True, activation_function="swish").to(kind)) < most
+    theirs = marian(scale_embedding=True, activation_function="swish").to(kind)
+    torch.nn.init.normal_(theirs.model.shared.weight, std=.3)                               # every digit of the type is in use
+    assert marian_apart(theirs) < most and torch.equal(from_marian(theirs).source.table, theirs.model.shared.weight)
 
 
 def test_marian_of_mixed_number_types_is_refused():

@@ -21,6 +21,19 @@ COMPARES = 'compared("a", "peer", "a with b", f)'
 HELPED = f"def g(): import peer\ndef f(): return g()\n{COMPARES}"
 
 
+def test_an_error_in_a_copy_fails_the_run(tmp_path, monkeypatch, capsys):
+    "The workflow reads the exit code."
+    monkeypatch.setattr(copies, "environment", lambda python, venv: sys.executable)
+    monkeypatch.setattr(sys, "argv", ["copies.py", "--copies", str(tmp_path), "--env", str(tmp_path / "env")])
+    (tmp_path / "chapters").mkdir()
+    kernel = {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}}
+    for first, bad in (("1 / 0", True), ("1", False)):
+        for name, source in (("04_a", first), ("05_b", "1")):
+            nbformat.write(new_notebook(cells=[new_code_cell(source)], metadata=kernel), tmp_path / f"chapters/{name}.ipynb")
+        with pytest.raises(SystemExit) as ended: copies.main()
+        assert ended.value.code is bad and f"| 2 copies | 2 | {int(bad)} |" in capsys.readouterr().out
+
+
 # --- in the chapters ----------------------------------------------------------------------------------------------
 
 def test_cells_need_no_peer_outside_comparisons():

@@ -145,12 +145,16 @@ def test_a_shape_of_another_kind_has_no_name_there(change):
 def test_the_number_type_is_kept(tmp_path, kind):
     "From another library's weights into a model, into a file and out of it."
     theirs, *_ = llama(20, 5, 1, 6)
-    ours, ids = taken(theirs.to(kind)), tokens(1, 2, 9, vocab=61)
+    for p in theirs.to(kind).parameters(): torch.nn.init.normal_(p, std=.3)                 # every digit of the type is in use
+    ours, ids = taken(theirs), tokens(1, 2, 9, vocab=61)
+    kept = to_transformers(ours, "llama")
+    assert all(torch.equal(kept[name], t) for name, t in theirs.state_dict().items())
     assert {p.dtype for p in ours.parameters()} == {kind} and ours(ids).dtype == kind
     with torch.no_grad(): assert gap(ours(ids), theirs(ids).logits) < (1e-5 if kind in (torch.float64, torch.float32) else .1)
     save_decoder(tmp_path / "m.safetensors", ours)
     back = load_decoder(tmp_path / "m.safetensors")
     assert {p.dtype for p in back.parameters()} == {kind} and torch.equal(back(ids), ours(ids))
+    assert all(torch.equal(back.state_dict()[name], t) for name, t in ours.state_dict().items())
 
 
 def test_mixed_number_types_are_refused_by_name():

@@ -158,6 +158,8 @@ def test_make_read_shows_clean_copies_that_run(clone, browser):
         page.goto(url)
         page.locator(".jp-RenderedMarkdown:visible", has_text="You need first").first.wait_for(timeout=180_000)
         shown = page.locator(".jp-NotebookPanel:visible .jp-Notebook").inner_text()
+        made = nbformat.read(clone / "reading/chapters/01_recurrence.ipynb", as_version=4)       # all of it, in view or not
+        assert colab.leftovers(made) == [] and any(c.metadata.get("jupyter", {}).get("source_hidden") for c in made.cells)
         assert "Practice" in shown and not re.search(r"\{(glue|cite|doc|ref|term)|^:::|#\|", shown, re.M)
         assert errors(run_all(page, url, clone / "reading/chapters/00_checks.ipynb", "00_checks.ipynb")) == []
         page.close()
@@ -206,4 +208,4 @@ def test_execute_says_which_cell_runs(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(execute, "tqdm", functools.partial(execute.tqdm, mininterval=0))
         assert [c.outputs[0].data["text/plain"] for c in execute.run(tmp_path / "04_a.ipynb").cells] == ["0", "1", "2"]
-        assert bool(re.search(r"04_a: .*2/3.*cell-2", stream.getvalue())) == drawn
+        assert bool(re.search(r"04_a: .*2/3.*cell-2", stream.getvalue())) == drawn == ("04_a" in stream.getvalue())

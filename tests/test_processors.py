@@ -65,12 +65,13 @@ def test_a_cell_that_changes_is_seen(monkeypatch, tmp_path):
     def book(shown, figure, raised=False):
         outputs = [[new_output("execute_result", data={"text/plain": shown}, execution_count=1)],
                    [new_output("display_data", data={"text/html": f'<figure class="tfm-figure">{figure}</figure>'})],
-                   [new_output("error", ename="ClaimError", evalue="", traceback=[])] if raised else []]
-        return new_notebook(cells=[new_code_cell("1", id=i, outputs=o) for i, o in zip("abc", outputs)])
+                   [new_output("error", ename="ClaimError", evalue="", traceback=[])] if raised else [],
+                   [new_output("display_data", data={"text/html": f'<p>{shown}</p><figure class="tfm-figure">x</figure>'})]]
+        return new_notebook(cells=[new_code_cell("1", id=i, outputs=o) for i, o in zip("abcd", outputs)])
     path = tmp_path / "n.ipynb"
     nbformat.write(book("0.1", "0.10"), path)
     monkeypatch.setattr(processors, "ROOT", tmp_path)
     monkeypatch.setattr(processors, "executed", lambda path, setting: {"native": book("0.1", "0.10"), "baseline": book("0.2", "0.11", True)}[setting])
     found = SimpleNamespace(**processors.examined(path, ["native", "baseline"])["settings"])
     assert found.native["raw"] == found.native["compared"] == found.native["raised"] == []
-    assert found.baseline["raw"] == ["a", "b", "c"] and found.baseline["compared"] == ["a", "c"] and found.baseline["raised"] == ["c"]
+    assert found.baseline["raw"] == ["a", "b", "c", "d"] and found.baseline["compared"] == ["a", "c", "d"] and found.baseline["raised"] == ["c"]

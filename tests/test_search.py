@@ -79,7 +79,7 @@ def test_every_claim_is_a_hit_of_its_own(page, book):
     entries = yaml.safe_load((ROOT / "tfmlib/assets/claims.yml").read_text(encoding="utf-8"))
     page.goto("search.html")
     page.wait_for_function("typeof search === 'function'")
-    asked = [" ".join(sorted(set(words(e["statement"])), key=len)[-4:]) for e in entries]
+    asked = [" ".join(sorted(set(words(e["statement"])), key=lambda w: (len(w), w))[-4:]) for e in entries]
     found = page.evaluate("all => all.map(q => search.results(q).slice(0, 8).map(e => [e.kind, e.page[0], e.anchor]))", asked)
     for entry, query, places in zip(entries, asked, found, strict=True):
         own = next((p for p in places if p[0] == "claim" and p[2] in (f"claim-{entry['id']}", f"ledger-{entry['id']}")), None)
@@ -120,7 +120,7 @@ def test_script_and_build_cut_words_alike(page, index):
     "The words under which the build files a text are those that the script looks for."
     page.goto("search.html")
     page.wait_for_function("typeof search === 'function'")
-    texts = [e[3] for e in index["entries"]] + ["√D", "math.sqrt(D)", "QKᵀ / √D", "naïve Zürich", "layer_norm LayerNorm RMSNorm", "top-p’s", "W_q² x₁"]
+    texts = [e[3] for e in index["entries"]] + ["√D", "math.sqrt(D)", "QKᵀ / √D", "naïve Zürich", "layer_norm LayerNorm RMSNorm", "top-p’s", "W_q² x₁", "a_b_c_d_e", "end-to-end a_b_c_d"]
     assert page.evaluate("all => all.map(search.words)", texts) == [words(t) for t in texts]
 
 
@@ -138,6 +138,11 @@ def test_links_of_the_index_lead_somewhere(book, index):
         name = index["pages"][number][0]
         if name not in anchors: anchors[name] = set(re.findall(r'\bid="([^"]+)"', (book / f"{name}.html").read_text(encoding="utf-8")))
         assert not anchor or anchor in anchors[name], (name, anchor, title)
+
+
+def test_every_place_that_is_told_is_on_a_page_of_the_book(index):
+    places = yaml.safe_load((ROOT / "extensions/defined.yml").read_text(encoding="utf-8"))
+    assert {f"chapters/{place.split('#')[0]}" for place in places.values()} <= {page for page, _ in index["pages"]}
 
 
 def test_solutions_are_not_given_away(index):

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as Theirs
 
 from bench import tokens_speed
 from tfmlib.data import book_text, prose
+from tfmlib.proof import load_record
 from tfmlib.tokens import (
     BOOK_FILE,
     BYTES,
@@ -164,13 +165,16 @@ def test_pieces_of_one_or_two_letters_are_learnt_to_the_last_pair(counts):
     assert learn(counts, 500) == recounted(counts, 500)
 
 
+RECORDED = {row["shape"]: row for row in load_record("tokens_speed").rows if row["what"] == "shape"}
+
+
 @pytest.mark.parametrize("shape", tokens_speed.SHAPES)
-def test_learning_has_no_cliff(shape):
-    "The library's merges and ids on every shape of text, in CPU time not far from the library's, which is measured in turn."
+def test_learning_has_no_cliff(shape, monkeypatch):
+    "The library's merges and ids on every shape of text; in CPU time against the library's, measured in turn, as in the record."
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")                     # one thread, as there
     row = tokens_speed.shaped(shape, seed=5, repeats=2)
     assert row["same merges"] and row["same ids"]
-    assert row["learn, ratio"]["q10"] < 12, "about 1 in the record; 40 to 70 when each piece that holds the pair was rewritten"
-    assert row["encode, ratio"]["q10"] < 60, "about 15 in the record for one long word, and the same for a longer one"
+    for what in ("learn, ratio", "encode, ratio"): assert row[what]["q10"] < 3 * max(.3, RECORDED[shape][what]["median"]), what
 
 
 OWL = train(book_text("v1")[0][:20_000] + "say hello 🦉 Grüße\n" * 9, 700, ["<|end|>", "<|end|>!", "<|user|>"])

@@ -570,6 +570,7 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
         process.kill()
         assert process.wait(PATIENCE) == -signal.SIGKILL
         reached.append(int(read(tmp_path / "c")[0]["optimiser.done"]))
+        assert reached[-1] >= step - step % 4, "what was saved before the kill is there"
     assert reached == sorted(reached)
     process = launch(tmp_path, "slow", at=1_000)
     assert process.wait(PATIENCE) == 0, process.stderr.read()
@@ -758,7 +759,9 @@ def test_a_step_that_is_cut_off_anywhere_is_taken_once():
         optimiser = adamw(model)
         train(model, squared, batch, 1, optimiser)
         try:
-            with Interrupted(at) as counter: train(model, squared, batch, 2, optimiser)
+            with Interrupted(at) as counter:
+                train(model, squared, batch, 2, optimiser)
+                assert counter.calls <= at, f"Ctrl-C at operation {at} was swallowed"
         except KeyboardInterrupt: pass
         cut, at = counter.calls > at, at + 1
         train(model, squared, batch, 3, optimiser)
@@ -779,7 +782,9 @@ def test_the_optimiser_alone_is_all_or_nothing():
     while cut:
         ps, optimiser = made()
         try:
-            with Interrupted(at) as counter: optimiser.step()
+            with Interrupted(at) as counter:
+                optimiser.step()
+                assert counter.calls <= at, f"Ctrl-C at operation {at} was swallowed"
         except KeyboardInterrupt: pass
         cut, at = counter.calls > at, at + 1
         if not int(optimiser.done): optimiser.step()

@@ -35,6 +35,23 @@ scrollers.forEach((element) => { element.tabIndex = 0; resized.observe(element);
 const laidOut = (element) => element.checkVisibility?.({ contentVisibilityAuto: true }) !== false;
 document.fonts.ready.then(() => [...scrollers].filter(laidOut).forEach(reach));
 
+const waiting = [...document.querySelectorAll(".tfm-text > section > section")].filter((section) => getComputedStyle(section).contentVisibility === "auto");
+const idle = window.requestIdleCallback ?? ((call) => setTimeout(call, 50));
+const layOut = () => {                           // a little at a time, while nothing else is to do: then the scroll bar is right
+  for (let left = 150; left > 0 && waiting.length;) {
+    const part = waiting.shift();
+    if (part.matches("section")) {               // its parts wait in its stead
+      for (const child of part.children) child.classList.add("tfm-waiting");
+      waiting.unshift(...part.children);
+      part.style.contentVisibility = "visible";
+      left -= part.children.length;
+    } else left -= part.getElementsByTagName("*").length;
+    part.classList.remove("tfm-waiting");
+  }
+  if (waiting.length) idle(layOut);
+};
+addEventListener("load", () => idle(layOut));
+
 const nav = document.getElementById("tfm-nav");
 const here = nav.querySelector("[aria-current]");
 if (here) nav.scrollTop = here.offsetTop - nav.clientHeight / 3;

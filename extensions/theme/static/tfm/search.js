@@ -13,7 +13,7 @@ function units(text) {                           // [[whole, parts]]: layer_norm
     return { whole: parts.join(""), parts };
   });
 }
-const words = (text) => units(text).flatMap(({ whole, parts }) => (parts.length > 1 ? [...parts, whole] : parts));
+const words = (text) => units(text).flatMap(({ whole, parts }) => (parts.length > 1 && parts.length < 5 ? [...parts, whole] : parts));
 const key = (text) => units(text).map((u) => u.whole).join("");
 const stems = (word) => [word, ...["s", "es", "ed", "ing"].filter((end) => word.endsWith(end) && word.length - end.length > 3).map((end) => word.slice(0, -end.length))];
 
