@@ -67,6 +67,12 @@ def patient(context):
     return context
 
 
+def laid_out(page) -> None:
+    "Lay out the whole page now; readers get it a little at a time, while the browser has nothing else to do."
+    page.add_style_tag(content="section, .tfm-waiting { content-visibility: visible !important }")
+    page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
+
+
 def awake(figure, rounds: int = 600):
     "The interactive figure, scrolled to until it moves: sections above it may be laid out only then, and push it away again."
     for _ in range(rounds):

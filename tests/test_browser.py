@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
-from conftest import awake
+from conftest import awake, laid_out
 from serve import server
 
 pytestmark = pytest.mark.browser
@@ -69,7 +69,7 @@ def visit(context, base: str, name: str) -> Visit:
     page.wait_for_load_state("networkidle")
     found.theme = page.evaluate("document.documentElement.dataset.theme")
     found.fields = page.locator("input[type=search]:visible, input[name=q]:visible").count()
-    page.add_style_tag(content="section { content-visibility: visible !important }")        # what is not laid out yet could be neither judged nor too wide
+    laid_out(page)                                 # what is not could be neither judged nor too wide
     found.violations = violations(page, NOT_CONTRAST)
     page.evaluate(MARK_KINDS)                      # contrast depends on nothing else, and is slow to check element by element
     found.violations += violations(page, CONTRAST, {"include": [["[data-kind]"]]})

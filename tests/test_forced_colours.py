@@ -3,7 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import awake
+from conftest import awake, laid_out
 from PIL import Image, ImageChops
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -38,6 +38,7 @@ def page(request, browser, served):
 def live(page, name: str):
     "The figure, drawn by its script."
     page.goto(figures()[name])
+    laid_out(page)
     figure = page.locator(f"figure[data-module={name}]").first
     return awake(figure)
 
