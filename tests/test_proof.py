@@ -1,4 +1,5 @@
 """The tools that keep the pages honest, tried on what could fool them."""
+import io
 import json
 import math
 import sys
@@ -185,6 +186,31 @@ def test_a_record_that_is_missing_is_named_and_one_that_is_broken_is_an_error(mo
     assert proof.recorded("attention_cost", lambda record: record.name) == "attention_cost"
     monkeypatch.setattr(proof, "load_record", lambda name: proof.parse_record("{}"))
     with pytest.raises(ValueError, match="lacks"): proof.recorded("attention_cost", lambda record: record.name)
+
+
+MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build"
+
+
+@pytest.mark.parametrize("smi, module, driver", [("570.1\n570.1\n", None, "570.1"), (None, MODULE, "570.86.15"), ("", MODULE, "570.86.15"), (None, None, "unknown"), (None, "nothing", "unknown")])
+def test_a_gpu_says_its_driver_where_anybody_knows_it(monkeypatch, smi, module, driver):
+    "A machine may have neither nvidia-smi nor the kernel module's file, and still be measured."
+    def run(*_, **__):
+        if smi is None: raise FileNotFoundError
+        return types.SimpleNamespace(stdout=smi)
+    def opened(*_):
+        if module is None: raise FileNotFoundError
+        return io.StringIO(module)
+    monkeypatch.setattr(proof.subprocess, "run", run)
+    monkeypatch.setattr(proof, "open", opened, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert {key: proof.circumstances("abc")[key] for key in ("device", "driver", "commit")} == {"device": "a GPU", "driver": driver, "commit": "abc"}
+
+
+def test_a_record_says_what_it_lacks():
+    row = {"ms": spread([1.0])}
+    assert parse_record(json.dumps(whole | {"rows": [row]})).missing == []
+    assert parse_record(json.dumps(whole | {"rows": [row], "complete": False, "missing": ["speed: 3 of 44 cases"]})).missing == ["speed: 3 of 44 cases"]
 
 
 @pytest.mark.parametrize("got, wanted, tol", [(1e99, 1e98, 1e-6), (math.inf, 1e98, 1e-6), (1 + 1e-9, 1., 1e-12), ([1., 1 + 1e-9], [1., 1.], 1e-12)])

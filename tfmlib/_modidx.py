@@ -927,6 +927,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'tfmlib.proof.claim': ('proof.html#claim', 'tfmlib/proof.py'),
                               'tfmlib.proof.compared': ('proof.html#compared', 'tfmlib/proof.py'),
                               'tfmlib.proof.comparisons': ('proof.html#comparisons', 'tfmlib/proof.py'),
+                              'tfmlib.proof.driver': ('proof.html#driver', 'tfmlib/proof.py'),
                               'tfmlib.proof.evidence': ('proof.html#evidence', 'tfmlib/proof.py'),
                               'tfmlib.proof.expect': ('proof.html#expect', 'tfmlib/proof.py'),
                               'tfmlib.proof.expect_untouched': ('proof.html#expect_untouched', 'tfmlib/proof.py'),

@@ -6,8 +6,8 @@
 __all__ = ['RECORD_FIELDS', 'PEERS', 'ClaimError', 'verdict_of', 'need', 'refusal', 'ledger', 'evidence', 'inline', 'Claim',
            'claim', 'glue', 'Mismatch', 'short', 'expect', 'Result', 'Checker', 'name_of', 'said', 'same',
            'expect_untouched', 'spread', 'timed', 'Record', 'is_spread', 'parse_record', 'load_record', 'processor',
-           'circumstances', 'Pending', 'recorded', 'portable', 'comparisons', 'record_comparison', 'versions_of',
-           'unusable', 'compared']
+           'driver', 'circumstances', 'Pending', 'recorded', 'portable', 'comparisons', 'record_comparison',
+           'versions_of', 'unusable', 'compared']
 
 # %% ../chapters/00_proof.ipynb #imports
 import copy
@@ -17,6 +17,7 @@ import math
 import os
 import platform
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -320,6 +321,7 @@ class Record:
     date: str       # day of the measurement
     seed: int
     rows: list      # one dict a case: its shape, and a spread for each quantity
+    missing: list = field(default_factory=list)      # what the command would measure besides, in words; nothing if the record is complete
 
     @property
     def source(self) -> str:
@@ -343,7 +345,7 @@ def parse_record(text: str) -> Record:
         bare = [key for key, v in row.items() if isinstance(v, float)]         # a shape is a whole number or a text
         if bare or not spreads or not all(map(is_spread, spreads)):
             raise ValueError(f"record «{data['name']}», row {i}: every quantity needs median, q10, q90 and n")
-    return Record(**{f: data[f] for f in RECORD_FIELDS})
+    return Record(**{f: data[f] for f in RECORD_FIELDS}, missing=data.get("missing", []))
 
 
 def load_record(name: str) -> Record:
@@ -359,16 +361,21 @@ def processor() -> str:
     except (OSError, TypeError): return platform.processor() or platform.machine()
 
 
+def driver() -> str:
+    "The version of the GPU's driver, from nvidia-smi or else from the kernel module; unknown if neither says."
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try: return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError): pass
+    try: return re.search(r"Module.*? (\d+\.[\d.]+)", open("/proc/driver/nvidia/version").read())[1]
+    except (OSError, TypeError): return "unknown"
+
+
 def circumstances(commit: str) -> dict:
     "Device, driver, versions and day of this machine, for a record that is made now."
     gpu = torch.cuda.is_available()
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-    if gpu: versions["cuda"] = torch.version.cuda
-    driver = "none"
-    if gpu and (found := re.search(r"Version:? +([\d.]+)|Module +([\d.]+)", open("/proc/driver/nvidia/version").read())):
-        driver = found[1] or found[2]
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__} | ({"cuda": torch.version.cuda} if gpu else {})
     device = torch.cuda.get_device_name() if gpu else f"{processor()}, {os.cpu_count()} cores"
-    return {"device": device, "driver": driver, "versions": versions, "commit": commit, "date": date.today().isoformat()}
+    return {"device": device, "driver": driver() if gpu else "none", "versions": versions, "commit": commit, "date": date.today().isoformat()}
 
 # %% ../chapters/00_proof.ipynb #pending-export
 @dataclass(frozen=True)
