@@ -6,6 +6,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8000
 URL    ?=
+OUT    ?= build/gpu
+COMMIT ?=
 export TORCH ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -63,8 +65,8 @@ exercises: setup       ## write the exercises without solutions to build/exercis
 bench: setup           ## measure against peers on this machine
 	PYTHONPATH=. $(BIN)/python -m bench
 
-bench-gpu:             ## re-measure every GPU record (PYTHON needs torch, triton and numpy)
-	PYTHONPATH=. $(PYTHON) -m bench --gpu
+bench-gpu:             ## measure on a GPU into OUT, 570 seconds a call (PYTHON needs torch, triton and numpy)
+	PYTHONPATH=. $(PYTHON) -m bench --gpu --out $(OUT) $(if $(COMMIT),--commit $(COMMIT))
 
 address: $(VENV)/.book # make address URL=https://github.com/NAME/REPOSITORY ## stamp the repository's address
 	$(BIN)/python tools/address.py "$(URL)"

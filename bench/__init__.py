@@ -1,9 +1,11 @@
 """Measurements whose results the book keeps as records: `make bench`, on a GPU `make bench-gpu`. Here is what the parts share."""
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from tfmlib.proof import spread
+if TYPE_CHECKING:                                                        # the process that runs the GPU's stages needs no PyTorch
+    from torch import nn
 
 
 def ticked(cases: Iterable, what: str = "case") -> Iterable:
@@ -27,6 +29,7 @@ def rates(seconds: dict, count: float) -> dict:
 
 def over_seeds(found: list[dict[str, float]]) -> dict[str, dict]:
     "What several seeds gave: for each quantity its spread, and each seed's number."
+    from tfmlib.proof import spread
     return {key: spread(f[key] for f in found) | {"each": [f[key] for f in found]} for key in found[0]}
 
 

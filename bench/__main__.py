@@ -1,45 +1,40 @@
-"""Measure what the book keeps on record: python -m bench [--gpu] [PART ...]
+"""Measure what the book keeps on record: python -m bench [PART ...]; on a GPU python -m bench --gpu --out FOLDER [STAGE ...]
 
-A part is a module of this package with DEVICE ("cpu" or "gpu"), SEED, and `measure(seed) -> rows`, each row a dict with
-the shape of its case and a spread (`tfmlib.proof.spread`) for each quantity. Its record goes to tfmlib/assets/records/; if
-`measure` yields row after row, the record is written after each, and a run that is cut off keeps what it has.
-It needs torch and numpy, and on a GPU triton; the repository's root must be on PYTHONPATH.
+A part is a module of this package with DEVICE = "cpu", SEED, and `measure(seed) -> rows`, each row a dict with the shape of its
+case and a spread (`tfmlib.proof.spread`) for each quantity. Its record goes to tfmlib/assets/records/; if `measure` yields row
+after row, the record is written after each, and a run that is cut off keeps what it has. The repository's root must be on
+PYTHONPATH. What a GPU measures is one run of many stages (bench/gpu): it needs torch, numpy and triton, and fills a folder,
+which `--adopt FOLDER` makes into records.
 """
 import argparse
 import importlib
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-import torch
-
-from tfmlib.proof import circumstances, parse_record
+from bench import gpu
+from bench.gpu.run import commit
 
 RECORDS = Path(__file__).resolve().parent.parent / "tfmlib/assets/records"
 
 
 def parts(device: str) -> list[str]:
-    "The names of the parts that measure on `device`."
+    "The names of the records that are measured on `device`."
+    if device == "gpu": return list(gpu.RECORDS)
     sources = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
     return [name for name, text in sources.items() if re.search(rf'^DEVICE\b.*= "{device}"', text, re.M)]      # read, not imported
 
 
-def commit() -> str:
-    "The commit that is measured; + if the tree, its records aside, differs from it."
-    asked = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "tfmlib", "bench", ":!tfmlib/assets/records"]]
-    said = [subprocess.run(c, cwd=RECORDS.parents[2], capture_output=True, text=True).stdout.strip() for c in asked]
-    return (said[0] or "unknown") + ("+" if said[1] else "")
-
-
 def record(name: str, folder: Path = RECORDS) -> Path:
-    "Run one part, on a CPU on one thread, and write its record; what lacks its circumstances or its spread is refused."
+    "Run one part, on one thread, and write its record; what lacks its circumstances or its spread is refused."
+    import torch
+
+    from tfmlib.proof import circumstances, parse_record
     part = importlib.import_module(f"bench.{name}")
-    command = "make bench-gpu" if part.DEVICE == "gpu" else "make bench"
     facts, threads = circumstances(commit()), torch.get_num_threads()         # of the tree that is measured
-    if part.DEVICE == "cpu": torch.set_num_threads(1)
-    path, head, found = folder / f"{name}.json", {"name": name, "command": command, "seed": part.SEED, **facts}, []
+    torch.set_num_threads(1)
+    path, head, found = folder / f"{name}.json", {"name": name, "command": "make bench", "seed": part.SEED, **facts}, []
     def keep() -> None:
         parse_record(text := json.dumps(head | {"rows": found}, indent=1) + "\n")
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,14 +56,27 @@ def table(path: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", action="store_true", help="the parts that need a GPU")
-    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="records to measure; with --gpu stages of the run; by default all")
+    run = parser.add_argument_group("on a GPU")
+    run.add_argument("--gpu", action="store_true", help="run the stages of bench/gpu")
+    run.add_argument("--out", metavar="FOLDER", help="where its rows go; a folder with rows is continued")
+    run.add_argument("--commit", metavar="ID", help="the commit that is measured, where there is no git (or TFM_COMMIT)")
+    run.add_argument("--seconds", type=float, default=gpu.CALL, help="after which the call ends by itself")
+    run.add_argument("--rehearse", action="store_true", help="tiny sizes, in Triton's interpreter, without a GPU")
+    run.add_argument("--adopt", metavar="FOLDER", help="make records of a run's folder")
+    run.add_argument("--partial", action="store_true", help="of what there is, also if it is not complete")
     given = parser.parse_args()
-    device = "gpu" if given.gpu else "cpu"
-    if given.gpu and not torch.cuda.is_available(): sys.exit("no GPU on this machine: its records stay as they are")
-    known = parts(device)
-    if unknown := set(given.parts) - set(known): parser.error(f"no such part on a {device}: {', '.join(sorted(unknown))}; there are {known}")
-    if not known: print(f"no part of the book measures on a {device} yet")
+    if given.adopt:
+        from bench.gpu.adopt import adopt
+        said = adopt(Path(given.adopt), RECORDS, given.partial)
+        print("\n".join(said))
+        sys.exit(any(": refused" in line for line in said))
+    if given.gpu:
+        if not given.out: parser.error("--gpu needs --out FOLDER")
+        from bench.gpu.run import main as run_stages
+        sys.exit(run_stages(given))
+    known = parts("cpu")
+    if unknown := set(given.parts) - set(known): parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {known}")
     chosen = given.parts or known
     for i, name in enumerate(chosen, 1):
         print(f"{name} ({i} of {len(chosen)}) …", flush=True)

@@ -4,8 +4,8 @@ import json
 import pytest
 import torch
 
+import bench.gpu.translators as gpu
 import bench.translators as part
-import bench.translators_gpu as gpu
 import bench.translators_longer as longer
 import bench.translators_time as times
 from bench import size

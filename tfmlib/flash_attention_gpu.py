@@ -204,7 +204,8 @@ def points(record: Record | None = None) -> list[list]:
 # %% ../chapters/18_flash_attention_gpu.ipynb #record-export
 def credited(row: dict) -> float:
     "Operations with which a measured case is credited: what is computed a second time does not count."
-    scores = row["N"] * min(row["window"], row["N"]) if row["window"] else row["N"] ** 2 * (.5 if row["causal"] == "True" else 1)
+    seen = min(row["window"], row["N"])                                      # keys; the first queries see fewer
+    scores = seen * row["N"] - seen * (seen - 1) / 2 if seen else row["N"] ** 2 * (.5 if row["causal"] == "True" else 1)
     return 4 * row["B"] * row["H"] * scores * row["D"] * (2.5 if row["direction"] == "backward" else 1)
 
 

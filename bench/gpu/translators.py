@@ -2,20 +2,18 @@
 
 The layers alone, rows in and rows out; PyTorch's own, since cuDNN's LSTM and fused attention are what a GPU has to offer.
 """
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import even_width, scaled, size
+from bench.gpu.utilisation import half
 from bench.utilisation import quotient
-from bench.utilisation_gpu import half
 from tfmlib.proof import timed
-
-DEVICE = "gpu"
-SEED = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ class Transformer(nn.Module):
         return self.both(x, y, tgt_mask=mask, tgt_is_causal=True)
 
 
+@lru_cache(maxsize=1)
 def models(s: Setting, seed: int) -> dict[str, tuple[nn.Module, int]]:
     "Name -> the model and its width; all have as many parameters as the transformer, or just more."
     def lstm(attention): return lambda width: LSTMs(width, s.lstm_layers, attention)
@@ -82,19 +81,30 @@ def step(model: nn.Module, x: Tensor, y: Tensor) -> Callable:
     return run
 
 
-def rows_of(s: Setting, seed: int) -> list[dict]:
+def rows_of(s: Setting, seed: int) -> Iterator[dict]:
     "For each case each model's milliseconds, and how many times the transformer's they are."
-    found, rows = models(s, seed), []
+    found = models(replace(s, cases=()), seed)
     for T, B in s.cases:
         inputs = {width: torch.randn(2, B, T, width, device=s.device, dtype=s.dtype) for _, width in found.values()}
         taken = timed({name: step(model, *inputs[width]) for name, (model, width) in found.items()}, s.repeats)
-        rows += [{"model": name, "T": T, "B": B, "width": width, "parameters": size(model), "step ms": scaled(taken[name], 1e3),
-                  "times the transformer's": quotient(taken[name], taken["transformer"])} for name, (model, width) in found.items()]
-    return rows
+        for name, (model, width) in found.items():
+            yield {"model": name, "T": T, "B": B, "width": width, "parameters": size(model), "step ms": scaled(taken[name], 1e3),
+                   "times the transformer's": quotient(taken[name], taken["transformer"])}
 
 
-def measure(seed: int) -> list[dict]:
-    "About 16,000 words on each side in a step, in sentences of 16 to 1024 words."
-    setting = Setting("cuda", half(), 512, 8, 6, 4, tuple((T, 16_384 // T) for T in (16, 64, 256, 1024)))
+# About 16,000 words on each side in a step, in sentences of 16 to 1024 words.
+SETTINGS = {
+    "full": Setting("cuda", torch.bfloat16, 512, 8, 6, 4, tuple((T, 16_384 // T) for T in (16, 64, 256, 1024))),
+    "rehearsal": Setting("cpu", torch.float32, 16, 2, 1, 1, ((4, 2), (8, 1)), 2),
+}
+
+
+def cases(name: str, found) -> list[dict]: return [{"T": T, "B": B} for T, B in SETTINGS[name].cases]
+
+
+def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
+    "The three models on sentences of one length."
+    setting = replace(SETTINGS[name], cases=((case["T"], case["B"]),))
+    if setting.device == "cuda": setting = replace(setting, dtype=half())
     facts = {"type": str(setting.dtype).removeprefix("torch."), "cuDNN": torch.backends.cudnn.version() or 0}
-    return [row | facts for row in rows_of(setting, seed)]
+    for row in rows_of(setting, 0): yield row | facts

@@ -1,0 +1,63 @@
+"""Every measurement that needs a GPU, in one unattended run: python -m bench --gpu --out FOLDER [--commit ID] [--seconds 570] [STAGE ...]
+
+The run works through the stages below. A stage is a list of cases and a function that makes rows of a case. Cases are
+computed in worker processes; the process that was started hands them out, never touches the GPU, and writes each row to
+FOLDER/rows.jsonl as it comes. Whatever fails becomes an entry with its reason: an exception, a number that is not finite,
+a worker that dies, a case that does not end. Its worker is replaced, since after one CUDA error all calls of a process fail,
+and the case is tried again without the contestant that was running. The same command with the same folder goes on where the
+last call ended; what failed is tried once more.
+
+The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 620: two calls make a record.
+No stage begins a case beyond its share of a call while others wait; what time is left at the end goes to those that were cut.
+
+| stage        | makes                                                                  | expected | share |
+|--------------|------------------------------------------------------------------------|----------|-------|
+| compile      | the machine code of every configuration that may be chosen              |     25 s |  90 s |
+| choose       | milliseconds of every configuration, each specialised kernel tried first |    35 s |  90 s |
+| settle       | the machine code for the other shapes, masks and types of the chosen    |     10 s |  40 s |
+| correct      | errors against 64 bits, repetition, poisoned margins, memory            |     80 s | 130 s |
+| speed        | milliseconds and memory of the chosen kernels and their rivals          |    230 s | 300 s |
+| decode       | few queries over many keys                                             |     30 s |  60 s |
+| flex         | FlexAttention with its options tuned                                   |    100 s | 120 s |
+| translators  | a training step of chapter 8's translators                             |     60 s |  90 s |
+| utilisation  | a training step of chapter 1's LSTM and transformer                     |     50 s |  90 s |
+
+At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
+"""
+from dataclasses import dataclass
+
+CALL = 570.                    # seconds of one call
+
+
+@dataclass(frozen=True)
+class Stage:
+    "One kind of work."
+    name: str
+    module: str                # has cases(setting, found) -> the cases, as JSON has them, and measure(setting, case, without, say) -> rows
+    expected: float            # seconds on an H200 with 16 cores
+    share: float               # seconds of a call of 570 after which other stages go first
+    patience: float            # seconds for one case
+    workers: int = 1           # 0: as many as there are cores
+    timed: bool = False        # its rows carry the GPU's clock, power and temperature
+    here: bool = False         # what it makes stays on the machine, and another machine needs it again
+    kin: tuple[str, ...] = ()  # where a case did not end, others that agree with it in these fields are not tried
+
+
+STAGES = (
+    Stage("compile", "bench.gpu.compile", 25, 90, 60, workers=0, here=True),
+    Stage("choose", "bench.gpu.choose", 35, 90, 20, kin=("first", "kernel", "way")),
+    Stage("settle", "bench.gpu.settle", 10, 40, 60, workers=0, here=True),
+    Stage("correct", "bench.gpu.correct", 80, 130, 40),
+    Stage("speed", "bench.gpu.speed", 230, 300, 40, timed=True),
+    Stage("decode", "bench.gpu.decode", 30, 60, 40, timed=True),
+    Stage("flex", "bench.gpu.flex", 100, 120, 90, timed=True),
+    Stage("translators", "bench.gpu.translators", 60, 90, 60, timed=True),
+    Stage("utilisation", "bench.gpu.utilisation", 50, 90, 60, timed=True),
+)
+RECORDS = {                    # what the folder becomes: the record's name -> its stages
+    "flash_correct_gpu": ("correct",),
+    "flash_gpu": ("choose", "speed", "decode", "flex"),
+    "translators_gpu": ("translators",),
+    "utilisation_gpu": ("utilisation",),
+}
+SEED = 0
