@@ -204,6 +204,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'tfmlib.diagrams.Box.size': ('diagrams.html#box.size', 'tfmlib/diagrams.py'),
                                  'tfmlib.diagrams.Group': ('diagrams.html#group', 'tfmlib/diagrams.py'),
                                  'tfmlib.diagrams._arrow': ('diagrams.html#_arrow', 'tfmlib/diagrams.py'),
+                                 'tfmlib.diagrams._beside': ('diagrams.html#_beside', 'tfmlib/diagrams.py'),
                                  'tfmlib.diagrams._box': ('diagrams.html#_box', 'tfmlib/diagrams.py'),
                                  'tfmlib.diagrams._check': ('diagrams.html#_check', 'tfmlib/diagrams.py'),
                                  'tfmlib.diagrams._frame': ('diagrams.html#_frame', 'tfmlib/diagrams.py'),

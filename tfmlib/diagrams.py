@@ -37,9 +37,9 @@ class Box(NamedTuple):
         if self.kind == "add": return 22, 22
         if self.kind == "dot": return 0, 0
         lines = self.label.split("\n")
-        text_width = max(_LETTER * max(map(len, lines)), .85 * _LETTER * len(self.shape))
+        text_width = _LETTER * max(map(len, [*lines, self.shape]))
         height = 14 + 16 * (len(lines) + bool(self.shape))
-        return max(COLUMN * self.wide - 14, text_width + 20), height
+        return max(COLUMN * self.wide - 14, text_width + 18), height
 
     def edge(self, side: str, shift: float = 0) -> tuple[float, float]:
         "The middle of a side, in px from the grid's origin, moved along the side by `shift`."
@@ -155,10 +155,16 @@ def _arrow(points: list[_Point], arrow: Arrow, head: bool) -> str:
     how += f' fill="none" stroke="{var("quiet")}" stroke-width="1.5"'
     path = f'<path d="{_rounded(points)}"{how}{end}/>'
     if not arrow.label: return path
+    x, y, _, at = _beside(points, arrow.label)
+    return path + text(x, y, arrow.label, at, "quiet")
+
+
+def _beside(points: list[_Point], label: str) -> tuple[float, float, float, str]:
+    "Where an arrow's label begins: over its longest part, or to the right of it; and where it ends."
     (x0, y0), (x1, y1) = max(zip(points, points[1:]), key=lambda pair: math.dist(*pair))
-    x, y = (x0 + x1) / 2, (y0 + y1) / 2
-    if abs(x1 - x0) > abs(y1 - y0): return path + text(x, y - 6, arrow.label, colour="quiet")
-    return path + text(x + 7, y + 4.5, arrow.label, "start", "quiet")
+    x, y, width = (x0 + x1) / 2, (y0 + y1) / 2, _LETTER * len(label)
+    if abs(x1 - x0) > abs(y1 - y0): return x, y - 6, x + width / 2, "middle"
+    return x + 7, y + 4.5, x + 7 + width, "start"
 
 
 def _said(boxes: dict[str, Box], arrows: list[Arrow], groups: list[Group]) -> str:
@@ -188,7 +194,9 @@ def diagram(
     frames = {g: _frame(boxes, routes, g) for g in groups}
     corners = [box.edge(side) for box in boxes.values() for side in _SIDES]
     corners += [p for points in routes.values() for p in points]
-    corners += [p for x, y, w, h in frames.values() for p in ((x, y - 4), (x + w, y + h))]
+    corners += [p for x, y, w, h in frames.values() for p in ((x, y), (x + w, y + h))]
+    labels = [_beside(points, a.label) for a, points in routes.items() if a.label]
+    corners += [(end, y) for _, y, end, _ in labels]
     (left, right), (top, bottom) = ((min(along), max(along)) for along in zip(*corners))
     line = f'rx="10" stroke="{var("line")}" stroke-width="1.6"'
     body = [_HEAD] + [rect(*place, "none", line) for place in frames.values()]
@@ -207,7 +215,8 @@ def _frame(boxes: dict, routes: dict, group: Group, pad: float = 14) -> tuple:
     inside = [point for points in between for point in points]
     inside += [boxes[m].edge(side) for m in group.members for side in _SIDES]
     (left, right), (top, bottom) = ((min(along), max(along)) for along in zip(*inside))
-    return left - pad, top - pad, right - left + 2 * pad, bottom - top + 2 * pad
+    over = pad + 14 * bool(group.label)
+    return left - pad, top - over, right - left + 2 * pad, bottom - top + pad + over
 
 
 def _check(boxes: dict[str, Box], arrows: list[Arrow], groups: tuple[Group, ...]) -> None:
