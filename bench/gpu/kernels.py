@@ -26,7 +26,8 @@ def fitting(kernel: str, width: int, bits: int, causal: bool, ways: tuple = WAYS
     "The rows of the kernels' table that may run on a GPU of this capability, without the GPU: what `flash_kernels.fitting` says there."
     from tfmlib import flash_kernels as kernels
     q = SimpleNamespace(is_cuda=True, device=None, shape=(1, 1, 1, width), element_size=lambda: bits // 8)
-    with patch("torch.cuda.get_device_capability", lambda device: capability), patch.object(kernels, "interpreted", lambda: False), patch.dict(kernels.PREFERRED, clear=True):
+    with patch("torch.cuda.get_device_capability", lambda device: capability), patch("torch.cuda.get_device_name", lambda device: "nobody's"), \
+         patch.object(kernels, "interpreted", lambda: False), patch.dict(kernels.PREFERRED, clear=True):
         return [list(c) for c in kernels.fitting(kernel, q, causal, ways)]
 
 
