@@ -1,6 +1,7 @@
 """The file of a run: one entry a line, written by one process, readable after an end at any moment."""
 import json
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +9,12 @@ from pathlib import Path
 def key(case: dict) -> str:
     "A case as text: what tells it from others."
     return json.dumps(case, sort_keys=True)
+
+
+def tell(text: str) -> None:
+    "Print a line; that nobody listens any more ends no run."
+    try: print(text, flush=True)
+    except OSError: sys.stdout = open(os.devnull, "w")
 
 
 @dataclass
@@ -62,7 +69,7 @@ class Journal:
             self.size, self.trouble = self.size + len(data), ""
             self.waiting.clear()
         except OSError as error:
-            if not self.trouble: print(f"{self.path}: {error.strerror}; the run goes on, and what cannot be written is kept in memory", flush=True)
+            if not self.trouble: tell(f"{self.path}: {error.strerror}; the run goes on, and what cannot be written is kept in memory")
             self.trouble = str(error.strerror)
             self.cut()
 

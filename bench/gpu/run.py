@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 from bench.gpu import CALL, STAGES, Stage, card
-from bench.gpu.journal import Journal, key
+from bench.gpu.journal import Journal, key, tell
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST = 8.                      # seconds kept for the judgement
@@ -140,7 +140,7 @@ class Run:
         if stage.name in self.broken: return
         self.broken[stage.name] = why
         self.journal.add("broken", stage=stage.name, reason=why, call=self.call)
-        print(f"  {stage.name}: {why}", flush=True)
+        tell(f"  {stage.name}: {why}")
 
     def finished(self, stage: Stage, case: dict) -> bool:
         done = self.journal.state(stage.name, case).done
@@ -190,9 +190,10 @@ class Run:
                     self.fail(stage, worker, f"no end in {worker.patience:g} seconds" if worker.ready else f"its process was not ready in {STARTING:g} seconds", endless=True)
                 for worker in [w for w in crew if w.process is None]: crew.remove(worker)
         finally:
-            for worker in crew: worker.end()
+            for worker in crew:
+                if worker.process: worker.end()
             self.ear.close()
-        if (took := time.monotonic() - began) > .5: print(f"{stage.name}: {took:.0f} s", flush=True)
+        if (took := time.monotonic() - began) > .5: tell(f"{stage.name}: {took:.0f} s")
 
     def skipped(self, stage: Stage, case: dict) -> bool:
         "Give a case up unseen if one of its kin did not end."
@@ -232,7 +233,7 @@ class Run:
         worker.process = worker.case = None
         if case is None: return
         self.journal.add("failed", stage=stage.name, case=case, call=self.call, attempt=attempt, contestant=who, reason=why)
-        print(f"  {stage.name}: {' '.join(filter(None, [who and f'{who}:', why]))}", flush=True)
+        tell(f"  {stage.name}: {' '.join(filter(None, [who and f'{who}:', why]))}")
         if who: self.without.setdefault(name, {})[who] = why
         else: self.faults[name] = self.faults.get(name, 0) + 1
         if not ready and self.faults.get(name, 0) > 1: return self.give_up_stage(stage, why)
@@ -255,13 +256,13 @@ def whole(run: Run, names: list[str] | None = None) -> int:
     "A run and its judgement; 0 if the folder holds a complete run."
     from bench.gpu import judge
     os.environ["CUDA_VISIBLE_DEVICES"] = ""                           # of this process; the workers have their own
-    print(f"call {run.call} into {run.folder}: {' '.join(names or (s.name for s in run.stages))}", flush=True)
+    tell(f"call {run.call} into {run.folder}: {' '.join(names or (s.name for s in run.stages))}")
     run.go(names)
     try: text = judge.judged(run.journal, run.setting)
     except Exception as error: text = f"The bars could not be judged: {type(error).__name__}: {error}"
-    print(text, flush=True)
+    tell(text)
     try: (run.folder / "judged.md").write_text(text + "\n")
     except OSError: pass
-    if run.journal.waiting: print(f"{len(run.journal.waiting)} entries are not on the disk: {run.journal.trouble}", flush=True)
+    if run.journal.waiting: tell(f"{len(run.journal.waiting)} entries are not on the disk: {run.journal.trouble}")
     end = run.journal.last("end")
     return 0 if end["complete"] and not run.journal.waiting else 1
