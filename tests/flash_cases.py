@@ -2,15 +2,19 @@
 
 Runs in a process of its own, with TRITON_INTERPRET=1 set before anything imports Triton: `test_flash_kernels.py` starts it.
 """
+import gc
 import importlib.util
 import math
 import os
 import sys
+import weakref
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernels.py"
 
@@ -241,6 +245,157 @@ def test_refusals(call, says):
     with pytest.raises(ValueError, match=says): call()
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_kept_alive(way):
+    "What Triton keeps of a launch, room for descriptors among it, holds no tensor."
+    q, k, v, *_ = drawn("tiles fit")
+    out, lse = kernels.forward(q, k, v, config=config("forward", way))
+    kept = [weakref.ref(x) for x in (q, k, v, out, lse)]
+    del q, k, v, out, lse, _
+    gc.collect()
+    assert [x() for x in kept] == 5 * [None]
+
+
+def test_a_record_is_remembered(monkeypatch):
+    "The configuration that won on this kind of GPU, a specialised one too; not one that the table no longer has, nor on another GPU."
+    def row(kernel, chosen, causal, D=128, **told):
+        c = next(c for c in kernels.CONFIGS if c.kernel == kernel and c.width >= D and all(getattr(c, key) == value for key, value in told.items()))
+        return {"case": "configuration", "chosen": chosen, "causal": str(causal), "D": D} | {key: getattr(c, key) for key in ("kernel", "way", "rows", "cols", "warps", "stages")}
+    rows = [row("forward", "yes", False, way="specialised"), row("forward", "no", True), row("dq", "yes", True) | {"rows": 77}, {"case": "sweep"}]
+    monkeypatch.setattr(kernels, "load_record", lambda name: namedtuple("Record", "device rows")("that GPU", rows))
+    kernels.remembered.cache_clear()
+    [(key, best)] = kernels.remembered("that GPU").items()
+    assert key == ("forward", 128, 16, False) and best.way == "specialised" and best.width == 128 and best in kernels.CONFIGS
+    assert kernels.remembered("another GPU") == {}
+    kernels.remembered.cache_clear()
+
+
+# --- decoding -------------------------------------------------------------------------------------------------------
+
+Few = namedtuple("Few", "H G T lengths causal window size shares", defaults=(True, None, None, 2))       # size: of a page
+DECODES = {
+    "one query": Few(2, 2, 1, (70,), shares=3),
+    "grouped": Few(6, 2, 3, (50, 50)),
+    "many rows": Few(8, 1, 16, (40,)),
+    "lengths": Few(2, 1, 2, (70, 5, 33), shares=3),
+    "pages": Few(4, 2, 3, (23, 40), size=8),
+    "pages of five": Few(2, 2, 2, (23, 40, 1), size=5, shares=3),
+    "window": Few(2, 1, 4, (84, 64), window=20, shares=3),
+    "both sides": Few(2, 2, 5, (60, 30), False, 7),
+    "all see all": Few(4, 1, 4, (60, 35), False),
+    "fewer keys than queries": Few(2, 2, 8, (3, 20)),
+    "no keys": Few(2, 2, 1, (0, 9), size=4),
+    "more shares than tiles": Few(2, 2, 2, (20,), shares=7),
+}
+
+
+def cached(case, width: int = 16, dtype=torch.float32, seed: int = 0) -> tuple:
+    "Queries, a cache whose unused rows are nan, its lengths and its block table."
+    g, B = torch.Generator().manual_seed(seed), len(case.lengths)
+    room, size = max(1, *case.lengths), case.size
+    pages = -(-room // size) if size else 1
+    shape = (B * pages + 2, case.G, size, width) if size else (B, case.G, room, width)
+    q, pool = torch.randn(B, case.H, case.T, width, generator=g), torch.full((2, *shape), math.nan)
+    table = torch.randperm(B * pages + 2, generator=g)[:B * pages].view(B, pages) if size else None
+    for b, n in enumerate(case.lengths):
+        for j in range(n):
+            at = (table[b, j // size], slice(None), j % size) if size else (b, slice(None), j)
+            pool[:, *at] = torch.randn(2, case.G, width, generator=g)
+    return q.to(dtype), *pool.to(dtype), torch.tensor(case.lengths), table
+
+
+def by_sequence(q, k, v, lengths, table, causal, window, scale=None) -> tuple:
+    "Attention with the matrix, one sequence after another, in float64."
+    found = []
+    for b, n in enumerate(lengths.tolist()):
+        keys, values = (x[b, :, :n] if table is None else x[table[b]].transpose(0, 1).flatten(1, 2)[:, :n] for x in (k, v))
+        found.append(definition(*(x[None].double() for x in (q[b], keys, values)), causal, window, scale))
+    return tuple(map(torch.cat, zip(*found)))
+
+
+def decoded_off(module, case, width: int = 16, dtype=torch.float32, seed: int = 0) -> float:
+    "The largest distance from float64, in units of what is allowed."
+    q, k, v, lengths, table = cached(case, width, dtype, seed)
+    room = k.shape[2] * (1 if table is None else table.shape[1])
+    ours = module.decode(q, k, v, module.band(case.T, room, case.causal, case.window), width ** -.5, (lengths, table), shares=case.shares)
+    exact = by_sequence(q, k, v, lengths, table, case.causal, case.window)
+    allowed = {torch.float32: 2e-6, torch.float16: 2e-3}[dtype]
+    off = [(a.double() - b).abs().where(a.double() != b, torch.zeros(())).max() for a, b in zip(ours, exact)]     # −∞ is −∞
+    return max(math.inf if math.isnan(x) else x for x in map(float, off)) / allowed
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_decoding(name):
+    assert decoded_off(kernels, DECODES[name]) < 1
+
+
+@pytest.mark.parametrize("name, width", [("grouped", 32), ("many rows", 64), ("pages", 128), ("no keys", 16), ("window", 256)])
+def test_decoding_in_float16(name, width):
+    assert decoded_off(kernels, DECODES[name], width, torch.float16) < 1
+
+
+@settings(deadline=None, max_examples=50, derandomize=True)
+@given(st.data())
+def test_decoding_drawn(data):
+    "Any lengths, groups, pages, shares and windows."
+    G, group, B = data.draw(st.integers(1, 2)), data.draw(st.sampled_from([1, 2, 3, 8])), data.draw(st.integers(1, 3))
+    lengths = tuple(data.draw(st.lists(st.integers(0, 60), min_size=B, max_size=B)))
+    case = Few(G * group, G, data.draw(st.integers(1, 16)), lengths, data.draw(st.booleans()), data.draw(st.sampled_from([None, None, 1, 9, 40])),
+               data.draw(st.sampled_from([None, 1, 3, 16])), data.draw(st.integers(1, 5)))
+    assert decoded_off(kernels, case, seed=data.draw(st.integers(0, 9))) < 1
+
+
+def test_decoding_is_the_forward_pass():
+    "Where every sequence is whole, both functions say the same, and neither changes the cache."
+    q, k, v, *_ = drawn("few queries, causal")
+    before = [x.clone() for x in (q, k, v)]
+    for a, b in zip(kernels.flash_decode(q[:, :, -5:], k, v, True), kernels.flash(q[:, :, -5:], k, v, True)): torch.testing.assert_close(a, b)
+    for layout in (lambda x: x.transpose(1, 2).contiguous().transpose(1, 2), lambda x: x.mT.contiguous().mT):
+        again = kernels.flash_decode(layout(q[:, :, -5:]), layout(k), layout(v), True)
+        torch.testing.assert_close(again[0], kernels.flash(q[:, :, -5:], k, v, True)[0])
+    assert all(torch.equal(a, b) for a, b in zip(before, (q, k, v)))
+
+
+def test_no_keys_at_all():
+    q, k, table = torch.ones(2, 2, 1, 16), torch.ones(3, 1, 4, 16), torch.zeros(2, 0, dtype=torch.int32)
+    for out, lse in (kernels.flash_decode(q, k[:2, :, :0], k[:2, :, :0]), kernels.flash_decode(q, k, k, block_table=table)):
+        assert not out.any() and bool((lse == -math.inf).all())
+
+
+def test_bytes_are_counted():
+    "Two keys heads of 100 keys, width 16, float32: keys and values once; queries in, outputs out; three parts out and in again."
+    q, k = torch.empty(1, 4, 2, 16), torch.empty(1, 2, 100, 16)
+    assert kernels.decode_bytes(q, k, 100, 3) == 2 * 100 * 2 * 16 * 4 + 2 * 4 * 2 * 16 * 4 + 2 * 3 * 4 * 2 * (16 + 1) * 4
+
+
+def test_keys_are_shared_out():
+    cpu = torch.device("cpu")
+    assert [kernels.shared_out(*told, cpu) for told in ((100, 1), (600, 1), (10**6, 1), (10**6, 16), (10**6, 17))] == [1, 2, 16, 1, 1]
+
+
+one, pool, long = torch.ones(2, 2, 1, 16), torch.ones(5, 1, 4, 16), torch.ones(2, 1, 9, 16)
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda: kernels.flash_decode(one.expand(2, 2, 17, 16), long, long), "q: 17 queries; expected 1 to 16"),
+    (lambda: kernels.flash_decode(one[:, :, :0], long, long), "q: 0 queries; expected 1 to 16"),
+    (lambda: kernels.flash_decode(one, pool, pool), r"k: \(5, 1, 4, 16\); expected the batch and the width of q"),
+    (lambda: kernels.flash_decode(one.clone().requires_grad_(), long, long), "q, k, v: with a gradient to compute; expected none: `flash` has a backward pass"),
+    (lambda: kernels.flash_decode(one, long, long, scale=math.nan), "scale: nan; expected a positive number"),
+    (lambda: kernels.flash_decode(one, long, long, True, 0), "window: 0; expected a whole number of at least 1"),
+    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3])), r"lengths: \(1,\); expected 1 dimension, the first 2, as q"),
+    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3, 10])), "lengths: 3 to 10; expected 0 to 9"),
+    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3., 1.])), "lengths: torch.float32 on cpu; expected int32 or int64 on cpu"),
+    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2]])), r"block_table: \(1, 2\); expected 2 dimensions, the first 2, as q"),
+    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([1, 2])), r"block_table: \(2,\); expected 2 dimensions"),
+    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2], [3, 5]])), "block_table: 1 to 5; expected 0 to 4"),
+    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2], [3, -1]])), "block_table: -1 to 3; expected 0 to 4"),
+    (lambda: kernels.flash_decode(one, pool, pool, lengths=torch.tensor([8, 9]), block_table=torch.tensor([[1, 2], [3, 4]])), "lengths: 8 to 9; expected 0 to 8"),
+])
+def test_decoding_refuses(call, says):
+    with pytest.raises(ValueError, match=says): call()
+
+
 # --- what the interpreter cannot see --------------------------------------------------------------------------------
 
 def test_the_interpreter_still_multiplies_bit_patterns():
@@ -268,17 +423,18 @@ WRONG = {  # what is wrong: (a line of the module, what stands there instead, th
     "−∞ is subtracted from −∞": ('base = tl.where(new == float("-inf"), 0., new)', "base = new", "nothing seen"),
     "a key further ahead": ("else: return j <= i + ahead", "else: return j <= i + ahead + 1", "no tile divides, causal"),
     "not oneself": ("else: return j <= i + ahead", "else: return j < i + ahead", "no tile divides, causal"),
-    "the window one shorter": ("return (j >= i - back) & (j <= i + ahead)", "return (j > i - back) & (j <= i + ahead)", "window of 1"),
-    "the window one longer": ("return (j >= i - back) & (j <= i + ahead)", "return (j >= i - back - 1) & (j <= i + ahead)", "window"),
-    "only behind": ("return (j >= i - back) & (j <= i + ahead)", "return (j >= i - back) & (j <= i)", "both sides"),
+    "the window one shorter": ("tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead", "tl.cast(j - i + back - 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead - 1", "window of 1"),
+    "the window one longer": ("tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead", "tl.cast(j - i + back + 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead + 1", "window"),
+    "only behind": ("<= tl.cast(back + ahead, tl.uint32)", "<= tl.cast(back, tl.uint32)", "both sides"),
     "aligned at the top left": ("mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E", "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i, scale * LOG2E", "few queries, causal"),
-    "powers of two without log₂ e": ("i + S - T, scale * LOG2E\n    if BACK:\n        top", "i + S - T, scale\n    if BACK:\n        top", "tiles fit"),
-    "the neighbour's keys": ("V = opened(K, sk, h // group,", "V = opened(K, sk, h % (tl.num_programs(1) // group),", "two by two"),
-    "keys that are not there": ("else: return j < S", "else: return j < S + 64", "no tile divides"),
+    "powers of two without log₂ e": ("i + S - T, scale * LOG2E\n    if BACK and", "i + S - T, scale\n    if BACK and", "tiles fit"),
+    "the neighbour's keys": ("tl.program_id(1) // group, tl.program_id(0) * ROWS", "tl.program_id(1) % (tl.num_programs(1) // group), tl.program_id(0) * ROWS", "two by two"),
+    "keys that are not there": ("else: return j < S", "else: return j < S + 64", "no tile divides", "descriptors"),
+    "keys that are not there, by addresses": ("if BACK or AHEAD: return (j < S) & visible", "if BACK or AHEAD: return visible", "no tile divides"),
     "hidden keys in a whole tile": ("b = tl.maximum(tl.minimum(N, first + ahead + 1), 0) // SIZE * SIZE", "b = tl.cdiv(tl.maximum(tl.minimum(N, first + ahead + 1), 0), SIZE) * SIZE", "tiles fit, causal"),
     "a tile too few ahead": ("end = tl.maximum(tl.minimum(N, last + ahead + 1), 0)", "end = tl.maximum(tl.minimum(N, last + ahead), 0)", "two by two"),
     "a tile too few behind": ("begin = tl.maximum(first - back, 0) // SIZE * SIZE", "begin = tl.cdiv(tl.maximum(first - back, 0), SIZE) * SIZE", "window"),
-    "the window's edge in a whole tile": ("a = tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE)", "a = tl.minimum(tl.maximum(last - back, 0) // SIZE", "window"),
+    "the window's edge in a whole tile": ("a = tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE)", "a = tl.minimum(tl.maximum(last - back, 0) // SIZE", "window", "descriptors"),
     "the maximum for the log-sum-exp": ("(top + tl.math.log2(total)) * LN2", "top * LN2", "tiles fit"),
     "a logarithm to base 2": ("(top + tl.math.log2(total)) * LN2", "top + tl.math.log2(total)", "tiles fit"),
     "one line for all texts": ("(tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * T", "tl.program_id(1) * T", "no tile divides, causal"),
@@ -286,8 +442,8 @@ WRONG = {  # what is wrong: (a line of the module, what stands there instead, th
     "no delta for the keys": ("dz = w * (dw - tl.load(DELTA + i, mask=i < T, other=0.)[None, :])", "dz = w * dw", "tiles fit"),
     "no delta for the queries": ("input_precision=PRECISION) - delta[:, None])", "input_precision=PRECISION))", "tiles fit"),
     "delta of the output alone": ("out.to(tl.float32) * dout.to(tl.float32)", "out.to(tl.float32) * out.to(tl.float32)", "tiles fit"),
-    "the keys' gradient without the root": ("put(DK, dk * scale, start, sdk, S, COLS, D)", "put(DK, dk, start, sdk, S, COLS, D)", "tiles fit"),
-    "the queries' gradient without the root": ("put(DQ, dq * scale,", "put(DQ, dq,", "tiles fit"),
+    "the keys' gradient without the root": ("put(DK, h, dk * scale, start, sdk, S, COLS, D)", "put(DK, h, dk, start, sdk, S, COLS, D)", "tiles fit"),
+    "the queries' gradient without the root": ("put(DQ, h, dq * scale,", "put(DQ, h, dq,", "tiles fit"),
     "the way back aligned otherwise": ("visible((start + T - S + tl.arange(0, COLS))[:, None], i[None, :]", "visible((start + tl.arange(0, COLS))[:, None], i[None, :]", "few queries, causal"),
     "queries from elsewhere": ("first, last = line(LSE, T), line(DELTA, T), start + T - S,", "first, last = line(LSE, T), line(DELTA, T), start + S - T,", "few queries, causal"),
     "roles not exchanged": ("ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)    # roles", "ROWS) * ROWS, back, ahead, ROWS, BACK, AHEAD)    # roles", "no tile divides, causal"),
@@ -335,7 +491,43 @@ def test_writing_beyond_is_noticed(wrong, tmp_path):
 
 def test_the_strides_of_the_values_are_their_own(tmp_path):
     "Keys and values that lie alike would not show it."
-    wrong = changed("v = fetch(V, start, sv, S,", "v = fetch(V, start, sk, S,", tmp_path)
+    wrong = changed("v = fetch(V, g, start, sv, S,", "v = fetch(V, g, start, sk, S,", tmp_path)
     q, k, v, *_ = drawn("eight to one")
     v = torch.nn.functional.pad(v, (3, 2))[..., 3:-2]
     assert not torch.equal(wrong.forward(q, k, v)[0], kernels.forward(q, k, v)[0])
+
+
+WRONG_DECODING = {  # what is wrong: (a line of the module, what stands there instead, the case that notices)
+    "the parts' plain mean": ("weight = tl.math.exp2(lse - tl.where(top == float(\"-inf\"), 0., top))", "weight = tl.where(lse > float(\"-inf\"), 1., 0.)", "one query"),
+    "parts that are not divided": ("mixed / total[:, None], mask=real)", "mixed, mask=real)", "one query"),
+    "natural powers of parts": ("weight = tl.math.exp2(lse", "weight = tl.exp(lse", "one query"),
+    "a sum without its weights": ("out = tl.sum(part * weight[:, None], 0) / total", "out = tl.sum(part, 0) / total", "more shares than tiles"),
+    "a log-sum-exp to base 2": ("tl.store(LSE + here, (top + tl.math.log2(total)) * LN2)", "tl.store(LSE + here, top + tl.math.log2(total))", "one query"),
+    "the last share forgotten": ("part = tl.cdiv(tl.cdiv(end - begin, COLS), tl.num_programs(0)) * COLS", "part = tl.cdiv(end - begin, COLS) // tl.num_programs(0) * COLS", "lengths"),
+    "shares that overlap": ("last = tl.minimum(end, first + part)", "last = tl.minimum(end, first + part + COLS)", "one query"),
+    "every sequence as long as the longest": ("else: n = tl.minimum(tl.load(LENGTHS + b).to(tl.int32), S)", "else: n = S", "lengths"),
+    "the first sequence's length": ("tl.load(LENGTHS + b)", "tl.load(LENGTHS)", "lengths"),
+    "aligned at the longest": ("there((n - T + t)[:, None]", "there((S - T + t)[:, None]", "fewer keys than queries"),
+    "new queries at one position": ("there((n - T + t)[:, None]", "there((n - 1 + 0 * t)[:, None]", "grouped"),
+    "heads of another group": ("h, t, d = g * group + r // T", "h, t, d = g + r // T * (tl.num_programs(1) // tiles)", "grouped"),
+    "the first key head": ("K, V = K + g.to(tl.int64) * sk[1]", "K, V = K + 0 * sk[1]", "pages"),
+    "the first sequence's pages": ("else: TABLE += b.to(tl.int64) * row", "else: TABLE += 0 * row", "pages"),
+    "pages in the order of their numbers": ("page = tl.load(table + j // size, mask=j < n, other=0).to(tl.int64)", "page = (j // size).to(tl.int64)", "pages"),
+    "always a page's first rows": ("(j % size).to(tl.int64) * strides[2]", "0 * strides[2]", "pages of five"),
+    "a page too early": ("page = tl.load(table + j // size,", "page = tl.load(table + tl.maximum(j - 1, 0) // size,", "pages of five"),
+    "one tile of rows": ("r = tile * ROWS + tl.arange(0, ROWS)", "r = tl.arange(0, ROWS)", "many rows"),
+    "values beyond the last": ("v = tl.load(v, mask=inside, other=0.)", "v = tl.load(v)", "lengths"),
+    "a window that begins at the last query": ("seen_by(n - T, n - 1, n, back, ahead, COLS, BACK, AHEAD)\n    part", "seen_by(n - 1, n - 1, n, back, ahead, COLS, BACK, AHEAD)\n    part", "window"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_DECODING)
+def test_wrong_decoding_is_rejected(wrong, tmp_path):
+    old, new, name = WRONG_DECODING[wrong]
+    assert decoded_off(changed(old, new, tmp_path), DECODES[name]) > 5
+
+
+def test_packing_may_have_any_order(tmp_path):
+    "Rows of a tile by query instead of by head are as right."
+    same = changed("h, t, d = g * group + r // T, r % T,", "h, t, d = g * group + r % group, r // group,", tmp_path)
+    assert decoded_off(same, DECODES["grouped"]) < 1

@@ -47,11 +47,11 @@ def test_every_choice_computes_the_same(data):
     torch.testing.assert_close(flash_attention(q, k, v, mask, **told, use="blockwise"), right)
 
 
-Fake = namedtuple("Fake", "shape dtype device")
+Fake = namedtuple("Fake", "shape dtype device requires_grad")
 
 
-def fake(T=64, S=64, D=64, W=None, dtype=torch.bfloat16, device="cuda", G=4):
-    return tuple(Fake(shape, dtype, torch.device(device)) for shape in ((1, 4, T, D), (1, G, S, D), (1, G, S, W or D)))
+def fake(T=64, S=64, D=64, W=None, dtype=torch.bfloat16, device="cuda", G=4, grad=False):
+    return tuple(Fake(shape, dtype, torch.device(device), grad) for shape in ((1, 4, T, D), (1, G, S, D), (1, G, S, W or D)))
 
 
 @pytest.mark.parametrize("mode, tensors, told, name, says", [
@@ -64,6 +64,14 @@ def fake(T=64, S=64, D=64, W=None, dtype=torch.bfloat16, device="cuda", G=4):
     ("native", fake(), {"mask": 1, "causal": True}, "blockwise", "no mask"),
     ("native", fake(T=1), {"causal": True}, "sdpa", "one query"),
     ("native", fake(T=1), {"causal": True, "window": 9}, "kernel", "on a GPU"),
+    ("native", fake(T=1, S=4096), {"causal": True}, "decode", "one query of 4096 keys"),
+    ("native", fake(T=16, S=1024, G=1), {"window": 9}, "decode", "16 queries of 1024 keys"),
+    ("native", fake(T=17, S=1024), {"window": 9}, "kernel", "on a GPU"),
+    ("native", fake(T=2, S=1023), {"causal": True}, "kernel", "on a GPU"),
+    ("native", fake(T=2, S=4096, grad=True), {"causal": True}, "kernel", "on a GPU"),
+    ("native", fake(T=2, S=4096, D=80), {"causal": True}, "kernel", "on a GPU"),
+    ("native", fake(T=2, S=4096, W=128), {"causal": True}, "kernel", "on a GPU"),
+    ("native", fake(T=2, S=4096), {"mask": 1}, "sdpa", "no mask"),
     ("native", fake(dtype=torch.float64), {}, "blockwise", "float64"),
     ("native", fake(device="cpu"), {}, "sdpa", "on cpu"),
     ("native", fake(device="cpu", T=3), {"causal": True}, "blockwise", "on cpu"),
@@ -75,8 +83,53 @@ def test_choices(monkeypatch, mode, tensors, told, name, says):
     told, chip = {k: v for k, v in told.items() if k != "chip"}, told.get("chip", (8, 0))
     monkeypatch.setattr(gpu, "mode", lambda: mode)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: chip)
+    monkeypatch.setattr(gpu, "speed_record", lambda: None)
     mask = told.pop("mask", None)
     assert (choice := chosen(*tensors, mask, **told)).name == name and says in choice.why
+
+
+def took(direction, D, causal, N, **ms):
+    "A row of a record."
+    return {"case": "sweep", "direction": direction, "D": D, "causal": str(causal), "N": N} | {f"{name.replace('_', ' ')} ms": {"median": x, "q10": x, "q90": x, "n": 3} for name, x in ms.items()}
+
+
+ROWS = [took("forward", 128, False, 16_384, ours=2., SDPA_cuDNN=1., SDPA_flash=3., FlexAttention=.5, product=.1), took("forward", 128, False, 1024, ours=1., SDPA_cuDNN=2.),
+        took("forward", 128, True, 16_384, ours=1., SDPA_flash=.9, SDPA_math=.1), took("backward", 128, False, 16_384, ours=1., SDPA_efficient=.5)]
+ROWS += [{"case": "decode", "D": 128, "T": T, "S": S} | {f"{name} ms": {"median": ms} for name, ms in (("ours", 1.), ("SDPA flash", 1.5 - T / 4), ("SDPA math, heads as queries", .1))}
+         for T, S in ((1, 4096), (1, 65_536), (4, 4096))]
+
+
+@pytest.mark.parametrize("tensors, told, name", [
+    (fake(8192, 8192, 128), {}, "cudnn"), (fake(2048, 2048, 128), {}, "kernel"), (fake(8192, 8192, 128), {"causal": True}, "flash"),
+    (fake(8192, 8192, 128, grad=True), {}, "efficient"), (fake(8192, 8192, 128, grad=True), {"causal": True}, "kernel"), (fake(8192, 8192, 64), {}, "kernel"),
+    (fake(8192, 8192, 128), {"window": 9}, "kernel"), (fake(4096, 8192, 128), {"causal": True}, "kernel"), (fake(8192, 8192, 128, device="cpu"), {}, "sdpa"),
+    (fake(1, 4096, 128), {"causal": True}, "decode"), (fake(4, 8192, 128), {}, "flash"), (fake(4, 8192, 128), {"causal": True}, "decode")])
+def test_the_record_chooses(monkeypatch, tensors, told, name):
+    "What can be called and was fastest, in this direction, at this width and mask, at the nearest length; on another device the record says nothing."
+    monkeypatch.setattr(gpu, "mode", lambda: "native")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "that GPU")
+    record = gpu.Record("flash_gpu", "make", "that GPU", "1", {"torch": "2"}, "c", "2026-01-01", 0, ROWS)
+    monkeypatch.setattr(gpu, "speed_record", lambda: record)
+    assert (choice := chosen(*tensors, **told)).name == name and choice.why
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another GPU")
+    assert chosen(*tensors, **told).name in ("kernel", "decode", "sdpa")
+
+
+@pytest.mark.parametrize("use", ["cudnn", "flash", "efficient"])
+def test_a_back_end_by_name(use):
+    "One that cannot do it hands it on: on a CPU some can and some cannot."
+    q, k, v = heads((1, 2, 6, 8), (1, 2, 6, 8), (1, 2, 6, 8))
+    torch.testing.assert_close(flash_attention(q, k, v, causal=True, use=use), definition(q, k, v, causal=True))
+    with pytest.raises(ValueError, match=f"use: {use}; expected no window"): flash_attention(q, k, v, window=3, use=use)
+
+
+def test_what_has_run_is_said():
+    "From the record, and from nothing else."
+    def row(way): return {"case": "configuration", "way": way}
+    made = [gpu.Record("flash_gpu", "make", "that GPU", "1", {"torch": "2"}, "c", "2026-01-01", 0, [row(way)]) for way in ("descriptors", "specialised")]
+    assert gpu.has_run(None) == "No kernel of this page has run on a GPU yet."
+    assert [gpu.has_run(record) for record in made] == [f"The kernels have run on that GPU (2026-01-01), specialised ones {end}." for end in ("have not", "among them")]
 
 
 def test_part_of_heads():
@@ -95,7 +148,7 @@ q, k, v = heads((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 4))
 @pytest.mark.parametrize("call, says", [
     (lambda: flash_attention(q[0], k, v), r"q: \(2, 5, 4\); expected four dimensions"),
     (lambda: flash_attention(q, k, v, window=0), "window: 0; expected a whole number of at least 1"),
-    (lambda: flash_attention(q, k, v, use="cuda"), "use: 'cuda'; expected kernel, sdpa, blockwise or None"),
+    (lambda: flash_attention(q, k, v, use="cuda"), "use: 'cuda'; expected kernel, decode, sdpa, cudnn, flash, efficient, blockwise or None"),
     (lambda: flash_attention(q, k, v, causal=True, use="sdpa"), "use: sdpa; expected no window"),
     (lambda: flash_attention(q, k, v, torch.ones(5, 6, dtype=torch.bool)), "mask"),
     (lambda: flash_attention(q, k, v, torch.ones(5, 7)), "mask: torch.float32; expected bool"),
@@ -155,9 +208,11 @@ from tfmlib.flash_attention_gpu import flash_attention, prepare
 prepare()
 q, k, v = torch.randn(3, 1, 2, 40, 20)
 ours, right = (flash_attention(q, k, v, causal=True, use=use) for use in ("kernel", "blockwise"))
-print(float((ours - right).abs().max()) < 1e-5)
+few = flash_attention(q[:, :, :3, :16], k[..., :16], v[..., :16], causal=True, use="decode")
+again = flash_attention(q[:, :, :3, :16], k[..., :16], v[..., :16], causal=True, use="blockwise")
+print(float((ours - right).abs().max()) < 1e-5, float((few - again).abs().max()) < 1e-5)
 """
-    assert inside(code, TRITON_INTERPRET="0") == "True\n"
+    assert inside(code, TRITON_INTERPRET="0") == "True True\n"
 
 
 @pytest.mark.parametrize("cells, left_out", [

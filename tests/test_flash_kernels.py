@@ -167,3 +167,26 @@ def test_memory_is_linear():
         assert all(bool(x.isfinite().all()) for x in results)
         del tensors, dout, results
     assert all(b <= 2.1 * a for a, b in zip(most, most[1:]))
+
+
+@gpu_only
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("D", [64, 128])
+def test_decoding(dtype, D):
+    "Caches in pages, each of its own length, what is unused nan: against float64, sequence by sequence, and the same bits each time."
+    from tfmlib.flash_kernels import flash_decode
+    g, B, G, size, T = torch.Generator("cuda").manual_seed(0), 3, 2, 16, 4
+    lengths, pages = torch.tensor([5000, 4, 777], dtype=torch.int32, device="cuda"), 320
+    q = torch.randn(B, 8, T, D, generator=g, device="cuda").to(dtype)
+    table = torch.randperm(B * pages, generator=g, device="cuda").int().view(B, pages)
+    whole = torch.randn(2, B, G, pages * size, D, generator=g, device="cuda").to(dtype)
+    for b, n in enumerate(lengths.tolist()): whole[:, b, :, n:] = math.nan
+    pool = torch.empty(2, B * pages, G, size, D, dtype=dtype, device="cuda")
+    pool[:, table.flatten().long()] = whole.unflatten(3, (pages, size)).movedim(3, 2).flatten(1, 2)
+    told = {"causal": True, "lengths": lengths, "block_table": table}
+    out, lse = flash_decode(q, *pool, **told)
+    for b, n in enumerate(lengths.tolist()):
+        k, v = whole[:, b:b + 1, :, :n]
+        plain, exact = by_math(q[b:b + 1], k, v, True, None), by_math(q[b:b + 1].double(), k.double(), v.double(), True, None)
+        assert off(out[b:b + 1], plain, exact, dtype) <= 1, (b, n)
+    for _ in range(20): assert all(torch.equal(a, b) for a, b in zip(flash_decode(q, *pool, **told), (out, lse)))

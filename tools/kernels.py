@@ -2,12 +2,14 @@
 
 Triton lowers a kernel without a GPU, and brings the assembler that counts registers, spills and shared memory. The host code
 of `tfmlib.flash_kernels` is called on tensors without storage, and each of its launches becomes a compilation: what is
-checked is what would be launched. tfmlib/assets/kernels.json keeps what was found, each row under a hash of its sources: a
-row whose hash fits is believed, but for a sample; every other is compiled anew. `--write` compiles all of them and keeps it.
+checked is what would be launched. tfmlib/assets/kernels.json keeps what was found, for each of two versions of Triton, each
+row under a hash of its sources: a row whose hash fits is believed, but for a sample; every other is compiled anew. Another
+version than the installed one lies in a folder of its own, which `--triton` names: pip install --no-deps --target FOLDER triton==3.6.0
 """
 import argparse
 import ast
 import contextlib
+import functools
 import hashlib
 import importlib
 import io
@@ -16,19 +18,23 @@ import multiprocessing
 import os
 import random
 import re
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 TABLE, SOURCE = ROOT / "tfmlib/assets/kernels.json", ROOT / "tfmlib/flash_kernels.py"
+VERSIONS = ("3.7.1", "3.6.0")                          # of Triton: the locked one, and the one that many GPU machines carry
 SHARED = {90: 227 * 1024, 80: 163 * 1024}              # bytes of shared memory that one program may have, by compute capability
 SAMPLE = 3                                             # believed rows that are compiled all the same
-LENGTH, HEADS, WINDOW = 4096, 4, 1024                  # of the tensors without storage
+HEADS, WINDOW = 4, 1024                                # of the tensors without storage
+LENGTHS = {"even": 4096, "ragged": 4001}               # the second is a multiple of nothing; there two query heads share a key head
 MASKS = {"full": {}, "causal": {"causal": True}, "window": {"causal": True, "window": WINDOW}}
-COUNTED = ("registers", "spills", "shared", "warps", "wgmma", "mma")
+COUNTED = ("registers", "spills", "shared", "warps", "wgmma", "mma", "serial")
 
 
 # --- compiling ------------------------------------------------------------------------------------------------------
@@ -45,11 +51,11 @@ class Absent:
 
 
 def facts(made, log: str) -> dict[str, int]:
-    "What the assembler and the assembly say of one compiled kernel."
+    "What the assembler and the assembly say of one compiled kernel; serial: matrix instructions wait for one another (warning C7515)."
     used, spilt, ptx = re.search(r"Used (\d+) registers", log), re.findall(r"(\d+) bytes spill (?:stores|loads)", log), made.asm["ptx"]
     if not used: raise RuntimeError(f"the assembler said nothing of registers: {log!r}")
     return {"registers": int(used[1]), "spills": sum(map(int, spilt)), "shared": made.metadata.shared, "warps": made.metadata.num_warps,
-            "wgmma": len(re.findall(r"wgmma\.mma_async", ptx)), "mma": len(re.findall(r"\bmma\.sync", ptx))}
+            "wgmma": len(re.findall(r"wgmma\.mma_async", ptx)), "mma": len(re.findall(r"\bmma\.sync", ptx)), "serial": int("serialized" in log)}
 
 
 @contextlib.contextmanager
@@ -61,6 +67,7 @@ def launches_compile(chip: int):
     found, run = {}, JITFunction.run
 
     def compiled(self, *args, grid, warmup, **kwargs):
+        self.device_caches.clear()                                          # what this process compiled before would be silent
         with contextlib.redirect_stdout(io.StringIO()) as log: made = run(self, *args, grid=grid, warmup=True, **kwargs)
         found[self.fn.__name__] = facts(made, log.getvalue())
 
@@ -73,25 +80,63 @@ def launches_compile(chip: int):
     finally: JITFunction.run = run
 
 
+def launch_decoding(kernels, row: dict) -> None:
+    "The same for few queries: of caches that lie in one piece; ragged, of caches in pages, each of its own length."
+    import torch
+    config, told, N = kernels.Config(**row["config"]), MASKS[row["mask"]], LENGTHS[row["lengths"]]
+    q = torch.empty(2, 8, config.rows // 4, config.width, dtype={32: torch.float32, 16: torch.bfloat16}[config.bits], device="meta")
+    shape, places = (2, 2, N, config.width), (None, None)
+    if N % 2: shape, places = (600, 2, 16, config.width), tuple(torch.empty(2, *more, dtype=torch.int32, device="meta") for more in ((), (N // 16,)))
+    k, v = (q.new_empty(shape) for _ in range(2))
+    kernels.decode(q, k, v, kernels.band(q.shape[2], N, told.get("causal", False), told.get("window")), kernels.scaled(q, None), places, config, 32)
+
+
+def launch(kernels, row: dict) -> None:
+    "Call the host code of a row's kernel on tensors without storage."
+    import torch
+    if row["config"]["kernel"] == "decode": return launch_decoding(kernels, row)
+    config, told, N = kernels.Config(**row["config"]), MASKS[row["mask"]], LENGTHS[row.get("lengths", "even")]
+    dtype = getattr(torch, row.get("type", {32: "float32", 16: "bfloat16"}[config.bits]))
+    H, G = HEADS, HEADS // (2 if N % 2 else 1)
+    q, k, v = (torch.empty(1, h, N, config.width, dtype=dtype, device="meta") for h in (H, G, G))
+    limits, scale = kernels.band(N, N, told.get("causal", False), told.get("window")), kernels.scaled(q, None)
+    lse, room = q.new_empty(q.shape[:3], dtype=torch.float32), q.new_empty(q.shape)
+    like = {"forward": [q, k, v, lse, q], "dkdv": [q, k, v, q, lse, lse, room, room], "dq": [q, k, v, q, lse, lse, q]}
+    kernels.start(config, like[config.kernel], limits, scale)
+
+
 def compiled(row: dict, module: str = "tfmlib.flash_kernels") -> dict:
     "The row with what its kernel comes to, or with the reason why it does not compile."
-    import torch
-    kernels = importlib.import_module(module)
-    config, told = kernels.Config(**row["config"]), MASKS[row["mask"]]
-    dtype = getattr(torch, row.get("type", {32: "float32", 16: "bfloat16"}[config.bits]))
-    q, k, v = (torch.empty(1, HEADS, LENGTH, config.width, dtype=dtype, device="meta") for _ in range(3))
-    limits, scale = kernels.band(LENGTH, LENGTH, told.get("causal", False), told.get("window")), kernels.scaled(q, None)
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    like = {"forward": [q, k, v, lse, q], "dkdv": [q, k, v, q, lse, lse, k, v], "dq": [q, k, v, q, lse, lse, q]}
     try:
-        with launches_compile(row["chip"]) as found: kernels.start(config, like[config.kernel], limits, scale)
+        with launches_compile(row["chip"]) as found: launch(importlib.import_module(module), row)
     except Exception as error: return row | {"fails": f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"}
-    [counted] = found.values()
-    return row | counted
+    return row | {name: (sum if name == "spills" else max)(counted[name] for counted in found.values()) for name in COUNTED}
+
+
+def compile_all(rows: list[dict]) -> list[dict]:
+    "Compile rows in fresh processes, as many at a time as there are cores for this one; without the interpreter."
+    if not rows: return []
+    os.environ.pop("TRITON_INTERPRET", None)
+    with ProcessPoolExecutor(min(len(rows), len(os.sched_getaffinity(0))), mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(compiled, rows))
+
+
+def with_triton(folder: str, *command: str, **told) -> str:
+    "What a command of Python prints that finds the Triton of a folder first."
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, **told)
+    if done.returncode: raise RuntimeError(f"triton: {folder} failed; expected a folder with Triton in it: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def elsewhere(folder: str, rows: list[dict]) -> list[dict]:
+    "Compile rows with the Triton of a folder."
+    return json.loads(with_triton(folder, str(Path(__file__).resolve()), "--rows", input=json.dumps(rows)))
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
 
+@functools.cache
 def essence(source: str, roots: tuple[str, ...] = ("start", "band", "scaled")) -> str:
     "The code that a launch depends on: what these functions need of the module, without comments, docstrings and order."
     named: dict[str, list] = {}
@@ -111,21 +156,26 @@ def essence(source: str, roots: tuple[str, ...] = ("start", "band", "scaled")) -
 
 def stamp(row: dict, source: str, version: str) -> str:
     "The hash under which a row is kept: of the kernels' code, of the configuration, of Triton's version."
-    said = json.dumps([row["config"], row["chip"], row["mask"], essence(source), version], sort_keys=True)
+    roots = ("decode" if row["config"]["kernel"] == "decode" else "start", "band", "scaled")
+    said = json.dumps([row["config"], row["chip"], row["mask"], row["lengths"], essence(source, roots), version], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def asked(configs: list, source: str, version: str) -> list[dict]:
-    "What the table should hold: every configuration for every chip; with every mask, if it is the first of its kind and runs there."
+    """What the table should hold for a version: every configuration on every chip that runs it; with every mask and both lengths where `required`.
+
+    Of the version that is not locked less is asked: of a kind's first row the cases that have spilt, of its others the hardest.
+    """
     rows, seen = [], set()
     for config in configs:
         kind = (config.kernel, config.way, config.width, config.bits)
         for chip in SHARED:
-            masks = MASKS if kind not in seen and config.bits == 16 else ("full", "causal") if config.bits == 16 else ("causal",)
-            if not runs({"config": config._asdict(), "chip": chip}): masks = ("causal",)
-            rows += [{"config": config._asdict(), "chip": chip, "mask": mask} for mask in masks if config.causal in (None, mask != "full")]
+            cases = [{"config": config._asdict(), "chip": chip, "mask": mask, "lengths": lengths} for mask in MASKS for lengths in LENGTHS]
+            fewer = [("window", "ragged")] if kind in seen else [("full", "ragged"), ("causal", "even"), ("causal", "ragged"), ("window", "ragged")]
+            if version == VERSIONS[1]: cases = [row for row in cases if not required(row) or (row["mask"], row["lengths"]) in fewer]
+            rows += [row for row in cases if runs(row) and (required(row) or row["mask"] == "causal" and row["lengths"] == "even")]
         seen.add(kind)
-    return [row | {"stamp": stamp(row, source, version)} for row in rows]
+    return [row | {"triton": version, "stamp": stamp(row, source, version)} for row in rows]
 
 
 def runs(row: dict) -> bool:
@@ -136,13 +186,14 @@ def runs(row: dict) -> bool:
 def required(row: dict) -> bool:
     "Must this row be free of spills and use the tensor cores? Elsewhere both are reported."
     config = row["config"]
-    return runs(row) and config["bits"] == 16 and config["width"] in (64, 128) and (config["kernel"] != "dkdv" or row["mask"] != "window")
+    return runs(row) and config["bits"] == 16 and config["width"] in (64, 128)
 
 
 def named(row: dict) -> str:
     "A row in words."
     c = row["config"]
-    return f"{c['kernel']}, {c['way']}, width {c['width']}, {c['bits']} bits, {c['rows']}×{c['cols']}, {c['warps']} warps, {c['stages']} stages, {row['mask']}, sm_{row['chip']}"
+    return (f"{c['kernel']}, {c['way']}, width {c['width']}, {c['bits']} bits, {c['rows']}×{c['cols']}, {c['warps']} warps, {c['stages']} stages, "
+            f"{row['mask']}, {row.get('lengths', 'even')}, sm_{row['chip']}, Triton {row.get('triton', 'installed')}")
 
 
 def faults(row: dict) -> list[str]:
@@ -151,16 +202,10 @@ def faults(row: dict) -> list[str]:
     made = []
     if runs(row) and row["shared"] > SHARED[row["chip"]]: made.append(f"{named(row)}: {row['shared']} bytes of shared memory; at most {SHARED[row['chip']]}")
     if required(row) and row["spills"]: made.append(f"{named(row)}: {row['spills']} bytes spilt; expected none")
-    if required(row) and not row["wgmma" if row["chip"] >= 90 else "mma"]: made.append(f"{named(row)}: no tensor-core instructions")
+    if required(row) and row["serial"]: made.append(f"{named(row)}: its matrix instructions wait for one another (C7515)")
+    units = row["mma"] if row["chip"] < 90 else row["wgmma"] + row["mma"] * (row["config"]["kernel"] == "decode")      # 16 rows are too few for wgmma
+    if required(row) and not units: made.append(f"{named(row)}: no tensor-core instructions")
     return made
-
-
-def compile_all(rows: list[dict]) -> list[dict]:
-    "Compile rows in fresh processes, as many at a time as there are cores; without the interpreter."
-    if not rows: return []
-    os.environ.pop("TRITON_INTERPRET", None)
-    with ProcessPoolExecutor(min(len(rows), os.cpu_count() or 1), mp_context=multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(compiled, rows))
 
 
 def judged(rows: list[dict], kept: dict[str, dict], compile_them=compile_all, seed: int | None = None) -> tuple[list[dict], list[str]]:
@@ -173,23 +218,51 @@ def judged(rows: list[dict], kept: dict[str, dict], compile_them=compile_all, se
     return whole, wrong + [fault for row in whole for fault in faults(row)]
 
 
+def believed(rows: list[dict], kept: dict[str, dict]) -> tuple[list[dict], list[str]]:
+    "The same for a version that cannot be asked here: what is kept of it, and what is wrong with that."
+    whole = [kept[row["stamp"]] for row in rows if row["stamp"] in kept]
+    missing = [f"{named(row)}: not in the table; compile it with --triton" for row in rows if row["stamp"] not in kept]
+    return whole, missing + [fault for row in whole for fault in faults(row)]
+
+
+def written(rows: list[dict]) -> str:
+    "The table as a file: one row, one line."
+    return '{"rows": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]}\n"
+
+
+def compilers(folder: str | None) -> dict[str, Callable]:
+    "Versions of Triton that can be asked here, and who compiles with them."
+    import triton
+    found: dict[str, Callable] = {triton.__version__: compile_all}
+    if folder: found[with_triton(folder, "-c", "import triton; print(triton.__version__)").strip()] = functools.partial(elsewhere, folder)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="compile everything and keep it")
+    parser.add_argument("--write", action="store_true", help="keep what is compiled")
+    parser.add_argument("--anew", action="store_true", help="believe nothing that is kept")
     parser.add_argument("--show", action="store_true", help="print every row")
+    parser.add_argument("--triton", metavar="FOLDER", help="another Triton, which is asked as well")
+    parser.add_argument("--rows", action="store_true", help="compile the rows that come in, and print them")
     given = parser.parse_args()
     os.environ.pop("TRITON_INTERPRET", None)
-    import triton
-
-    from tfmlib.flash_kernels import CONFIGS
-    rows = asked(CONFIGS, SOURCE.read_text(encoding="utf-8"), triton.__version__)
-    kept = {} if given.write or not TABLE.is_file() else {row["stamp"]: row for row in json.loads(TABLE.read_text())["rows"]}
-    whole, wrong = judged(rows, kept)
-    if given.show:
-        for row in whole: print(f"{named(row):90}", row.get("fails") or "  ".join(f"{name} {row[name]}" for name in COUNTED))
-    if given.write: TABLE.write_text(json.dumps({"triton": triton.__version__, "rows": whole}, indent=1) + "\n")
-    fresh = sum(row["stamp"] not in kept for row in rows)
-    print(f"{len(CONFIGS)} configurations, {len(rows)} rows: {fresh} compiled, {min(SAMPLE, len(rows) - fresh)} of the others compiled again")
+    if given.rows: return print(json.dumps(compile_all(json.load(sys.stdin))))
+    from tfmlib.flash_kernels import CONFIGS, DECODING
+    configs = CONFIGS + DECODING
+    source, asking, table, wrong = SOURCE.read_text(encoding="utf-8"), compilers(given.triton), [], []
+    kept = {} if given.anew or not TABLE.is_file() else {row["stamp"]: row for row in json.loads(TABLE.read_text())["rows"]}
+    for version in dict.fromkeys((*VERSIONS, *asking)):
+        rows = asked(configs, source, version)
+        if version not in VERSIONS: rows = random.sample(rows, SAMPLE)     # whoever installs a newer one: a few rows, and nothing is kept
+        whole, faulty = judged(rows, kept, asking[version]) if version in asking else believed(rows, kept)
+        wrong += faulty
+        if version in VERSIONS: table += whole
+        if given.show:
+            for row in whole: print(f"{named(row):120}", row.get("fails") or "  ".join(f"{name} {row[name]}" for name in COUNTED))
+        fresh = sum(row["stamp"] not in kept for row in rows) if version in asking else 0
+        print(f"Triton {version}: {len(configs)} configurations, {len(rows)} rows: {fresh} compiled, {min(SAMPLE, len(rows) - fresh) if version in asking else 0} of the others compiled again")
+    if given.write: TABLE.write_text(written(table), encoding="utf-8")
     sys.exit("\n".join(wrong) or 0)
 
 
