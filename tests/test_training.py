@@ -796,6 +796,7 @@ PRESSED = textwrap.dedent('''
     import signal, sys
     sys.path[:0] = [{root!r}, {tests!r}]
     import torch
+    signal.signal(signal.SIGINT, signal.default_int_handler)     # who starts this in the background may have it ignored
     torch.set_num_threads(1)
     from test_training import adamw, batch, net, squared, train, training
     model, steps, pressed = net(), 0, 0
@@ -830,7 +831,15 @@ def test_ctrl_c_again_and_again(tmp_path):
     assert same(got, everything(model, optimiser)) and int(facts["pressed"]) >= 3, facts
 
 
-def test_ctrl_c_waits_until_values_are_replaced():
+@pytest.fixture
+def heard():
+    "Ctrl-C is heard, though who starts the tests in the background may have it ignored."
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_waits_until_values_are_replaced(heard):
     old, new, seen = torch.zeros(2), torch.ones(2), []
     class Presses(TorchDispatchMode):
         def __torch_dispatch__(self, operation, types, args=(), kwargs=None):

@@ -15,7 +15,7 @@ button.addEventListener("click", () => {
 });
 for (const query of [dark, forced]) query.addEventListener("change", () => show((!forced.matches && stored((s) => s.getItem("tfm-theme"))) || system()));
 
-for (const box of document.querySelectorAll(".cell_input .highlight, .tfm-text > section .highlight:not(.cell .highlight)")) {
+for (const box of document.querySelectorAll(".cell_input .highlight, .tfm-text > section .highlight:not(.cell .highlight, [id^='tfmlib.'] .highlight)")) {
   const copy = Object.assign(document.createElement("button"), { type: "button", className: "tfm-copy", textContent: "Copy" });
   copy.addEventListener("click", async () => {
     await navigator.clipboard.writeText(box.querySelector("pre").innerText.trimEnd());
