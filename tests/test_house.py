@@ -237,7 +237,7 @@ def test_weekly_is_unpinned_and_dates_the_front_page():
     assert "schedule" in WORKFLOWS["weekly"][True] and "requirements.txt" not in runs and "make " not in runs
     assert "tools/install.py torch\n" in runs, "the CPU build, not gigabytes for GPUs"
     assert "origin/colab" in runs and "> last_passed.json" in runs
-    assert set(WORKFLOWS["weekly"]["jobs"]["record"]["needs"]) == {"newest", "compilers", "copies"}
+    assert set(WORKFLOWS["weekly"]["jobs"]["record"]["needs"]) == {"newest", "compilers", "answers", "copies"}
     written = re.search(r"printf '(\{.*?\})\\n'", runs)[1].replace("%s", "x")
     assert "date" in json.loads(written)
 

@@ -258,6 +258,12 @@ def test_smoothing_equals_torch(seed, smoothing, B, T):
     torch.testing.assert_close(smoothed(scores, y, smoothing), wanted)
 
 
+def test_a_word_that_may_not_be_costs_nothing_without_smoothing():
+    scores, y = torch.tensor([[[1., -torch.inf, 2., 0.]]]), torch.tensor([[2]])
+    torch.testing.assert_close(smoothed(scores, y, 0.), F.cross_entropy(scores[0], y[0]))
+    assert smoothed(scores, y, .1) == torch.inf
+
+
 def test_without_smoothing_it_is_the_loss_of_chapter_2():
     model, x, y = made(), sentences([5, 3], 11), sentences([4, 6], 14)
     torch.testing.assert_close(smoothed_loss(model, x, y, 0.), translation_loss(model, x, y))

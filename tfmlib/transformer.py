@@ -354,7 +354,8 @@ def smoothed(
     need(bool((y != PAD).any()), "y", "nothing but padding", "a word or more")
     logs = scores.log_softmax(-1)                                         # (B, T, V)
     right = logs.gather(-1, y[..., None])[..., 0]                         # (B, T)
-    return -((1 - smoothing) * right + smoothing * logs.mean(-1))[y != PAD].mean()
+    spread = smoothing * logs.mean(-1) if smoothing else 0                # 0 times -inf, of a word that may not be, is no number
+    return -((1 - smoothing) * right + spread)[y != PAD].mean()
 
 
 def smoothed_loss(model: nn.Module, x: Tensor, y: Tensor, smoothing: float = .1) -> Tensor:

@@ -257,3 +257,6 @@ def _(attempt, said, references): expect(number(attempt(said, references)), _pen
 
 @check_brevity_penalty.property("nothing said: 0", ([0], [4]), ([0, 0], [3, 2]))
 def _(attempt, said, references): expect(number(attempt(said, references)), 0., what="the penalty")
+
+@check_brevity_penalty.property("nothing said where nothing was expected: no penalty", ([0], [0]), ([], []))
+def _(attempt, said, references): expect(number(attempt(said, references)), 1., what="the penalty")

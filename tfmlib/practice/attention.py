@@ -76,6 +76,9 @@ def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softma
     (torch.tensor([math.nan, 0.]), 0), (torch.tensor([[math.nan, 1.], [0., 0.], [-_INF, -_INF]]), 1))
 def _(attempt, scores, dim): expect(attempt(scores, dim)[:2], scores.double().softmax(dim)[:2])
 
+@check_safe_softmax.property("of nothing there are no shares", (torch.zeros(2, 0), 1), (torch.zeros(0, 3), 0), (torch.zeros(0, 3), 1))
+def _(attempt, scores, dim): expect(attempt(scores, dim), scores)
+
 @check_safe_softmax.property("the type stays",
     *((torch.tensor([0., 1.], dtype=t), 0) for t in (torch.float32, torch.float64, *_HALF)))
 def _(attempt, scores, dim):
@@ -87,7 +90,7 @@ def _(attempt, scores, dim):
     *((torch.zeros(70_000, dtype=t), 0) for t in _HALF))
 def _(attempt, scores, dim): expect(attempt(scores, dim).double().sum(), 1., tol=0.01, what="the sum of the shares")
 
-@check_safe_softmax.property("PyTorch's softmax is not called", (torch.tensor([0., 1.]), 0))
+@check_safe_softmax.property("PyTorch's softmax and logsumexp are not called", (torch.tensor([0., 1.]), 0))
 def _(attempt, *case): does_without(("softmax", "logsumexp"), attempt, *case)
 
 # %% ../../chapters/practice/04_attention.ipynb #sharpness-checker

@@ -73,7 +73,7 @@ def _kept(logits: Tensor, p: float) -> Tensor:
     for row, flags in zip(logits.softmax(-1), kept):
         total = 0.
         for i in sorted(range(len(row)), key=lambda i: -float(row[i])):
-            if total >= p - 1e-12 or not row[i]: break
+            if p < 1 and total >= p * (1 - 1e-12) or not row[i]: break
             flags[i], total = True, total + float(row[i])
     return kept
 
@@ -99,7 +99,7 @@ def _(attempt, logits, p): _keeps(attempt, logits, p)
 @check_nucleus.property("each row decides for itself", (torch.cat([_FOUR, 4 * _FOUR, _FOUR.flip(1)]), .7), (torch.cat([3 * _FOUR, _FOUR / 2]), .8), (_spread(5, 12, 2), .5))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("one token is always kept", (_FOUR, 1e-9), (20 * _FOUR, .01), (_spread(3, 6, 3), 1e-6))
+@check_nucleus.property("one token is always kept", (_FOUR, 1e-9), (_FOUR, 1e-15), (20 * _FOUR, .01), (_spread(3, 6, 3), 1e-6))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 @check_nucleus.property("at p = 1 all are kept that have a probability", (_FOUR, 1.), (torch.tensor([[1., _OUT, 0., 2.]], dtype=torch.float64), 1.), (_spread(2, 7, 4), 1.))
@@ -117,6 +117,9 @@ def _(attempt, logits, p):
     same_type(found, torch.bool)
     if found.shape != logits.shape: raise Mismatch(f"it has shape {tuple(found.shape)}; expected {tuple(logits.shape)}")
     for row in found: whole(int(row.sum()), math.ceil(p * logits.shape[1]), f"the number kept of {logits.shape[1]} equals")
+
+@check_nucleus.property("at p = 1 even the smallest probability is kept", (doubles(0., -40.)[None], 1.), (doubles(0., -40., 3., -700.)[None], 1.))
+def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 # %% ../../chapters/practice/10_decoders.ipynb #write-checker
 def _model(V: int, mix: int = 7):

@@ -111,9 +111,9 @@ def _(attempt, *case): does_without(("tanh",), attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #fades-checker
 def _steps_by_loop(factor: float, tiny: float, start: float) -> int:
-    "How many steps until a size falls below another, one by one."
+    "How many steps until a size falls below another, one by one; what differs by rounding alone is not below."
     n = 0
-    while start >= tiny: start, n = start * factor, n + 1
+    while start >= tiny * (1 - 1e-12): start, n = start * factor, n + 1
     return n
 
 
@@ -122,19 +122,22 @@ check_steps_until = Checker("steps_until")
 @check_steps_until.property("it is the first step at which the size is below", (0.5, 0.3, 1.), (0.9, 0.01, 1.), (0.9, 0.01, 50.), (0.99, 1e-7, 3.), (0.1, 1e-4 / 3, 7.))
 def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
-@check_steps_until.property("exactly as small is not yet below", (0.5, 0.25, 1.), (0.5, 1., 8.), (0.25, 2.**-20, 1.), (0.5, 2.**-149, 1.))
+@check_steps_until.property("exactly as small is not yet below", (0.5, 0.25, 1.), (0.9, 0.81, 1.), (0.3, 0.0081, 1.), (0.5, 1., 8.), (0.25, 2.**-20, 1.), (0.5, 2.**-149, 1.))
 def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
 @check_steps_until.property("what is below already needs no step, what is as large needs one", (0.5, 1., 0.9), (0.9, 1e-3, 1e-5), (0.5, 1., 1.))
+def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
+
+@check_steps_until.property("the sizes may be as far apart as numbers can be", (0.5, 1e-200, 1e200), (0.9, 1e-300, 1e300), (0.5, 1e300, 1e-300))
 def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
 @check_steps_until.property("a factor very near one takes no longer to answer", (1 - 1e-9, 0.5, 1.), (1 - 1e-12, 1e-30, 1.))
 def _(attempt, factor, tiny, start):
     found = attempt(factor, tiny, start)
     if type(found) is not int: raise Mismatch(f"the number of steps is {short(found)} ({type(found).__name__}); expected a whole number (int)")
-    expect(found * math.log1p(factor - 1), math.log(tiny / start), tol=1e-6, what="the logarithm of what is left")
+    expect(found * math.log1p(factor - 1), math.log(tiny) - math.log(start), tol=1e-6, what="the logarithm of what is left")
 
-@check_steps_until.property("what cannot be answered is refused", (1., 0.1, 1.), (1.5, 0.1, 1.), (0., 0.1, 1.), (-0.5, 0.1, 1.), (0.5, 0., 1.), (0.5, 0.1, -1.), (0.5, -0.1, 1.), (math.nan, 0.1, 1.))
+@check_steps_until.property("what cannot be answered is refused", (1., 0.1, 1.), (1.5, 0.1, 1.), (0., 0.1, 1.), (-0.5, 0.1, 1.), (0.5, 0., 1.), (0.5, 0.1, -1.), (0.5, -0.1, 1.), (math.nan, 0.1, 1.), (0.5, math.nan, 1.), (0.5, 0.1, math.inf))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #scan-checker

@@ -179,7 +179,7 @@ def _places(V: int, *rows: list, seed: int = 0) -> tuple:
 
 
 check_smoothed_surprise = Checker("smoothed_surprise")
-_FOUR = doubles(.1, .1, .7, .1).log()[None, None]
+_FOUR, _IMPOSSIBLE = doubles(.1, .1, .7, .1).log()[None, None], doubles(1., -math.inf, 2., 0.)[None, None]
 
 check_smoothed_surprise.property("without smoothing, the surprise at the right word", (_FOUR, torch.tensor([[2]]), 0.), (*_places(3, [1, 2]), 0.), (*_places(5, [4, 1, 2], [3, 3, 4], seed=2), 0.))(_lost)
 
@@ -201,6 +201,8 @@ def _(attempt, *case): refuses(attempt, *case)
 
 @check_smoothed_surprise.property("PyTorch's losses are not called", (*_places(3, [1, 0]), .1))
 def _(attempt, *case): does_without(("cross_entropy", "nll_loss", "kl_div"), attempt, *case)
+
+check_smoothed_surprise.property("an impossible word costs nothing without smoothing, unless it is the right one", (_IMPOSSIBLE, torch.tensor([[2]]), 0.), (_IMPOSSIBLE, torch.tensor([[1]]), 0.), (_IMPOSSIBLE, torch.tensor([[3]]), .1))(_lost)
 
 # %% ../../chapters/practice/08_transformer.ipynb #rate-checker
 def _paper_rate(step: int, width: int, warmup: int) -> float:

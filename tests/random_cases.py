@@ -1,0 +1,617 @@
+"""Random inputs for every exercise: `tests/test_solutions.py` gives them to the book's own answers.
+
+What is right, a checker's own reference says: a case goes to the property of this place (0 is the checker's first). The
+references are slow and written another way than the answers: number by number, by autograd, by PyTorch.
+"""
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EVERY: dict[str, "Cases"] = {}
+
+
+class Draw(random.Random):
+    "Random numbers of a case; sizes differ from each other more often than not."
+    def __init__(self, seed: str):
+        super().__init__(seed)
+        self.generator = torch.Generator().manual_seed(self.getrandbits(40))
+
+    def tensor(self, *shape: int, scale: float = 1., dtype: torch.dtype = torch.float64) -> Tensor:
+        return (scale * torch.randn(shape, generator=self.generator, dtype=torch.float64)).to(dtype)
+
+    def ints(self, high: int, *shape: int) -> Tensor: return torch.randint(high, shape, generator=self.generator)
+
+    def sizes(self, count: int, high: int, low: int = 1) -> list[int]: return [self.randint(low, high) for _ in range(count)]
+
+    def flags(self, *shape: int, share: float = .5) -> Tensor: return torch.rand(shape, generator=self.generator) < share
+
+    def grows(self, low: float, high: float) -> float: return 10 ** self.uniform(low, high)
+
+
+@dataclass
+class Cases:
+    "How the cases of one exercise are drawn, how many the proof draws, which properties judge them, and edges that it meets first."
+    draw: Callable
+    count: int
+    at: tuple[int, ...]
+    edges: tuple = ()
+
+
+def cases(exercise: str, count: int, *at: int, edges: Callable | None = None):
+    "Declare how cases are drawn. `edges` gives a list of further cases from the page's module."
+    def keep(draw):
+        EVERY[exercise] = Cases(draw, count, at or (0,), edges or (lambda m: ()))
+        return draw
+    return keep
+
+
+# --- 1: recurrence ------------------------------------------------------------------------------------------------
+
+@cases("lstm_step", 50, 0, 1)
+def _(r, m):
+    B, I, C = r.sizes(3, 3)
+    return tuple(r.tensor(*s, scale=r.choice([1., 5.])) for s in ((B, I), (B, C), (B, C), (4 * C, I), (4 * C, C), (4 * C,)))
+
+
+@cases("weight_gradient", 200, 2)
+def _(r, m): return m._net(r.randint(1, 4), r.randint(1, 9), r.getrandbits(30))
+
+
+@cases("steps_until", 10_000, edges=lambda m: [(.9, .81, 1.), (.3, .0081, 1.), (.5, 1e-200, 1e200), (.9, 1e-307, 1e308), (.1, 1e308, 1e-307), (.5, 1., 1.)])
+def _(r, m):
+    if r.random() < .3: return (f := r.randint(1, 9) / 10), f ** r.randint(0, 12), 1.         # hit exactly, on paper
+    return r.uniform(.001, .97), r.grows(-9, 9), r.grows(-9, 9)
+
+
+@cases("linear_scan", 500)
+def _(r, m):
+    shape = (r.randint(1, 20), *r.sizes(r.randint(0, 2), 3))
+    return r.tensor(*shape) * r.flags(*shape, share=.8), r.tensor(*shape)
+
+
+@cases("layers_needed", 500, 0, edges=lambda m: [(0, [1]), (0, [5, 1]), (1, [1, 1, 2])])
+def _(r, m):
+    windows = [*r.sizes(r.randint(0, 3), 6), r.randint(2, 7)]
+    r.shuffle(windows)
+    return r.randint(0, 40), windows
+
+
+@cases("wavefront", 300, 0, 1, 2, 3, 4)
+def _(r, m): return r.randint(1, 7), r.randint(1, 6), r.randint(1, 5)
+
+
+@cases("gradient_bounds", 500)
+def _(r, m):
+    C = r.randint(1, 4)
+    return tuple(tuple(r.grows(-3, 3) for _ in range(C)) for _ in range(r.randint(1, 6))), r.tensor(C)
+
+
+# --- 2: alignment -------------------------------------------------------------------------------------------------
+
+@cases("additive_scores", 500)
+def _(r, m):
+    B, S, A, C = r.sizes(4, 4)
+    return r.tensor(B, C), r.tensor(B, S, C), r.tensor(A, C), r.tensor(A, C), r.tensor(A, scale=r.choice([1., 1e3]))
+
+
+@cases("look_at", 300, 0, 2)
+def _(r, m):
+    B, S, C = r.sizes(3, 5)
+    return r.tensor(B, S, scale=r.choice([1., 1e4])), r.tensor(B, S, C), 1 + r.ints(S, B)
+
+
+@cases("one_step", 150, 0, 1, 2)
+def _(r, m):
+    B, S, C = r.sizes(3, 5)
+    return r.tensor(B, C), r.tensor(B, C), r.tensor(B, S, C), m._Score(), m._Cell()
+
+
+@cases("greedy_words", 1_000, 0, 3)
+def _(r, m):
+    begin, end = r.sample(range(8), 2)
+    text = [r.choice([w for w in range(8) if w != begin]) for _ in range(r.randint(1, 9))]
+    [case] = m._scripts((text, end, r.randint(1, len(text))), begin=begin, state=r.randint(0, 9))
+    return case
+
+
+@cases("error_rate", 1_000, 5)
+def _(r, m):
+    T, S = r.sizes(2, 5)
+    found, sure, possible = (r.flags(T, S, share=r.choice([0, .2, .7, 1])) for _ in range(3))
+    sure[0, -1] = True
+    return found, sure, possible
+
+
+@cases("effective_number", 2_000, 1, edges=lambda m: [(torch.tensor([1., 0., 0.]).double(),), (torch.tensor([[1e-320, 1.]]).double(),), (torch.ones(1).double(),)])
+def _(r, m):
+    scores = r.tensor(*r.sizes(r.randint(1, 3), 4), scale=r.choice([1., 300.]))
+    return (scores.softmax(-1),)
+
+
+@cases("brevity_penalty", 10_000, 3, edges=lambda m: [([], []), ([0], [0]), ([0], [3]), ([5], [0])])
+def _(r, m):
+    n = r.randint(1, 4)
+    return r.sizes(n, 9, 0), r.sizes(n, 9, 0)
+
+
+# --- 3: tokens ----------------------------------------------------------------------------------------------------
+
+def words(r: Draw, most: int, longest: int, letters: str = "abc") -> list[str]:
+    return ["".join(r.choices(letters, k=r.randint(0, longest))) for _ in range(r.randint(0, most))]
+
+
+@cases("count_pairs", 10_000, edges=lambda m: [([], []), ([[]], [3]), ([["a"]], [1]), ([["a", "a"]], [0])])
+def _(r, m):
+    some = [list(w) for w in words(r, 5, 6)]
+    return some, r.sizes(len(some), 3, 0)
+
+
+@cases("join_pair", 10_000)
+def _(r, m): return r.sizes(r.randint(0, 12), 3), (r.randint(1, 3), r.randint(1, 3)), r.randint(1, 9)
+
+
+@cases("learn_merges", 1_000)
+def _(r, m): return {w: r.randint(1, 3) for w in words(r, 5, 7)}, r.randint(0, 7)
+
+
+@cases("encode", 3_000)
+def _(r, m):
+    parts, merges = ["a", "b", "c"], []
+    for _ in range(r.randint(0, 6)):
+        pair = r.choice(parts), r.choice(parts)
+        if pair not in merges: merges.append(pair)
+        parts.append("".join(pair))
+    return "".join(r.choices("abc", k=r.randint(0, 14))), merges
+
+
+STARTS = {c.encode("utf-8", "surrogatepass")[:n] for i in range(0x110000) if not 0xD800 <= i < 0xE000 for c in [chr(i)] for n in (1, 2, 3) if n < len(c.encode("utf-8", "surrogatepass"))}
+
+
+def shown(tokens: list[bytes]) -> list[str]:
+    "What may be shown after each token: bytes wait only as long as they are the beginning of a character."
+    texts, kept = [], b""
+    for token in [*tokens, None]:
+        kept, text = kept + (token or b""), ""
+        while kept:
+            n = next((n for n in (1, 2, 3, 4) if kept[:n] not in STARTS), 0)            # so many bytes decide
+            if not n or len(kept) < n:
+                if token is not None: break
+                text, kept = text + "\N{REPLACEMENT CHARACTER}", b""
+                continue
+            try: text, kept = text + kept[:n].decode(), kept[n:]
+            except UnicodeDecodeError: text, kept = text + "\N{REPLACEMENT CHARACTER}", kept[max(n - 1, 1):]
+        texts.append(text)
+    return texts
+
+
+@cases("stream", 10_000, edges=lambda m: [([],), ([b""],), ([b"\xed\xa0"],), ([b"\xed\xa0", b"\x80"],), ([b"\xf0\x9f\xa6", b"\x89"],)])
+def _(r, m):
+    if r.random() < .5: data = bytes(r.choice([0x41, 0x80, 0x9f, 0xa0, 0xbf, 0xc3, 0xe0, 0xed, 0xf0, 0xf4, 0xff]) for _ in range(r.randint(0, 7)))
+    else: data = "".join(r.choices("aß語🦉", k=r.randint(0, 4))).encode()
+    cuts = sorted(r.randint(0, len(data)) for _ in range(r.randint(0, 5)))
+    return ([data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)])],)
+
+
+@cases("tied_gradient", 400)
+def _(r, m):
+    V, C, T = r.randint(1, 5), r.randint(1, 5), r.randint(0, 6)
+    return r.tensor(V, C), r.ints(V, T), r.tensor(T, V)
+
+
+@cases("skip_pairs", 5_000)
+def _(r, m): return r.sizes(r.randint(0, 9), 5), r.randint(0, 11)
+
+
+# --- 4: attention -------------------------------------------------------------------------------------------------
+
+@cases("one_row", 300, 0, 1, 2)
+def _(r, m):
+    D, S = r.sizes(2, 6)
+    return r.tensor(D), r.tensor(S, D), r.tensor(S, scale=r.choice([1., 1e6]))
+
+
+@cases("safe_softmax", 2_000, 3, edges=lambda m: [(torch.zeros(2, 0), 1), (torch.zeros(0, 3), 0), (torch.zeros(3, 0, 2), 0), (torch.zeros(()), 0)])
+def _(r, m):
+    shape = r.sizes(r.randint(1, 3), 4)
+    scores = r.tensor(*shape, scale=r.choice([1., 100., 1e300]))
+    return scores.masked_fill(r.flags(*shape, share=r.choice([0, .5, .9])), -math.inf), r.randint(-len(shape), len(shape) - 1)
+
+
+@cases("sharpness_for", 100, 1)
+def _(r, m):
+    n = r.randint(1, 6)
+    return r.tensor(n, scale=r.choice([1., 50.])), r.randrange(n), r.grows(-4, 1)
+
+
+@cases("look_mask", 400, 4)
+def _(r, m):
+    B, T, S = r.sizes(3, 5)
+    return r.ints(S + 1, B), T, S, r.random() < .5
+
+
+@cases("to_additive", 300, 0, 1)
+def _(r, m): return r.flags(*r.sizes(r.randint(1, 4), 3)), r.choice(m._TYPES)
+
+
+@cases("my_attend", 300, 1)
+def _(r, m):
+    lead, (T, S, D, W) = r.sizes(r.randint(0, 2), 2), r.sizes(4, 4)
+    mask = r.choice([None, r.flags(T, S), r.flags(*lead, T, S), r.flags(T, 1)])
+    return r.tensor(*lead, T, D, scale=r.choice([1., 1e4])), r.tensor(*lead, S, D), r.tensor(*lead, S, W), mask
+
+
+@cases("gradients", 150, 5)
+def _(r, m):
+    lead, (T, S, D, W) = r.sizes(r.randint(0, 2), 3), r.sizes(4, 4)
+    return r.tensor(*lead, T, D), r.tensor(*lead, S, D), r.tensor(*lead, S, W), r.tensor(*lead, T, W)
+
+
+@cases("attend_in_chunks", 200)
+def _(r, m):
+    lead, (T, S, D, W) = r.sizes(r.randint(0, 2), 2), r.sizes(4, 5)
+    causal = T <= S and r.random() < .5
+    return r.tensor(*lead, T, D), r.tensor(*lead, S, D), r.tensor(*lead, S, W), r.randint(1, 6), causal
+
+
+@cases("is_equivariant", 20, 0)
+def _(r, m): return (r.choice(list(m._LISTS)),)
+
+
+# --- 5: heads -----------------------------------------------------------------------------------------------------
+
+@cases("split_heads", 1_000, 0, 1)
+def _(r, m):
+    B, T, H, D = r.sizes(4, 4)
+    return r.tensor(B, T, H * D), H
+
+
+@cases("many_heads", 60, 1)
+def _(r, m):
+    (B, T), (H, D) = r.sizes(2, 3), r.sizes(2, 3)
+    mask = r.choice([None, r.flags(B, H, T, T) | torch.eye(T, dtype=torch.bool), m._lower(T)])
+    return (r.tensor(B, T, H * D), *(r.tensor(H * D, H * D) for _ in range(4)), H, mask)
+
+
+@cases("without_heads", 1_000, 1)
+def _(r, m):
+    B, H, T, D, C = r.sizes(5, 4)
+    return r.tensor(B, H, T, D), r.tensor(H * D, C), r.tensor(C), tuple(r.sample(range(H), r.randint(0, H)))
+
+
+@cases("parameters", 150)
+def _(r, m): return r.randint(1, 40), (G := r.randint(1, 4)) * r.randint(1, 4), G, r.randint(1, 9), r.randint(1, 9), r.random() < .5
+
+
+@cases("shared_keys", 100, 1)
+def _(r, m):
+    B, G, R, T, S, D, W = r.sizes(7, 3)
+    mask = r.choice([None, torch.cat([r.flags(T, S - 1), torch.ones(T, 1, dtype=torch.bool)], 1)])
+    return r.tensor(B, G * R, T, D), r.tensor(B, G, S, D), r.tensor(B, G, S, W), mask
+
+
+@cases("unpack", 400, 1)
+def _(r, m):
+    H, D = r.sizes(2, 5)
+    return r.tensor(3 * H * D, *r.sizes(r.randint(0, 1), 4)), H
+
+
+@cases("ring_by_hand", 60, 2)
+def _(r, m): return r.randint(3, 30), r.randint(1, 5)
+
+
+@cases("pool_heads", 1_000, 2)
+def _(r, m):
+    G, R, D, C = r.sizes(4, 4)
+    return r.tensor(G * R * D, C), G * R, G
+
+
+# --- 6: positions -------------------------------------------------------------------------------------------------
+
+@cases("sinusoids", 1_000, 3)
+def _(r, m): return r.ints(10 ** r.randint(1, 7), *r.sizes(r.randint(0, 2), 4)) - 3, 2 * r.randint(1, 5), r.grows(.3, 6)
+
+
+@cases("alibi", 100, 3)
+def _(r, m): return r.randint(1, 20), (T := r.randint(1, 4)), T + r.randint(0, 5)
+
+
+@cases("turn", 1_000, 4)
+def _(r, m):
+    B, H, T, D = r.sizes(4, 4)
+    places = r.ints(10 ** r.randint(1, 6), *r.choice([(T,), (B, T)]))
+    return r.tensor(B, H, T, 2 * D, dtype=r.choice([torch.float64, torch.float32])), places, r.grows(1, 6), r.random() < .5
+
+
+@cases("bucket", 2_000, 4)
+def _(r, m):
+    buckets = 2 * r.randint(2, 20)
+    told = buckets, buckets + r.randint(0, 300), r.random() < .5
+    return m._offsets((r.randint(-9, 9) if r.random() < .3 else r.randint(-500, 500) for _ in range(6)), *told)
+
+
+@cases("ntk_base", 3_000, 2)
+def _(r, m): return 2 * r.randint(2, 100), r.grows(.3, 6), r.grows(0, 2)
+
+
+@cases("for_halves", 1_000, 4)
+def _(r, m):
+    G, R, D = r.sizes(3, 4)
+    C = r.sizes(r.randint(0, 1), 3)
+    return r.tensor(G * R * 2 * D, *C), r.tensor(G * 2 * D, *C), r.tensor(G * 2 * D, *C), G * R, G
+
+
+@cases("three_bands", 2_000, 2)
+def _(r, m):
+    slow = r.uniform(.1, 10)
+    return 2 * r.randint(1, 20), r.grows(1, 6), r.uniform(1, 30), r.randint(1, 9_000), slow, slow + r.grows(-1, 2)
+
+
+@cases("next_scores", 200, 4)
+def _(r, m):
+    calls = r.sizes(r.randint(1, 4), 3)
+    longest = sum(calls) + r.randint(0, 3)
+    lengths = [longest, *(r.randint(1, longest) for _ in range(r.randint(0, 2)))]
+    r.shuffle(lengths)
+    return tuple(lengths), r.randint(1, 3), *calls
+
+
+@cases("offset_only", 6, 0)
+def _(r, m): return r.choice([*m._KEEP, *m._BREAK]), 2 * r.randint(1, 4)
+
+
+# --- 7: the block -------------------------------------------------------------------------------------------------
+
+@cases("layer_norm", 1_000, 2, edges=lambda m: [m._scored(torch.zeros(0, 3).double()), m._scored(torch.ones(2, 1).double())])
+def _(r, m):
+    C = r.randint(2, 6)
+    return r.tensor(*r.sizes(r.randint(0, 2), 4), C, scale=r.grows(-3, 3)), r.tensor(C), r.tensor(C), r.grows(-12, 0)
+
+
+@cases("gated_width", 60, 1)
+def _(r, m): return r.randint(1, 40), r.randint(1, 200), r.randint(1, 16), r.random() < .5
+
+
+@cases("rms_norm", 1_000, 0, edges=lambda m: [m._factors(torch.zeros(0, 3).double()), m._factors(torch.zeros(2, 3).double()), m._factors(1e150 * m.rounded(2, 3)), m._factors(1e-150 * m.rounded(2, 3))])
+def _(r, m):
+    C = r.randint(1, 6)
+    return r.tensor(*r.sizes(r.randint(0, 2), 4), C, scale=r.grows(-3, 3)), r.tensor(C), r.grows(-12, 0)
+
+
+@cases("norm_gradient", 1_000, 3)
+def _(r, m):
+    shape = (*r.sizes(r.randint(0, 2), 4), r.randint(2, 6))
+    return r.tensor(*shape), r.tensor(*shape), r.grows(-5, 0)
+
+
+@cases("through", 300, 1, 3)
+def _(r, m): return r.tensor(*r.sizes(r.randint(0, 2), 4), r.randint(2, 5)), r.randint(0, 4)
+
+
+@cases("growth", 2_000, 1)
+def _(r, m): return r.grows(-2, 2), [r.grows(-2, 1) for _ in range(r.randint(0, 9))], r.choice(m._ORDERS)
+
+
+@cases("encoder_layer", 60, 2)
+def _(r, m):
+    B, T, H, D, hidden = r.sizes(5, 3)
+    mask = r.choice([None, r.flags(B, r.choice([1, H]), T, T) | torch.eye(T, dtype=torch.bool)])
+    x, weights, *rest = m._layer_case(B, T, H * D if H * D > 1 else 2 * H, hidden, H, r.random() < .5, mask=mask)
+    return r.tensor(*x.shape), m._Weights((n, r.tensor(*w.shape)) for n, w in weights.items()), *rest
+
+
+@cases("neurons", 300, 0, 1, 2)
+def _(r, m):
+    T, C, hidden = r.sizes(3, 5)
+    return r.tensor(T, C), r.tensor(hidden, C), r.tensor(hidden), r.tensor(C, hidden)
+
+
+@cases("edit_one", 500, 0, 2)
+def _(r, m):
+    out, features = r.sizes(2, 6)
+    return r.tensor(out, features), r.tensor(features), r.tensor(out), m._in_use(features, r.getrandbits(30))
+
+
+@cases("edit_several", 300, 1, 2)
+def _(r, m):
+    features = r.randint(2, 7)
+    return m._to_edit(r.randint(1, 5), features, r.randint(1, features - 1), seed=r.getrandbits(30))
+
+
+# --- 8: the transformer -------------------------------------------------------------------------------------------
+
+@cases("count_parameters", 3_000)
+def _(r, m): return *r.sizes(3, 50), r.randint(1, 5), r.choice([None, r.randint(1, 50)]), r.random() < .5
+
+
+@cases("tied", 200, 0, 1, 2)
+def _(r, m):
+    V, C, B, T = r.sizes(4, 6)
+    return r.tensor(V, C), r.ints(V, B, T), r.tensor(B, T + 1, C)
+
+
+@cases("taught", 500, 0, 1, 2, 3, 4)
+def _(r, m): return ([[r.randint(3, 20) for _ in range(r.randint(0, 6))] for _ in range(r.randint(1, 5))],)
+
+
+@cases("masks", 100, 0, 1, 2, 3)
+def _(r, m):
+    B, S, T = r.sizes(3, 4)
+    x, given = r.ints(9, B, S) * r.flags(B, S, share=.7), r.ints(9, B, T) * r.flags(B, T, share=.7)
+    for ids in (x, given): ids[torch.arange(B), torch.tensor([r.randrange(ids.shape[1]) for _ in range(B)])] = 5       # a word in each row
+    return x, given
+
+
+@cases("smoothed_surprise", 3_000, 2, edges=lambda m: [(m._IMPOSSIBLE, torch.tensor([[2]]), 0.), (m._IMPOSSIBLE, torch.tensor([[2]]), .1), (m._IMPOSSIBLE, torch.tensor([[1]]), 0.)])
+def _(r, m):
+    B, T, V = r.sizes(2, 4) + [r.randint(2, 6)]
+    y = r.ints(V, B, T)
+    y[r.randrange(B), r.randrange(T)] = V - 1
+    scores = r.tensor(B, T, V, scale=r.choice([1., 1e4]))
+    return scores.masked_fill(r.flags(B, T, V, share=.3) & (torch.arange(V) != y[..., None]) & (r.random() < .3), -math.inf), y, r.choice([0., r.random()])
+
+
+@cases("rate", 10_000, 2)
+def _(r, m): return r.randint(0, 10 ** r.randint(1, 6)), r.randint(1, 9_000), r.randint(1, 10 ** r.randint(1, 4))
+
+
+@cases("greedy_rows", 500, 2)
+def _(r, m):
+    end, pad = r.sample(range(12), 2)
+    longest = r.randint(1, 6)
+    texts = [[r.choice([w for w in range(12) if w != pad]) for _ in range(longest)] for _ in range(r.randint(1, 4))]
+    return m._texts(texts, longest, end, pad, [[r.randrange(12) for _ in range(2)] for _ in texts])
+
+
+@cases("beam_step", 500, 2)
+def _(r, m): return m._beam(r.randint(1, 5), r.randint(1, 4), r.randint(1, 7), r.randint(1, 40), r.getrandbits(30), r.choice([0., 1e4]))
+
+
+@cases("ranked", 3_000, 0, 2)
+def _(r, m):
+    end = r.randint(2, 4)
+    return [(tuple(r.sizes(r.randint(1, 8), 5)), -r.uniform(.1, 9)) for _ in range(r.randint(1, 6))], r.choice([0., r.random()]), end
+
+
+@cases("leaks", 8, 1)
+def _(r, m):
+    x, given = r.choice([m._PAIR, m._MORE])
+    place = r.randrange(given.shape[1] - 1)
+    return m._Suspect("look ahead", ahead=[(None, place, r.randint(place + 1, given.shape[1] - 1))], size=r.grows(-3, 0)), x, given
+
+
+@cases("trap", 50, 0, 1, 2)
+def _(r, m): return (r.randint(2, 80),)
+
+
+# --- 10: decoders -------------------------------------------------------------------------------------------------
+
+@cases("perplexity_of", 300, 2)
+def _(r, m):
+    B, T, V = r.sizes(3, 5, 2)
+    counted = r.flags(B, T)
+    counted[r.randrange(B), r.randint(1, T - 1)] = True
+    return r.tensor(B, T, V, scale=r.choice([1., 100.])), r.ints(V, B, T), counted
+
+
+@cases("nucleus", 2_000, 0, edges=lambda m: [(m.doubles(0., -40.)[None], 1.), (torch.zeros(2, 1).double(), .3), (m._FOUR, 1e-300), (torch.zeros(0, 3).double(), .5)])
+def _(r, m):
+    B, V = r.randint(1, 3), r.randint(1, 9)
+    logits = r.tensor(B, V, scale=r.choice([1., 20.]))
+    if r.random() < .3: logits = logits.round() / 2                                    # with ties, at which the exact number is kept
+    hidden = r.flags(B, V, share=.3) & (torch.arange(V) > 0)
+    p = 1. if r.random() < .2 else r.random() or .5
+    return (logits + torch.arange(V) * 1e-6).masked_fill(hidden, -math.inf), p
+
+
+@cases("write_on", 2_000, 0, 1)
+def _(r, m):
+    V = r.randint(2, 9)
+    prompt, steps = [r.randrange(V) for _ in range(r.randint(1, 4))], r.randint(0, 6)
+    return r.choice(list(m._MODELS)), V, prompt, steps, len(prompt) + steps + r.randint(0, 2), r.choice([None, r.randrange(V)])
+
+
+@cases("answer_tokens", 3_000, 5)
+def _(r, m): return r.ints(4, *r.sizes(2, 8)), *r.sample(range(4), 2)
+
+
+@cases("copying", 1_000, 6)
+def _(r, m):
+    H, T = r.sizes(2, 8)
+    return r.tensor(H, T, T).softmax(-1), r.ints(r.randint(1, 6), T)
+
+
+@cases("split_joint", 1_000, 0, edges=lambda m: [(torch.zeros(1, 3).double(), torch.zeros(3).double(), torch.zeros(0, 1).double())])
+def _(r, m):
+    C = r.randint(1, 6)
+    return r.tensor(C, 3 * C), r.tensor(3 * C), r.tensor(r.randint(1, 4), C)
+
+
+# --- 17: FlashAttention -------------------------------------------------------------------------------------------
+
+@cases("running", 2_000, 2, edges=lambda m: [([], []), ([-math.inf], [2.])])
+def _(r, m):
+    n, size = r.randint(0, 9), r.choice([1., 5_000.])
+    return [-math.inf if r.random() < .2 else r.gauss(0, size) for _ in range(n)], [r.gauss(0, 1) for _ in range(n)]
+
+
+@cases("merge_answers", 1_000, 2)
+def _(r, m):
+    lead, W = r.sizes(r.randint(1, 2), 4), r.randint(1, 4)
+    parts = []
+    for _ in "ab":
+        lse = r.tensor(*lead, scale=r.choice([1., 5_000.])).masked_fill(r.flags(*lead, share=.3), -math.inf)
+        parts += [r.tensor(*lead, W).masked_fill((lse == -math.inf)[..., None], 0), lse]
+    return tuple(parts)
+
+
+@cases("in_tiles", 500, 2)
+def _(r, m):
+    T, S, D, W, rows, cols = r.sizes(6, 7)
+    return r.tensor(T, D, scale=r.choice([1., 2_000.])), r.tensor(S, D), r.tensor(S, W), rows, cols
+
+
+@cases("tile_gradient", 1_000, 3)
+def _(r, m):
+    T, S, W = r.sizes(3, 6)
+    start = r.randrange(S)
+    scores = r.tensor(T, S, scale=r.choice([1., 2_000.])).masked_fill(r.flags(T, S, share=r.choice([0, .3, .8])), -math.inf)
+    return scores, r.tensor(S, W), r.tensor(T, W), start, r.randint(start + 1, S)
+
+
+@cases("causal_tiles", 2_000)
+def _(r, m): return *r.sizes(2, 14), *r.sizes(2, 6)
+
+
+@cases("keys_outside", 1_000)
+def _(r, m): return r.randint(1, 20), r.randint(1, 40), *r.sizes(2, 9), r.randint(1, 50)
+
+
+@cases("attainable", 1_000)
+def _(r, m): return r.randint(1, 2_000), r.randint(1, 300), r.randint(0, 8), r.choice([1, 2, 4, 8]), r.grows(9, 15), r.grows(6, 13)
+
+
+# --- 18: FlashAttention on a GPU (kernels, interpreted: a case takes long) -----------------------------------------
+
+@cases("delta_rows", 4)
+def _(r, m):
+    H, T, W = r.sizes(3, 5)
+    return r.tensor(H, T, W).float(), r.tensor(H, T, W).float(), r.tensor(H, T).float(), r.choice([1, 2, 4])
+
+
+@cases("row_lse", 8)
+def _(r, m):
+    T, S = r.sizes(2, 8)
+    z = r.tensor(T, S, scale=r.choice([1., 1_000.])).float().masked_fill(r.flags(T, S, share=r.choice([0, .5])), -math.inf)
+    return z, r.choice([1, 2, 4]), r.choice([1, 2, 4])
+
+
+@cases("weights_again", 8)
+def _(r, m):
+    T, S = r.sizes(2, 7)
+    z = r.tensor(T, S).float().masked_fill(r.flags(T, S, share=r.choice([0, .5])), -math.inf)
+    z[:, 0] = z[:, 0].nan_to_num(neginf=0.)
+    return z, r.choice([.125, .5, 1.]), r.choice([1, 2, 4]), r.choice([1, 2, 4])
+
+
+@cases("borders", 1_000)
+def _(r, m): return *r.sizes(2, 14), *r.sizes(2, 5), r.random() < .5, r.choice([None, r.randint(1, 12)])
+
+
+@cases("value_gradient", 4)
+def _(r, m): return *r.sizes(2, 40), 16, r.choice([16, 32])
+
+
+@cases("scaled_heads", 6)
+def _(r, m): return r.randint(1, 3), r.randint(1, 9), r.choice([1, 2, 4])
+
+
+@cases("backward_flops", 2_000)
+def _(r, m): return r.randint(1, 60), r.randint(1, 40), *r.sizes(2, 12), r.random() < .5
+
+
+@cases("best_config", 2_000)
+def _(r, m): return m._some(r.getrandbits(30), r.randint(0, 12)), r.choice([32, 64, 128, 256]), r.choice([1, 2, 4]), r.randint(20_000, 250_000)
