@@ -6,7 +6,7 @@ from pathlib import Path
 import rules
 import yaml
 from ledger import VERDICTS, faults, settled
-from pages import notebooks
+from pages import notebook_files, notebooks
 from pybtex.database import parse_file
 
 FIELDS = {"id", "chapter", "topic", "statement", "verdict", "settles"}
@@ -22,7 +22,7 @@ def undertaken(root: Path) -> dict[str, list[str]]:
 
 def finished(root: Path) -> set[str]:
     "The numbers of the chapters that are written."
-    return {name.split("/")[1][:2] for name in notebooks(root) if "/practice/" not in name} - {"00"}
+    return {path.name[:2] for path in notebook_files(root / "chapters") if path.parent.name != "practice"} - {"00"}
 
 
 def form(root: Path) -> list[str]:
@@ -42,11 +42,11 @@ def form(root: Path) -> list[str]:
 
 def taken_up(root: Path) -> list[str]:
     "Ids of finished chapters that are not taken up exactly once, by an entry of their chapter."
-    ids, made = undertaken(root), []
+    ids, written, made = undertaken(root), finished(root), []
     taken = [(id, e) for e in entries(root) for id in e["settles"]]
     times = Counter(id for id, _ in taken)
     made += [f"{id}: taken up {n} times, expected once" for id, n in times.items() if n > 1]
-    made += [f"{id}: nothing in the ledger takes it up, and chapter {chapter} is written" for id, (chapter, _) in ids.items() if chapter in finished(root) and id not in times]
+    made += [f"{id}: nothing in the ledger takes it up, and chapter {chapter} is written" for id, (chapter, _) in ids.items() if chapter in written and id not in times]
     for id, e in taken:
         if id not in ids: made.append(f"claim {e['id']}: takes up {id}, which the map does not have")
         elif ids[id][0] != e["chapter"]: made.append(f"claim {e['id']}: takes up {id}, which belongs to chapter {ids[id][0]}")
@@ -56,8 +56,8 @@ def taken_up(root: Path) -> list[str]:
 def verdicts(root: Path) -> list[str]:
     "Entries of finished chapters that no cell or source settles, or with another verdict; boxes that the ledger does not know."
     books = notebooks(root)
-    found, every = settled(books), {e["id"]: e for e in entries(root)}
-    made = [fault for e in every.values() if e["chapter"] in finished(root) | {"00"} and (fault := faults(e, found))]
+    found, every, written = settled(books), {e["id"]: e for e in entries(root)}, finished(root) | {"00"}
+    made = [fault for e in every.values() if e["chapter"] in written and (fault := faults(e, found))]
     for id, ways in found.items():
         for page, left in ways:
             if id not in every: made.append(f"claim {id}: settled in {page}, and not in the ledger"); continue

@@ -3,6 +3,7 @@
 `test_order.py` runs them on the book, `test_defects.py` on copies with planted faults.
 """
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
 from statistics import median
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
 from nbdev_cells import DIRECTIVE, directives  # noqa: E402
-from pages import notebooks  # noqa: E402
+from pages import notebook_files  # noqa: E402
 
 KNOWN = {"default_exp", "export", "hide"}
 MANY_PARAMETERS = {"tfmlib.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
@@ -71,12 +72,19 @@ class Cell:
         return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", self.source, flags=re.M))
 
 
-def cells(root: Path) -> dict[str, list[Cell]]:
-    "The notebooks of a checkout as lists of cells."
-    def made(name, cell) -> Cell:
+@lru_cache(maxsize=256)
+def cells_of(name: str, text: str) -> tuple[Cell, ...]:
+    "The cells of one notebook, read once: the tests look at the same book many times, with one cell changed."
+    def made(cell) -> Cell:
         tags = set(cell["metadata"].get("tags", []))
         return Cell(f"{name} «{cell.get('id')}»", cell.get("id", ""), cell["cell_type"], "".join(cell["source"]), tags, cell.get("outputs", []))
-    return {name: [made(name, cell) for cell in book["cells"]] for name, book in notebooks(root).items()}
+    return tuple(made(cell) for cell in json.loads(text)["cells"])
+
+
+def cells(root: Path) -> dict[str, tuple[Cell, ...]]:
+    "The notebooks of a checkout as cells."
+    names = [str(path.relative_to(root).with_suffix("")) for path in notebook_files(root / "chapters")]
+    return {name: cells_of(name, (root / f"{name}.ipynb").read_text(encoding="utf-8")) for name in names}
 
 
 # --- order --------------------------------------------------------------------------------------------------------

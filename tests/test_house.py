@@ -222,6 +222,7 @@ def test_proof_runs_what_readme_says():
     assert all([s["run"] for s in job["steps"] if "run" in s] == ["make test"] for job in jobs.values())
     assert "TFM_LAX" not in jobs["exact"].get("env", {}) and jobs["lax"]["env"]["TFM_LAX"] == "1"
     assert steps("proof", "exact")[1]["with"]["python-version"] == "3.11"
+    assert steps("proof", "exact")[0]["with"]["fetch-depth"] == 2, "the proof asks what the last commit changed"
     assert jobs["lax"]["strategy"]["matrix"]["python"] == ["3.12", "3.13"]
     assert set(WORKFLOWS["proof"][True]) >= {"push", "pull_request"}            # YAML reads the key `on` as True
 
@@ -237,7 +238,8 @@ def test_weekly_is_unpinned_and_dates_the_front_page():
     assert "schedule" in WORKFLOWS["weekly"][True] and "requirements.txt" not in runs and "make " not in runs
     assert "tools/install.py torch\n" in runs, "the CPU build, not gigabytes for GPUs"
     assert "origin/colab" in runs and "> last_passed.json" in runs
-    assert set(WORKFLOWS["weekly"]["jobs"]["record"]["needs"]) == {"newest", "compilers", "answers", "copies"}
+    assert set(WORKFLOWS["weekly"]["jobs"]["record"]["needs"]) == {"newest", "processors", "compilers", "answers", "copies"}
+    assert "tools/prove.py --whole wheel notebooks baseline" in runs, "the proof on a push runs each notebook as one processor only"
     written = re.search(r"printf '(\{.*?\})\\n'", runs)[1].replace("%s", "x")
     assert "date" in json.loads(written)
 

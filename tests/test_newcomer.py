@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import colab
 import execute
@@ -53,7 +54,7 @@ def test_checkpoints_are_no_notebooks(saved, monkeypatch):
     made = colab.write(saved, saved / "build/colab")
     assert [str(p.relative_to(saved / "build/colab")) for p in made] == names
     save_in_jupyterlab(saved / "build/colab")
-    assert prove.chosen(saved / "build/colab", quick=False) == made
+    assert prove.chosen(saved / "build/colab", SimpleNamespace(quick=False, whole=True), "native") == made
     monkeypatch.setattr(kills, "ROOT", saved)
     assert [p.name for p in kills.pages()] == [Path(n).name for n in names if "practice" in n]
     for name in rules.RULES.keys() - {"export"}: assert rules.RULES[name](saved) == rules.RULES[name](ROOT), name

@@ -1,23 +1,72 @@
-"""The proof's own choices."""
+"""The proof's own choices: which notebooks it runs, and as which processor."""
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import prove
+import pytest
+
+QUICK, ORDINARY, WHOLE = (SimpleNamespace(quick=q, whole=w) for q, w in ((True, False), (False, False), (False, True)))
+NAMES = [f"chapters/{name}.ipynb" for name in ("04_a", "05_b", "06_c", "practice/04_a", "practice/05_b")]
 
 
-def test_quick_runs_the_copies_of_changed_notebooks_alone(tmp_path, monkeypatch):
-    for name in ("04_a", "05_b", "practice/04_a", "practice/05_new"):
+def git(root: Path, *command: str) -> None:
+    subprocess.run(["git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@b.c", *command], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    "Five notebooks, committed, and their copies."
+    for name in NAMES:
         for folder in ("", "build/colab/"):
-            path = tmp_path / f"{folder}chapters/{name}.ipynb"
-            path.parent.mkdir(parents=True, exist_ok=True)
+            (path := tmp_path / f"{folder}{name}").parent.mkdir(parents=True, exist_ok=True)
             path.write_text("{}")
-    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for command in (["init", "-q"], ["add", "chapters/04_a.ipynb", "chapters/05_b.ipynb", "chapters/practice/04_a.ipynb"], ["commit", "-qm", "."]):
-        subprocess.run([*git, *command], check=True)
+    for command in (["init", "-q"], ["add", "chapters"], ["commit", "-qm", "."], ["commit", "-qm", ".", "--allow-empty"]): git(tmp_path, *command)
     monkeypatch.setattr(prove, "ROOT", tmp_path)
-    copies = tmp_path / "build/colab"
-    assert [p.name for p in prove.chosen(copies, quick=True)] == ["05_new.ipynb"], "one that git does not know counts"
-    (tmp_path / "chapters/practice/04_a.ipynb").write_text("{ }")
-    (tmp_path / "chapters/05_b.ipynb").unlink()
-    (copies / "chapters/05_b.ipynb").unlink()
-    assert [str(p.relative_to(copies)) for p in prove.chosen(copies, quick=True)] == ["chapters/practice/04_a.ipynb", "chapters/practice/05_new.ipynb"]
-    assert len(prove.chosen(copies, quick=False)) == 3
+    return tmp_path
+
+
+def chosen(root: Path, given, setting: str = "native") -> list[str]:
+    return [str(path.relative_to(root / "build/colab")) for path in prove.chosen(root / "build/colab", given, setting)]
+
+
+def test_quick_runs_the_copies_of_changed_notebooks_alone(checkout):
+    assert chosen(checkout, QUICK) == []
+    (checkout / NAMES[3]).write_text("{ }")
+    for folder in ("", "build/colab/"): (checkout / folder / "chapters/07_new.ipynb").write_text("{}")
+    (checkout / NAMES[1]).unlink()
+    (checkout / "build/colab" / NAMES[1]).unlink()
+    assert chosen(checkout, QUICK) == ["chapters/07_new.ipynb", NAMES[3]], "one that git does not know counts"
+    assert chosen(checkout, WHOLE) == [NAMES[0], NAMES[2], "chapters/07_new.ipynb", *NAMES[3:]]
+
+
+def test_every_notebook_runs_once_and_the_halves_change_places(checkout):
+    seen = set()
+    for attempt in range(40):
+        git(checkout, "commit", "-qm", str(attempt), "--allow-empty")
+        native, old = chosen(checkout, ORDINARY), chosen(checkout, ORDINARY, "baseline")
+        assert sorted(native + old) == NAMES and abs(len(native) - len(old)) == 1
+        seen.add(tuple(native))
+        if len(seen) == 2: return
+    raise AssertionError(f"after 40 commits still the same half: {seen}")
+
+
+def test_what_has_just_changed_runs_as_both(checkout):
+    (checkout / NAMES[0]).write_text("{ }")
+    git(checkout, "commit", "-qam", "one in the last commit")
+    (checkout / NAMES[3]).write_text("{ }")
+    native, old = chosen(checkout, ORDINARY), chosen(checkout, ORDINARY, "baseline")
+    assert set(native) & set(old) == {NAMES[0], NAMES[3]} and set(native) | set(old) == set(NAMES)
+
+
+def test_without_git_everything_runs_as_both(checkout, monkeypatch):
+    monkeypatch.setattr(prove, "git", lambda *command: "")
+    assert chosen(checkout, ORDINARY) == chosen(checkout, ORDINARY, "baseline") == NAMES
+
+
+@pytest.mark.parametrize("options", [["--quick", "--whole"], ["--quick", "--record"], ["--record"]])
+def test_what_is_recorded_is_whole(options, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["prove.py", *options, "lint"])
+    monkeypatch.setattr(prove, "run", lambda *command, **how: pytest.fail("it runs"))
+    with pytest.raises(SystemExit) as end: prove.main()
+    assert end.value.code == 2

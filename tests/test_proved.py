@@ -70,9 +70,3 @@ def test_a_changed_tree_is_marked(tmp_path):
     assert len(clean) >= 7 and not clean.endswith("+")
     (tmp_path / "a").write_text("2")
     assert proved.commit(tmp_path) == clean + "+"
-
-
-def test_a_quick_run_is_not_recorded(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["prove.py", "--quick", "--record"])
-    with pytest.raises(SystemExit): prove.main()
-    assert "--quick leaves parts of them out" in capsys.readouterr().err

@@ -1,8 +1,10 @@
-"""Prove the book, stage by stage: python tools/prove.py [--quick] [STAGE ...]
+"""Prove the book, stage by stage: python tools/prove.py [--quick | --whole] [STAGE ...]
 
-Stages: lint, book, wheel, notebooks, baseline (the notebooks again, as on an older processor), tests. `--quick` leaves out
-slow and browser tests, and runs only the notebooks that differ from the last commit, once. The first stage that fails does not
-stop the others; the exit code tells. `--record` notes in tests/proved.json and README what passed, and where.
+Stages: lint, book, wheel, notebooks (on this processor), baseline (notebooks as on an older one), tests. Every notebook runs, one
+half here and the other half as the baseline; the halves change places from commit to commit, and a notebook that the last commit
+or the working tree has changed runs as both. `--whole` runs all as both, which the weekly workflow does; `--quick` leaves out slow
+and browser tests, and runs only the notebooks that differ from the last commit, once. A stage that fails does not stop the others;
+the exit code tells. `--record` notes in tests/proved.json and README what passed, and where; it goes with `--whole`.
 """
 import argparse
 import os
@@ -51,23 +53,44 @@ def wheel(_) -> bool:
     return run(PY, "-m", "pip", "install", "-q", "--no-deps", "--target", BUILD / "site", made)
 
 
-def chosen(copies: Path, quick: bool) -> list[Path]:
-    "The Colab copies to run: all, or those whose notebook differs from the last commit."
-    everything = notebook_files(copies)
-    if not quick: return everything
-    out = subprocess.run(["git", "status", "--porcelain", "-uall", "--no-renames", "chapters"], cwd=ROOT, capture_output=True, text=True).stdout
-    changed = {copies / line[3:] for line in out.splitlines()}
-    return [copy for copy in everything if copy in changed]
+def git(*command: str) -> str:
+    "What git says; nothing where there is no git, or no such commit."
+    try: done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError: return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
-def notebooks(quick: bool, setting: str = "native") -> bool:
+def changed() -> set[str]:
+    "The notebooks that differ from the last commit, as git names them."
+    return {line[3:] for line in git("status", "--porcelain", "-uall", "--no-renames", "chapters").splitlines()}
+
+
+def halves(names: list[str], setting: str) -> list[str]:
+    "The notebooks whose turn it is to run under a setting: every second one, which ones depends on the commit, and those that have just changed."
+    commit = git("rev-parse", "HEAD").strip()
+    if not commit: return names
+    lately = changed() | set(git("diff", "--name-only", "--no-renames", "HEAD~1", "HEAD", "--", "chapters").split("\n"))
+    turn = (int(commit[-1], 16) + (setting == "baseline")) % 2
+    return [name for i, name in enumerate(names) if i % 2 == turn or name in lately]
+
+
+def chosen(copies: Path, given: argparse.Namespace, setting: str) -> list[Path]:
+    "The Colab copies to run: those whose turn it is, all, or those whose notebook differs from the last commit."
+    names = [str(path.relative_to(copies)) for path in notebook_files(copies)]
+    if given.quick: names = [name for name in names if name in changed()]
+    elif not given.whole: names = halves(names, setting)
+    return [copies / name for name in names]
+
+
+def notebooks(given: argparse.Namespace, setting: str = "native") -> bool:
     "nbval over the Colab copies, in an empty directory, against the wheel, on this processor or as on another."
     if not run(PY, "tools/colab.py"): return False
     copies, empty = BUILD / "colab", BUILD / "empty"
-    paths = chosen(copies, quick)
+    paths = chosen(copies, given, setting)
     if not paths:
         print("no notebook differs from the last commit")
-        return quick
+        return given.quick
+    print(f"{len(paths)} notebooks, {setting}", flush=True)
     shutil.rmtree(empty, ignore_errors=True)
     empty.mkdir(parents=True)
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
@@ -76,14 +99,14 @@ def notebooks(quick: bool, setting: str = "native") -> bool:
                cwd=empty, PYTHONPATH=str(BUILD / "site"), TFM_PEERS="required", OMP_NUM_THREADS="1", TQDM_DISABLE="1", **SETTINGS[setting])
 
 
-def baseline(quick: bool) -> bool:
+def baseline(given: argparse.Namespace) -> bool:
     "The same, as on a processor without AVX: sums run in another order, so nothing may hang on their last bits. Not in the quick part."
-    return quick or notebooks(quick, "baseline")
+    return given.quick or notebooks(given, "baseline")
 
 
-def tests(quick: bool) -> bool:
+def tests(given: argparse.Namespace) -> bool:
     "Everything in tests/."
-    return run(PY, "-m", "pytest", "--durations=12", *SHARED, *(["-m", "not slow and not browser"] if quick else []), OMP_NUM_THREADS="1")
+    return run(PY, "-m", "pytest", "--durations=12", *SHARED, *(["-m", "not slow and not browser"] if given.quick else []), OMP_NUM_THREADS="1")
 
 
 STAGES = {"lint": lint, "book": book, "wheel": wheel, "notebooks": notebooks, "baseline": baseline, "tests": tests}
@@ -99,17 +122,19 @@ def note(results: dict[str, bool]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--whole", action="store_true", help="every notebook on this processor and as on the older one")
     parser.add_argument("--record", action="store_true", help="note what passed, and where")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     given = parser.parse_args()
     unknown = set(given.stages) - set(STAGES)
     if unknown: parser.error(f"no such stage: {', '.join(sorted(unknown))}")
-    if given.quick and given.record: parser.error("--record notes whole stages; --quick leaves parts of them out")
+    if given.quick and (given.record or given.whole): parser.error("--quick leaves out parts of what --whole runs and --record notes")
+    if given.record and not given.whole: parser.error("--record notes whole stages: add --whole")
     results = {}
     for name in given.stages or STAGES:
         print(f"\n── {name} " + "─" * (70 - len(name)), flush=True)
         start = time.perf_counter()
-        results[name] = (STAGES[name](given.quick), time.perf_counter() - start)
+        results[name] = (STAGES[name](given), time.perf_counter() - start)
     print("\n" + "\n".join(f"{'ok    ' if good else 'FAILED'} {name:10} {taken:6.1f} s" for name, (good, taken) in results.items()))
     failed = sum(not good for good, _ in results.values())
     print(f"\nstages: {len(results) - failed} passed, {failed} failed")
