@@ -95,11 +95,17 @@ def test_checkers_do_without_the_library_that_holds_the_answers(blocked):
     assert blocked["green"] and all(blocked["green"].values()), blocked["green"]
 
 
+@pytest.fixture(scope="module")
+def exported() -> set[str]:
+    "Every name that a module of a practice page gives to something."
+    text = "\n".join(p.read_text() for p in (ROOT / "tfmlib/practice").glob("*.py"))
+    return {name for names in re.findall(r"\b(?:def|class) +(\w+)|^(\w+) *=", text, re.M) for name in names if name}
+
+
 @by_page
-def test_answers_are_not_exported(path, verdicts):
-    exported = "\n".join(p.read_text() for p in (ROOT / "tfmlib/practice").glob("*.py"))
-    answers = [r["name"] for e in verdicts[path]["exercises"] for r in e["solutions"] + e["mutants"]]
-    assert answers and [n for n in answers if re.search(rf"\b(def|class) {n}\b|^{n} *=", exported, re.M)] == []
+def test_answers_are_not_exported(path, verdicts, exported):
+    answers = {r["name"] for e in verdicts[path]["exercises"] for r in e["solutions"] + e["mutants"]}
+    assert len(exported) > 100 and answers and not answers & exported
 
 
 class Silent:
@@ -250,8 +256,8 @@ def test_the_handouts_of_the_book_keep_every_exercise_and_no_answer(path, the_bo
 
 
 def test_the_tool_writes_the_handouts(tmp_path):
-    written = exercises.write(PAGES, tmp_path / "out")
-    assert [p.name for p in written] == [p.name for p in PAGES] and all(p.is_file() for p in written)
+    written = exercises.write(PAGES[:2], tmp_path / "out")
+    assert [p.name for p in written] == [p.name for p in PAGES[:2]] and all(p.is_file() for p in written)
 
 
 # --- handing in ---------------------------------------------------------------------------------------------------
