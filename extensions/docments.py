@@ -2,6 +2,7 @@
 import ast
 import copy
 import io
+import re
 import tokenize
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -20,6 +21,17 @@ def call(node: Function, name: str) -> str:
         if isinstance(arg, ast.arg): arg.annotation = None
     args.args = [arg for arg in args.args if arg.arg != "self"]
     return f"{name}({ast.unparse(args)})"
+
+
+def wrapped(signature: str, width: int = 88) -> str:
+    "A call on lines of this width, broken between its parameters."
+    if "(" not in signature: return signature
+    name, _, rest = signature.partition("(")
+    lines = [f"{name}("]
+    for part in re.split(r"(?<=,) (?![^(\[{]*[)\]}])", rest.removesuffix(")")):
+        if len(lines[-1]) + len(part) >= width: lines.append(" " * len(name))
+        lines[-1] += part if lines[-1].endswith("(") else f" {part}"
+    return "\n".join(lines) + ")"
 
 
 def parameters(node: Function, notes: dict[int, str]) -> list[tuple[str, str, str]]:

@@ -6,9 +6,9 @@ import ast
 import re
 from html import escape
 from pathlib import Path
-from textwrap import shorten
+from textwrap import shorten, wrap
 
-from docments import Function, call, comments, fields, parameters
+from docments import Function, call, comments, fields, parameters, wrapped
 from docutils import nodes
 from nbdev_cells import directives, public_names
 from pages import notebooks, title
@@ -29,17 +29,18 @@ def listed(rows: list[tuple[str, str, str]]) -> str:
 def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> str:
     "The Markdown under a public name: its call, docstring and parameters."
     block = lambda text: f"```python\n{text}\n```"
-    if isinstance(node, Function): return "\n\n".join([block(call(node, name)), prose(ast.get_docstring(node)), listed(parameters(node, notes))])
+    if isinstance(node, Function): return "\n\n".join([block(wrapped(call(node, name))), prose(ast.get_docstring(node)), listed(parameters(node, notes))])
     if not isinstance(node, ast.ClassDef):
         short = shorten(text := ast.get_source_segment(source, node), 240, placeholder=" …")
-        return block(short) if short == " ".join(text.split()) else f"```text\n{short}\n```"      # cut short, it is no Python
+        lines = "\n".join(wrap(short, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False))
+        return block(lines) if lines == " ".join(text.split()) else f"```text\n{lines}\n```"      # cut short or broken, it is no Python
     methods = {m.name: m for m in node.body if isinstance(m, Function)}
     made = methods.get("__init__") or methods.get("forward")
     shown = [m for m in methods.values() if not m.name.startswith("_") and m is not made]
     others = "\n".join(f"- `{call(m, m.name)}` {prose(ast.get_docstring(m))}" for m in shown)
     first = call(made, name) if made and made.name == "__init__" else f"class {name}"
     own = listed(parameters(made, notes)) if made else ""
-    return "\n\n".join([block(first), prose(ast.get_docstring(node)), own or listed(fields(node, notes)), others])
+    return "\n\n".join([block(wrapped(first)), prose(ast.get_docstring(node)), own or listed(fields(node, notes)), others])
 
 
 class Reference(SphinxDirective):

@@ -136,6 +136,29 @@ def test_long_pages_are_laid_out_as_they_are_read(page):
     assert set(page.locator(".tfm-text > section > section").evaluate_all("all => all.map(e => getComputedStyle(e).contentVisibility)")) == {"visible"}
 
 
+WRAPPED = ("chapters/18_flash_attention_gpu.html", "chapters/practice/18_flash_attention_gpu.html", "reference.html")     # a page joins when its code is
+SIDEWAYS = """all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => {
+  const lines = e.textContent.split("\\n");
+  return lines.reduce((a, b) => b.length > a.length ? b : a);
+})"""
+
+
+def scrolled(page) -> list[str]:
+    "The longest line of every code box, folded or not, that has to be scrolled sideways."
+    laid_out(page)
+    page.locator("details:not([open])").evaluate_all("all => all.forEach(e => { e.open = true; })")
+    return page.locator(".highlight pre").evaluate_all(SIDEWAYS)
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_code_fits_its_box(page, name):
+    "At 1400 pixels."
+    page.goto(name)
+    assert page.locator(".highlight pre").count() > 50 and scrolled(page) == []
+    page.locator(".highlight pre").last.evaluate("e => { e.textContent = 'x'.repeat(120); }")
+    assert scrolled(page) == [120 * "x"]
+
+
 @every_page
 def test_figures_move(page, served, name):
     "Each interactive figure answers the keyboard."

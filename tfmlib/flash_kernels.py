@@ -12,6 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -24,28 +25,34 @@ LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 # %% ../chapters/18_flash_attention_gpu.ipynb #move-export
 @triton.jit
 def opened(x, strides, h, N, SIZE: tl.constexpr, D: tl.constexpr, MADE: tl.constexpr):
-    "What tiles of head `h` of this program's text are moved through: a descriptor, given or made here, or the head's address."
+    "What tiles of head `h` move through: a descriptor, given or made, or an address."
     if isinstance(x, tl.tensor_descriptor): return x
     else:
         x += tl.program_id(2).to(tl.int64) * strides[0] + h.to(tl.int64) * strides[1]
-        if MADE: return tl.make_tensor_descriptor(x, shape=[N, D], strides=[strides[2], 1], block_shape=[SIZE, D])
+        if MADE:
+            return tl.make_tensor_descriptor(x, shape=[N, D], strides=[strides[2], 1],
+                                             block_shape=[SIZE, D])
         else: return x
 
 
 @triton.jit
 def pointers(x, start, stride, SIZE: tl.constexpr, D: tl.constexpr):
-    "The addresses of a tile: a row begins `stride` numbers after the one before."
-    return x + tl.cast(start, tl.int64) * stride + tl.arange(0, SIZE)[:, None] * stride + tl.arange(0, D)[None, :]
+    "The addresses of a tile whose rows are `stride` elements apart."
+    return (x + tl.cast(start, tl.int64) * stride + tl.arange(0, SIZE)[:, None] * stride
+            + tl.arange(0, D)[None, :])
 
 
 @triton.jit
-def fetch(x, h, start, strides, N, SIZE: tl.constexpr, D: tl.constexpr, INSIDE: tl.constexpr):
-    "Rows start … start + SIZE of head `h`, zeros beyond N; INSIDE promises that none is."
+def fetch(x, h, start, strides, N, SIZE: tl.constexpr, D: tl.constexpr,
+          INSIDE: tl.constexpr):
+    "Rows start … start + SIZE of head `h`; zeros beyond N, unless INSIDE."
     if isinstance(x, tl.tensor_descriptor):
         if len(x.block_shape) == 2: return x.load([start, 0])
         else: return x.load([tl.program_id(2), h, start, 0]).reshape(SIZE, D)
     elif INSIDE: return tl.load(pointers(x, start, strides[2], SIZE, D))
-    else: return tl.load(pointers(x, start, strides[2], SIZE, D), mask=(start + tl.arange(0, SIZE) < N)[:, None], other=0.)
+    else:
+        return tl.load(pointers(x, start, strides[2], SIZE, D),
+                       mask=(start + tl.arange(0, SIZE) < N)[:, None], other=0.)
 
 
 @triton.jit
@@ -53,13 +60,18 @@ def put(x, h, value, start, strides, N, SIZE: tl.constexpr, D: tl.constexpr):
     "Write a tile of head `h`; nothing beyond N."
     if isinstance(x, tl.tensor_descriptor):
         if len(x.block_shape) == 2: x.store([start, 0], value.to(x.dtype))
-        else: x.store([tl.program_id(2), h, start, 0], value.to(x.dtype).reshape(1, 1, SIZE, D))
-    else: tl.store(pointers(x, start, strides[2], SIZE, D), value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) < N)[:, None])
+        else:
+            x.store([tl.program_id(2), h, start, 0],
+                    value.to(x.dtype).reshape(1, 1, SIZE, D))
+    else:
+        tl.store(pointers(x, start, strides[2], SIZE, D), value.to(x.dtype.element_ty),
+                 mask=(start + tl.arange(0, SIZE) < N)[:, None])
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #band-export
 @triton.jit
-def seen_by(first, last, N, back, ahead, SIZE: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr):
-    "The tiles that those who stand at first … last need: from begin to end, and from a to b with nothing hidden."
+def seen_by(first, last, N, back, ahead, SIZE: tl.constexpr, BACK: tl.constexpr,
+            AHEAD: tl.constexpr):
+    "Tiles that positions first … last need: begin to end; a to b with nothing hidden."
     begin, a = 0, 0
     end, b = N, N // SIZE * SIZE
     if AHEAD:
@@ -67,40 +79,49 @@ def seen_by(first, last, N, back, ahead, SIZE: tl.constexpr, BACK: tl.constexpr,
         b = tl.maximum(tl.minimum(N, first + ahead + 1), 0) // SIZE * SIZE
     if BACK:
         begin = tl.maximum(first - back, 0) // SIZE * SIZE
-        a = tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE), tl.cdiv(end, SIZE)) * SIZE
+        a = (tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE),
+                        tl.cdiv(end, SIZE)) * SIZE)
         b = tl.maximum(a, b)
     return begin, a, b, end
 
 
 @triton.jit
 def visible(i, j, back, ahead, BACK: tl.constexpr, AHEAD: tl.constexpr):
-    "May one that stands at i look at j?"
-    if BACK and AHEAD: return tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead, tl.uint32)    # below 0 is huge
+    "Is key j inside the band of position i?"
+    # a negative integer is huge when read as unsigned
+    if BACK and AHEAD:
+        return (tl.cast(j - i + back, tl.uint32,
+                        bitcast=True) <= tl.cast(back + ahead, tl.uint32))
     elif BACK: return j >= i - back
     else: return j <= i + ahead
 
 
 @triton.jit
 def there(i, j, S, back, ahead, BACK: tl.constexpr, AHEAD: tl.constexpr):
-    "And is there such a key?"
+    "And does key j exist?"
     if BACK or AHEAD: return (j < S) & visible(i, j, back, ahead, BACK, AHEAD)
     else: return j < S
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #band-host-export
 def band(T: int, S: int, causal: bool, window: int | None) -> dict:
-    "How far a query sees back and ahead, and whether that is a limit at all."
-    need(window is None or type(window) is int and window > 0, "window", repr(window), "a whole number of at least 1, or None")
+    "How far a query sees back and ahead, and whether either is limited at all."
+    need(window is None or type(window) is int and window > 0, "window", repr(window),
+         "a whole number of at least 1, or None")
     back = min(window or T + S, T + S) - 1
-    return {"back": back, "ahead": 0 if causal else back, "BACK": window is not None, "AHEAD": bool(causal or window is not None)}
+    return {"back": back, "ahead": 0 if causal else back, "BACK": window is not None,
+            "AHEAD": bool(causal or window is not None)}
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #forward-export
 @triton.jit
-def absorb(top, total, mixed, scores, v, scale, HIDDEN: tl.constexpr, PRECISION: tl.constexpr):
+def absorb(top, total, mixed, scores, v, scale, HIDDEN: tl.constexpr,
+           PRECISION: tl.constexpr):
     "One step of the online softmax, in base 2; HIDDEN: some scores are −∞."
     new = tl.maximum(top, tl.max(scores, 1) * scale)
-    if HIDDEN: base = tl.where(new == float("-inf"), 0., new)        # a row that has seen nothing stays at 0
+    # a row that has seen no key subtracts 0
+    if HIDDEN: base = tl.where(new == float("-inf"), 0., new)
     else: base = new
-    e = tl.math.exp2(scores * scale - base[:, None])                 # one multiply-add, one power of two
+    # one fused multiply-add, one power of two
+    e = tl.math.exp2(scores * scale - base[:, None])
     fade = tl.math.exp2(top - base)
     total = total * fade + tl.sum(e, 1)
     mixed = tl.dot(e.to(v.dtype), v, mixed * fade[:, None], input_precision=PRECISION)
@@ -109,56 +130,69 @@ def absorb(top, total, mixed, scores, v, scale, HIDDEN: tl.constexpr, PRECISION:
 
 @triton.jit
 def look(top, total, mixed, q, K, V, g, sk, sv, i, begin, end, S, back, ahead, scale,
-         COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr, HIDDEN: tl.constexpr,
-         PRECISION: tl.constexpr, SPECIALISED: tl.constexpr):
-    "Let queries that stand at keys i look at the keys from begin to end of key head g; HIDDEN: some may not be seen."
+         COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
+         HIDDEN: tl.constexpr, PRECISION: tl.constexpr, SPECIALISED: tl.constexpr):
+    "Queries at positions i attend to keys begin … end; HIDDEN: some are masked."
     for start in tl.range(begin, end, COLS, warp_specialize=SPECIALISED):
         k = fetch(K, g, start, sk, S, COLS, D, not HIDDEN)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)          # (ROWS, COLS)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)  # (ROWS, COLS)
         if HIDDEN:
-            keep = there(i[:, None], (start + tl.arange(0, COLS))[None, :], S, back, ahead, BACK, AHEAD)
+            keep = there(i[:, None], (start + tl.arange(0, COLS))[None, :], S, back,
+                         ahead, BACK, AHEAD)
             scores = tl.where(keep, scores, float("-inf"))
         v = fetch(V, g, start, sv, S, COLS, D, not HIDDEN)
-        top, total, mixed = absorb(top, total, mixed, scores, v, scale, HIDDEN, PRECISION)
+        top, total, mixed = absorb(top, total, mixed, scores, v, scale, HIDDEN,
+                                   PRECISION)
     return top, total, mixed
 
 
 @triton.jit
 def forward_kernel(Q, K, V, LSE, OUT, sq, sk, sv, so, T, S, group, back, ahead, scale,
-                   ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
-                   PRECISION: tl.constexpr):
+                   ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr,
+                   BACK: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr):
     "One tile of queries of one head: output and log-sum-exp."
     h, g, start = tl.program_id(1), tl.program_id(1) // group, tl.program_id(0) * ROWS
-    if AHEAD: start = (tl.num_programs(0) - 1 - tl.program_id(0)) * ROWS    # those with most keys begin first
+    # the longest programs first
+    if AHEAD: start = (tl.num_programs(0) - 1 - tl.program_id(0)) * ROWS
     Q, OUT = opened(Q, sq, h, T, ROWS, D, False), opened(OUT, so, h, T, ROWS, D, False)
     K, V = opened(K, sk, g, S, COLS, D, False), opened(V, sv, g, S, COLS, D, False)
-    i, first, last = start + tl.arange(0, ROWS), start + S - T, tl.minimum(start + ROWS, T) - 1 + S - T
+    i, first, last = (start + tl.arange(0, ROWS), start + S - T,
+                      tl.minimum(start + ROWS, T) - 1 + S - T)
     begin, a, b, end = seen_by(first, last, S, back, ahead, COLS, BACK, AHEAD)
     q = fetch(Q, h, start, sq, T, ROWS, D, False)
-    top, total = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    top, total = (tl.full([ROWS], float("-inf"), tl.float32),
+                  tl.zeros([ROWS], tl.float32))
     mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E
-    if BACK and not isinstance(K, tl.tensor_descriptor):                    # by addresses, three loops would keep products apart
-        top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, begin, end, S, back, ahead, unit,
-                                 COLS, D, BACK, AHEAD, True, PRECISION, False)
+    # by addresses: with three loops the products would not overlap
+    if BACK and not isinstance(K, tl.tensor_descriptor):
+        top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, begin, end,
+                                 S, back, ahead, unit, COLS, D, BACK, AHEAD, True,
+                                 PRECISION, False)
     else:
         if BACK:
-            top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, begin, a, S, back, ahead, unit,
-                                     COLS, D, BACK, AHEAD, True, PRECISION, False)
-        top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, a, b, S, back, ahead, unit,
-                                 COLS, D, BACK, AHEAD, False, PRECISION, False)
-        top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, b, end, S, back, ahead, unit,
-                                 COLS, D, BACK, AHEAD, True, PRECISION, False)
+            top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, begin,
+                                     a, S, back, ahead, unit, COLS, D, BACK, AHEAD,
+                                     True, PRECISION, False)
+        top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, a, b, S,
+                                 back, ahead, unit, COLS, D, BACK, AHEAD, False,
+                                 PRECISION, False)
+        top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, b, end, S,
+                                 back, ahead, unit, COLS, D, BACK, AHEAD, True,
+                                 PRECISION, False)
     finish(OUT, LSE, top, total, mixed, start, so, T, ROWS, D)
 
 
 @triton.jit
 def line(x, T):
-    "Where this program's head begins in what holds one number for each query."
-    return x + (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * T
+    "The address of this program's head in an array of one number for each query."
+    return (x
+            + (tl.program_id(2).to(tl.int64) * tl.num_programs(1)
+               + tl.program_id(1)) * T)
 
 
 @triton.jit
-def finish(OUT, LSE, top, total, mixed, start, so, T, ROWS: tl.constexpr, D: tl.constexpr):
+def finish(OUT, LSE, top, total, mixed, start, so, T, ROWS: tl.constexpr,
+           D: tl.constexpr):
     "Divide and write; zeros and −∞ where nothing was seen."
     i, total = start + tl.arange(0, ROWS), tl.where(total == 0, 1., total)
     tl.store(line(LSE, T) + i, (top + tl.math.log2(total)) * LN2, mask=i < T)
@@ -166,32 +200,41 @@ def finish(OUT, LSE, top, total, mixed, start, so, T, ROWS: tl.constexpr, D: tl.
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #config-export
 class Config(NamedTuple):
-    "How one kernel is launched for heads up to a width."
+    "How one kernel is launched for heads up to a dimension."
     kernel: str            # forward, dkdv or dq
     way: str               # pointers, descriptors or specialised
-    width: int             # the widest head it serves
-    bits: int              # of a number: 16 or 32
+    width: int             # largest head dimension it serves
+    bits: int              # bits of a number: 16 or 32
     causal: bool | None    # None: both
     rows: int              # queries in a tile
     cols: int              # keys in a tile
     warps: int             # of 32 threads each
-    stages: int            # tiles on their way at the same time
+    stages: int            # pipeline stages: tiles in flight
 
 
-TILES = {                  # kernel, way: (width, rows, cols, warps, stages), the first of a width where nothing was tried
-    ("forward", "descriptors"): [(64, 128, 128, 8, 2), (64, 128, 64, 8, 3), (64, 128, 64, 4, 3), (128, 128, 128, 8, 2), (128, 128, 64, 8, 3), (256, 128, 64, 8, 2)],
-    ("forward", "pointers"): [(64, 128, 64, 8, 3), (64, 64, 64, 4, 3), (128, 128, 32, 8, 3), (128, 64, 64, 8, 3), (256, 64, 32, 8, 2)],
+# kernel, way: (width, rows, cols, warps, stages); the first of a width where nothing was timed
+TILES = {
+    ("forward", "descriptors"): [(64, 128, 128, 8, 2), (64, 128, 64, 8, 3), (64, 128, 64, 4, 3),
+                                 (128, 128, 128, 8, 2), (128, 128, 64, 8, 3), (256, 128, 64, 8, 2)],
+    ("forward", "pointers"): [(64, 128, 64, 8, 3), (64, 64, 64, 4, 3),
+                              (128, 128, 32, 8, 3), (128, 64, 64, 8, 3), (256, 64, 32, 8, 2)],
     ("forward", "specialised"): [(64, 128, 128, 4, 2), (128, 128, 128, 4, 2), (128, 128, 64, 4, 3)],
-    ("dkdv", "descriptors"): [(64, 64, 128, 8, 2), (64, 128, 128, 8, 2), (128, 64, 128, 8, 2), (128, 32, 128, 8, 2), (128, 64, 64, 8, 2)],
+    ("dkdv", "descriptors"): [(64, 64, 128, 8, 2), (64, 128, 128, 8, 2),
+                              (128, 64, 128, 8, 2), (128, 32, 128, 8, 2), (128, 64, 64, 8, 2)],
     ("dkdv", "pointers"): [(64, 32, 128, 8, 2), (128, 64, 64, 8, 2), (256, 32, 32, 8, 1)],
     ("dkdv", "specialised"): [(64, 64, 128, 4, 2)],
-    ("dq", "descriptors"): [(64, 128, 64, 8, 2), (64, 128, 128, 8, 2), (128, 128, 64, 8, 2), (256, 64, 64, 8, 2)],
+    ("dq", "descriptors"): [(64, 128, 64, 8, 2), (64, 128, 128, 8, 2),
+                            (128, 128, 64, 8, 2), (256, 64, 64, 8, 2)],
     ("dq", "pointers"): [(64, 128, 64, 8, 2), (128, 64, 64, 8, 2), (256, 64, 32, 8, 2)],
 }
-CONFIGS = [Config(kernel, way, width, 16, None, *how) for (kernel, way), rows in TILES.items() for width, *how in rows]
-CONFIGS += [Config(kernel, "pointers", 256, 32, None, 16, 16, warps, 1) for kernel, warps in (("forward", 4), ("dkdv", 8), ("dq", 4))]
-SMALL = {kernel: Config(kernel, "pointers", 256, 32, None, 32, 32, 4, 1) for kernel in ("forward", "dkdv", "dq")}     # for the interpreter
-PREFERRED: dict[tuple, Config] = {}                                         # what was found fastest on this machine
+CONFIGS = [Config(kernel, way, width, 16, None, *how) for (kernel, way), rows in TILES.items()
+           for width, *how in rows]
+CONFIGS += [Config(kernel, "pointers", 256, 32, None, 16, 16, warps, 1)
+            for kernel, warps in (("forward", 4), ("dkdv", 8), ("dq", 4))]
+# for the interpreter
+SMALL = {kernel: Config(kernel, "pointers", 256, 32, None, 32, 32, 4, 1)
+         for kernel in ("forward", "dkdv", "dq")}
+PREFERRED: dict[tuple, Config] = {}  # found fastest on this machine
 
 
 def interpreted() -> bool:
@@ -200,12 +243,14 @@ def interpreted() -> bool:
 
 
 def fitting(kernel: str, q: Tensor, causal: bool, ways: tuple | None = None) -> list[Config]:
-    "The rows of CONFIGS that may run this kernel on the device of `q`, the first preferred; of these ways, or of those that surely end."
+    "Rows of CONFIGS for this kernel, device and dimension, best first; specialised on request."
     if interpreted(): return [SMALL[kernel]]
     wanted = ways or ("descriptors", "pointers")
-    if not (q.is_cuda and torch.cuda.get_device_capability(q.device)[0] >= 9): wanted = ("pointers",)
+    if not (q.is_cuda and torch.cuda.get_device_capability(q.device)[0] >= 9):
+        wanted = ("pointers",)
     width, bits = q.shape[-1], 8 * q.element_size()
-    rows = [c for c in CONFIGS if c.kernel == kernel and c.way in wanted and c.bits == bits and c.causal in (None, causal) and c.width >= width]
+    rows = [c for c in CONFIGS if c.kernel == kernel and c.way in wanted and c.bits == bits
+            and c.causal in (None, causal) and c.width >= width]
     rows.sort(key=lambda c: (c.width, wanted.index(c.way)))
     known = remembered(torch.cuda.get_device_name(q.device)) if q.is_cuda and ways is None else {}
     best = (known | PREFERRED).get((kernel, width, bits, causal))
@@ -214,16 +259,22 @@ def fitting(kernel: str, q: Tensor, causal: bool, ways: tuple | None = None) -> 
 
 @cache
 def remembered(device: str) -> dict[tuple, Config]:
-    "What a record says was fastest on this kind of GPU, where the table still has it: by kernel, width, bits, causal."
+    "By kernel, width, bits and causal: the rows that a record of this kind of GPU found fastest."
     try: record = load_record("flash_gpu")
     except FileNotFoundError: return {}
-    rows = [r for r in record.rows if r["case"] == "configuration" and r["chosen"] == "yes"] if record.device == device else []
-    found = {(r["kernel"], r["D"], 16, r["causal"] == "True"): [c for c in CONFIGS if c.bits == 16 and all(getattr(c, key) == r[key] for key in ("kernel", "way", "rows", "cols", "warps", "stages"))] for r in rows}
-    return {key: min(configs, key=lambda c: (c.width < key[1], c.width)) for key, configs in found.items() if configs}
+    rows = ([r for r in record.rows if r["case"] == "configuration" and r["chosen"] == "yes"]
+            if record.device == device else [])
+    keys = ("kernel", "way", "rows", "cols", "warps", "stages")
+    found = {}
+    for r in rows:
+        fits = [c for c in CONFIGS if c.bits == 16 and all(getattr(c, k) == r[k] for k in keys)]
+        found[r["kernel"], r["D"], 16, r["causal"] == "True"] = fits
+    return {key: min(configs, key=lambda c: (c.width < key[1], c.width))
+            for key, configs in found.items() if configs}
 
 
 def prefer(config: Config, width: int, causal: bool) -> None:
-    "Use this row from now on for heads of a width."
+    "Use this row from now on for heads of this dimension."
     PREFERRED[config.kernel, width, config.bits, causal] = config
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #check-export
@@ -231,67 +282,88 @@ WIDTHS = (16, 32, 64, 128, 256)
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, paged: bool = False) -> None:
-    "Raise a ValueError that names what these kernels do not take; paged: the first dimension of k and v counts pages."
+    "Refuse by name what kernels do not take; paged: dimension 0 of k and v counts pages."
     for name, x in (("q", q), ("k", k), ("v", v)):
         need(x.ndim == 4, name, tuple(x.shape), "four dimensions (B, heads, length, width)")
-        need((paged or x.shape[0] == q.shape[0]) and x.shape[3] in WIDTHS and x.shape[3] == q.shape[3], name, tuple(x.shape), f"the batch and the width of q, one of {WIDTHS}")
-        need(x.dtype == q.dtype and x.dtype in (torch.float16, torch.bfloat16, torch.float32), name, x.dtype, "float16, bfloat16 or float32, the same for q, k, v")
+        need((paged or x.shape[0] == q.shape[0]) and x.shape[3] in WIDTHS
+             and x.shape[3] == q.shape[3], name, tuple(x.shape),
+             f"the batch and the width of q, one of {WIDTHS}")
+        need(x.dtype == q.dtype and x.dtype in (torch.float16, torch.bfloat16, torch.float32), name,
+             x.dtype, "float16, bfloat16 or float32, the same for q, k, v")
         need(x.device == q.device, name, x.device, f"the device of q, {q.device}")
     need(k.shape == v.shape, "v", tuple(v.shape), f"the shape of k, {tuple(k.shape)}")
-    need(k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0, "k", f"{k.shape[1]} heads", f"a divisor of the {q.shape[1]} heads of q")
-    need(max(q.shape[:2]) < 65_536, "q", tuple(q.shape), "at most 65,535 texts and heads")
-    need(not (interpreted() and q.dtype == torch.bfloat16), "q", "bfloat16", "float16 or float32: Triton's interpreter multiplies the bit patterns of bfloat16")
-    need(interpreted() or q.is_cuda, "q", f"on {q.device}", "on a GPU, or TRITON_INTERPRET=1 before anything imports Triton")
+    need(k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0, "k", f"{k.shape[1]} heads",
+         f"a divisor of the {q.shape[1]} heads of q")
+    need(max(q.shape[:2]) < 65_536, "q", tuple(q.shape), "at most 65,535 sequences and heads")
+    need(not (interpreted() and q.dtype == torch.bfloat16), "q", "bfloat16",
+         "float16 or float32: Triton's interpreter multiplies the bit patterns of bfloat16")
+    need(interpreted() or q.is_cuda, "q", f"on {q.device}",
+         "on a GPU, or TRITON_INTERPRET=1 before anything imports Triton")
 
 
 def moved_by(way: str, *tensors: Tensor) -> list[Tensor]:
-    "The tensors as a kernel can move them: numbers of a row side by side; for descriptors, rows that begin at multiples of 16 bytes."
+    "The tensors as a kernel can move them, copied if their strides or alignment do not allow it."
     def fits(x):
-        steps = [x.data_ptr()] + [n * x.element_size() for n in x.stride()[:3]] if x.device.type != "meta" else []
-        return x.stride(3) == 1 and (way == "pointers" or x.stride(2) >= x.shape[3] and all(x.stride()) and not any(n % 16 for n in steps))
+        steps = ([x.data_ptr()] + [n * x.element_size() for n in x.stride()[:3]]
+                 if x.device.type != "meta" else [])
+        return (x.stride(3) == 1
+                and (way == "pointers" or x.stride(2) >= x.shape[3] and all(x.stride())
+                     and not any(n % 16 for n in steps)))
     return [x if fits(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #launch-export
-KERNELS = {"forward": forward_kernel}      # the others join below
+KERNELS = {"forward": forward_kernel}      # more are added below
 SPECIALISED = {}
 
 
-SIDES = {"forward": "qkk-q", "dkdv": "qkkq--kk", "dq": "qkkq--q"}      # whose rows a tile of each tensor has: queries', keys'
+# does a tile of this tensor have rows of queries or of keys?
+SIDES = {"forward": "qkk-q", "dkdv": "qkkq--kk", "dq": "qkkq--q"}
 
 
 def described(config: Config, tensors: list[Tensor]) -> list:
-    "The tensors as descriptors that clip each head by itself; as they are, what has no tiles."
+    "Descriptors that clip each head by itself, for the tensors that have tiles."
     sizes = {"q": config.rows, "k": config.cols}
-    def made(x, side): return TensorDescriptor.from_tensor(x, [1, 1, sizes[side], x.shape[3]])
-    return [made(x, side) if side in sizes else x for x, side in zip(tensors, SIDES[config.kernel])]
+    def made(x, side):
+        return TensorDescriptor.from_tensor(x, [1, 1, sizes[side], x.shape[3]])
+    return [made(x, side) if side in sizes else x
+            for x, side in zip(tensors, SIDES[config.kernel])]
 
 
 def make_room(device: torch.device) -> None:
-    "Let kernels that make descriptors have the room for them; what is kept for it knows the device and no tensor."
-    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device))
+    "Give kernels memory for the descriptors that they make, and keep no tensor for it."
+    triton.set_allocator(lambda size, alignment, stream:
+                         torch.empty(size, dtype=torch.int8, device=device))
 
 
 def start(config: Config, tensors: list[Tensor], limits: dict, scale: float):
-    "Start a program for each tile of each head of each text; `tensors` as the kernel takes them. Returns what was compiled."
+    "Start a program for each tile, head and sequence; returns the compiled kernel."
     (B, H, T, D), (_, G, S, _) = tensors[0].shape, tensors[1].shape
     tiles = -(-S // config.cols) if config.kernel == "dkdv" else -(-T // config.rows)
     given, kernel, how = tensors, KERNELS[config.kernel], {}
-    if config.way == "pointers" and config.kernel != "dkdv": limits = limits | {"AHEAD": True}     # see "Compiled for a card that is not here"
+    # see "Compiled for a GPU that is not here"
+    if config.way == "pointers" and config.kernel != "dkdv":
+        limits = limits | {"AHEAD": True}
     if config.way == "descriptors": given = described(config, tensors)
     if config.way == "specialised":
-        hidden = limits["AHEAD"] or limits["BACK"] or config.kernel == "forward" and S % config.cols > 0
+        hidden = (limits["AHEAD"] or limits["BACK"]
+                  or config.kernel == "forward" and S % config.cols > 0)
         kernel, how = SPECIALISED[config.kernel], {"HIDDEN": hidden}
         make_room(tensors[0].device)
     precision = "ieee" if tensors[0].dtype == torch.float32 else "tf32"
     with torch.cuda.device_of(tensors[0]):
-        return kernel[tiles, H, B](*given, *(x.stride() for x in tensors if x.ndim == 4), T, S, H // G, **limits, scale=scale, D=D, ROWS=config.rows,
-                                   COLS=config.cols, PRECISION=precision, **how, num_warps=config.warps, num_stages=config.stages)
+        return kernel[tiles, H, B](
+            *given, *(x.stride() for x in tensors if x.ndim == 4), T, S, H // G,
+            **limits, scale=scale, D=D, ROWS=config.rows, COLS=config.cols,
+            PRECISION=precision, **how,
+            num_warps=config.warps, num_stages=config.stages)
 
 
-def run(kernel: str, config: Config | None, inputs: list[Tensor], others: list[Tensor], limits: dict, scale: float) -> None:
+def run(kernel: str, config: Config | None, inputs: list[Tensor], others: list[Tensor],
+        limits: dict, scale: float) -> None:
     "Run a kernel with a configuration, or with the first that fits this device."
     rows = [config] if config else fitting(kernel, inputs[0], limits["AHEAD"])
-    need(rows and all(c.kernel == kernel for c in rows), "config", config, f"a configuration of {kernel}")
+    need(rows and all(c.kernel == kernel for c in rows), "config", config,
+         f"a configuration of {kernel}")
     for n, c in enumerate(rows, 1):
         try: return start(c, [*moved_by(c.way, *inputs), *others], limits, scale)
         except triton.runtime.errors.OutOfResources:
@@ -299,25 +371,31 @@ def run(kernel: str, config: Config | None, inputs: list[Tensor], others: list[T
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #host-forward-export
 def forward(
-    q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), (B, G, S, D), (B, G, S, D); G divides H
+    q: Tensor,                        # queries (B, H, T, D)
+    k: Tensor, v: Tensor,             # keys and values (B, G, S, D); G divides H
     *,
     causal: bool = False,             # query t sees keys up to t + S − T
-    window: int | None = None,        # and none at this distance or farther
+    window: int | None = None,        # and no key at this distance or more
     scale: float | None = None,       # of the scores; 1/√D by default
     config: Config | None = None,     # a row of CONFIGS; by default the first that fits
-) -> tuple[Tensor, Tensor]:           # output (B, H, T, D), log-sum-exp (B, H, T), −∞ where nothing is seen
+) -> tuple[Tensor, Tensor]:           # output (B, H, T, D), logsumexp (B, H, T) or −∞
     "Attention in tiles, by a kernel."
     check(q, k, v)
     scale = scaled(q, scale)
-    limits, out, lse = band(q.shape[2], k.shape[2], causal, window), q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
-    if out.numel() and k.numel(): run("forward", config, [q, k, v], [lse, out], limits, scale)      # writes all of both
-    else: out.zero_(); lse.fill_(-math.inf)
+    limits = band(q.shape[2], k.shape[2], causal, window)
+    out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    if out.numel() and k.numel():
+        run("forward", config, [q, k, v], [lse, out], limits, scale)
+    else:
+        out.zero_()
+        lse.fill_(-math.inf)
     return out, lse
 
 
 def scaled(q: Tensor, scale: float | None) -> float:
-    "What scores are multiplied by."
-    need(scale is None or isinstance(scale, int | float) and 0 < scale < math.inf, "scale", scale, "a positive number")
+    "The factor that scores are multiplied by."
+    need(scale is None or isinstance(scale, int | float) and 0 < scale < math.inf,
+         "scale", scale, "a positive number")
     return q.shape[-1] ** -0.5 if scale is None else float(scale)
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #delta-export
@@ -325,24 +403,33 @@ def scaled(q: Tensor, scale: float | None) -> float:
 def delta_kernel(OUT, DOUT, DELTA, so, sd, T, ROWS: tl.constexpr, D: tl.constexpr):
     "The dot product of each output and its gradient."
     h, start = tl.program_id(1), tl.program_id(0) * ROWS
-    OUT, DOUT = opened(OUT, so, h, T, ROWS, D, False), opened(DOUT, sd, h, T, ROWS, D, False)
-    out, dout = fetch(OUT, h, start, so, T, ROWS, D, False), fetch(DOUT, h, start, sd, T, ROWS, D, False)
+    OUT, DOUT = (opened(OUT, so, h, T, ROWS, D, False),
+                 opened(DOUT, sd, h, T, ROWS, D, False))
+    out, dout = (fetch(OUT, h, start, so, T, ROWS, D, False),
+                 fetch(DOUT, h, start, sd, T, ROWS, D, False))
     i = start + tl.arange(0, ROWS)
-    tl.store(line(DELTA, T) + i, tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1), mask=i < T)
+    tl.store(line(DELTA, T) + i, tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1),
+             mask=i < T)
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #dkdv-export
 @triton.jit
-def answer(dk, dv, k, v, h, Q, DOUT, LSE, DELTA, sq, sd, start, begin, end, T, S, back, ahead, scale,
-           ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
-           HIDDEN: tl.constexpr, PRECISION: tl.constexpr, SPECIALISED: tl.constexpr):
-    "Add to the gradients of the keys at `start` what the queries from begin to end ask for."
+def answer(dk, dv, k, v, h, Q, DOUT, LSE, DELTA, sq, sd, start, begin, end, T, S, back,
+           ahead, scale, ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr,
+           BACK: tl.constexpr, AHEAD: tl.constexpr, HIDDEN: tl.constexpr,
+           PRECISION: tl.constexpr, SPECIALISED: tl.constexpr):
+    "Add to dK and dV of the keys at `start` what queries begin … end contribute."
     for row in tl.range(begin, end, ROWS, warp_specialize=SPECIALISED):
         i = row + tl.arange(0, ROWS)
         q = fetch(Q, h, row, sq, T, ROWS, D, False)
-        lse = tl.load(LSE + i, mask=i < T, other=float("inf")) * LOG2E      # beyond T: weights 2^−∞ = 0
-        w = tl.math.exp2(tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale - lse[None, :])      # (COLS, ROWS)
+        # beyond T the weights are 2^−∞ = 0
+        lse = tl.load(LSE + i, mask=i < T, other=float("inf")) * LOG2E
+        # (COLS, ROWS)
+        w = tl.math.exp2(tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale
+                         - lse[None, :])
         if HIDDEN:
-            w = tl.where(visible((start + T - S + tl.arange(0, COLS))[:, None], i[None, :], ahead, back, AHEAD, BACK), w, 0.)    # roles exchanged
+            # roles exchanged
+            w = tl.where(visible((start + T - S + tl.arange(0, COLS))[:, None],
+                                 i[None, :], ahead, back, AHEAD, BACK), w, 0.)
         dout = fetch(DOUT, h, row, sd, T, ROWS, D, False)
         dv = tl.dot(w.to(dout.dtype), dout, dv, input_precision=PRECISION)
         dw = tl.dot(v, tl.trans(dout), input_precision=PRECISION)
@@ -352,57 +439,77 @@ def answer(dk, dv, k, v, h, Q, DOUT, LSE, DELTA, sq, sd, start, begin, end, T, S
 
 
 @triton.jit
-def dkdv_kernel(Q, K, V, DOUT, LSE, DELTA, DK, DV, sq, sk, sv, sd, sdk, sdv, T, S, group, back, ahead, scale,
-                ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
+def dkdv_kernel(Q, K, V, DOUT, LSE, DELTA, DK, DV, sq, sk, sv, sd, sdk, sdv, T, S,
+                group, back, ahead, scale, ROWS: tl.constexpr, COLS: tl.constexpr,
+                D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
                 PRECISION: tl.constexpr):
     "One tile of keys, as one query head uses them: the gradients of keys and values."
     h, g, start = tl.program_id(1), tl.program_id(1) // group, tl.program_id(0) * COLS
-    Q, DOUT = opened(Q, sq, h, T, ROWS, D, False), opened(DOUT, sd, h, T, ROWS, D, False)
+    Q, DOUT = (opened(Q, sq, h, T, ROWS, D, False),
+               opened(DOUT, sd, h, T, ROWS, D, False))
     K, V = opened(K, sk, g, S, COLS, D, False), opened(V, sv, g, S, COLS, D, False)
-    DK, DV = opened(DK, sdk, h, S, COLS, D, False), opened(DV, sdv, h, S, COLS, D, False)
-    LSE, DELTA, first, last = line(LSE, T), line(DELTA, T), start + T - S, tl.minimum(start + COLS, S) - 1 + T - S
-    begin, _, _, end = seen_by(first, last, tl.cdiv(T, ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)    # roles exchanged
-    k, v = fetch(K, g, start, sk, S, COLS, D, False), fetch(V, g, start, sv, S, COLS, D, False)
+    DK, DV = (opened(DK, sdk, h, S, COLS, D, False),
+              opened(DV, sdv, h, S, COLS, D, False))
+    LSE, DELTA, first, last = (line(LSE, T), line(DELTA, T), start + T - S,
+                               tl.minimum(start + COLS, S) - 1 + T - S)
+    # roles exchanged
+    begin, _, _, end = seen_by(first, last, tl.cdiv(T, ROWS) * ROWS, ahead, back, ROWS,
+                               AHEAD, BACK)
+    k, v = (fetch(K, g, start, sk, S, COLS, D, False),
+            fetch(V, g, start, sv, S, COLS, D, False))
     dk, dv = tl.zeros([COLS, D], tl.float32), tl.zeros([COLS, D], tl.float32)
-    dk, dv = answer(dk, dv, k, v, h, Q, DOUT, LSE, DELTA, sq, sd, start, begin, end, T, S, back, ahead, scale * LOG2E,
-                    ROWS, COLS, D, BACK, AHEAD, BACK or AHEAD, PRECISION, False)
+    dk, dv = answer(dk, dv, k, v, h, Q, DOUT, LSE, DELTA, sq, sd, start, begin, end, T,
+                    S, back, ahead, scale * LOG2E, ROWS, COLS, D, BACK, AHEAD,
+                    BACK or AHEAD, PRECISION, False)
     put(DV, h, dv, start, sdv, S, COLS, D)
     put(DK, h, dk * scale, start, sdk, S, COLS, D)
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #dq-export
 @triton.jit
 def ask(dq, q, dout, lse, delta, K, V, g, sk, sv, i, begin, end, S, back, ahead, scale,
-        COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr, HIDDEN: tl.constexpr, PRECISION: tl.constexpr):
-    "Add to the gradients of the queries what the keys from begin to end send back."
+        COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
+        HIDDEN: tl.constexpr, PRECISION: tl.constexpr):
+    "Add to dQ what keys begin … end contribute."
     for start in tl.range(begin, end, COLS):
-        k, v = fetch(K, g, start, sk, S, COLS, D, not HIDDEN), fetch(V, g, start, sv, S, COLS, D, not HIDDEN)
-        w = tl.math.exp2(tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale - lse[:, None])     # (ROWS, COLS)
+        k, v = (fetch(K, g, start, sk, S, COLS, D, not HIDDEN),
+                fetch(V, g, start, sv, S, COLS, D, not HIDDEN))
+        # (ROWS, COLS)
+        w = tl.math.exp2(tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+                         - lse[:, None])
         if HIDDEN:
-            w = tl.where(there(i[:, None], (start + tl.arange(0, COLS))[None, :], S, back, ahead, BACK, AHEAD), w, 0.)
+            w = tl.where(there(i[:, None], (start + tl.arange(0, COLS))[None, :], S,
+                               back, ahead, BACK, AHEAD), w, 0.)
         dz = w * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
         dq = tl.dot(dz.to(k.dtype), k, dq, input_precision=PRECISION)
     return dq
 
 
 @triton.jit
-def dq_kernel(Q, K, V, DOUT, LSE, DELTA, DQ, sq, sk, sv, sd, sdq, T, S, group, back, ahead, scale,
-              ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
-              PRECISION: tl.constexpr):
+def dq_kernel(Q, K, V, DOUT, LSE, DELTA, DQ, sq, sk, sv, sd, sdq, T, S, group, back,
+              ahead, scale, ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr,
+              BACK: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr):
     "One tile of queries: their gradients."
     h, g, start = tl.program_id(1), tl.program_id(1) // group, tl.program_id(0) * ROWS
     if AHEAD: start = (tl.num_programs(0) - 1 - tl.program_id(0)) * ROWS
-    Q, DOUT, DQ = opened(Q, sq, h, T, ROWS, D, False), opened(DOUT, sd, h, T, ROWS, D, False), opened(DQ, sdq, h, T, ROWS, D, False)
+    Q, DOUT, DQ = (opened(Q, sq, h, T, ROWS, D, False),
+                   opened(DOUT, sd, h, T, ROWS, D, False),
+                   opened(DQ, sdq, h, T, ROWS, D, False))
     K, V = opened(K, sk, g, S, COLS, D, False), opened(V, sv, g, S, COLS, D, False)
-    i, first, last = start + tl.arange(0, ROWS), start + S - T, tl.minimum(start + ROWS, T) - 1 + S - T
+    i, first, last = (start + tl.arange(0, ROWS), start + S - T,
+                      tl.minimum(start + ROWS, T) - 1 + S - T)
     begin, a, b, end = seen_by(first, last, S, back, ahead, COLS, BACK, AHEAD)
-    q, dout = fetch(Q, h, start, sq, T, ROWS, D, False), fetch(DOUT, h, start, sd, T, ROWS, D, False)
+    q, dout = (fetch(Q, h, start, sq, T, ROWS, D, False),
+               fetch(DOUT, h, start, sd, T, ROWS, D, False))
     lse = tl.load(line(LSE, T) + i, mask=i < T, other=float("inf")) * LOG2E
     delta = tl.load(line(DELTA, T) + i, mask=i < T, other=0.)
     dq, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E
     if BACK:
-        dq = ask(dq, q, dout, lse, delta, K, V, g, sk, sv, at, begin, a, S, back, ahead, unit, COLS, D, BACK, AHEAD, True, PRECISION)
-    dq = ask(dq, q, dout, lse, delta, K, V, g, sk, sv, at, a, b, S, back, ahead, unit, COLS, D, BACK, AHEAD, False, PRECISION)
-    dq = ask(dq, q, dout, lse, delta, K, V, g, sk, sv, at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, True, PRECISION)
+        dq = ask(dq, q, dout, lse, delta, K, V, g, sk, sv, at, begin, a, S, back, ahead,
+                 unit, COLS, D, BACK, AHEAD, True, PRECISION)
+    dq = ask(dq, q, dout, lse, delta, K, V, g, sk, sv, at, a, b, S, back, ahead, unit,
+             COLS, D, BACK, AHEAD, False, PRECISION)
+    dq = ask(dq, q, dout, lse, delta, K, V, g, sk, sv, at, b, end, S, back, ahead, unit,
+             COLS, D, BACK, AHEAD, True, PRECISION)
     put(DQ, h, dq * scale, start, sdq, T, ROWS, D)
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #host-backward-export
@@ -410,17 +517,20 @@ KERNELS |= {"dkdv": dkdv_kernel, "dq": dq_kernel}
 
 
 def backward(
-    saved: tuple[Tensor, ...],   # q, k, v, and what `forward` made of them: out, lse
-    dout: Tensor,                # gradient at the output (B, H, T, D)
-    dlse: Tensor | None = None,  # and at the log-sum-exp (B, H, T)
+    saved: tuple[Tensor, ...],   # q, k, v and the results of `forward`: out, lse
+    dout: Tensor,                # gradient of the output (B, H, T, D)
+    dlse: Tensor | None = None,  # gradient of the log-sum-exp (B, H, T)
     *,
-    causal: bool = False, window: int | None = None, scale: float | None = None,     # as `forward`
-    configs: tuple[Config | None, Config | None] = (None, None),                     # of dkdv and of dq
-) -> tuple[Tensor, Tensor, Tensor]:  # gradients at q, k, v
+    causal: bool = False, window: int | None = None,
+    scale: float | None = None,  # as `forward`
+    configs: tuple[Config | None, Config | None] = (None, None),  # of dkdv and of dq
+) -> tuple[Tensor, Tensor, Tensor]:  # gradients of q, k, v
     "Gradients of attention, by three kernels."
     q, k, v, out, lse = saved
     check(q, k, v)
-    need(dout.shape == out.shape == q.shape and dout.dtype == q.dtype, "dout", f"{tuple(dout.shape)}, {dout.dtype}", f"shape and type of the output, {tuple(q.shape)}, {q.dtype}")
+    need(dout.shape == out.shape == q.shape and dout.dtype == q.dtype, "dout",
+         f"{tuple(dout.shape)}, {dout.dtype}",
+         f"shape and type of the output, {tuple(q.shape)}, {q.dtype}")
     (B, H, T, D), (_, G, S, _) = q.shape, k.shape
     scale, limits = scaled(q, scale), band(T, S, causal, window)
     dq, dk, dv = q.new_empty(q.shape), *q.new_empty(2, B, H, S, D)
@@ -430,14 +540,22 @@ def backward(
         run("dq", configs[1], [q, k, v, dout], [lse, delta, dq], limits, scale)
     else:
         for x in (dq, dk, dv): x.zero_()
-    return dq, *(x if H == G else x.unflatten(1, (G, H // G)).sum(2, dtype=torch.float32).to(x.dtype) for x in (dk, dv))
+    return (dq,
+            *(x
+              if H == G
+              else x.unflatten(1, (G, H // G)).sum(2, dtype=torch.float32).to(x.dtype)
+              for x in (dk, dv)))
 
 
-def deltas(out: Tensor, dout: Tensor, dlse: Tensor | None = None, rows: int = 64) -> Tensor:
-    "The row sums of the backward pass (B, H, T)."
+def deltas(out: Tensor, dout: Tensor, dlse: Tensor | None = None,
+           rows: int = 64) -> Tensor:
+    "The row sums δ of the backward pass (B, H, T)."
     out, dout = moved_by("pointers", out, dout)
-    (B, H, T, D), delta = out.shape, torch.empty(out.shape[:3], dtype=torch.float32, device=out.device)
-    with torch.cuda.device_of(out): delta_kernel[-(-T // rows), H, B](out, dout, delta, out.stride(), dout.stride(), T, ROWS=rows, D=D)
+    B, H, T, D = out.shape
+    delta = torch.empty((B, H, T), dtype=torch.float32, device=out.device)
+    with torch.cuda.device_of(out):
+        delta_kernel[-(-T // rows), H, B](out, dout, delta, out.stride(), dout.stride(),
+                                          T, ROWS=rows, D=D)
     return delta if dlse is None else delta - dlse
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #function-export
@@ -453,56 +571,73 @@ class Flash(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout, dlse):
-        if torch.is_grad_enabled(): raise NotImplementedError("no gradients of gradients in kernels; `attend` has them")
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "no gradients of gradients in kernels; `attend` has them")
         if dout is None: dout = torch.zeros_like(ctx.saved_tensors[3])
         return *backward(ctx.saved_tensors, dout, dlse, **ctx.told), None, None, None
 
 
 def flash(
-    q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), (B, G, S, D), (B, G, S, W); D and W from 1 to 256
-    causal: bool = False, window: int | None = None, scale: float | None = None,     # as `forward`
-) -> tuple[Tensor, Tensor]:           # output (B, H, T, W), log-sum-exp (B, H, T)
+    q: Tensor,                  # queries (B, H, T, D)
+    k: Tensor, v: Tensor,       # (B, G, S, D), (B, G, S, W); D and W from 1 to 256
+    causal: bool = False, window: int | None = None,
+    scale: float | None = None,  # as `forward`
+) -> tuple[Tensor, Tensor]:     # output (B, H, T, W), logsumexp (B, H, T)
     "Attention by kernels, for any width; autograd can differentiate both outputs."
     D, W = q.shape[-1], v.shape[-1]
-    for name, width in (("q", D), ("v", W)): need(0 < width <= 256, name, f"width {width}", "1 to 256")
+    for name, width in (("q", D), ("v", W)):
+        need(0 < width <= 256, name, f"width {width}", "1 to 256")
     need(k.shape[-1] == D, "k", f"width {k.shape[-1]}", f"the width of q, {D}")
     width = next(w for w in WIDTHS if w >= max(D, W))
-    q, k, v = (x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
-    out, lse = Flash.apply(q, k, v, causal, window, D ** -0.5 if scale is None else scale)
+    q, k, v = (x if x.shape[-1] == width
+               else torch.nn.functional.pad(x, (0, width - x.shape[-1]))
+               for x in (q, k, v))
+    out, lse = Flash.apply(q, k, v, causal, window,
+                           D ** -0.5 if scale is None else scale)
     return out[..., :W], lse
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #specialised-export
 @triton.jit
-def forward_specialised(Q, K, V, LSE, OUT, sq, sk, sv, so, T, S, group, back, ahead, scale,
-                        ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
+def forward_specialised(Q, K, V, LSE, OUT, sq, sk, sv, so, T, S, group, back, ahead,
+                        scale, ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr,
+                        BACK: tl.constexpr, AHEAD: tl.constexpr,
                         PRECISION: tl.constexpr, HIDDEN: tl.constexpr):
-    "`forward_kernel` with one loop, in which some warps fetch and the others compute."
+    "`forward_kernel` with one loop, for producer and consumer warps."
     h, g, start = tl.program_id(1), tl.program_id(1) // group, tl.program_id(0) * ROWS
     if AHEAD: start = (tl.num_programs(0) - 1 - tl.program_id(0)) * ROWS
     Q, OUT = opened(Q, sq, h, T, ROWS, D, True), opened(OUT, so, h, T, ROWS, D, True)
     K, V = opened(K, sk, g, S, COLS, D, True), opened(V, sv, g, S, COLS, D, True)
-    begin, _, _, end = seen_by(start + S - T, tl.minimum(start + ROWS, T) - 1 + S - T, S, back, ahead, COLS, BACK, AHEAD)
+    begin, _, _, end = seen_by(start + S - T, tl.minimum(start + ROWS, T) - 1 + S - T,
+                               S, back, ahead, COLS, BACK, AHEAD)
     q = fetch(Q, h, start, sq, T, ROWS, D, False)
-    top, total, mixed = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D], tl.float32)
-    top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, start + tl.arange(0, ROWS) + S - T, begin, end, S, back, ahead, scale * LOG2E,
-                             COLS, D, BACK, AHEAD, HIDDEN, PRECISION, True)
+    top, total, mixed = (tl.full([ROWS], float("-inf"), tl.float32),
+                         tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D], tl.float32))
+    top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv,
+                             start + tl.arange(0, ROWS) + S - T, begin, end, S, back,
+                             ahead, scale * LOG2E, COLS, D, BACK, AHEAD, HIDDEN,
+                             PRECISION, True)
     finish(OUT, LSE, top, total, mixed, start, so, T, ROWS, D)
 
 
 @triton.jit
-def dkdv_specialised(Q, K, V, DOUT, LSE, DELTA, DK, DV, sq, sk, sv, sd, sdk, sdv, T, S, group, back, ahead, scale,
-                     ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
+def dkdv_specialised(Q, K, V, DOUT, LSE, DELTA, DK, DV, sq, sk, sv, sd, sdk, sdv, T, S,
+                     group, back, ahead, scale, ROWS: tl.constexpr, COLS: tl.constexpr,
+                     D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
                      PRECISION: tl.constexpr, HIDDEN: tl.constexpr):
-    "`dkdv_kernel` with one loop, in which some warps fetch and the others compute."
+    "`dkdv_kernel` with one loop, for producer and consumer warps."
     h, g, start = tl.program_id(1), tl.program_id(1) // group, tl.program_id(0) * COLS
     Q, DOUT = opened(Q, sq, h, T, ROWS, D, True), opened(DOUT, sd, h, T, ROWS, D, True)
     K, V = opened(K, sk, g, S, COLS, D, True), opened(V, sv, g, S, COLS, D, True)
     DK, DV = opened(DK, sdk, h, S, COLS, D, True), opened(DV, sdv, h, S, COLS, D, True)
-    begin, _, _, end = seen_by(start + T - S, tl.minimum(start + COLS, S) - 1 + T - S, tl.cdiv(T, ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)
-    k, v = fetch(K, g, start, sk, S, COLS, D, False), fetch(V, g, start, sv, S, COLS, D, False)
+    begin, _, _, end = seen_by(start + T - S, tl.minimum(start + COLS, S) - 1 + T - S,
+                               tl.cdiv(T, ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)
+    k, v = (fetch(K, g, start, sk, S, COLS, D, False),
+            fetch(V, g, start, sv, S, COLS, D, False))
     dk, dv = tl.zeros([COLS, D], tl.float32), tl.zeros([COLS, D], tl.float32)
-    dk, dv = answer(dk, dv, k, v, h, Q, DOUT, line(LSE, T), line(DELTA, T), sq, sd, start, begin, end, T, S, back, ahead, scale * LOG2E,
-                    ROWS, COLS, D, BACK, AHEAD, HIDDEN, PRECISION, True)
+    dk, dv = answer(dk, dv, k, v, h, Q, DOUT, line(LSE, T), line(DELTA, T), sq, sd,
+                    start, begin, end, T, S, back, ahead, scale * LOG2E, ROWS, COLS, D,
+                    BACK, AHEAD, HIDDEN, PRECISION, True)
     put(DV, h, dv, start, sdv, S, COLS, D)
     put(DK, h, dk * scale, start, sdk, S, COLS, D)
 
@@ -512,7 +647,7 @@ SPECIALISED |= {"forward": forward_specialised, "dkdv": dkdv_specialised}
 # %% ../chapters/18_flash_attention_gpu.ipynb #decode-export
 @triton.jit
 def rows_at(x, j, n, strides, table, size):
-    "Where keys j of a sequence begin: one after the other, or in pages of `size`."
+    "The addresses of keys j of a sequence: contiguous, or in pages of `size`."
     if table is None: return x + j.to(tl.int64) * strides[2]
     else:
         page = tl.load(table + j // size, mask=j < n, other=0).to(tl.int64)
@@ -524,12 +659,12 @@ def decode_kernel(Q, K, V, PART, LSES, LENGTHS, TABLE, sq, sk, sv, row, T, S, gr
                   size, back, ahead, scale, ROWS: tl.constexpr, COLS: tl.constexpr,
                   D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
                   PRECISION: tl.constexpr):
-    "One share of a sequence's keys, for a tile of the queries that use one key head."
+    "One part of a sequence's keys, for a tile of the queries that share a key head."
     share, b, tiles = tl.program_id(0), tl.program_id(2), tl.cdiv(T * group, ROWS)
     g, tile = tl.program_id(1) // tiles, tl.program_id(1) % tiles
     r = tile * ROWS + tl.arange(0, ROWS)
     h, t, d = g * group + r // T, r % T, tl.arange(0, D)
-    real = (r < T * group)[:, None]                           # the others fill the tile
+    real = (r < T * group)[:, None]                           # the other rows are padding
     if LENGTHS is None: n = S
     else: n = tl.minimum(tl.load(LENGTHS + b).to(tl.int32), S)
     begin, _, _, end = seen_by(n - T, n - 1, n, back, ahead, COLS, BACK, AHEAD)
@@ -566,7 +701,7 @@ def decode_kernel(Q, K, V, PART, LSES, LENGTHS, TABLE, sq, sk, sv, row, T, S, gr
 @triton.jit
 def merge_kernel(PART, LSES, OUT, LSE, T, shares,
                  SHARES: tl.constexpr, D: tl.constexpr):
-    "One query: the outputs of all shares, by the weight of their log-sum-exps."
+    "One query: the outputs of all parts, weighted by their log-sum-exps."
     b, h, H = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     here, queries = (b * H + h) * T + tl.program_id(0), tl.num_programs(2) * H * T
     s, d = tl.arange(0, SHARES), tl.arange(0, D)
@@ -582,106 +717,134 @@ def merge_kernel(PART, LSES, OUT, LSE, T, shares,
     tl.store(LSE + here, (top + tl.math.log2(total)) * LN2)
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #decode-host-export
-MOST = 16                                                            # new queries of a sequence
-DECODING = [Config("decode", "pointers", width, bits, None, rows, cols, 8 if rows == 64 else 4, stages)
-            for bits, width, cols, stages in ((16, 64, 128, 3), (16, 128, 64, 3), (16, 256, 32, 3), (32, 256, 16, 2))
+MOST = 16                               # new queries of a sequence, at most
+DECODING = [Config("decode", "pointers", width, bits, None, rows, cols,
+                   8 if rows == 64 else 4, stages)
+            for bits, width, cols, stages in ((16, 64, 128, 3), (16, 128, 64, 3),
+                                              (16, 256, 32, 3), (32, 256, 16, 2))
             for rows in ((16, 64) if bits == 16 else (16,))]
 
 
 def shared_out(keys: int, programs: int, device: torch.device) -> int:
-    "Among how many programs the keys of one head should be shared, when so many start anyway."
-    units = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+    "The number of programs that should share one head's keys, given those that start anyway."
+    units = (torch.cuda.get_device_properties(device).multi_processor_count
+             if device.type == "cuda" else 4)
     return max(1, min(keys // 256, -(-4 * units // programs), 128))
 
 
 def check_pages(q: Tensor, k: Tensor, lengths: Tensor | None, table: Tensor | None) -> int:
-    "The most keys that a sequence can have; a ValueError names what does not fit. A GPU is not waited for: there numbers are not looked at."
+    "The most keys of a sequence; refuses what does not fit (values only on a CPU: no GPU sync)."
     room = k.shape[2] * (table.shape[1] if table is not None and table.ndim == 2 else 1)
-    for name, x, dims, most in (("lengths", lengths, 1, room), ("block_table", table, 2, k.shape[0] - 1)):
+    for name, x, dims, most in (("lengths", lengths, 1, room),
+                                ("block_table", table, 2, k.shape[0] - 1)):
         if x is None: continue
-        need(x.ndim == dims and x.shape[0] == q.shape[0], name, tuple(x.shape), f"{dims} dimension{'s' * (dims > 1)}, the first {q.shape[0]}, as q")
-        need(x.dtype in (torch.int32, torch.int64) and x.device == q.device, name, f"{x.dtype} on {x.device}", f"int32 or int64 on {q.device}")
-        if x.device.type == "cpu" and x.numel(): need(0 <= int(x.min()) <= int(x.max()) <= most, name, f"{int(x.min())} to {int(x.max())}", f"0 to {most}")
+        need(x.ndim == dims and x.shape[0] == q.shape[0], name, tuple(x.shape),
+             f"{dims} dimension{'s' * (dims > 1)}, the first {q.shape[0]}, as q")
+        need(x.dtype in (torch.int32, torch.int64) and x.device == q.device, name,
+             f"{x.dtype} on {x.device}", f"int32 or int64 on {q.device}")
+        if x.device.type == "cpu" and x.numel():
+            need(0 <= int(x.min()) <= int(x.max()) <= most, name,
+                 f"{int(x.min())} to {int(x.max())}", f"0 to {most}")
     return room
 
 
 def decode(
-    q: Tensor, k: Tensor, v: Tensor,                                 # as `flash_decode`
-    limits: dict, scale: float,                                      # what `band` and `scaled` say
-    places: tuple[Tensor | None, Tensor | None] = (None, None),      # lengths and block table
-    config: Config | None = None, shares: int | None = None,         # a row of DECODING, and how many programs share a head's keys
+    q: Tensor, k: Tensor, v: Tensor,                             # as `flash_decode`
+    limits: dict, scale: float,                                  # from `band` and `scaled`
+    places: tuple[Tensor | None, Tensor | None] = (None, None),  # lengths and block table
+    config: Config | None = None,                                # a row of DECODING
+    shares: int | None = None,                                   # programs for a head's keys
 ) -> tuple[Tensor, Tensor]:
-    "Start the two kernels."
+    "Launch the two kernels."
     (B, H, T, D), G, (lengths, table) = q.shape, k.shape[1], places
     S, rows = k.shape[2] * (1 if table is None else table.shape[1]), T * (H // G)
-    config = config or next(c for c in DECODING if c.bits == 8 * q.element_size() and c.width >= D and (c.rows >= min(rows, 64) or c.bits == 32))
+    config = config or next(c for c in DECODING
+                            if c.bits == 8 * q.element_size() and c.width >= D
+                            and (c.rows >= min(rows, 64) or c.bits == 32))
     tiles, seen = -(-rows // config.rows), min(S, limits["back"] + T)
     shares = shares or shared_out(seen, B * G * tiles, q.device)
     q, k, v = moved_by("pointers", q, k, v)
     part, lses = (q.new_empty((shares, B, H, T, *end), dtype=torch.float32) for end in ((D,), ()))
-    out, lse, row = torch.empty_like(q, memory_format=torch.contiguous_format), torch.empty_like(lses[0]), 0 if table is None else table.stride(0)
-    how = {"ROWS": config.rows, "COLS": config.cols, "D": D, "PRECISION": "ieee" if config.bits == 32 else "tf32"}
+    out, lse, row = (torch.empty_like(q, memory_format=torch.contiguous_format),
+                     torch.empty_like(lses[0]), 0 if table is None else table.stride(0))
+    how = {"ROWS": config.rows, "COLS": config.cols, "D": D,
+           "PRECISION": "ieee" if config.bits == 32 else "tf32"}
     with torch.cuda.device_of(q):
-        decode_kernel[shares, G * tiles, B](q, k, v, part, lses, lengths, table, q.stride(), k.stride(), v.stride(), row, T, S, H // G, k.shape[2],
-                                            **limits, scale=scale, **how, num_warps=config.warps, num_stages=config.stages)
-        merge_kernel[T, H, B](part, lses, out, lse, T, shares, SHARES=triton.next_power_of_2(shares), D=D)
+        decode_kernel[shares, G * tiles, B](
+            q, k, v, part, lses, lengths, table, q.stride(), k.stride(), v.stride(), row,
+            T, S, H // G, k.shape[2], **limits, scale=scale, **how,
+            num_warps=config.warps, num_stages=config.stages)
+        merge_kernel[T, H, B](part, lses, out, lse, T, shares,
+                              SHARES=triton.next_power_of_2(shares), D=D)
     return out, lse
 
 
 def flash_decode(
-    q: Tensor,                                                       # new queries (B, H, T, D), T from 1 to 16
-    k: Tensor, v: Tensor,                                            # (B, G, S, D); with a block table, pages (P, G, size, D)
-    causal: bool = False, window: int | None = None, scale: float | None = None,     # as `forward`
-    lengths: Tensor | None = None,                                   # keys of each sequence, the new ones among them (B,)
-    block_table: Tensor | None = None,                               # the pages of each sequence, in order (B, pages)
-) -> tuple[Tensor, Tensor]:                                          # output (B, H, T, D), log-sum-exp (B, H, T)
-    "Attention of a few new queries to many keys, which are shared out among programs and may lie in pages."
+    q: Tensor,                           # new queries (B, H, T, D), T from 1 to 16
+    k: Tensor, v: Tensor,                # (B, G, S, D), or with a block table (pages, G, size, D)
+    causal: bool = False, window: int | None = None,
+    scale: float | None = None,          # as `forward`
+    lengths: Tensor | None = None,       # keys of each sequence, new ones included (B,)
+    block_table: Tensor | None = None,   # the pages of each sequence, in order (B, pages)
+) -> tuple[Tensor, Tensor]:              # output (B, H, T, D), logsumexp (B, H, T)
+    "Attention of a few new queries to many keys, which are split among programs."
     check(q, k, v, paged=block_table is not None)
     need(1 <= q.shape[2] <= MOST, "q", f"{q.shape[2]} queries", f"1 to {MOST}; `flash` takes more")
-    need(not (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))), "q, k, v", "with a gradient to compute", "none: `flash` has a backward pass")
-    limits, scale = band(q.shape[2], check_pages(q, k, lengths, block_table), causal, window), scaled(q, scale)
-    if q.numel() and k.numel() and (block_table is None or block_table.numel()): return decode(q, k, v, limits, scale, (lengths, block_table))
+    training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    need(not training, "q, k, v", "with a gradient to compute", "none: `flash` has a backward pass")
+    room, scale = check_pages(q, k, lengths, block_table), scaled(q, scale)
+    limits = band(q.shape[2], room, causal, window)
+    if q.numel() and k.numel() and (block_table is None or block_table.numel()):
+        return decode(q, k, v, limits, scale, (lengths, block_table))
     return q.new_zeros(q.shape), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
 
 
 def decode_bytes(
-    q: Tensor, k: Tensor,                                            # as `flash_decode`
-    keys: int,                                                       # of all sequences together that are looked at
-    shares: int = 1,                                                 # programs that share a head's keys
+    q: Tensor, k: Tensor,  # as `flash_decode`
+    keys: int,             # of all sequences together that are read
+    shares: int = 1,       # programs that share a head's keys
 ) -> int:
-    "Bytes that one call of `flash_decode` moves: keys and values once, queries and outputs, and each share written and read."
+    "Bytes that `flash_decode` moves: keys, values, queries, outputs, partial results twice."
     parts = 2 * shares * q[..., 0].numel() * 4 * (q.shape[3] + 1)
     return 2 * keys * k.shape[1] * k.shape[3] * k.element_size() + 2 * q.nbytes + parts
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #tune-export
-def trial(config: Config, inputs: list[Tensor], others: list[Tensor], limits: dict, scale: float, repeats: int = 7) -> list[float]:
-    "Milliseconds of each run of a kernel with a configuration, sorted; none if it cannot run here, or spills more than a few."
+def trial(config: Config, inputs: list[Tensor], others: list[Tensor], limits: dict, scale: float,
+          repeats: int = 7) -> list[float]:
+    "Milliseconds of each run, sorted; none if it cannot run here or spills more than a little."
     def once():
-        clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if inputs[0].is_cuda else None
-        began = time.perf_counter()
-        if clock: clock[0].record()
+        on_gpu, began = inputs[0].is_cuda, time.perf_counter()
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
+        if on_gpu: events[0].record()
         made = start(config, [*moved_by(config.way, *inputs), *others], limits, scale)
-        if not clock: return 1e3 * (time.perf_counter() - began), made
-        clock[1].record(); clock[1].synchronize()
-        return clock[0].elapsed_time(clock[1]), made
+        if not on_gpu: return 1e3 * (time.perf_counter() - began), made
+        events[1].record()
+        events[1].synchronize()
+        return events[0].elapsed_time(events[1]), made
     try:
-        return [] if getattr(once()[1], "n_spills", 0) > 32 else sorted(once()[0] for _ in range(repeats))
+        if getattr(once()[1], "n_spills", 0) > 32: return []
+        return sorted(once()[0] for _ in range(repeats))
     except (triton.TritonError, RuntimeError): return []
 
 
 def tune(
-    q: Tensor, k: Tensor, v: Tensor,                   # as `forward`
+    q: Tensor, k: Tensor, v: Tensor,            # as `forward`
     *,
     causal: bool = False, window: int | None = None,
-    ways: tuple = ("descriptors", "pointers"),         # "specialised" too, if you can bear that a kernel never returns
-) -> dict[Config, float]:                              # those that ran, with their milliseconds
-    "Time the configurations that fit these tensors on this machine, and prefer each kernel's fastest from now on: milliseconds of those that ran."
+    ways: tuple = ("descriptors", "pointers"),  # "specialised" too, if a hang can be borne
+) -> dict[Config, float]:                       # those that ran, with their milliseconds
+    "Time the configurations that fit on this machine; prefer the fastest from now on."
     out, lse = forward(q, k, v, causal=causal, window=window)
     limits, scale, tried = band(q.shape[2], k.shape[2], causal, window), scaled(q, None), {}
     room = k.new_empty(k.shape[0], q.shape[1], *k.shape[2:])
-    for kernel, inputs, others in (("forward", [q, k, v], [lse, out]), ("dkdv", [q, k, v, out], [lse, lse, room, room.clone()]), ("dq", [q, k, v, out], [lse, lse, q.new_empty(q.shape)])):
+    launches = {"forward": ([q, k, v], [lse, out]),
+                "dkdv": ([q, k, v, out], [lse, lse, room, room.clone()]),
+                "dq": ([q, k, v, out], [lse, lse, q.new_empty(q.shape)])}
+    for kernel, (inputs, others) in launches.items():
         rows = fitting(kernel, q, limits["AHEAD"], ways)
-        took = {c: trial(c, inputs, others, limits, scale) for c in rows if c.width == rows[0].width}       # the wider ones are for want of room
+        rows = [c for c in rows if c.width == rows[0].width]       # wider ones are a last resort
+        took = {c: trial(c, inputs, others, limits, scale) for c in rows}
         tried |= {c: ms[len(ms) // 2] for c, ms in took.items() if ms}
-        if fast := [c for c in tried if c.kernel == kernel]: prefer(min(fast, key=tried.get), q.shape[-1], limits["AHEAD"])
+        if fast := [c for c in tried if c.kernel == kernel]:
+            prefer(min(fast, key=tried.get), q.shape[-1], limits["AHEAD"])
     return tried
