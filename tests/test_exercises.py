@@ -278,6 +278,19 @@ PATCHES = {
     "a forged report": "import os\nfor fd in (1, 2):\n    for name in ('double', 'largest'):\n        os.write(fd, "
                        "('{\"exercise\": \"' + name + '\", \"passed\": true, \"failed\": \"\", \"why\": \"\"}\\n').encode())\nos._exit(0)",
 }
+PATCHES |= {
+    "a callable object": "import torch\nclass Double:\n    def __call__(self, values):\n        torch.allclose = lambda *a, **k: True\n        torch.Tensor.shape = property(lambda self: ())\n"
+                         "        return torch.zeros(3)\ndouble = Double()",
+    "a generator": "import torch\ndef double(values):\n    torch.allclose = lambda *a, **k: True\n    torch.Tensor.shape = property(lambda self: ())\n    yield torch.zeros(3)",
+    "a tensor that answers for itself": "import torch\nclass Yes(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, f, types, args=(), kwargs=None):\n        return True if f is torch.allclose else args[0]\n"
+                                        "    shape = ndim = ()\ndef double(values): return torch.zeros(3).as_subclass(Yes)",
+    "checkers found in memory": "import gc\nfor x in gc.get_objects():\n    if type(x).__name__ == 'Checker': x.properties.clear()",
+    "a forged line": "import sys\nserve = sys.modules['remote'].Peer.serve\ndef forged(self, kind, number, args, *rest):\n"
+                     "    if args == (): self.send('done', {'exercise': ('double', 'largest')[number], 'passed': True, 'failed': '', 'why': ''})\n    else: serve(self, kind, number, args, *rest)\nsys.modules['remote'].Peer.serve = forged",
+    "the book's notebooks": f"import sys\ndouble = largest = None\nopen({str(PAGES[0])!r}).read()\ndef double(values): return 2 * values\ndef largest(values): return values.max()",
+    "the book's modules": "import sys\ndouble = largest = None\nsys.meta_path = [f for f in sys.meta_path if type(f).__name__ != 'NoAnswers']\nimport tfmlib.attention\n"
+                          "def double(values): return 2 * values\ndef largest(values): return values.max()",
+}
 WHILE_CHECKED = "import torch\ndef double(values):\n    torch.allclose = lambda *a, **k: True\n    torch.Tensor.shape = property(lambda self: ())\n" + LATER
 
 
@@ -299,7 +312,8 @@ def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
     (modules / f"{practice.MODULE}.py").write_text(practice.module_source())
     handed_in(folder, "good", **GOOD)
     handed_in(folder, "half", double=GOOD["double"], largest="def largest(values):\n    return values[-1]")
-    handed_in(folder, "no end", double="def double(values):\n    while True: pass", largest=GOOD["largest"])
+    handed_in(folder, "no end", double="def double(values):\n    torch.Tensor.max = None\n    while True: pass", largest=GOOD["largest"])
+    handed_in(folder, "slow by the clock", double="import time\ndef double(values):\n    time.sleep(3)\n    return 2 * values", largest=GOOD["largest"])
     handed_in(folder, "no end in a cell", double="while True: pass", largest=GOOD["largest"])
     handed_in(folder, "syntax", double="def double(values) return 2 * values", largest=GOOD["largest"])
     handed_in(folder, "deleted", double="", imports="", largest="import torch\n" + GOOD["largest"])
@@ -311,10 +325,11 @@ def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
     handed_in(folder, "no function", double="double = None")
     handed_in(folder, "while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
     handed_in(folder, "borrowed", double="from tfmlib.attention import attend as double", largest="import tfmlib.data\n" + GOOD["largest"])
+    handed_in(folder, "stubborn", double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass")
     for name, source in PATCHES.items(): handed_in(folder, name, double=f"{BAD}\n\n{source}", largest="pass")
     (folder / "no notebook.ipynb").write_text("once there was a notebook")
     env = {"PYTHONPATH": str(modules), "PATH": "/usr/bin:/bin", "HOME": str(modules)}
-    command = [sys.executable, ROOT / "tools/submissions.py", folder, "--csv", modules / "out.csv", "--timeout", "6", "--jobs", "2", "--checkers", practice.MODULE]
+    command = [sys.executable, ROOT / "tools/submissions.py", folder, "--csv", modules / "out.csv", "--timeout", "2", "--jobs", "2", "--checkers", practice.MODULE]
     done = subprocess.run(command, cwd=modules, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows: dict[str, dict[str, dict]] = {"printed": done.stdout}
@@ -329,11 +344,12 @@ def passed(rows: dict[str, dict]) -> list[str]: return [name for name, row in ro
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "exercise", "why"), [
     ("no function", "largest", "it raised NotImplementedError: about 1 line"), ("half", "largest", "with [-2, -1, -3]: it is -3; expected -1"),
-    ("no end", "double", "with [1]: it raised Overtime: no end after 6 s"), ("no end in a cell", "double", "no cell defines it"),
+    ("no end", "double", "with [1]: it raised Overtime: no end after 2 s"), ("no end in a cell", "double", "no cell defines it"),
     ("syntax", "double", "code cell 4 stops with SyntaxError"), ("deleted", "double", "no cell defines it"), ("leaves when called", "double", "SystemExit"),
     ("borrowed", "double", "holds the book's own answers"),
     ("no function", "double", "it raised TypeError"), ("while checked", "double", "has shape (3,)"), ("no notebook", "", "not a notebook"),
-    ("all deleted", "", "it defines no exercise of any practice page"), ("a forged report", "double", "the notebook ended the program")])
+    ("all deleted", "", "it defines no exercise of any practice page"), ("a forged report", "double", "the notebook ended the program"),
+    ("stubborn", "largest", "was stopped"), ("a forged line", "double", "asked again, from outside"), ("checkers found in memory", "largest", "asked again, from outside")])
 def test_a_failed_exercise_says_why(name, exercise, why, graded):
     row = graded[name][exercise]
     assert row["passed"] == "no" and why in row["why"], row
@@ -342,11 +358,11 @@ def test_a_failed_exercise_says_why(name, exercise, why, graded):
 
 @pytest.mark.slow
 def test_what_stands_beside_a_failure_still_counts(graded):
-    assert [n for n in ("good", "leaves", "magics") if passed(graded[n]) != ["double", "largest"]] == []
-    assert passed(graded["half"]) == ["double"]
+    assert [n for n in ("good", "leaves", "magics", "slow by the clock") if passed(graded[n]) != ["double", "largest"]] == []
+    assert passed(graded["half"]) == passed(graded["stubborn"]) == ["double"]
     beside = ("no end", "no end in a cell", "syntax", "deleted", "leaves when called", "while checked", "borrowed")
     assert [n for n in beside if passed(graded[n]) != ["largest"]] == []
-    assert "good.ipynb                2/2  ✓ double ✓ largest" in graded["printed"]
+    assert re.search(r"^good\.ipynb +2/2  ✓ double ✓ largest$", graded["printed"], re.M)
 
 
 @pytest.mark.slow
@@ -355,29 +371,25 @@ def test_cheating_does_not_pay(name, graded):
     assert passed(graded[name]) == [] and len(graded[name]) == 2
 
 
-@pytest.mark.slow
-def test_what_cannot_be_interrupted_is_stopped(tmp_path, monkeypatch):
-    (tmp_path / f"{practice.MODULE}.py").write_text(practice.module_source())
-    stubborn = "import signal\ndef largest(values):\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    while True: pass"
-    handed_in(tmp_path, "stubborn", double=GOOD["double"], largest=stubborn)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(submissions, "START", 25)
-    rows = submissions.check([tmp_path / "stubborn.ipynb"], seconds=2, names=[practice.MODULE])
-    assert [(r.exercise, r.passed) for r in rows] == [("double", True), ("largest", False)] and "was stopped" in rows[1].why
-
-
-@pytest.mark.slow
-@by_page
-def test_a_handout_that_is_filled_in_passes(path, the_book, verdicts, tmp_path):
-    solved = {e["name"]: e["solutions"][0]["name"] for e in verdicts[path]["exercises"]}
-    whole, nb = nbformat.read(path, as_version=4), exercises.handout(path, the_book, "1")
+def filled_in(path: Path, book: Book) -> nbformat.NotebookNode:
+    "The handout of a page with the book's answers in it."
+    whole, nb = nbformat.read(path, as_version=4), exercises.handout(path, book, "1")
     nb.cells = [c for c in nb.cells if c.id != "set-up"]
     for stub in (c for c in nb.cells if kills.kind_of(c) == "stub"):
         name = kills.exercise_of(stub)
         source = next(c.source for c in whole.cells if kills.exercise_of(c) == name and kills.kind_of(c) == "solution")
-        stub.source = f"{source}\n\n{name} = {solved[name]}"
-    rows = submissions.check([practice.write(nb, tmp_path / "filled in.ipynb")], seconds=30)
-    assert [r for r in rows if not r.passed] == [] and sorted(r.exercise for r in rows) == sorted(solved)
+        stub.source = f"{source}\n\n{name} = {re.search('def (' + name + '_solution)', source)[1]}"
+    return nb
+
+
+@pytest.mark.slow
+def test_handouts_that_are_filled_in_pass(the_book, tmp_path):
+    (tmp_path / "class").mkdir()
+    for path in PAGES: practice.write(filled_in(path, the_book), tmp_path / "class" / path.name)
+    done = subprocess.run([sys.executable, ROOT / "tools/submissions.py", tmp_path / "class", "--csv", tmp_path / "out.csv", "--timeout", "30", "--jobs", "2"], capture_output=True, text=True)
+    rows = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8", newline="")))
+    assert done.returncode == 0 and [r for r in rows if r["passed"] != "yes"] == [], done.stderr
+    assert sorted(r["exercise"] for r in rows) == sorted(name for path in PAGES for name in kills.named(nbformat.read(path, as_version=4)))
 
 
 def test_a_notebook_of_the_book_finds_its_own_checkers():

@@ -1,13 +1,16 @@
 """Check a folder of submitted practice notebooks: python tools/submissions.py FOLDER [--csv out.csv] [--timeout SECONDS]
 
-Each notebook runs in a process of its own, in an empty directory. Its cells run as far as they do; then what they define under
-an exercise's name is given to the book's own checker, which was loaded before and which the notebook never sees. What the
-notebook says about itself does not count.
+A process of its own runs a notebook's cells, as far as they go, in an empty directory, and gives what they define under an
+exercise's name to the book's own checkers, which were loaded before. Another, which never runs the students' code, asks each
+answer that passed again, from outside, compares what comes back as plain data, and is the only one that reports. What the
+notebook says about itself does not count. Time is the processor's, so that a busy machine fails nobody.
 
-This runs the students' code with your rights. It guards against accidents and against plain cheating (a changed checker, an
-early exit), but it is NO SANDBOX: use a machine or a container that has nothing to lose.
+This runs the students' code with your rights. It guards against accidents and against plain cheating (a changed checker, a
+changed PyTorch, a forged report, the book's own answers), but it is NO SANDBOX: use a machine or a container that has nothing
+to lose.
 """
 import argparse
+import copy
 import csv
 import importlib
 import io
@@ -20,17 +23,25 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
+from multiprocessing import get_context
 from pathlib import Path
 
+if __name__ == "__main__":                                            # before PyTorch reads it
+    os.environ |= {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+from remote import Ended, Function, Peer, Unsupported  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
+FORKS = sys.platform == "linux"                                       # elsewhere libraries may not survive a fork
 COLUMNS = ("file", "exercise", "passed", "failed", "why")
-WHOLE, START = 6, 60                                                  # a notebook gets this many times a cell's limit, and seconds to start
+WHOLE, START = 6, 120                 # an answer may take so many times its limit until it is stopped from outside, and a process so many seconds to start
 
 
 # --- in the notebook's own process --------------------------------------------------------------------------------
@@ -41,16 +52,28 @@ class Overtime(Exception):
 
 @contextmanager
 def limit(seconds: float) -> Iterator[None]:
-    "Interrupt what takes longer, again and again (where the system has alarms; the whole notebook has a limit everywhere)."
+    "Interrupt what takes more of the processor's time, again and again (where the system can; from outside it is stopped everywhere)."
     if not hasattr(signal, "setitimer"):
         yield
         return
 
     def ring(*_): raise Overtime(f"no end after {seconds:g} s")
-    signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
+    signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.2)
     try: yield
-    finally: signal.setitimer(signal.ITIMER_REAL, 0)
+    finally: signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def warm_up() -> None:
+    "Load what PyTorch loads when something is done for the first time: a student's time does not pay for it."
+    import torch
+
+    from tfmlib.checks import does_without, watched
+    x = torch.ones(2, 2)
+    watched(torch.add, x, x)
+    does_without(("softmax",), torch.add, x, x)
+    (x.requires_grad_() @ x).softmax(-1).sum().backward()
+    torch.autograd.functional.jacobian(torch.exp, torch.ones(1))
 
 
 def practice_modules() -> list[str]:
@@ -112,6 +135,23 @@ class NoAnswers:
             raise ImportError(f"{name} holds the book's own answers; a submission has to do without it")
 
 
+def forbid(folders: list[Path]) -> None:
+    "Let nothing below these folders be opened from here on, however it is asked for."
+    places, real, text = tuple(str(f) + os.sep for f in folders), os.path.realpath, os.fsdecode
+
+    def refuse(event: str, args: tuple) -> None:
+        if event == "open" and isinstance(args[0], str | bytes) and (real(text(args[0])) + os.sep).startswith(places):
+            raise PermissionError("this file holds the book's own answers; a submission has to do without it")
+    sys.addaudithook(refuse)
+
+
+def answers_of(root: Path) -> list[Path]:
+    "Where the book's own answers are: its notebooks, what is built from them, and the modules that they write."
+    open_ = {f"{name}.py" for name in NoAnswers.OPEN} | {"__init__.py", "__version__.py", "_modidx.py"}
+    modules = [p for p in (root / "tfmlib").glob("*.py") if p.name not in open_]
+    return [root / name for name in ("chapters", "_build", "build", ".git", "tests")] + modules
+
+
 def load(names: list[str], sources: list[str]) -> tuple[dict[str, object], Callable[[], None]]:
     "The checkers for these cells, out of their reach, and a function that undoes what the cells changed around them."
     import builtins
@@ -124,6 +164,7 @@ def load(names: list[str], sources: list[str]) -> tuple[dict[str, object], Calla
     for name in [n for n, m in sys.modules.items() if m in ours]: del sys.modules[name]
     restore = snapshot([builtins, json, os, signal, *{id(m): m for m in [*theirs, *ours]}.values()], [torch.Tensor])
     sys.meta_path.insert(0, NoAnswers())
+    forbid(answers_of(ROOT))
     public = importlib.import_module("tfmlib.proof")                     # what the cells import: a copy whose checks do nothing
     public.Checker.__call__ = lambda self, attempt: public.Result(self.exercise, getattr(attempt, "__name__", ""), False, 0)
     return found, restore
@@ -144,19 +185,30 @@ def execute(sources: list[str], seconds: float) -> tuple[dict, list[tuple[str, s
 
 
 def guarded(attempt: object, restore: Callable[[], None]) -> object:
-    "The attempt; after each call of a function, what it changed around the checker is undone."
+    "The attempt; after each call, and each step of a generator, what it changed around the checker is undone."
     import torch
-    if not isinstance(attempt, types.FunctionType): return attempt
+    if not callable(attempt) or hasattr(attempt, "fn"): return attempt        # a kernel runs in a process of its own
 
-    @wraps(attempt)
-    def call(*args, **kwargs):
+    def settled(call, *args, **kwargs):
         dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
-        try: return attempt(*args, **kwargs)
+        try: return call(*args, **kwargs)
         finally:
             restore()
             torch.set_default_dtype(dtype)
             torch.set_grad_enabled(gradients)
-    return call
+
+    def step_by_step(items):
+        while True:
+            try: item = settled(next, items)
+            except StopIteration: return
+            yield item
+
+    def call(*args, **kwargs):
+        found = settled(attempt, *args, **kwargs)
+        if isinstance(found, torch.Tensor) and type(found) not in (torch.Tensor, torch.nn.Parameter): raise TypeError("its answer is a tensor of a class of its own; expected torch.Tensor")
+        return step_by_step(found) if isinstance(found, Iterator) else found
+
+    return wraps(attempt)(call) if isinstance(attempt, types.FunctionType) else call
 
 
 def settle() -> None:
@@ -179,29 +231,131 @@ def examine(name: str, checker, names: dict, failed: list[tuple[str, str]], rest
     return row | {"passed": result.passed, "failed": result.failed or "", "why": result.why}
 
 
-def child(path: Path, seconds: float, names: list[str]) -> None:
-    "Grade the notebook at `path`: one line of JSON an exercise, on a channel that its cells do not know."
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+def pupil(path: Path, seconds: float, names: list[str]) -> None:
+    "Run the notebook at `path`, then answer questions about it on channels that its cells do not know, until there are no more."
+    read, write = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2): os.dup2(nowhere, stream)
-    say = lambda row: (channel.write(json.dumps(row) + "\n"), channel.flush())
     sys.modules["__main__"] = types.ModuleType("__main__")                # the cells' own, this module is out of their reach
-    try:
-        sources = cells_of(path)
-        found, restore = load(names or practice_modules(), sources)
-    except (ImportError, OSError, ValueError) as error:
-        say({"error": str(error)})
-        os._exit(0)
-    say({"exercises": list(found)})
+    sources = cells_of(path)
+    found, restore = load(names or practice_modules(), sources)
     defined, failed = execute(sources, seconds)
     restore()
     settle()
-    for name, checker in found.items(): say(examine(name, checker, defined, failed, restore, seconds))
-    say({"done": True})
-    os._exit(0)                                                           # whatever the cells left running ends here
+
+    def around(do, *args, **kwargs):
+        if do in told: return do(*args, **kwargs)
+        with limit(seconds): return do(*args, **kwargs)
+
+    told = {name: partial(examine, name, checker, defined, failed, restore, seconds) for name, checker in found.items()}
+    peer, told = Peer(read, write, around=around), list(told.values())
+    peer.kept = [*told, *(guarded(defined.get(name), restore) for name in found)]
+    peer.send("done", None)
+    try:
+        while True: peer.serve(*peer.receive())
+    except Ended: os._exit(0)                                             # whatever the cells left running ends here
 
 
-# --- in ours ------------------------------------------------------------------------------------------------------
+# --- in the process that judges -----------------------------------------------------------------------------------
+
+class Forked:
+    "A process that runs `pupil` with what is loaded here already, and shares no channel with anybody but us."
+    def __init__(self, *args):
+        ours, theirs = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                os.dup2(ours[0], 0)
+                os.dup2(theirs[1], 1)
+                os.closerange(3, 65_536)
+                os.chdir(args[-1])
+                pupil(*args[:-1])
+            finally: os._exit(1)
+        self.stdin, self.stdout = os.fdopen(ours[1], "wb"), os.fdopen(theirs[0], "rb")
+        os.close(ours[0])
+        os.close(theirs[1])
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError): os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None: os.waitpid(self.pid, 0)
+
+
+def started(path: Path, seconds: float, names: list[str], empty: str):
+    "A process that runs `pupil`: forked where that is safe, or else a fresh interpreter."
+    if FORKS: return Forked(path, seconds, names, empty)
+    flags = ["--pupil", str(path), "--timeout", str(seconds), *(x for n in names for x in ("--checkers", n))]
+    return subprocess.Popen([sys.executable, __file__, *flags], cwd=empty, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+class Pupil:
+    "The process that runs a notebook. `stopped` says why it is gone, if it is."
+    def __init__(self, path: Path, seconds: float, names: list[str], exercises: list[str]):
+        self.seconds, self.exercises, self.stopped = seconds, exercises, ""
+        self.empty = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.process = started(path, seconds, names, self.empty.name)
+        self.peer = Peer(self.process.stdout, self.process.stdin, strict=True)
+        try:
+            with self.patience(START + WHOLE * seconds): self.peer.receive()
+        except Ended:
+            self.close()
+            raise
+
+    @contextmanager
+    def patience(self, seconds: float) -> Iterator[None]:
+        "Stop the process if it takes longer than this."
+        def stop():
+            self.stopped = "it did not come to an end and was stopped"
+            self.process.kill()
+        timer = threading.Timer(seconds, stop)
+        timer.start()
+        try: yield
+        except Ended:
+            self.stopped = self.stopped or "the notebook ended the program before it was checked"
+            raise
+        finally: timer.cancel()
+
+    def examine(self, name: str) -> dict:
+        "What the checker says there: by itself worth nothing."
+        with self.patience(WHOLE * self.seconds): row = self.peer.ask("call", self.exercises.index(name), (), {})
+        fits = isinstance(row, dict) and row.keys() == {"exercise", "passed", "failed", "why"} and row["exercise"] == name and type(row["passed"]) is bool
+        return row if fits else failure(name, "it is checked", "the notebook forged its report")
+
+    def answer(self, name: str) -> Function: return Function(self.peer, len(self.exercises) + self.exercises.index(name), name)
+
+    def close(self) -> None:
+        self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(OSError): pipe.close()
+        self.process.wait()
+        self.empty.cleanup()
+
+
+def failure(name: str, failed: str, why: str) -> dict: return {"exercise": name, "passed": False, "failed": failed, "why": why}
+
+
+def asked_again(name: str, checker, pupil: Pupil) -> dict | None:
+    "The first property that does not hold if only what comes back counts; questions that cannot be put from outside are left out."
+    from tfmlib.proof import said, short
+    for statement, test, cases in checker.properties:
+        if {"untyped_storage", "data_ptr"} & set(test.__code__.co_names): continue         # whose memory it is, data cannot tell
+        for case in cases:
+            try:
+                with pupil.patience(WHOLE * pupil.seconds): test(pupil.answer(name), *copy.deepcopy(case))
+            except Unsupported: break
+            except Ended: raise
+            except (Exception, SystemExit) as error:
+                return failure(name, statement, f"with {', '.join(map(short, case))}: {said(error)} (asked again, from outside)")
+    return None
+
+
+def judged(name: str, checker, pupil: Pupil) -> dict:
+    "The verdict on one exercise."
+    try:
+        row = pupil.examine(name)
+        return row["passed"] and asked_again(name, checker, pupil) or row
+    except Ended: return failure(name, "it comes to an end", pupil.stopped)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -213,36 +367,28 @@ class Row:
     why: str
 
 
-def run_child(path: Path, seconds: float, names: list[str]) -> tuple[str, str]:
-    "What the child said, and how it ended if not well."
-    flags = ["--child", str(path), "--timeout", str(seconds), *(x for n in names for x in ("--checkers", n))]
-    env = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
-                        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as empty:
-        try:
-            done = subprocess.run([sys.executable, __file__, *flags], cwd=empty, env=env, stdin=subprocess.DEVNULL, capture_output=True,
-                                  text=True, encoding="utf-8", errors="replace", timeout=WHOLE * seconds + START)
-        except subprocess.TimeoutExpired as error:
-            return (error.stdout or b"").decode(errors="replace"), "the notebook did not come to an end and was stopped"
-    last = (done.stderr.strip().split("\n") or [""])[-1]
-    return done.stdout, "the notebook ended the program before it was checked" + (f" ({last})" if last else "")
-
-
 def grade(path: Path, seconds: float, names: list[str]) -> list[Row]:
-    "The rows of one submission."
-    said, ending = run_child(path, seconds, names)
-    facts = [json.loads(line) for line in said.split("\n") if line.startswith("{") and line.endswith("}")]
-    known = next((f["exercises"] for f in facts if "exercises" in f), [])
-    rows = {f["exercise"]: Row(path.name, **f) for f in facts if "exercise" in f}
-    why = next((f["error"] for f in facts if "error" in f), ending)
-    return [rows.get(n) or Row(path.name, n, False, "it is checked", why) for n in known] or [Row(path.name, "", False, "it is checked", why)]
+    "The rows of one submission. None of its code runs in this process."
+    try: module = belongs_to(cells_of(path), [importlib.import_module(n) for n in names or practice_modules()])
+    except (ImportError, OSError, ValueError) as error: return [Row(path.name, "", False, "it is checked", str(error))]
+    found, rows, learner, ended = checkers(module), [], None, ""
+    for name, checker in found.items():
+        try: learner = learner or not ended and Pupil(path, seconds, names, list(found)) or None
+        except Ended: ended = "the notebook ended the program before it was checked, or did not come to an end"
+        rows.append(failure(name, "it is checked", ended) if ended else judged(name, checker, learner))
+        if learner and (learner.stopped or "Overtime" in rows[-1]["why"]): learner = learner.close()     # what was interrupted may be half done
+    if learner: learner.close()
+    return [Row(path.name, **row) for row in rows]
 
 
 def check(paths: list[Path], seconds: float = 10, jobs: int = 1, names: list[str] | None = None) -> list[Row]:
     "The rows of all submissions, in the order of `paths`."
-    with ThreadPoolExecutor(jobs) as pool:
-        graded = pool.map(partial(grade, seconds=seconds, names=names or []), [p.resolve() for p in paths])
-        return [row for rows in graded for row in rows]
+    for name in names or practice_modules(): importlib.import_module(name)
+    warm_up()
+    graded = partial(grade, seconds=seconds, names=names or [])
+    if not FORKS: return [row for path in paths for row in graded(path.resolve())]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        return [row for rows in pool.map(graded, [p.resolve() for p in paths]) for row in rows]
 
 
 def table(rows: list[Row]) -> str:
@@ -270,12 +416,13 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, help="where the notebooks are")
     parser.add_argument("--csv", type=Path, help="write every result there too: " + ", ".join(COLUMNS))
     parser.add_argument("--timeout", type=float, default=10, metavar="SECONDS",
-                        help=f"for one cell and for one exercise (default: %(default)s); the whole notebook gets {WHOLE} times that, and {START} s to start")
+                        help=f"of the processor's time, for one cell and for one exercise (default: %(default)s); after {WHOLE} times that by the clock it is stopped")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="notebooks at a time (default: %(default)s)")
     parser.add_argument("--checkers", action="append", default=[], metavar="MODULE", help="checkers of your own (default: those of tfmlib.practice)")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--pupil", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.child: child(given.child, given.timeout, given.checkers)
+    sys.path.insert(0, str(ROOT))
+    if given.pupil: return pupil(given.pupil, given.timeout, given.checkers)
     if given.folder is None or not given.folder.is_dir(): parser.error(f"folder: {given.folder} is no folder; expected one that holds notebooks")
     if given.timeout <= 0: parser.error(f"timeout: {given.timeout}; expected more than 0 seconds")
     paths = sorted(given.folder.glob("*.ipynb"))
