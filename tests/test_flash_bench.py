@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_page_draws_a_record():
     page = drawn(synthetic())
     assert "<svg" in page.html and "ours" in page.alt
-    assert "a product of two matrices, alone, 733" in page.html and "forward 128, causal, ragged, 4,000" in page.html and page.html.count("<figure") == 6 and "Memory of the way back" in page.alt and "ours 489" in page.alt
+    assert "a product of two matrices, alone, 733" in page.html and "forward 128, causal, ragged, 4,000" in page.html and page.html.count("<figure") == 6 and "Memory of the backward pass" in page.alt and "ours 489" in page.alt
 
 
 def test_the_page_says_that_a_record_is_pending():
