@@ -30,7 +30,7 @@ LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.proof": (380, "the tools that keep the pages honest stand on one page"),
     "tfmlib.training": (445, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
     "tfmlib.tokens": (365, "learning, encoding, the file and the figure of one tokenizer belong together"),
-    "tfmlib.flash_kernels": (735, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them. Lines of at most 100 characters"),
+    "tfmlib.flash_kernels": (750, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them. Lines of at most 100 characters"),
     "tfmlib.flash_attention_gpu": (355, "the dispatcher and the figures of its record, in lines of at most 100 characters"),
     "tfmlib.transformer": (370, "one model, its searches, and what has to be known before weights from elsewhere are its own"),
     "tfmlib.decoders": (470, "one model: its shape, its loss, its sampling, and its names and descriptions elsewhere belong together"),

@@ -107,6 +107,7 @@ def test_what_is_asked():
     older = kernels.asked([Config(CONFIG), Config(CONFIG | {"stages": 3})], SOURCE, kernels.VERSIONS[1])
     assert {(r["mask"], r["lengths"]) for r in older if r["config"]["stages"] == 2} == HARDEST
     assert {(r["mask"], r["lengths"]) for r in older if r["config"]["stages"] == 3} == {("window", "ragged")}
+    assert set(rows(way="gluon")) == {(90, mask, lengths) for mask, lengths in six if mask != "window"} and len(rows(kernel="varlen")) == 8 and not [r for r in rows(kernel="varlen") if r[1] == "window"]
     assert rows(width=256) == rows(bits=32) == [(90, "causal", "even"), (80, "causal", "even")]
 
 
@@ -129,12 +130,24 @@ def test_the_shipped_configurations():
 def test_the_table_holds_what_the_page_says():
     rows = json.loads(kernels.TABLE.read_text())["rows"]
     assert not [fault for row in rows for fault in kernels.faults(row)]
-    assert len({json.dumps(row["config"]) for row in rows}) <= 40 and {row["chip"] for row in rows} == {90, 80}
+    assert len({json.dumps(row["config"]) for row in rows}) <= 46 and {row["chip"] for row in rows} == {90, 80}
     bars = [row for row in rows if kernels.required(row)]
     cases = [(k, w, chip, mask, lengths, version) for k in ("forward", "dkdv", "dq") for w in (64, 128) for chip in (90, 80)
              for mask, lengths in itertools.product(kernels.MASKS, kernels.LENGTHS) for version in kernels.VERSIONS
              if version == kernels.VERSIONS[0] or (mask, lengths) in HARDEST]
     assert {(r["config"]["kernel"], r["config"]["width"], r["chip"], r["mask"], r["lengths"], r["triton"]) for r in bars} >= set(cases)
+    kinds = [("forward", "gluon", D, 90) for D in (64, 128)] + [("varlen", "pointers", D, chip) for D in (64, 128) for chip in (90, 80)]
+    hardest = [("full", "ragged"), ("causal", "even"), ("causal", "ragged")]
+    assert {(r["config"]["kernel"], r["config"]["way"], r["config"]["width"], r["chip"], r["mask"], r["lengths"], r["triton"]) for r in bars} >= {
+        (*kind, *how, version) for kind in kinds for how in hardest for version in kernels.VERSIONS}
+
+
+def test_a_page_number_is_fetched_a_step_ahead():
+    "Decoding with pages keeps as many tiles on their way as without: it needs as much of the fast memory."
+    rows = [r for r in json.loads(kernels.TABLE.read_text())["rows"] if r["config"]["kernel"] == "decode" and r["config"]["bits"] == 16]
+    shared = {(r["triton"], r["chip"], json.dumps(r["config"]), r["mask"], r["lengths"]): r["shared"] for r in rows}
+    paged = [(key, most) for key, most in shared.items() if key[-1] == "ragged" and (*key[:-1], "even") in shared]
+    assert len(paged) >= 20 and all(most == shared[*key[:-1], "even"] for key, most in paged)
 
 
 def test_a_triton_in_a_folder_is_asked(tmp_path):

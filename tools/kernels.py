@@ -1,7 +1,7 @@
 """Compile every shipped configuration of the kernels for GPUs that are not here: python tools/kernels.py [--write] [--show]
 
 Triton lowers a kernel without a GPU, and brings the assembler that counts registers, spills and shared memory. The host code
-of `tfmlib.flash_kernels` is called on tensors without storage, and each of its launches becomes a compilation: what is
+of `tfmlib.flash_kernels`, and of the modules beside it, is called on tensors without storage, and each of its launches becomes a compilation: what is
 checked is what would be launched. tfmlib/assets/kernels.json keeps what was found, for each of two versions of Triton, each
 row under a hash of its sources: a row whose hash fits is believed, but for a sample; every other is compiled anew. Another
 version than the installed one lies in a folder of its own, which `--triton` names: pip install --no-deps --target FOLDER triton==3.6.0
@@ -27,7 +27,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-TABLE, SOURCE = ROOT / "tfmlib/assets/kernels.json", ROOT / "tfmlib/flash_kernels.py"
+TABLE = ROOT / "tfmlib/assets/kernels.json"
+SOURCES = [ROOT / f"tfmlib/{name}.py" for name in ("flash_kernels", "varlen_kernels", "gluon_kernels")]      # no two define the same name
+ROOTS = {"decode": "decode", "varlen": "varlen_forward", "gluon": "start_gluon"}      # the host code of a kernel, or of a way; of the others `start`
 VERSIONS = ("3.7.1", "3.6.0")                          # of Triton: the locked one, and the one that many GPU machines carry
 SHARED = {90: 227 * 1024, 80: 163 * 1024}              # bytes of shared memory that one program may have, by compute capability
 SAMPLE = 3                                             # believed rows that are compiled all the same
@@ -91,18 +93,31 @@ def launch_decoding(kernels, row: dict) -> None:
     kernels.decode(q, k, v, kernels.band(q.shape[2], N, told.get("causal", False), told.get("window")), kernels.scaled(q, None), places, config, 32)
 
 
+def launch_packed(kernels, row: dict) -> None:
+    "The same for packed sequences; ragged, two query heads share a key head."
+    import torch
+
+    from tfmlib.varlen_kernels import varlen_forward
+    config, N = kernels.Config(**row["config"]), LENGTHS[row["lengths"]]
+    dtype, offsets = {32: torch.float32, 16: torch.bfloat16}[config.bits], torch.empty(9, dtype=torch.int32, device="meta")
+    q, k, v = (torch.empty(1, h, N, config.width, dtype=dtype, device="meta") for h in (HEADS, *2 * [HEADS // (1 + N % 2)]))
+    varlen_forward(q, k, v, (offsets, offsets), N, row["mask"] == "causal", kernels.scaled(q, None), config)
+
+
 def launch(kernels, row: dict) -> None:
     "Call the host code of a row's kernel on tensors without storage."
     import torch
     if row["config"]["kernel"] == "decode": return launch_decoding(kernels, row)
+    if row["config"]["kernel"] == "varlen": return launch_packed(kernels, row)
     config, told, N = kernels.Config(**row["config"]), MASKS[row["mask"]], LENGTHS[row.get("lengths", "even")]
     dtype = getattr(torch, row.get("type", {32: "float32", 16: "bfloat16"}[config.bits]))
     H, G = HEADS, HEADS // (2 if N % 2 else 1)
-    q, k, v = (torch.empty(1, h, N, config.width, dtype=dtype, device="meta") for h in (H, G, G))
-    limits, scale = kernels.band(N, N, told.get("causal", False), told.get("window")), kernels.scaled(q, None)
+    S = N + 77 * (config.way == "gluon" and N % 2)                          # there the mask is needed in more than one tile of keys
+    q, k, v = (torch.empty(1, h, n, config.width, dtype=dtype, device="meta") for h, n in ((H, N), (G, S), (G, S)))
+    limits, scale = kernels.band(N, S, told.get("causal", False), told.get("window")), kernels.scaled(q, None)
     lse, room = q.new_empty(q.shape[:3], dtype=torch.float32), q.new_empty(q.shape)
     like = {"forward": [q, k, v, lse, q], "dkdv": [q, k, v, q, lse, lse, room, room], "dq": [q, k, v, q, lse, lse, q]}
-    kernels.start(config, like[config.kernel], limits, scale)
+    kernels.launch(config, like[config.kernel], limits, scale)
 
 
 def compiled(row: dict, module: str = "tfmlib.flash_kernels") -> dict:
@@ -156,7 +171,8 @@ def essence(source: str, roots: tuple[str, ...] = ("start", "band", "scaled")) -
 
 def stamp(row: dict, source: str, version: str) -> str:
     "The hash under which a row is kept: of the kernels' code, of the configuration, of Triton's version."
-    roots = ("decode" if row["config"]["kernel"] == "decode" else "start", "band", "scaled")
+    own = ROOTS.get(row["config"]["kernel"]) or ROOTS.get(row["config"]["way"]) or "start"
+    roots = (own, "band", "scaled")
     said = json.dumps([row["config"], row["chip"], row["mask"], row["lengths"], essence(source, roots), version], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
@@ -173,6 +189,7 @@ def asked(configs: list, source: str, version: str) -> list[dict]:
             cases = [{"config": config._asdict(), "chip": chip, "mask": mask, "lengths": lengths} for mask in MASKS for lengths in LENGTHS]
             fewer = [("window", "ragged")] if kind in seen else [("full", "ragged"), ("causal", "even"), ("causal", "ragged"), ("window", "ragged")]
             if version == VERSIONS[1]: cases = [row for row in cases if not required(row) or (row["mask"], row["lengths"]) in fewer]
+            if {config.kernel, config.way} & {"varlen", "gluon"}: cases = [row for row in cases if row["mask"] != "window"]       # which they do not have
             rows += [row for row in cases if runs(row) and (required(row) or row["mask"] == "causal" and row["lengths"] == "even")]
         seen.add(kind)
     return [row | {"triton": version, "stamp": stamp(row, source, version)} for row in rows]
@@ -249,8 +266,9 @@ def main() -> None:
     os.environ.pop("TRITON_INTERPRET", None)
     if given.rows: return print(json.dumps(compile_all(json.load(sys.stdin))))
     from tfmlib.flash_kernels import CONFIGS, DECODING
-    configs = CONFIGS + DECODING
-    source, asking, table, wrong = SOURCE.read_text(encoding="utf-8"), compilers(given.triton), [], []
+    from tfmlib.varlen_kernels import VARLEN
+    configs, source = CONFIGS + DECODING + VARLEN, "\n".join(file.read_text(encoding="utf-8") for file in SOURCES)
+    asking, table, wrong = compilers(given.triton), [], []
     kept = {} if given.anew or not TABLE.is_file() else {row["stamp"]: row for row in json.loads(TABLE.read_text())["rows"]}
     for version in dict.fromkeys((*VERSIONS, *asking)):
         rows = asked(configs, source, version)
