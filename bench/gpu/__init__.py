@@ -7,15 +7,15 @@ a worker that dies, a case that does not end. Its worker is replaced, since afte
 and the case is tried again without the contestant that was running. The same command with the same folder goes on where the
 last call ended; what failed is tried once more.
 
-The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 620: two calls make a record.
+The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 635: two calls make a record.
 No stage begins a case beyond its share of a call while others wait; what time is left at the end goes to those that were cut.
 
 | stage        | makes                                                                  | expected | share |
 |--------------|------------------------------------------------------------------------|----------|-------|
-| compile      | the machine code of every configuration that may be chosen              |     25 s |  90 s |
-| choose       | milliseconds of every configuration, each specialised kernel tried first |    35 s |  90 s |
+| compile      | the machine code of all that may be chosen, and of decoding             |     30 s |  90 s |
+| choose       | milliseconds of every configuration, each that may hang tried first     |     40 s |  90 s |
 | settle       | the machine code for the other shapes, masks and types of the chosen    |     10 s |  40 s |
-| correct      | errors against 64 bits, repetition, poisoned margins, memory            |     80 s | 130 s |
+| correct      | errors against 64 bits, repetition, poisoned margins, packing, memory   |     85 s | 130 s |
 | speed        | milliseconds and memory of the chosen kernels and their rivals          |    230 s | 300 s |
 | decode       | few queries over many keys                                             |     30 s |  60 s |
 | flex         | FlexAttention with its options tuned                                   |    100 s | 120 s |
@@ -40,14 +40,14 @@ class Stage:
     workers: int = 1           # 0: as many as there are cores
     timed: bool = False        # its rows carry the GPU's clock, power and temperature
     here: bool = False         # what it makes stays on the machine, and another machine needs it again
-    kin: tuple[str, ...] = ()  # where a case did not end, others that agree with it in these fields are not tried
+    grouped_by: tuple[str, ...] = ()    # where a case did not end, others that agree with it in these fields are not tried
 
 
 STAGES = (
-    Stage("compile", "bench.gpu.compile", 25, 90, 60, workers=0, here=True),
-    Stage("choose", "bench.gpu.choose", 35, 90, 20, kin=("first", "kernel", "way")),
+    Stage("compile", "bench.gpu.compile", 30, 90, 60, workers=0, here=True),
+    Stage("choose", "bench.gpu.choose", 40, 90, 20, grouped_by=("first", "kernel", "way")),
     Stage("settle", "bench.gpu.settle", 10, 40, 60, workers=0, here=True),
-    Stage("correct", "bench.gpu.correct", 80, 130, 40),
+    Stage("correct", "bench.gpu.correct", 85, 130, 40),
     Stage("speed", "bench.gpu.speed", 230, 300, 40, timed=True),
     Stage("decode", "bench.gpu.decode", 30, 60, 40, timed=True),
     Stage("flex", "bench.gpu.flex", 100, 120, 90, timed=True),

@@ -1,6 +1,6 @@
 """Which configuration of each kernel is fastest on this machine, among those whose results are right.
 
-A specialised kernel may never return, so each first runs once, with every mask, alone. Then all configurations of a kernel are
+A kernel whose warps wait for one another may never return, so each specialised one and each in Gluon first runs once, with every mask, alone. Then all configurations of a kernel are
 timed one after the other; each must give what the plainest one gives.
 """
 import math
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import torch
 
-from bench.gpu.kernels import candidates, load, named
+from bench.gpu.kernels import ALONE, candidates, load, named
 from bench.gpu.settings import SETTINGS
 from tfmlib.proof import spread
 
@@ -20,13 +20,13 @@ def masks(setting) -> tuple: return (False, 0), (True, 0), (True, setting.window
 
 
 def firsts(setting, found) -> Iterator[dict]:
-    "Every specialised configuration with every mask, at a length that tiles divide and at one that none does."
+    "Every configuration that may hang with every mask that it takes, at a length that tiles divide and at one that none does."
     for D in setting.widths:
         for causal, window in masks(setting):
             for N in (setting.tokens, setting.ragged):
                 for kernel in KERNELS:
                     for config in candidates(setting, found, kernel, D, causal):
-                        if config[1] == "specialised": yield {"first": True, "kernel": kernel, "way": config[1], "configs": [config], "N": N, "D": D, "causal": causal, "window": window}
+                        if config[1] in ALONE and usable(config, window): yield {"first": True, "kernel": kernel, "way": config[1], "configs": [config], "N": N, "D": D, "causal": causal, "window": window}
 
 
 def cases(name: str, found) -> list[dict]:
@@ -40,10 +40,15 @@ def cases(name: str, found) -> list[dict]:
                     for D in setting.widths for causal in (False, True) for kernel in KERNELS]
 
 
-def chosen(found, D: int, causal: bool) -> list[list]:
-    "The configurations that later stages use: of each kernel the fastest that no row of `correct` speaks against."
+def usable(config: list, window: int) -> bool:
+    "Does this configuration take such a window? The kernel in Gluon has none."
+    return not (config[1] == "gluon" and window)
+
+
+def chosen(found, D: int, causal: bool, window: int = 0) -> list[list]:
+    "The configurations that later stages use: of each kernel the fastest that takes this mask and that no row of `correct` speaks against."
     wrong = [config for row in found.rows("correct") for config in row["blamed"]]
-    rows = [r for r in found.rows("choose") if r["case"] == "configuration" and (r["D"], r["causal"]) == (D, str(causal)) and r["config"] not in wrong]
+    rows = [r for r in found.rows("choose") if r["case"] == "configuration" and (r["D"], r["causal"]) == (D, str(causal)) and r["config"] not in wrong and usable(r["config"], window)]
     best = {kernel: min((r for r in rows if r["kernel"] == kernel), key=lambda r: r["ms"]["median"], default=None) for kernel in KERNELS}
     return [row["config"] for row in best.values() if row]
 

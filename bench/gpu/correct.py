@@ -6,6 +6,7 @@ which configurations broke it: the next fastest takes their place and is tested 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.gpu.choose import chosen
-from bench.gpu.kernels import load, use
+from bench.gpu.kernels import ALONE, load, use
 from tfmlib.proof import spread
 
 SHAPES = [                          # B, H, G, T, S, D, causal, window, times the queries
@@ -23,6 +24,7 @@ SHAPES = [                          # B, H, G, T, S, D, causal, window, times th
     (1, 2, 2, 300, 300, 256, True, 0, 1), (1, 2, 2, 513, 513, 128, True, 0, 100), (1, 1, 1, 1, 1, 64, True, 0, 1), (1, 2, 2, 257, 257, 80, True, 0, 1),
     (1, 8, 2, 777, 777, 128, False, 0, 1), (1, 4, 2, 1030, 1030, 128, True, 200, 1), (1, 4, 2, 640, 640, 64, False, 90, 1)]
 BURIED = [(2, 4, 2, 333, 401, 64, True, 0, 1), (1, 4, 4, 333, 333, 128, False, 0, 1), (1, 4, 2, 401, 401, 128, True, 100, 1), (2, 2, 2, 129, 257, 64, False, 0, 1)]
+PACKED = [(6, 8, 2, 700, 900, 128, True, 0, 1), (6, 4, 4, 500, 333, 64, False, 0, 1), (9, 4, 2, 260, 260, 64, True, 0, 1), (3, 4, 1, 129, 400, 128, True, 0, 1)]      # the longest of B packed sequences
 BAR = 2.0                           # times the error of PyTorch's plain back-end, in the same type
 STEEP = 4.0                         # where scores are multiplied: the way back takes delta from the rounded output, and keys take that times the queries
 LEAST = 1e-5                        # what sums in 32 bits may leave where the right gradient is 0: one key, whose weight is 1
@@ -37,6 +39,7 @@ class Setting:
     shapes: tuple = tuple(SHAPES)
     seeds: int = 3
     buried: tuple = tuple(BURIED)                              # shapes that are cut from a sea of NaN
+    packed: tuple = tuple(PACKED)                              # forward only
     repeated: tuple = ((2, 8, 8, 2048, 2048, 128, True, 0, 1), (2, 8, 2, 1500, 1500, 64, False, 0, 1))
     repetitions: int = 50
     lengths: tuple[int, ...] = (16_384, 32_768, 65_536)        # forward and backward
@@ -47,7 +50,7 @@ class Setting:
 SETTINGS = {
     "full": Setting(),
     "rehearsal": Setting("cpu", (torch.float32, torch.float16), ((1, 2, 1, 20, 37, 16, True, 0, 1), (1, 1, 1, 40, 17, 16, True, 0, 1)), 1,
-                         ((1, 2, 1, 33, 40, 16, True, 0, 1),), ((1, 1, 1, 33, 33, 16, True, 0, 1),), 2, (32, 64), 1, 16),
+                         ((1, 2, 1, 33, 40, 16, True, 0, 1),), ((4, 2, 1, 20, 37, 16, True, 0, 1),), ((1, 1, 1, 33, 33, 16, True, 0, 1),), 2, (32, 64), 1, 16),
 }
 
 
@@ -60,9 +63,10 @@ def cases(name: str, found) -> list[dict]:
     def with_choice(kind, shape, dtype):
         width = next(w for w in (16, 32, 64, 128, 256) if w >= shape[5])
         short = dtype != torch.float32 or setting.device == "cpu"          # what was chosen is for 16 bits
-        return {"kind": kind, "shape": list(shape), "type": called(dtype), "configs": chosen(found, width, shape[6] or shape[7] > 0) if short else []}
+        return {"kind": kind, "shape": list(shape), "type": called(dtype), "configs": chosen(found, width, shape[6] or shape[7] > 0, shape[7]) if short else []}
     made = [with_choice("accuracy", shape, dtype) for dtype in setting.dtypes for shape in setting.shapes]
     made += [with_choice("poison", shape, setting.dtypes[i % 2]) for i, shape in enumerate(setting.buried, 1)]
+    made += [{"kind": "varlen", "shape": list(shape), "type": called(dtype), "configs": []} for shape in setting.packed for dtype in setting.dtypes]
     made += [with_choice("repetition", shape, setting.dtypes[0]) for shape in setting.repeated]
     return made + [with_choice("lengths", long(setting, setting.lengths[0]), setting.dtypes[0])]
 
@@ -154,6 +158,46 @@ def repeated(shape: tuple, dtype: torch.dtype, setting: Setting) -> tuple[dict, 
     return {"N": shape[4], "differing numbers": spread(map(sum, counts))}, [name for name, *ns in zip(RESULTS, *counts) if any(ns)]
 
 
+def ends(shape: tuple) -> tuple[list[int], list[int]]:
+    "Where the queries and the keys of packed sequences end: queries from none to T, keys from S to none."
+    B, _, _, T, S, *_ = shape
+    lengths = [[T * b // (B - 1) for b in range(B)], [S * (B - 1 - b) // (B - 1) for b in range(B)]]
+    return tuple([0, *accumulate(each)] for each in lengths)
+
+
+def packed_launch(case: dict) -> dict:
+    "What has to be compiled for packed sequences."
+    B, H, G, T, S, D, causal, *_ = case["shape"]
+    (*_, total_q), (*_, total_k) = ends(case["shape"])
+    return {"config": ["varlen"], "B": B, "H": H, "G": G, "T": total_q, "S": total_k, "D": D, "type": case["type"], "causal": causal, "window": 0}
+
+
+def packed(shape: tuple, dtype: torch.dtype, setting: Setting) -> tuple[dict, list[str]]:
+    "Packed sequences, cut from a sea of NaN: the largest error beside that of PyTorch's plain back-end, each sequence by itself."
+    from tfmlib.varlen_kernels import flash_attention_varlen
+    B, H, G, T, S, D, causal, *_ = shape
+    g, at = torch.Generator().manual_seed(0), ends(shape)
+    rooms = [torch.full((total + 40, h + 1, D + 16), math.nan, dtype=dtype, device=setting.device) for total, h in ((at[0][-1], H), (at[1][-1], G), (at[1][-1], G))]
+    q, k, v = (room[20:-20, :-1, :D] for room in rooms)
+    for x in (q, k, v): x.copy_(torch.randn(x.shape, generator=g).to(dtype))
+    offsets = [torch.tensor(each, dtype=torch.int32, device=setting.device) for each in at]
+    out, _ = flash_attention_varlen(q, k, v, *offsets, T, causal)
+    worst, most = [0., 0.], 0.
+    for a, b, c, d in zip(at[0], at[0][1:], at[1], at[1][1:]):
+        if a == b: continue
+        one = [x[first:last].transpose(0, 1)[None] for x, first, last in ((q, a, b), (k, c, d), (v, c, d))]
+        alone = (1, H, G, b - a, d - c, D, causal, 0, 1)
+        right = plainly(alone, *(x.double() for x in one)) if d > c else torch.zeros_like(one[0], dtype=torch.float64)
+        plain = plainly(alone, *one) if d > c else right
+        ours = out[a:b].transpose(0, 1)[None]
+        worst = [max(w, float((x.double() - right).abs().nan_to_num(math.inf).max())) for w, x in zip(worst, (ours, plain))]
+        most = max(most, float(right.abs().max()))
+    least = max(torch.finfo(dtype).eps / 2 * most, LEAST)
+    good = worst[0] <= BAR * max(worst[1], least)
+    row = {"out error": spread(worst[:1]), "out of plain": spread([worst[0] / max(worst[1], least)])} if math.isfinite(worst[0]) else {}
+    return row | {"N": at[0][-1]}, [] if good else ["out"]
+
+
 def long(setting: Setting, N: int) -> tuple: return 1, setting.heads, setting.heads, N, N, setting.wide, True, 0, 1
 
 
@@ -183,12 +227,12 @@ def measure(name: str, case: dict, without: dict, say) -> Iterator[dict]:
     facts = dict(zip(("B", "H", "G", "T", "S", "D"), shape)) | {"case": case["kind"], "causal": str(shape[6]), "window": shape[7],
                                                                     "type" if case["kind"] == "accuracy" else "numbers": case["type"]}
     if "kernels" in without:                                    # they raised, hung or died: a fault of those that may, or of all
-        risky = [c for c in case["configs"] if c[1] == "specialised"] or case["configs"]
+        risky = [c for c in case["configs"] if c[1] in ALONE] or case["configs"]
         yield facts | {"kept": "no", "off": without["kernels"], "blamed": risky}
         return
     use(kernels, case["configs"], next(w for w in (16, 32, 64, 128, 256) if w >= shape[5]), shape[6] or shape[7] > 0)
     say("kernels")
-    way = {"accuracy": accuracy, "poison": poisoned, "repetition": repeated}.get(case["kind"])
+    way = {"accuracy": accuracy, "poison": poisoned, "varlen": packed, "repetition": repeated}.get(case["kind"])
     for row, off in [way(shape, dtype, setting)] if way else lengths(setting, dtype):
         guilty = {RESULTS[name] for name in (["out"] if "out" in off else off) if name in RESULTS}      # a wrong output spoils what is made from it
         yield facts | row | {"kept": "no" if off else "yes", "off": ", ".join(off) or "nothing", "blamed": [c for c in case["configs"] if c[0] in guilty]}

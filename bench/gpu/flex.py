@@ -16,7 +16,7 @@ def cases(name: str, found) -> list[dict]:
     "The longest sequences, both directions, and the window."
     setting = SETTINGS[name]
     every = [c for c in shapes(setting) if c.kind == "window" or c.kind == "sweep" and c.N == setting.lengths[0] and c.D in setting.widths]
-    return [asdict(c) | {"configs": chosen(found, c.D, c.causal)} for c in every]
+    return [asdict(c) | {"configs": chosen(found, c.D, c.causal, c.window)} for c in every]
 
 
 @lru_cache

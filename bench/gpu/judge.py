@@ -5,7 +5,7 @@ from importlib import import_module
 from bench.gpu import STAGES
 from bench.gpu.journal import Journal
 
-PRECOMPILED = ("choose", "correct", "speed")                       # stages that should find everything in Triton's cache
+PRECOMPILED = ("choose", "correct", "speed", "decode")                       # stages that should find everything in Triton's cache
 LONGEST = 16_384
 
 

@@ -2,7 +2,8 @@
 from types import SimpleNamespace
 from unittest.mock import patch
 
-WAYS = ("descriptors", "pointers", "specialised")
+WAYS = ("descriptors", "pointers", "specialised", "gluon")
+ALONE = ("specialised", "gluon")                       # these may never return: each is tried alone first
 COUNTED = {"misses": 0}
 
 
@@ -11,8 +12,8 @@ def load():
     import triton
 
     from tfmlib import flash_kernels
-    def heard(*, cache_hit: bool, **_) -> None: COUNTED["misses"] += not cache_hit
-    triton.knobs.compilation.listener = heard
+    def on_compilation(*, cache_hit: bool, **_) -> None: COUNTED["misses"] += not cache_hit
+    triton.knobs.compilation.listener = on_compilation
     return flash_kernels
 
 

@@ -55,7 +55,7 @@ class Worker:
         try:
             self.process.stdin.write(json.dumps({"case": case, "without": without}).encode() + b"\n")
             self.process.stdin.flush()
-        except OSError: pass                                        # its end will be heard
+        except OSError: pass                                        # its end will be noticed
 
     def messages(self) -> list[dict]:
         "What it has said since last asked; a last message says that it is gone."
@@ -69,7 +69,7 @@ class Worker:
         *lines, self.said = self.said.split(b"\n")
         return [json.loads(line) for line in lines] + ([{"gone": True}] if gone else [])
 
-    def how_it_ended(self) -> str:
+    def exit_reason(self) -> str:
         try: code = self.process.wait(5)
         except subprocess.TimeoutExpired: return "its process closed its output"
         return f"its process was ended by signal {-code}" if code < 0 else f"its process ended with {code}"
@@ -91,7 +91,7 @@ class Run:
         self.start = time.monotonic()
         self.end = self.start + max(seconds - LAST * min(1, self.scale), 0)
         self.journal, self.stopped, self.broken = Journal(folder / "rows.jsonl"), "", {}
-        self.without, self.faults, self.tried, self.endless = {}, {}, {}, {}
+        self.without, self.faults, self.tried, self.timed_out = {}, {}, {}, {}
         facts, before = card.facts(), self.journal.last("call")
         told = commit(told)
         for name, was, now in (("commit", before.get("commit"), told), ("setting", before.get("setting"), setting), ("GPU", before.get("card", {}).get("name"), facts.get("name"))):
@@ -168,42 +168,42 @@ class Run:
 
     def work(self, stage: Stage, until: float) -> None:
         "Let workers compute the open cases of a stage; begin none after `until`."
-        crew, most, began = [], stage.workers or os.cpu_count() or 1, time.monotonic()
-        self.ear = selectors.DefaultSelector()
+        workers, most, began = [], stage.workers or os.cpu_count() or 1, time.monotonic()
+        self.selector = selectors.DefaultSelector()
         try:
             while not self.stopped and time.monotonic() < self.end:
-                todo = self.open_cases(stage, {key(w.case) for w in crew if w.case}) if time.monotonic() < until else []
-                if not todo and not any(w.case for w in crew): break
+                todo = self.open_cases(stage, {key(w.case) for w in workers if w.case}) if time.monotonic() < until else []
+                if not todo and not any(w.case for w in workers): break
                 for case in todo:
                     if self.skipped(stage, case): continue
-                    worker = next((w for w in crew if not w.case), None)
+                    worker = next((w for w in workers if not w.case), None)
                     if worker is None:
-                        if len(crew) == most: break
-                        crew.append(worker := Worker(stage, self.setting, self.log, self.environment | ({"CUDA_VISIBLE_DEVICES": ""} if stage.here else {})))
-                        self.ear.register(worker.process.stdout, selectors.EVENT_READ, worker)
+                        if len(workers) == most: break
+                        workers.append(worker := Worker(stage, self.setting, self.log, self.environment | ({"CUDA_VISIBLE_DEVICES": ""} if stage.here else {})))
+                        self.selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
                     name = (stage.name, key(case))
                     self.tried[name] = self.tried.get(name, 0) + 1
                     worker.give(case, self.without.get(name, {}), f"{self.call}.{self.tried[name]}", stage.patience * self.slack)
-                for ready, _ in self.ear.select(.25):
-                    for message in ready.data.messages(): self.hear(stage, ready.data, message)
-                for worker in [w for w in crew if w.case and time.monotonic() > w.until]:
-                    self.fail(stage, worker, f"no end in {worker.patience:g} seconds" if worker.ready else f"its process was not ready in {STARTING:g} seconds", endless=True)
-                for worker in [w for w in crew if w.process is None]: crew.remove(worker)
+                for ready, _ in self.selector.select(.25):
+                    for message in ready.data.messages(): self.handle(stage, ready.data, message)
+                for worker in [w for w in workers if w.case and time.monotonic() > w.until]:
+                    self.fail(stage, worker, f"no end in {worker.patience:g} seconds" if worker.ready else f"its process was not ready in {STARTING:g} seconds", timed_out=True)
+                for worker in [w for w in workers if w.process is None]: workers.remove(worker)
         finally:
-            for worker in crew:
+            for worker in workers:
                 if worker.process: worker.end()
-            self.ear.close()
+            self.selector.close()
         if (took := time.monotonic() - began) > .5: tell(f"{stage.name}: {took:.0f} s")
 
     def skipped(self, stage: Stage, case: dict) -> bool:
-        "Give a case up unseen if one of its kin did not end."
-        why = self.endless.get(self.kin(stage, case))
-        if why: self.journal.add("given up", stage=stage.name, case=case, call=self.call, reason=f"another of its kind: {why}")
+        "Give a case up unseen if another of its group did not end."
+        why = self.timed_out.get(self.group(stage, case))
+        if why: self.journal.add("given up", stage=stage.name, case=case, call=self.call, reason=f"another of its group: {why}")
         return bool(why)
 
-    def kin(self, stage: Stage, case: dict): return (stage.name, *(str(case[k]) for k in stage.kin)) if stage.kin and all(k in case for k in stage.kin) else None
+    def group(self, stage: Stage, case: dict): return (stage.name, *(str(case[k]) for k in stage.grouped_by)) if stage.grouped_by and all(k in case for k in stage.grouped_by) else None
 
-    def hear(self, stage: Stage, worker: Worker, said: dict) -> None:
+    def handle(self, stage: Stage, worker: Worker, said: dict) -> None:
         "One message of a worker."
         if worker.process is None: return
         now, told = time.monotonic(), {"stage": stage.name, "case": worker.case, "call": self.call}
@@ -219,16 +219,16 @@ class Run:
             self.journal.add("done", **told, attempt=worker.attempt, machine=self.machine, seconds=round(now - worker.began, 3), compiled=said["compiled"])
             worker.case, worker.until = None, float("inf")
         elif "failed" in said: self.fail(stage, worker, said["failed"])
-        elif "gone" in said: self.fail(stage, worker, worker.how_it_ended())
+        elif "gone" in said: self.fail(stage, worker, worker.exit_reason())
         else:
             worker.contestant = said["contestant"]
             if said["timing"]: worker.timing = now
 
-    def fail(self, stage: Stage, worker: Worker, why: str, endless: bool = False) -> None:
+    def fail(self, stage: Stage, worker: Worker, why: str, timed_out: bool = False) -> None:
         "End a worker; note why, and how its case will be tried again: without the contestant that was running, or once more as it is."
         case, who, name = worker.case, worker.contestant if worker.case else None, (stage.name, key(worker.case or {}))
         ready, attempt = worker.ready, getattr(worker, "attempt", "")
-        self.ear.unregister(worker.process.stdout)
+        self.selector.unregister(worker.process.stdout)
         worker.end()
         worker.process = worker.case = None
         if case is None: return
@@ -237,8 +237,8 @@ class Run:
         if who: self.without.setdefault(name, {})[who] = why
         else: self.faults[name] = self.faults.get(name, 0) + 1
         if not ready and self.faults.get(name, 0) > 1: return self.give_up_stage(stage, why)
-        if endless and self.kin(stage, case): self.endless[self.kin(stage, case)] = why
-        if self.faults.get(name, 0) > 1 or self.tried[name] >= TRIES or endless and self.kin(stage, case):
+        if timed_out and self.group(stage, case): self.timed_out[self.group(stage, case)] = why
+        if self.faults.get(name, 0) > 1 or self.tried[name] >= TRIES or timed_out and self.group(stage, case):
             self.journal.add("given up", stage=stage.name, case=case, call=self.call, reason=why)
 
 

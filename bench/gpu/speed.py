@@ -71,7 +71,7 @@ def shapes(setting: Setting) -> Iterator[Case]:
 
 def cases(name: str, found) -> list[dict]:
     "The yardstick alone, then every shape, with the configurations that are chosen by now."
-    return [{"kind": "yardstick"}] + [asdict(c) | {"configs": chosen(found, c.D, c.causal)} for c in shapes(SETTINGS[name])]
+    return [{"kind": "yardstick"}] + [asdict(c) | {"configs": chosen(found, c.D, c.causal, c.window)} for c in shapes(SETTINGS[name])]
 
 
 def launched(name: str, case: dict) -> list[tuple]:

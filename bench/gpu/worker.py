@@ -38,9 +38,9 @@ def reason(error: BaseException) -> str:
 def main() -> None:
     module, setting, parent = sys.argv[1:]
     bound_to_parent(int(parent))
-    voice = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    def tell(**told) -> None: print(json.dumps(told, allow_nan=False), file=voice, flush=True)
+    def tell(**told) -> None: print(json.dumps(told, allow_nan=False), file=messages, flush=True)
     def say(contestant: str | None = None, timing: bool = False) -> None: tell(contestant=contestant, timing=timing)
     try:
         measure = importlib.import_module(module).measure
@@ -51,7 +51,7 @@ def main() -> None:
             tell(done=True, compiled=compiled())
     except BaseException as error:
         tell(failed=reason(error))
-        voice.close()
+        messages.close()
         os._exit(1)                                                  # no clean-up, which may hang on a GPU that is in error
 
 
