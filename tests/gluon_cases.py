@@ -19,11 +19,11 @@ import pytest
 import torch
 import triton
 
+from tfmlib import flash_gluon
 from tfmlib import flash_kernels as kernels
-from tfmlib import gluon_kernels
 from tfmlib.proof import need
 
-SOURCE = Path(gluon_kernels.__file__).read_text()
+SOURCE = Path(flash_gluon.__file__).read_text()
 
 
 ORDERS = list(itertools.permutations(range(4)))            # who goes first, if he can: two consumers, the producer, the copies
@@ -255,7 +255,7 @@ def code(source: str):
     "The module without what it imports."
     tree = ast.parse(source)
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    return compile(tree, "gluon_kernels.py", "exec")
+    return compile(tree, "flash_gluon.py", "exec")
 
 
 def module(source: str, seed: int) -> dict:
@@ -307,7 +307,7 @@ def test_what_the_kernel_does_not_take_is_named():
     q = torch.ones(1, 1, 8, 64, dtype=torch.float16)
     for x, window, says in ((q, 5, "window: 5; expected None: the kernel in Gluon has no window"), (q[..., :32], None, "q: torch.float16, width 32; expected 16 bits and width 64 or 128"),
                             (q.float(), None, "q: torch.float32, width 64; expected 16 bits")):
-        with pytest.raises(ValueError, match=says): gluon_kernels.start_gluon(kernels.CONFIGS[0], [x, x, x, x, x], kernels.band(8, 8, True, window), 1.)
+        with pytest.raises(ValueError, match=says): flash_gluon.start_gluon(kernels.CONFIGS[0], [x, x, x, x, x], kernels.band(8, 8, True, window), 1.)
 
 
 # --- wrong ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from flash_cases import definition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfmlib import varlen_kernels as kernels
+from tfmlib import flash_varlen as kernels
 
 CASES = {  # queries of each sequence, keys of each, query heads, key heads, causal
     "one": ((40,), (40,), 2, 2, True),

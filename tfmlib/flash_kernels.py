@@ -363,7 +363,7 @@ def start(config: Config, tensors: list[Tensor], limits: dict, scale: float):
 def launch(config: Config, tensors: list[Tensor], limits: dict, scale: float):
     "`start`, or its counterpart in Gluon; an ImportError if this Triton is too old for that."
     if config.way != "gluon": return start(config, tensors, limits, scale)
-    from tfmlib.gluon_kernels import start_gluon
+    from tfmlib.flash_gluon import start_gluon
     return start_gluon(config, tensors, limits, scale)
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 TABLE = ROOT / "tfmlib/assets/kernels.json"
-SOURCES = [ROOT / f"tfmlib/{name}.py" for name in ("flash_kernels", "varlen_kernels", "gluon_kernels")]      # no two define the same name
+SOURCES = [ROOT / f"tfmlib/{name}.py" for name in ("flash_kernels", "flash_varlen", "flash_gluon")]      # no two define the same name
 ROOTS = {"decode": "decode", "varlen": "varlen_forward", "gluon": "start_gluon"}      # the host code of a kernel, or of a way; of the others `start`
 VERSIONS = ("3.7.1", "3.6.0")                          # of Triton: the locked one, and the one that many GPU machines carry
 SHARED = {90: 227 * 1024, 80: 163 * 1024}              # bytes of shared memory that one program may have, by compute capability
@@ -97,7 +97,7 @@ def launch_packed(kernels, row: dict) -> None:
     "The same for packed sequences; ragged, two query heads share a key head."
     import torch
 
-    from tfmlib.varlen_kernels import varlen_forward
+    from tfmlib.flash_varlen import varlen_forward
     config, N = kernels.Config(**row["config"]), LENGTHS[row["lengths"]]
     dtype, offsets = {32: torch.float32, 16: torch.bfloat16}[config.bits], torch.empty(9, dtype=torch.int32, device="meta")
     q, k, v = (torch.empty(1, h, N, config.width, dtype=dtype, device="meta") for h in (HEADS, *2 * [HEADS // (1 + N % 2)]))
@@ -266,7 +266,7 @@ def main() -> None:
     os.environ.pop("TRITON_INTERPRET", None)
     if given.rows: return print(json.dumps(compile_all(json.load(sys.stdin))))
     from tfmlib.flash_kernels import CONFIGS, DECODING
-    from tfmlib.varlen_kernels import VARLEN
+    from tfmlib.flash_varlen import VARLEN
     configs, source = CONFIGS + DECODING + VARLEN, "\n".join(file.read_text(encoding="utf-8") for file in SOURCES)
     asking, table, wrong = compilers(given.triton), [], []
     kept = {} if given.anew or not TABLE.is_file() else {row["stamp"]: row for row in json.loads(TABLE.read_text())["rows"]}

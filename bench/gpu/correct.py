@@ -174,7 +174,7 @@ def packed_launch(case: dict) -> dict:
 
 def packed(shape: tuple, dtype: torch.dtype, setting: Setting) -> tuple[dict, list[str]]:
     "Packed sequences, cut from a sea of NaN: the largest error beside that of PyTorch's plain back-end, each sequence by itself."
-    from tfmlib.varlen_kernels import flash_attention_varlen
+    from tfmlib.flash_varlen import flash_attention_varlen
     B, H, G, T, S, D, causal, *_ = shape
     g, at = torch.Generator().manual_seed(0), ends(shape)
     rooms = [torch.full((total + 40, h + 1, D + 16), math.nan, dtype=dtype, device=setting.device) for total, h in ((at[0][-1], H), (at[1][-1], G), (at[1][-1], G))]
