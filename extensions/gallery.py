@@ -1,4 +1,5 @@
-"""The gallery of wrong answers: what the checkers of the practice pages said to each, from tfmlib/assets/kills.json."""
+"""The gallery of wrong answers: what the checkers of the practice pages said to each, from tfmlib/assets/kills.json; and to generic mutants of
+each solution, from mutants.json beside it."""
 import json
 import re
 from html import escape
@@ -8,6 +9,8 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 KILLS = "tfmlib/assets/kills.json"
+MUTANTS = "tfmlib/assets/mutants.json"
+LIVES = ("equivalent", "excused", "survived")
 DEFINED = re.compile(r"^(?:def|class) +(\w+)|^(\w+) *=(?!=)", re.M)
 
 
@@ -39,12 +42,20 @@ def row(page: str, exercise: str, mutant: dict) -> str:
             f'<td>{said}<p class="tfm-seen">{code(mutant["why"])}</p></td></tr>')
 
 
-def table(page: str, exercise: dict) -> str:
+def generic(exercise: dict | None) -> str:
+    "What became of the generic mutants of one solution, in words."
+    if exercise is None: return ""
+    tried, lives = sum(exercise["tried"].values()), {v: len(exercise[v]) for v in LIVES}
+    rest = "".join(f", {n} {what}" for what, n in lives.items() if n)
+    return f"; generic mutants: {tried - sum(lives.values())} of {tried} rejected{rest}"
+
+
+def table(page: str, exercise: dict, mutated: dict | None) -> str:
     "The wrong answers to one exercise."
     mutants = exercise["mutants"]
     rejected = sum(not m["passed"] for m in mutants)
     rows = "".join(row(page, exercise["name"], m) for m in mutants)
-    return (f'<table class="table tfm-kills"><caption>{code(exercise["title"])}: {rejected} of {len(mutants)} rejected</caption><thead><tr>'
+    return (f'<table class="table tfm-kills"><caption>{code(exercise["title"])}: {rejected} of {len(mutants)} rejected{generic(mutated)}</caption><thead><tr>'
             f'<th scope="col">Wrong answer</th><th scope="col">The property that fails, and where</th></tr></thead><tbody>{rows}</tbody></table>')
 
 
@@ -59,24 +70,59 @@ def totals(pages: list[dict]) -> str:
     return f'<table class="table tfm-counts"><caption>All practice pages together</caption><tbody>{cells}</tbody></table>'
 
 
+def by_class(found: dict) -> str:
+    "The generic mutants by class: what they do wrong, how many were tried, and what became of them."
+    exercises, rows = [e for p in found["pages"] for e in p["exercises"]], ""
+    for kind, what in found["classes"].items():
+        tried = sum(e["tried"].get(kind, 0) for e in exercises)
+        lives = [sum(label.startswith(f"{kind}: ") for e in exercises for label in e[v]) for v in LIVES]
+        cells = "".join(f"<td>{n}</td>" for n in (tried, tried - sum(lives), *lives))
+        rows += f'<tr><th scope="row">{escape(kind)}<p class="tfm-seen">{escape(what)}</p></th>{cells}</tr>'
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("Class", "tried", "rejected", *LIVES))
+    return f'<table class="table tfm-counts"><caption>Generic mutants, by class</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def excused(found: dict) -> str:
+    "The generic mutants that checkers may let pass, and why."
+    rows = "".join(f'<tr><th scope="row"><code>{escape(e["name"])}</code></th><td>{code(label)}<p class="tfm-seen">{code(why)}</p></td></tr>'
+                   for p in found["pages"] for e in p["exercises"] for label, why in e["excused"].items())
+    head = '<th scope="col">Exercise</th><th scope="col">The mutant, and why it may pass</th>'
+    return f'<table class="table tfm-kills"><caption>Excused</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>' if rows else ""
+
+
+class MutantTable(SphinxDirective):
+    "`{mutant-table}`: the generic mutants by class, and those that are excused."
+
+    def run(self) -> list[nodes.Node]:
+        found = read(self, MUTANTS)
+        return [nodes.raw("", by_class(found) + excused(found), format="html")] if found["pages"] else []
+
+
+def read(directive: SphinxDirective, name: str) -> dict:
+    "A file of the book's; without it, no pages."
+    path = Path(directive.env.srcdir) / name
+    directive.env.note_dependency(str(path))
+    try: return {"pages": []} | (json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {})
+    except ValueError as error: raise directive.error(f"{name}: {type(error).__name__}: {error}") from error
+
+
 class KillTable(SphinxDirective):
     "`{kill-table}`: totals, then a section a practice page with a table an exercise."
 
     def run(self) -> list[nodes.Node]:
-        path = Path(self.env.srcdir) / KILLS
-        self.env.note_dependency(str(path))
-        try: pages = json.loads(path.read_text(encoding="utf-8"))["pages"] if path.is_file() else []
-        except (KeyError, ValueError) as error: raise self.error(f"{KILLS}: {type(error).__name__}: {error}") from error
+        pages = read(self, KILLS)["pages"]
+        mutated = {(p["page"], e["name"]): e for p in read(self, MUTANTS)["pages"] for e in p["exercises"]}
         made = [nodes.raw("", totals(pages), format="html")] if pages else [nodes.paragraph("", "There is no practice page yet.")]
         for page in pages:
             name = re.sub(r"\W|_", "-", Path(page["page"]).name)
             section = nodes.section("", nodes.title("", page["title"]), ids=[f"practice-{name}"], names=[f"practice-{name}"])
-            section += [nodes.raw("", table(page["page"], e), format="html") for e in page["exercises"]]
+            section += [nodes.raw("", table(page["page"], e, mutated.get((page["page"], e["name"]))), format="html") for e in page["exercises"]]
             made.append(section)
         return made
 
 
 def setup(app):
     app.add_directive("kill-table", KillTable)
+    app.add_directive("mutant-table", MutantTable)
     app.connect("doctree-read", mark)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
