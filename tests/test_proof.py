@@ -2,14 +2,19 @@
 import io
 import json
 import math
+import re
+import signal
 import sys
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
 from tfmlib import proof
+from tfmlib.checks import gives
 from tfmlib.proof import (
     Checker,
     ClaimError,
@@ -121,9 +126,67 @@ def test_a_property_needs_cases():
 
 
 def test_differences_that_four_digits_hide_are_shown():
-    with pytest.raises(Mismatch, match="off by less than 1e-05"): expect(torch.tensor([0.500002], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64))
+    with pytest.raises(Mismatch, match=r"it, at \[0\], is 0.500002; expected 0.5 \(off by less than 1e-05\)"): expect(torch.tensor([0.500002], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64))
+    with pytest.raises(Mismatch, match="it is 0.500002; expected 0.5 "): expect(0.500002, 0.5)
+    with pytest.raises(Mismatch, match="right in its first digits only, off by less than 1e-08; expected more"): expect(torch.ones(2).double() + 3e-9, torch.ones(2), tol=1e-12)
+    with pytest.raises(Mismatch, match=r"at \[70\], is 1; expected 0"): expect(torch.arange(99) == 70, torch.zeros(99))
     for wrong in (math.nan, math.inf):                                  # a distance that has no size
         with pytest.raises(Mismatch, match="some of the numbers are not finite"): expect(torch.full((65,), wrong), torch.zeros(65))
+
+
+SAID = [(lambda: expect([0.5], torch.tensor([0.5]))), (lambda: expect(torch.arange(99), torch.arange(99) - 1)), (lambda: expect(1 + 1e-5, 1.)), (lambda: expect(torch.full((2, 2), math.nan), torch.full((2, 2), math.inf))),
+        (lambda: gives([np.int64(3)], [3])), (lambda: gives([[1, (2, np.int64(3))]], [[1, (2, 3)]])), (lambda: gives([*range(99)], [*range(98), 0])), (lambda: gives("a" * 999, "a" * 998 + "b")), (lambda: gives((True,), (1,)))]
+
+
+@pytest.mark.parametrize("check", SAID, ids=range(len(SAID)))
+def test_nothing_is_expected_to_be_what_it_is(check):
+    with pytest.raises(Mismatch) as found: check()
+    seen, right = re.search(r" is (.*); expected (.*)$", str(found.value), re.S).groups()
+    assert seen != right.removesuffix(" (off by less than 1e-05)") and len(str(found.value)) < 400
+
+
+def test_what_is_long_is_shortened():
+    for value in ([0] * 9_999, ("a",) * 9_999, "a" * 9_999, b"a" * 9_999, {i: i for i in range(9_999)}, torch.zeros(9_999), [["a" * 9_999]]):
+        assert len(proof.short(value)) < 120 and "999" in proof.short(value)
+    assert proof.short([1, 2.5, "a"]) == "[1, 2.5, 'a']"
+
+
+def test_an_argument_near_a_whole_number_is_told_from_it():
+    assert [proof.argument(x) for x in (1 - 1e-9, 1., 0.9, 1e-12, -math.inf, 2.00001)] == ["1 - 1e-09", "1", "0.9", "1e-12", "-inf", "2 + 1e-05"]
+
+
+def test_the_checkers_own_error_is_not_the_learners():
+    picky = Checker("pair")
+
+    @picky.property("it gives a pair", (1,))
+    def _(attempt, x): expect(attempt(x)[1] + 1, 2.)
+    assert "what it returned cannot be used (TypeError" in picky(lambda x: None).why
+    assert "it raised ZeroDivisionError" in picky(lambda x: 1 / 0).why and "it raised ValueError" in picky(lambda x: (lambda y: int("x"))(x)).why
+
+
+def endless(x):
+    while True:
+        try: x += 1
+        except Exception: pass
+
+
+def test_what_has_no_end_is_stopped():
+    quick, rang = Checker("end", seconds=0.2), []
+
+    @quick.property("it ends", (0.9999999,))
+    def _(attempt, x): attempt(x)
+    before = signal.signal(signal.SIGPROF, lambda *_: rang.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_PROF, 0.6)
+        assert quick(endless).why == "with 1 - 1e-07: it had no end after 0.2 s of the processor's time"
+        assert signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL and not rang
+        start = time.process_time()
+        while not rang and time.process_time() < start + 5: pass
+        assert rang                                                     # an alarm that was set before still rings
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    with ThreadPoolExecutor() as pool: assert pool.submit(quick.examine, lambda x: x).result().passed      # no alarm there, and no error
 
 
 def test_spread_and_timed():

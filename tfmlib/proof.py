@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['RECORD_FIELDS', 'PEERS', 'ClaimError', 'verdict_of', 'need', 'refusal', 'ledger', 'evidence', 'inline', 'Claim',
-           'claim', 'glue', 'Mismatch', 'short', 'expect', 'Result', 'Checker', 'name_of', 'said', 'same',
-           'expect_untouched', 'spread', 'timed', 'Record', 'is_spread', 'parse_record', 'load_record', 'processor',
-           'driver', 'circumstances', 'Pending', 'recorded', 'portable', 'comparisons', 'record_comparison',
-           'versions_of', 'unusable', 'compared']
+           'claim', 'glue', 'Mismatch', 'short', 'apart', 'expect', 'Result', 'Overtime', 'time_limit', 'Checker',
+           'name_of', 'argument', 'began_in', 'said', 'same', 'expect_untouched', 'spread', 'timed', 'Record',
+           'is_spread', 'parse_record', 'load_record', 'processor', 'driver', 'circumstances', 'Pending', 'recorded',
+           'portable', 'comparisons', 'record_comparison', 'versions_of', 'unusable', 'compared']
 
 # %% ../chapters/00_proof.ipynb #imports
 import copy
@@ -17,10 +17,14 @@ import math
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
@@ -160,15 +164,23 @@ class Mismatch(AssertionError):
 
 
 def short(value) -> str:
-    "A value as a learner can read it: tensors as lists with four digits."
+    "A value as a learner can read it: tensors as lists with four digits, what is long by its size."
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         listed = value.tolist()
         if np.ndim(listed) == 0: return short(listed)
         size = int(np.prod(value.shape))
         return "[" + ", ".join(map(short, listed)) + "]" if size <= 64 else f"an array of shape {tuple(value.shape)}"
     if isinstance(value, list | tuple):
+        if len(value) > 64: return f"{short(value[:3])[:-1]}, … {len(value):,} in all{')' if isinstance(value, tuple) else ']'}"
         return ("[{}]" if isinstance(value, list) else "({})").format(", ".join(map(short, value)))
+    if isinstance(value, str | bytes) and len(value) > 200: return f"{value[:60]!r}… ({len(value):,} in all)"
+    if isinstance(value, dict | set) and len(value) > 64: return f"a {type(value).__name__} of {len(value):,}"
     return f"{value + 0.0:.4g}" if isinstance(value, float) else repr(value)
+
+
+def apart(a: float, b: float) -> tuple[str, str] | None:
+    "Two different numbers, with as many digits as it takes to see that; None if six are not enough, and the seventh may be the processor's."
+    return next(((x, y) for n in (4, 5, 6) for x, y in [(f"{a:.{n}g}", f"{b:.{n}g}")] if x != y), None)
 
 
 def expect(
@@ -179,14 +191,20 @@ def expect(
 ) -> None:
     "Raise a Mismatch unless `got` equals `wanted` in shape and value; NaN equals only NaN."
     if not isinstance(got, torch.Tensor | np.ndarray | np.generic | float | int):
-        raise Mismatch(f"{what} is {short(got)} ({type(got).__name__}); expected {short(wanted)}")
+        kind = f"{type(wanted).__name__}, " if short(got) == short(wanted) else ""                 # else it would be expected to be what it is
+        raise Mismatch(f"{what} is {short(got)} ({type(got).__name__}); expected {kind}{short(wanted)}")
     if torch.as_tensor(got).is_complex(): raise Mismatch(f"{what} is complex; expected real numbers")
     a, b = (torch.as_tensor(x, dtype=torch.float64).detach() for x in (got, wanted))      # Python's numbers have 64 bits
     if a.shape != b.shape: raise Mismatch(f"{what} has shape {tuple(a.shape)}; expected {tuple(b.shape)}")
     if torch.allclose(a, b, rtol=tol, atol=tol, equal_nan=True): return
-    seen, right, far = short(got), short(wanted), float((a - b).abs().max())
+    seen, right = short(got), short(wanted)
+    if seen != right: raise Mismatch(f"{what} is {seen}; expected {right}")
+    gaps = (a - b).abs().nan_to_num(math.inf, math.inf).masked_fill((a == b) | (a.isnan() & b.isnan()), 0)      # four digits, or a shape, do not show it
+    at, far = tuple(map(int, np.unravel_index(int(gaps.argmax()), a.shape))), float(gaps.max())
     off = f"off by less than {10.0 ** math.ceil(math.log10(far)):.0e}" if 0 < far < math.inf else "some of the numbers are not finite"
-    raise Mismatch(f"{what} is {seen}; expected {right}" + (f" ({off})" if seen == right else ""))
+    if (two := apart(float(a[at]), float(b[at]))) is None: raise Mismatch(f"{what} is right in its first digits only, {off}; expected more of them")
+    raise Mismatch(f"{what}{', at [' + ', '.join(map(str, at)) + '],' if at else ''} is {two[0]}; expected {two[1]} ({off})")
+
 
 # %% ../chapters/00_proof.ipynb #checker-export
 @dataclass
@@ -214,10 +232,32 @@ class Result:
         publish_display_data({"text/plain": self.text(), "text/html": page, "application/vnd.tfmlib.check+json": data})
 
 
+class Overtime(BaseException):
+    "An attempt took too long. (No `except Exception` of a learner's swallows it.)"
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    "Interrupt what takes more of the processor's time, again and again; where the system cannot, or outside the main thread, nothing does."
+    able = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    if not able or 0 < signal.getitimer(signal.ITIMER_PROF)[0] <= seconds:        # or somebody's alarm rings before
+        yield
+        return
+
+    def ring(*_): raise Overtime(f"it had no end after {seconds:g} s of the processor's time")
+    before, start = signal.signal(signal.SIGPROF, ring), time.process_time()
+    left, again = signal.setitimer(signal.ITIMER_PROF, seconds, 0.2)
+    try: yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        if left: signal.setitimer(signal.ITIMER_PROF, max(left - (time.process_time() - start), 1e-3), again)      # whoever set an alarm before
+
+
 class Checker:
-    "Checks an attempt at one exercise, property by property."
-    def __init__(self, exercise: str):
-        self.exercise, self.properties = exercise, []
+    "Checks an attempt at one exercise, property by property; a case may take so many seconds of the processor's time."
+    def __init__(self, exercise: str, seconds: float = 20):
+        self.exercise, self.properties, self.seconds = exercise, [], seconds
 
     def property(self, statement: str, *cases: tuple):
         "Add a property: a function (attempt, *case) that raises a Mismatch, and its cases from small to large."
@@ -240,10 +280,11 @@ class Checker:
             for case in cases:
                 given, tried = copy.deepcopy(case), tried + 1
                 try:
-                    try: test(attempt, *given)
-                    finally: expect_untouched(given, case)        # said first: it may be why the rest is wrong
-                except (Exception, SystemExit) as error:          # whatever a learner's code may raise
-                    why = f"with {', '.join(map(short, case))}: {said(error)}"
+                    with time_limit(self.seconds):
+                        try: test(attempt, *given)
+                        finally: expect_untouched(given, case)    # said first: it may be why the rest is wrong
+                except (Exception, SystemExit, Overtime) as error:    # whatever a learner's code may raise
+                    why = f"with {', '.join(map(argument, case))}: {said(error, attempt)}"
                     return Result(self.exercise, name, False, tried, statement, why)
         return Result(self.exercise, name, True, tried)
 
@@ -254,11 +295,26 @@ def name_of(attempt) -> str:
     except Exception: return type(attempt).__name__
 
 
-def said(error: BaseException) -> str:
+def argument(value) -> str:
+    "An argument of a case, as `short` shows it; a number near a whole one is told from it."
+    near = isinstance(value, float) and math.isfinite(value) and value != round(value) and short(value) == short(float(round(value)))
+    return f"{round(value)} {'+' if value > round(value) else '-'} {short(abs(value - round(value)))}" if near else short(value)
+
+
+def began_in(error: BaseException, attempt) -> bool:
+    "Did the attempt's own code raise it? (Yes, if that cannot be told.)"
+    trace, codes = error.__traceback__, []
+    while trace is not None: codes, trace = [*codes, trace.tb_frame.f_code], trace.tb_next
+    return not isinstance(attempt, types.FunctionType) or not codes or attempt.__code__ in codes
+
+
+def said(error: BaseException, attempt=None) -> str:
     "What a property or a learner's error says, on one line."
     try: text = str(error)
     except Exception: text = "(it cannot say what)"
-    return text if isinstance(error, Mismatch) else f"it raised {type(error).__name__}: {text}".split("\n")[0]
+    if isinstance(error, Mismatch | Overtime): return text
+    raised = f"{type(error).__name__}: {text}".split("\n")[0]
+    return f"it raised {raised}" if began_in(error, attempt) else f"what it returned cannot be used ({raised})"
 
 
 def same(got, wanted) -> bool:

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -41,7 +42,7 @@ from remote import Ended, Function, Peer, Unsupported  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 FORKS = sys.platform == "linux"                                       # elsewhere libraries may not survive a fork
 COLUMNS = ("file", "exercise", "passed", "failed", "why")
-WHOLE, START = 6, 120                 # an answer may take so many times its limit until it is stopped from outside, and a process so many seconds to start
+WHOLE, START = 4, 300                 # an answer is stopped from outside after so many times its limit, or so many seconds more by the clock
 
 
 # --- in the notebook's own process --------------------------------------------------------------------------------
@@ -288,6 +289,13 @@ def started(path: Path, seconds: float, names: list[str], empty: str):
     return subprocess.Popen([sys.executable, __file__, *flags], cwd=empty, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
+def processor_time(pid: int) -> float:
+    "The seconds of the processor's time that a process has taken; 0 where the system does not tell."
+    try: fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError: return 0.
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Pupil:
     "The process that runs a notebook. `stopped` says why it is gone, if it is."
     def __init__(self, path: Path, seconds: float, names: list[str], exercises: list[str]):
@@ -296,28 +304,32 @@ class Pupil:
         self.process = started(path, seconds, names, self.empty.name)
         self.peer = Peer(self.process.stdout, self.process.stdin, strict=True)
         try:
-            with self.patience(START + WHOLE * seconds): self.peer.receive()
+            with self.patience(): self.peer.receive()
         except Ended:
             self.close()
             raise
 
     @contextmanager
-    def patience(self, seconds: float) -> Iterator[None]:
-        "Stop the process if it takes longer than this."
-        def stop():
-            self.stopped = "it did not come to an end and was stopped"
-            self.process.kill()
-        timer = threading.Timer(seconds, stop)
-        timer.start()
+    def patience(self) -> Iterator[None]:
+        "Stop the process if it takes more of the processor's time than its own alarm would let it, or far too long by the clock."
+        over, start, began = threading.Event(), processor_time(self.process.pid), time.monotonic()
+
+        def watch():
+            while not over.wait(0.5):
+                if processor_time(self.process.pid) - start < WHOLE * self.seconds and time.monotonic() - began < START + WHOLE * self.seconds: continue
+                self.stopped = "it did not come to an end and was stopped"
+                return self.process.kill()
+
+        threading.Thread(target=watch, daemon=True).start()
         try: yield
         except Ended:
             self.stopped = self.stopped or "the notebook ended the program before it was checked"
             raise
-        finally: timer.cancel()
+        finally: over.set()
 
     def examine(self, name: str) -> dict:
         "What the checker says there: by itself worth nothing."
-        with self.patience(WHOLE * self.seconds): row = self.peer.ask("call", self.exercises.index(name), (), {})
+        with self.patience(): row = self.peer.ask("call", self.exercises.index(name), (), {})
         fits = isinstance(row, dict) and row.keys() == {"exercise", "passed", "failed", "why"} and row["exercise"] == name and type(row["passed"]) is bool
         return row if fits else failure(name, "it is checked", "the notebook forged its report")
 
@@ -341,7 +353,7 @@ def asked_again(name: str, checker, pupil: Pupil) -> dict | None:
         if {"untyped_storage", "data_ptr"} & set(test.__code__.co_names): continue         # whose memory it is, data cannot tell
         for case in cases:
             try:
-                with pupil.patience(WHOLE * pupil.seconds): test(pupil.answer(name), *copy.deepcopy(case))
+                with pupil.patience(): test(pupil.answer(name), *copy.deepcopy(case))
             except Unsupported: break
             except Ended: raise
             except (Exception, SystemExit) as error:
@@ -376,7 +388,7 @@ def grade(path: Path, seconds: float, names: list[str]) -> list[Row]:
         try: learner = learner or not ended and Pupil(path, seconds, names, list(found)) or None
         except Ended: ended = "the notebook ended the program before it was checked, or did not come to an end"
         rows.append(failure(name, "it is checked", ended) if ended else judged(name, checker, learner))
-        if learner and (learner.stopped or "Overtime" in rows[-1]["why"]): learner = learner.close()     # what was interrupted may be half done
+        if learner and (learner.stopped or "no end after" in rows[-1]["why"]): learner = learner.close()     # what was interrupted may be half done
     if learner: learner.close()
     return [Row(path.name, **row) for row in rows]
 
@@ -416,7 +428,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, help="where the notebooks are")
     parser.add_argument("--csv", type=Path, help="write every result there too: " + ", ".join(COLUMNS))
     parser.add_argument("--timeout", type=float, default=10, metavar="SECONDS",
-                        help=f"of the processor's time, for one cell and for one exercise (default: %(default)s); after {WHOLE} times that by the clock it is stopped")
+                        help="of the processor's time, for one cell and for one exercise (default: %(default)s); what ignores that is stopped from outside")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="notebooks at a time (default: %(default)s)")
     parser.add_argument("--checkers", action="append", default=[], metavar="MODULE", help="checkers of your own (default: those of tfmlib.practice)")
     parser.add_argument("--pupil", type=Path, help=argparse.SUPPRESS)

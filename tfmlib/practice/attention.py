@@ -79,7 +79,7 @@ def _(attempt, scores, dim): expect(attempt(scores, dim)[:2], scores.double().so
 @check_safe_softmax.property("of nothing there are no shares", (torch.zeros(2, 0), 1), (torch.zeros(0, 3), 0), (torch.zeros(0, 3), 1))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores)
 
-@check_safe_softmax.property("the type stays",
+@check_safe_softmax.property("the type stays, and so do its digits",
     *((torch.tensor([0., 1.], dtype=t), 0) for t in (torch.float32, torch.float64, *_HALF)))
 def _(attempt, scores, dim):
     found = attempt(scores, dim)

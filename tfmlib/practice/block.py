@@ -118,7 +118,7 @@ def _(attempt, *case): expect(attempt(*case), _rms(*case))
     _factors(doubles(3., 4.), 2.), _factors(rounded(2, 3) / 1000, 1e-5), _factors(torch.zeros(2, 3).double()))
 def _(attempt, *case): expect(attempt(*case), _rms(*case))
 
-@check_rms_norm.property("the type of x stays, whatever the type of the factors", *(
+@check_rms_norm.property("the type of x stays, and so do its digits, whatever the type of the factors", *(
     (rounded(2, 4, dtype=t), rounded(4, seed=1, dtype=w), 1e-6) for t, w in zip(_TYPES * 2, (*_TYPES, torch.float32, torch.float32, torch.float16, torch.float32))))
 def _(attempt, *case): _near(attempt(*case), *case)
 

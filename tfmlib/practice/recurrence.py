@@ -117,7 +117,7 @@ def _steps_by_loop(factor: float, tiny: float, start: float) -> int:
     return n
 
 
-check_steps_until = Checker("steps_until")
+check_steps_until = Checker("steps_until", seconds=1)
 
 @check_steps_until.property("it is the first step at which the size is below", (0.5, 0.3, 1.), (0.9, 0.01, 1.), (0.9, 0.01, 50.), (0.99, 1e-7, 3.), (0.1, 1e-4 / 3, 7.))
 def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
@@ -200,7 +200,7 @@ def _layers_by_matrices(distance: int, windows: list[int]) -> int:
     return layers
 
 
-check_layers_needed = Checker("layers_needed")
+check_layers_needed = Checker("layers_needed", seconds=1)
 
 @check_layers_needed.property("with one window for all layers", (3, [4]), (5, [4]), (4, [4]), (1, [2]), (6, [4]), (7, [4]), (24, [4]), (30, [100]))
 def _(attempt, distance, windows): whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
