@@ -1,0 +1,169 @@
+"""Right answers in other styles than the book's: a checker asks for what the statement says, and not for a way of writing it."""
+import importlib
+import itertools
+import math
+
+import pytest
+import torch
+
+
+# --- 1: recurrence
+def lstm_step(x, h, c, W, U, b):
+    C = h.shape[1]
+    z = torch.einsum("bi,gi->bg", x, W) + torch.einsum("bc,gc->bg", h, U) + b
+    write, keep, show = (torch.sigmoid(z[:, k * C:(k + 1) * C]) for k in (0, 1, 3))
+    memory = keep * c + write * torch.tanh(z[:, 2 * C:3 * C])
+    return [show * torch.tanh(memory), memory]
+
+
+def layers_needed(distance, windows):
+    if distance < 0 or not windows or any(w < 1 for w in windows): raise ValueError("no")
+    reach = list(itertools.accumulate(w - 1 for w in windows))
+    if distance and not reach[-1]: raise ValueError("never")
+    if not distance: return 0
+    whole, rest = divmod(distance - 1, reach[-1])
+    return whole * len(windows) + next(n for n, r in enumerate(reach, 1) if r > rest)
+
+
+# --- 2: alignment
+def additive_scores(s, h, W, U, v): return torch.einsum("bsa,a->bs", torch.tanh(torch.einsum("ac,bc->ba", W, s).unsqueeze(1) + torch.einsum("ac,bsc->bsa", U, h)), v)
+def effective_number(weights): return torch.special.entr(weights).sum(-1).exp()
+
+
+# --- 3: tokens
+def count_pairs(words, times):
+    table = {}
+    for word, n in zip(words, times):
+        for left, right in itertools.pairwise(word): table[left, right] = table.get((left, right), 0) + n
+    return {pair: n for pair, n in table.items() if n}
+
+
+def join_pair(ids, pair, new):
+    rest, out = list(reversed(ids)), []
+    while rest:
+        first = rest.pop()
+        if rest and (first, rest[-1]) == tuple(pair): first = [rest.pop(), new][1]
+        out += [first]
+    return out
+
+
+# --- 4: attention
+def safe_softmax(scores, dim):
+    if scores.numel() == 0: return torch.empty_like(scores)
+    wide = scores.double()
+    top = wide.max(dim, keepdim=True).values
+    e = torch.where(top == -math.inf, 0., torch.exp(wide - torch.where(top == -math.inf, 0., top)))
+    total = e.sum(dim, keepdim=True)
+    return torch.where(total == 0, 0., e / torch.where(total == 0, 1., total)).to(scores.dtype)
+
+
+def look_mask(lengths, T, S, causal):
+    s, t = torch.meshgrid(torch.arange(S), torch.arange(T), indexing="xy")
+    seen = s < lengths.view(-1, 1, 1)
+    return (seen & (s - t <= S - T) if causal else seen).unsqueeze(1)
+
+
+# --- 5: heads
+def split_heads(x, heads):
+    B, T, C = x.shape
+    if C % heads != 0: raise ValueError("heads")
+    return x.as_strided((B, heads, T, C // heads), (x.stride(0), C // heads * x.stride(2), x.stride(1), x.stride(2)), x.storage_offset())
+
+
+def pool_heads(w, heads, groups):
+    if heads % groups != 0: raise ValueError("groups")
+    return torch.cat([torch.stack(group.chunk(heads // groups)).mean(0) for group in w.chunk(groups)])
+
+
+# --- 6: positions
+def sinusoids(places, width, base):
+    if width % 2: raise ValueError("width")
+    wheel = torch.polar(torch.ones(()).double(), places.double().unsqueeze(-1) / base ** (torch.arange(width // 2).double() * 2 / width))
+    return torch.stack([wheel.imag, wheel.real], dim=-1).flatten(start_dim=-2)
+
+
+def ntk_base(width, base, s):
+    if width <= 2: raise ValueError("width")
+    return math.exp(math.log(base) + width / (width - 2) * math.log(s))
+
+
+# --- 7: the block
+def layer_norm(x, weight, bias, eps):
+    variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
+    return torch.addcmul(bias, (x - mean) * torch.rsqrt(variance + eps), weight)
+
+
+def growth(start, gains, order):
+    step = {"pre": lambda m, a: m + a * a, "post": lambda m, a: 1., "bare": lambda m, a: a * a, "plain": lambda m, a: m * (1 + a * a)}
+    if order not in step: raise ValueError("order")
+    return list(itertools.accumulate(gains, step[order], initial=start))
+
+
+# --- 8: the transformer
+def smoothed_surprise(scores, y, smoothing):
+    scores, y = scores[y != 0], y[y != 0]
+    if len(y) == 0: raise ValueError("y")
+    loss = scores.logsumexp(-1) - scores[torch.arange(len(y)), y]
+    return loss.mean() if smoothing == 0 else ((1 - smoothing) * loss + smoothing * (scores.logsumexp(-1, keepdim=True) - scores).mean(-1)).mean()
+
+
+def ranked(found, alpha, end):
+    ended, torn = ([(w, p * (6 / (5 + len(w))) ** alpha) for w, p in found if (w[-1] == end) == flag] for flag in (True, False))
+    return sorted(ended, key=lambda pair: -pair[1]) + sorted(torn, key=lambda pair: -pair[1])
+
+
+# --- 10: decoders
+def nucleus(logits, p):
+    keep = torch.zeros(logits.shape, dtype=torch.bool)
+    for b, row in enumerate(torch.softmax(logits.double(), -1).tolist()):
+        total = 0.
+        for i in sorted(range(len(row)), key=row.__getitem__, reverse=True):
+            if row[i] == 0 or (p < 1 and total >= p - 1e-14 and total > 0): break
+            keep[b, i], total = True, total + row[i]
+    return keep
+
+
+def write_on(scores_after, prompt, steps, longest, stop=None):
+    if not prompt or steps < 0 or len(prompt) + steps > longest: raise ValueError("no")
+    if steps == 0: return [*prompt]
+    scores = scores_after(list(prompt))
+    best = min(range(len(scores)), key=lambda v: (-scores[v], v))
+    return [*prompt, best] if best == stop else write_on(scores_after, [*prompt, best], steps - 1, longest, stop)
+
+
+# --- 17: FlashAttention
+def merge_answers(out_a, lse_a, out_b, lse_b):
+    top = torch.maximum(lse_a, lse_b)
+    safe = torch.where(top == -math.inf, 0., top)
+    a, b = torch.exp(lse_a - safe), torch.exp(lse_b - safe)
+    total = a + b
+    share = torch.where(total == 0, 0., a / torch.where(total == 0, 1., total))[..., None]
+    other = torch.where(total == 0, 0., b / torch.where(total == 0, 1., total))[..., None]
+    return share * out_a + other * out_b, torch.where(total == 0, -math.inf, safe + torch.log(total))
+
+
+def causal_tiles(T, S, rows, cols):
+    blocks = {(i, j): [s <= t + S - T for t in range(i * rows, min(T, i * rows + rows)) for s in range(j * cols, min(S, j * cols + cols))] for i in range(math.ceil(T / rows)) for j in range(math.ceil(S / cols))}
+    return {at: not all(seen) for at, seen in blocks.items() if any(seen)}
+
+
+# --- 18: FlashAttention on a GPU
+def backward_flops(N, D, rows, cols, causal):
+    tiles = sum(not causal or j * cols < min(N, (i + 1) * rows) for i, j in itertools.product(range(math.ceil(N / rows)), range(math.ceil(N / cols))))
+    return [(10 * N * N * D) >> bool(causal), 2 * 7 * rows * cols * D * tiles]
+
+
+RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (smoothed_surprise, ranked), "decoders": (nucleus, write_on),
+         "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,)}
+
+
+@pytest.mark.parametrize(("page", "answer"), [(page, answer) for page, answers in RIGHT.items() for answer in answers], ids=lambda x: getattr(x, "__name__", x))
+def test_a_right_answer_in_another_style_is_accepted(page, answer):
+    result = getattr(importlib.import_module(f"tfmlib.practice.{page}"), f"check_{answer.__name__}").examine(answer)
+    assert result.passed, result.text()
+
+
+def test_no_page_is_left_out():
+    from kills import pages
+    assert {path.stem[3:] for path in pages()} == set(RIGHT)
