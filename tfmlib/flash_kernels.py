@@ -164,7 +164,7 @@ def forward_kernel(Q, K, V, LSE, OUT, sq, sk, sv, so, T, S, group, back, ahead, 
     top, total = (tl.full([ROWS], float("-inf"), tl.float32),
                   tl.zeros([ROWS], tl.float32))
     mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E
-    # by addresses: with three loops the products would not overlap
+    # by pointers: with three loops the products would not overlap
     if BACK and not isinstance(K, tl.tensor_descriptor):
         top, total, mixed = look(top, total, mixed, q, K, V, g, sk, sv, at, begin, end,
                                  S, back, ahead, unit, COLS, D, BACK, AHEAD, True,
@@ -342,7 +342,7 @@ def start(config: Config, tensors: list[Tensor], limits: dict, scale: float):
     (B, H, T, D), (_, G, S, _) = tensors[0].shape, tensors[1].shape
     tiles = -(-S // config.cols) if config.kernel == "dkdv" else -(-T // config.rows)
     given, kernel, how = tensors, KERNELS[config.kernel], {}
-    # see "Compiled for a GPU that is not here"
+    # see "Compiling without a GPU"
     if config.way == "pointers" and config.kernel != "dkdv":
         limits = limits | {"AHEAD": True}
     if config.way == "descriptors": given = described(config, tensors)
