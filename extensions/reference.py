@@ -1,4 +1,4 @@
-"""The page of `tfmlib`: each public name with its call, its parameters, its line and the cell of the chapter that writes it.
+"""The pages of `tfmlib`, one for each chapter: each public name with its call, its parameters, its line and the cell that writes it.
 
 Everything is read from the modules' source; `tfmlib` is never imported. Anchors are `tfmlib.MODULE.SYMBOL`.
 """
@@ -43,28 +43,51 @@ def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> s
     return "\n\n".join([block(wrapped(first)), prose(ast.get_docstring(node)), own or listed(fields(node, notes)), others])
 
 
+def modules(root: Path, toc: Path) -> dict[str, dict[str, str]]:
+    "The pages of the reference, as chapters are called, in the book's order: module -> the notebook that writes it, exercises last."
+    made = {}
+    for page, notebook in notebooks(root, toc).items():
+        found = [directives("".join(c["source"])) for c in notebook["cells"] if c["cell_type"] == "code"]
+        own = next((d["default_exp"] for d in found if "default_exp" in d), None)
+        for module in dict.fromkeys(d["export"] or own for d in found if "export" in d): made.setdefault(Path(page).name, {})[module] = page
+    return made
+
+
 class Reference(SphinxDirective):
-    "`{tfmlib-reference}`: the modules in the book's order, as sections."
+    "`{tfmlib-reference} NN_name`: the modules of a chapter and of its practice page, as sections. Without a name: all names of the library."
+    optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        root, made = Path(self.env.srcdir), []
-        for page, notebook in notebooks(root, root / self.config.external_toc_path).items():
-            found = [directives("".join(c["source"])) for c in notebook["cells"] if c["cell_type"] == "code"]
-            own = next((d["default_exp"] for d in found if "default_exp" in d), None)
-            modules = dict.fromkeys(d["export"] or own for d in found if "export" in d)
-            made += [self.module(root, page, title(notebook), module) for module in modules]
+        self.root = Path(self.env.srcdir)
+        every = modules(self.root, self.root / self.config.external_toc_path)
+        if not self.arguments: return [node for chapter, its in every.items() for node in self.overview(chapter, its)]
+        if self.arguments[0] not in every: raise self.error(f"tfmlib-reference: no chapter is called {self.arguments[0]!r} and writes a module")
+        return [self.module(page, module) for module, page in every[self.arguments[0]].items()]
+
+    def read(self, module: str) -> tuple[str, str, list[str]]:
+        "A module's file, its source and its public names."
+        file = f"tfmlib/{module.replace('.', '/')}.py"
+        self.env.note_dependency(str(self.root / file))
+        source = (self.root / file).read_text(encoding="utf-8")
+        return file, source, [name for name in public_names(source) if name != "__all__"]
+
+    def overview(self, chapter: str, its: dict[str, str]) -> list[nodes.Node]:
+        "The names that a chapter's modules hold, each a link to what it is."
+        made = []
+        for module in its:
+            links = [f'<a href="api/{chapter}.html#tfmlib.{module}.{name}"><code>{name}</code></a>' for name in self.read(module)[2]]
+            where = f'<a href="api/{chapter}.html#tfmlib.{module}"><code>tfmlib.{module}</code></a>'
+            made.append(nodes.raw("", f'<p class="tfm-names">{where} {", ".join(links)}</p>', format="html"))
         return made
 
-    def module(self, root: Path, page: str, chapter: str, module: str) -> nodes.section:
-        file = f"tfmlib/{module.replace('.', '/')}.py"
-        self.env.note_dependency(str(root / file))
-        source = (root / file).read_text(encoding="utf-8")
-        names, notes, tree = public_names(source), comments(source), ast.parse(source)
-        link = f'<p>Written in <a href="{page}.html">{escape(chapter)}</a>.</p>'
+    def module(self, page: str, module: str) -> nodes.section:
+        file, source, names = self.read(module)
+        notes, tree, chapter = comments(source), ast.parse(source), title(notebooks(self.root)[page])
+        link = f'<p>Written in <a href="../{page}.html">{escape(chapter)}</a>.</p>'
         section = self.section(f"tfmlib.{module}", nodes.raw("", link, format="html"))
-        for name in [n for n in names if n != "__all__"]:
+        for name in names:
             node = next(n for n in tree.body if name in public_names(ast.unparse(n)))
-            links = f'<p class="tfm-where"><a href="{page}.html#tfm-{name}">its cell in the chapter</a> · {self.line(file, node.lineno)}</p>'
+            links = f'<p class="tfm-where"><a href="../{page}.html#tfm-{name}">its cell in the chapter</a> · {self.line(file, node.lineno)}</p>'
             body = self.parse_text_to_nodes(describe(node, name, source, notes))
             section += self.section(f"tfmlib.{module}.{name}", *body, nodes.raw("", links, format="html"), text=name)
         return section

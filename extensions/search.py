@@ -90,7 +90,7 @@ def index(app) -> dict:
     root, toc = Path(app.srcdir), toc_pages(Path(app.srcdir) / app.config.external_toc_path)
     documents = {page: app.env.get_doctree(page) for page in toc}
     books = notebooks(root, root / app.config.external_toc_path)
-    found = [e for page, document in documents.items() for e in sections(page, document) if page != "reference" or e["kind"] == "page"]
+    found = [e for page, document in documents.items() for e in sections(page, document) if not page.startswith(("reference", "api/")) or e["kind"] == "page"]
     found += [e for page, notebook in books.items() for e in names(page, notebook)]
     chapters = {page: d for page, d in documents.items() if page.startswith("chapters/") and "/practice/" not in page}
     if "glossary" in documents: found += terms(documents["glossary"], found, bold(chapters), told(Path(__file__).with_name("defined.yml"), found))
