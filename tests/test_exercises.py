@@ -45,6 +45,12 @@ def test_stubs_red_solutions_green_wrong_answers_rejected(path, verdicts):
     assert n["rejected"] == n["mutants"] >= kills.FEWEST * n["exercises"]
 
 
+def test_pages_state_the_common_rules_that_they_ask_for():
+    said = {path.stem: re.search(r"\*\*What holds for every answer\.\*\*.*", nbformat.read(path, as_version=4).cells[0].source) for path in PAGES}
+    asked = {path.stem for path in PAGES if "common_rules(" in path.read_text(encoding="utf-8")}
+    assert {name for name, found in said.items() if found} == asked and len({found[0] for found in said.values() if found}) == 1
+
+
 BLOCKED = """
 import importlib, json, re, sys
 from pathlib import Path

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..checks import number, parts, rounded
+from ..checks import common_rules, number, parts, rounded
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/02_alignment.ipynb #additive-checker
@@ -41,6 +41,8 @@ def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="th
 
 @check_additive_scores.property("each sentence is scored by its own state", _scored(3, 3, 2, 2, seed=20), _scored(2, 5, 3, 4, seed=30), _scored(4, 1, 2, 3, seed=40))
 def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="the table of scores")
+
+common_rules(check_additive_scores, _additive_by_loop, lambda seed: _scored(9, 3, 2, 4, seed=50 + 9 * seed))
 
 # %% ../../chapters/practice/02_alignment.ipynb #look-checker
 def _look_by_sentence(scores: Tensor, h: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,6 +75,8 @@ def _(attempt, *case):
     scores, h, lengths = case
     scores = scores.where(torch.arange(scores.shape[1]) < lengths[:, None], torch.zeros(()).double())    # padding scores 0, far higher
     expect(attempt(scores, h, lengths)[1], _look_by_sentence(scores, h, lengths)[1], tol=1e-4, what="the table of shares")
+
+common_rules(check_look_at, _look_by_sentence, lambda seed: _looks(9, 4, [1 + (seed + b) % 4 for b in range(9)], 30 + 3 * seed), "context", "shares")
 
 # %% ../../chapters/practice/02_alignment.ipynb #order-checker
 class _Score:
@@ -114,6 +118,8 @@ def _(attempt, *case): expect(attempt(*case)[1], _step_as_told(*case)[1], what="
 
 @check_one_step.property("the new state comes from the cell, which reads word and context and starts from the state that came in", *_STEPS)
 def _(attempt, *case): expect(attempt(*case)[0], _step_as_told(*case)[0], what="the new state")
+
+common_rules(check_one_step, _step_as_told, lambda seed: _steps(9, 3, 2, 20 + 3 * seed), *_NAMES)
 
 # %% ../../chapters/practice/02_alignment.ipynb #greedy-checker
 class _Script:
@@ -160,7 +166,7 @@ def _(attempt, *case): _expect_words(attempt, *case)
 @check_greedy_words.property("an end mark at once gives an empty list", *_scripts(([1], 1, 5)), *_scripts(([3, 4], 3, 1), begin=5, state=2))
 def _(attempt, *case): _expect_words(attempt, *case)
 
-@check_greedy_words.property("without an end mark it stops at the longest", *_scripts(([4], 1, 1), ([4, 5, 6, 7, 4, 5], 1, 4)))
+@check_greedy_words.property("without an end mark it stops at the longest", *_scripts(([4], 1, 1), ([4, 5, 6, 7, 4, 5], 1, 4), ([4, 5, 6, 7, 4, 5, 3, 2, 6, 7], 1, 9)))
 def _(attempt, *case): _expect_words(attempt, *case)
 
 @check_greedy_words.property("no step is taken that nobody needs", *_scripts(([4, 1], 1, 9), ([1], 1, 3), ([4, 5, 6, 7], 1, 3)))
@@ -209,6 +215,8 @@ def _(attempt, *case): expect(number(attempt(*case)), 1., what="the error")
 @check_error_rate.property("for any links", *(_random_links(T, S, seed) for T, S, seed in ((2, 2, 0), (3, 5, 3), (6, 4, 6))))
 def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
 
+common_rules(check_error_rate, _error_by_pairs, lambda seed: _random_links(3, 5, 60 + 3 * seed), flows=False)
+
 # %% ../../chapters/practice/02_alignment.ipynb #effective-checker
 def _effective_by_loop(weights: Tensor) -> Tensor:
     "Row by row, shares of zero left out."
@@ -233,6 +241,8 @@ def _(attempt, weights): expect(attempt(weights), _effective_by_loop(weights), w
 
 @check_effective_number.property("one number a row, whatever stands in front", (_shares(5, seed=2),), (_shares(2, 3, 4, seed=3),))
 def _(attempt, weights): expect(attempt(weights), _effective_by_loop(weights), what="the number")
+
+common_rules(check_effective_number, _effective_by_loop, lambda seed: (_shares(9, 3, seed=60 + seed),))
 
 # %% ../../chapters/practice/02_alignment.ipynb #brevity-checker
 def _penalty(said: list, references: list) -> float:

@@ -13,7 +13,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..checks import does_without, parts, refuses, rounded, watched
+from ..checks import common_rules, does_without, parts, refuses, rounded, watched
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
@@ -35,15 +35,19 @@ def _real(*lengths: int) -> Tensor:
     return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])[:, None, None]
 
 # %% ../../chapters/practice/05_heads.ipynb #split-checker
+def _split_by_loop(x: Tensor, heads: int) -> Tensor:
+    "Head by head."
+    D = x.shape[-1] // heads
+    return torch.stack([x[..., h * D:(h + 1) * D] for h in range(heads)], 1)
+
+
 check_split_heads = Checker("split_heads")
 _WIDE = (
     (torch.arange(12.).view(1, 3, 4), 2), (torch.arange(16.).view(1, 4, 4), 2), (torch.arange(12.).view(1, 2, 6), 3),
     (rounded(2, 2, 4), 2), (rounded(3, 2, 8), 8), (rounded(2, 5, 3), 1), (rounded(2, 4, 3).mT, 2))
 
 @check_split_heads.property("head h of token t holds the h-th stretch of its features", *_WIDE)
-def _(attempt, x, heads):
-    D = x.shape[-1] // heads
-    expect(attempt(x, heads), torch.stack([x[..., h * D:(h + 1) * D] for h in range(heads)], 1))
+def _(attempt, x, heads): expect(attempt(x, heads), _split_by_loop(x, heads))
 
 @check_split_heads.property("nothing is copied: it is a view of x", *_WIDE)
 def _(attempt, x, heads):
@@ -52,6 +56,8 @@ def _(attempt, x, heads):
 
 @check_split_heads.property("a width that the heads do not divide is refused", (rounded(1, 2, 6), 4), (rounded(1, 4, 3), 2), (rounded(1, 2, 2), 4))
 def _(attempt, x, heads): refuses(attempt, x, heads)
+
+common_rules(check_split_heads, _split_by_loop, lambda seed: (rounded(2, 5, 6, seed=seed), 3))
 
 # %% ../../chapters/practice/05_heads.ipynb #many-checker
 def _heads_by_loop(x, w_q, w_k, w_v, w_o, heads, mask) -> Tensor:
@@ -92,6 +98,8 @@ def _(attempt, heads):
 @check_many_heads.property("PyTorch's attention is not called", _layer_case(1, 3, 4, 2))
 def _(attempt, *case): does_without(("scaled_dot", "multi_head", "multihead"), attempt, *case)
 
+common_rules(check_many_heads, _heads_by_loop, lambda seed: _layer_case(2, 4, 6, 3, rounded(2, 1, 4, 4, seed=seed) + 9 * torch.eye(4) > 0, 6 * seed))
+
 # %% ../../chapters/practice/05_heads.ipynb #without-checker
 def _sum_of_heads(z: Tensor, w_o: Tensor, b_o: Tensor, kept: list[int]) -> Tensor:
     "The bias, and one term for each head that is kept."
@@ -129,6 +137,9 @@ def _(attempt, z, w_o, b_o, removed):
     spoilt = z.clone()
     spoilt[0, 0, 0, 0] = math.nan
     expect(attempt(spoilt.clone(), w_o, b_o, removed), _sum_of_heads(spoilt, w_o, b_o, [h for h in range(z.shape[1]) if h not in removed]))
+
+common_rules(check_without_heads, lambda z, w_o, b_o, removed: _sum_of_heads(z, w_o, b_o, [h for h in range(z.shape[1]) if h not in removed]),
+    lambda seed: (rounded(2, 3, 4, 2, seed=seed), rounded(6, 5, seed=seed + 2), rounded(5, seed=seed + 4), (1,)))
 
 # %% ../../chapters/practice/05_heads.ipynb #count-checker
 def _four_matrices(width: int, heads: int, groups: int, head_width: int, value_width: int, bias: bool) -> int:
@@ -194,6 +205,9 @@ def _(attempt, q, k, v, mask):
 @check_shared_keys.property("PyTorch's attention is not called", _shared_case(1, 2, 1, 1, 2))
 def _(attempt, *case): does_without(("scaled_dot",), attempt, *case)
 
+common_rules(check_shared_keys, _shared_by_loop, lambda seed: (rounded(1, 4, 2, 3, seed=seed), rounded(1, 2, 5, 3, seed=seed + 2), rounded(1, 2, 5, 4, seed=seed + 4),
+    rounded(4, 2, 5, seed=seed) + 9 * torch.eye(2, 5) > 0))
+
 # %% ../../chapters/practice/05_heads.ipynb #unpack-checker
 def _packed(heads: int, D: int, *width: int) -> tuple:
     "A joint tensor whose entries tell where they belong: 100 · (0, 1, 2 for q, k, v) + 10 · head + row, and its columns after the point."
@@ -202,12 +216,19 @@ def _packed(heads: int, D: int, *width: int) -> tuple:
     return (joint[:, None] + torch.arange(width[0]) / 10 if width else joint), heads
 
 
-def _unpacked(attempt, joint: Tensor, heads: int) -> None:
+_PARTS = ("queries", "keys", "values")
+
+
+def _unpacked_by_row(joint: Tensor, heads: int) -> tuple[Tensor, ...]:
+    "The three parts, row by row."
     D = len(joint) // (3 * heads)
-    found = parts(attempt(joint, heads), "queries", "keys", "values")
-    for part, name in enumerate(("queries", "keys", "values")):
-        wanted = torch.stack([joint[(3 * h + part) * D + d] for h in range(heads) for d in range(D)])
-        expect(found[part], wanted, what=f"the matrix of the {name}" if joint.ndim > 1 else f"the bias of the {name}")
+    return tuple(torch.stack([joint[(3 * h + part) * D + d] for h in range(heads) for d in range(D)]) for part in range(3))
+
+
+def _unpacked(attempt, joint: Tensor, heads: int) -> None:
+    found = parts(attempt(joint, heads), *_PARTS)
+    for part, wanted, name in zip(found, _unpacked_by_row(joint, heads), _PARTS):
+        expect(part, wanted, what=f"the matrix of the {name}" if joint.ndim > 1 else f"the bias of the {name}")
 
 
 check_unpack = Checker("unpack")
@@ -223,6 +244,8 @@ def _(attempt, joint, heads): _unpacked(attempt, joint, heads)
 
 @check_unpack.property("rows that do not go up evenly are refused", (rounded(7, 2), 1), (rounded(9, 2), 2), (rounded(6), 4))
 def _(attempt, joint, heads): refuses(attempt, joint, heads)
+
+common_rules(check_unpack, _unpacked_by_row, lambda seed: (rounded(18, 2, seed=seed), 3), *_PARTS)
 
 # %% ../../chapters/practice/05_heads.ipynb #ring-checker
 def _matrices(attempt, n: int, m: int) -> tuple:
@@ -270,10 +293,13 @@ def _(attempt, n, m): _reports(attempt, n, m, 100., 0, 1)
 # %% ../../chapters/practice/05_heads.ipynb #pool-checker
 check_pool_heads = Checker("pool_heads")
 
-def _pooled(attempt, w: Tensor, heads: int, groups: int) -> None:
+def _pooled_by_row(w: Tensor, heads: int, groups: int) -> Tensor:
+    "The mean of each group, row by row."
     D, R = len(w) // heads, heads // groups
-    wanted = torch.stack([sum(w[(g * R + r) * D + d] for r in range(R)) / R for g in range(groups) for d in range(D)])
-    expect(attempt(w, heads, groups), wanted)
+    return torch.stack([sum(w[(g * R + r) * D + d] for r in range(R)) / R for g in range(groups) for d in range(D)])
+
+
+def _pooled(attempt, *case) -> None: expect(attempt(*case), _pooled_by_row(*case))
 
 @check_pool_heads.property("as many groups as heads: nothing changes", (rounded(2, 1), 2, 2), (rounded(6, 4), 3, 3))
 def _(attempt, *case): _pooled(attempt, *case)
@@ -286,3 +312,5 @@ def _(attempt, *case): _pooled(attempt, *case)
 
 @check_pool_heads.property("groups that do not divide the heads are refused", (rounded(8, 2), 4, 3), (rounded(4, 2), 2, 4))
 def _(attempt, *case): refuses(attempt, *case)
+
+common_rules(check_pool_heads, _pooled_by_row, lambda seed: (rounded(16, 3, seed=seed), 4, 2))

@@ -14,7 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..checks import gives
+from ..checks import common_rules, gives, own
 from ..proof import Checker, Mismatch, expect
 
 # %% ../../chapters/practice/03_tokens.ipynb #count-checker
@@ -25,7 +25,7 @@ def _lists(*texts: str) -> list[list[str]]:
 
 _COUNTED = (
     (_lists("ab"), [1]), (_lists("papa", "aaa"), [2, 3]), (_lists("a", ""), [5, 1]), (_lists("ab", "ba"), [1, 2]), (_lists("ab", "ab"), [1, 1]),
-    ([["th", "e"], ["t", "h", "e"]], [4, 1]), ([[256, 3, 256, 3], [3, 3, 3, 3]], [1, 2]), ([], []))
+    ([["th", "e"], ["t", "h", "e"]], [4, 1]), ([[256, 3, 256, 3], [3, 3, 3, 3]], [1, 2]), ([], []), (_lists("abcdefghij"), [2]))
 
 
 def _tally(words: list, times: list) -> dict:
@@ -48,7 +48,7 @@ def _(attempt, words, times): gives(attempt(words, times), _tally(words, times),
 _JOINED = (
     ([1, 2], (1, 2), 9), ([1, 1, 1], (1, 1), 9), ([1, 1, 1, 1], (1, 1), 9), ([3, 1, 2, 4, 1, 2], (1, 2), 9), ([2, 1], (1, 2), 9), ([1], (1, 2), 9), ([], (1, 2), 9),
     ([1, 1, 2], (1, 2), 1), ([1, 2, 2], (1, 2), 1), ([11, 2, 1, 12], (1, 2), 9), ([1, 12, 1, 2], (1, 2), 300), ([0, 0, 1, 0, 0, 0], (0, 0), 7), ([5, 1, 2, 1], (1, 2), 0),
-    ([1000, 2000, 1000, 2000], (1000, 2000), 3000))
+    ([1000, 2000, 1000, 2000], (1000, 2000), 3000), ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], (5, 3), 0))
 
 
 def _joined(ids: list, pair: tuple, new: int) -> list:
@@ -67,6 +67,9 @@ def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _joined(ids, pair
 
 @check_join_pair.property("ids that are equal count as equal, whichever object they are", ([10**6, 10**6 + 1], (10**6, 10**6 + 1), 5))
 def _(attempt, ids, pair, new): gives(attempt([int(str(i)) for i in ids], pair, new), [new], "the list")
+
+@check_join_pair.property("the list is a new one, even where nothing is joined", ([1, 2, 3], (3, 1), 9), ([], (1, 2), 9))
+def _(attempt, ids, pair, new): own(attempt(ids, pair, new), ids)
 
 # %% ../../chapters/practice/03_tokens.ipynb #learn-checker
 _LEARNT = (
@@ -106,7 +109,7 @@ def _(attempt, counts, merges): gives([tuple(pair) for pair in attempt(counts, m
 _ER = [("e", "r"), ("t", "h"), ("th", "e")]
 _AA = [("a", "a"), ("aa", "aa"), ("aa", "a")]
 _ENCODED = (
-    ("ab", [("a", "b")]), ("ther", _ER), ("the", _ER), ("theretherthe", _ER), ("owl", _ER), ("", _ER), ("e", _ER), ("abc", []), ("aaaaa", _AA), ("aaaaaaa", _AA), ("aaa", _AA),
+    ("ab", [("a", "b")]), ("ther", _ER), ("the", _ER), ("theretherthe", _ER), ("owl", _ER), ("", _ER), ("e", _ER), ("abc", []), ("abcdefghij", [("c", "d")]), ("aaaaa", _AA), ("aaaaaaa", _AA), ("aaa", _AA),
     ("abc", [("b", "c"), ("a", "b"), ("a", "bc")]), ("abc", [("b", "c"), ("a", "b"), ("ab", "c")]), ("abcd", [("c", "d"), ("a", "b"), ("b", "cd"), ("ab", "cd")]), ("banana", [("a", "n"), ("an", "a"), ("b", "an"), ("n", "a")]),
     ("xyxyxy", [("y", "x"), ("x", "y"), ("x", "yx")]), ("abab", [("a", "b"), ("ab", "ab"), ("b", "a")]),
     ("abcabcd", [("b", "c"), ("a", "bc"), ("abc", "d"), ("abc", "abc")]), ("hoohoot", [("o", "o"), ("h", "oo"), ("oo", "t"), ("hoo", "t"), ("hoo", "hoo")]))
@@ -135,7 +138,7 @@ _OWL = "🦉".encode()
 _STREAMED = (
     ([b"a"],), ([b"a", b"b"],), ([],), ([_OWL],), ([_OWL[:2], _OWL[2:]],), ([bytes([b]) for b in _OWL],), (["ß".encode()[:1], "ß".encode()[1:] + b"!"],), ([_OWL[:3]],), ([b"ok" + _OWL[:1]],),
     ([b"\xff", b"a"],), ([_OWL[:2], b"a"],), ([b"a" + _OWL[:3], _OWL[3:] + _OWL[:2], _OWL[2:] + b"."],), ([b"\xc3", b"\xc3", b"\x9f"],), ([b"\x80", b"\x80"],), ([b"\xe0", b"\x80"],), ([b"\xf0\x80", b"a"],), ([b"\xf4\x90"],), ([b"", b"a", b""],),
-    ([bytes([b]) for b in "語é".encode()],), ([b"\xf0\x9f", b"\x41\xe8", b"\xaa", b"\x9e"],), ([b"\xe8\xaa", b"\xf0", b"\x9f\xa6"],))
+    ([bytes([b]) for b in "語é".encode()],), ([bytes([b]) for b in "é語🦉".encode()],), ([b"\xf0\x9f", b"\x41\xe8", b"\xaa", b"\x9e"],), ([b"\xe8\xaa", b"\xf0", b"\x9f\xa6"],))
 
 
 def _streamed(tokens: list) -> list:
@@ -174,8 +177,10 @@ check_tied_gradient = Checker("tied_gradient")
 
 @check_tied_gradient.property("both uses of the table give a gradient, and they add", *_TIED)
 def _(attempt, E, ids, dscores):
-    with torch.inference_mode(): found = attempt(E.clone(), ids.clone(), dscores.clone())
+    with torch.inference_mode(): found = attempt(E, ids, dscores)
     expect(found, _by_autograd(E, ids, dscores), what="the gradient at E")
+
+common_rules(check_tied_gradient, _by_autograd, lambda seed: _case(9, 2, [0, 3, 8, 3, 5 + seed], 20 + seed), flows=False)
 
 # %% ../../chapters/practice/03_tokens.ipynb #pairs-checker
 _PAIRED = (
@@ -205,3 +210,6 @@ def _(attempt, length, reach):
                 yield x
     found = attempt(Row(range(length)), reach)
     if len(found) != 4 * length - 6: raise Mismatch(f"there are {len(found)} pairs among {length:,} words; expected {4 * length - 6}")
+
+@check_skip_pairs.property("the list is a new one, even where it is empty", ([], 2))
+def _(attempt, words, reach): own(attempt(words, reach), words)
