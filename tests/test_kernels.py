@@ -27,11 +27,12 @@ def changed(**told) -> dict:
 
 
 @pytest.mark.parametrize("row, said", [
-    (changed(spills=8), "8 bytes spilt"), (changed(spills=8, kernel="dq"), "8 bytes spilt"), (changed(spills=8, kernel="dkdv"), "8 bytes spilt"),
+    (changed(spills=8), "8 bytes spilled"), (changed(spills=8, kernel="dq"), "8 bytes spilled"), (changed(spills=8, kernel="dkdv"), "8 bytes spilled"),
     (changed(wgmma=0), "no tensor-core instructions"), (changed(chip=80), "no tensor-core instructions"),
     (changed(shared=232_449), "at most 232448"), (changed(chip=80, mma=9, shared=166_913), "at most 166912"), (changed(bits=32, shared=300_000), "at most 232448"),
-    (changed(fails="ValueError: no"), "does not compile, ValueError: no"), (changed(mask="window", spills=4), "4 bytes spilt"),
-    (changed(kernel="dkdv", mask="window", spills=20), "20 bytes spilt"), (changed(lengths="ragged", spills=12), "ragged, sm_90"), (changed(serial=1), "wait for one another (C7515)")])
+    (changed(fails="ValueError: no"), "does not compile, ValueError: no"), (changed(mask="window", spills=4), "4 bytes spilled"),
+    (changed(kernel="dkdv", mask="window", spills=20), "20 bytes spilled"), (changed(lengths="ragged", spills=12), "ragged, sm_90"), (changed(serial=1), "wait for one another (C7515)"),
+    (changed(way="gluon", cols=128, between=65), "65 exponentials while a product is running; expected all 66")])
 def test_faults_are_named(row, said):
     [fault] = kernels.faults(row)
     assert said in fault and f"sm_{row['chip']}" in fault
@@ -39,9 +40,23 @@ def test_faults_are_named(row, said):
 
 @pytest.mark.parametrize("row", [
     GOOD, changed(chip=80, wgmma=0, mma=512), changed(bits=32, spills=999, wgmma=0), changed(width=256, spills=20, serial=1), changed(kernel="decode", wgmma=0, mma=9),
-    changed(way="descriptors", chip=80, shared=200_000, wgmma=0), changed(way="specialised", chip=80, fails="RuntimeError: assertion")])
+    changed(way="gluon", cols=128, between=66), changed(way="descriptors", chip=80, shared=200_000, wgmma=0), changed(way="specialised", chip=80, fails="RuntimeError: assertion")])
 def test_what_is_only_reported(row):
     assert kernels.faults(row) == []
+
+
+PRODUCT, GIVE, EXP, FIRST, SECOND = "HGMMA.64x128x16.F32.BF16 R24;\n", "@!P1 SYNCS.ARRIVE.TRANS64.A1T0 RZ;\n", "MUFU.EX2 R7, R7;\n", "WARPGROUP.DEPBAR.LE gsb0, 0x1;\n", "WARPGROUP.DEPBAR.LE gsb0, 0x0;\n"
+ALONE = PRODUCT + GIVE + SECOND + GIVE + 9 * EXP                         # the first tile: nothing runs meanwhile
+
+
+@pytest.mark.parametrize("steps, count", [
+    (2 * PRODUCT + GIVE + FIRST + GIVE + 3 * EXP + SECOND + GIVE, 3),
+    (2 * PRODUCT + GIVE + FIRST + GIVE + 3 * EXP + SECOND + GIVE + 2 * PRODUCT + GIVE + FIRST + GIVE + 2 * EXP + SECOND, 2),      # the loop with masks and that without: the worse counts
+    (2 * PRODUCT + GIVE + FIRST + GIVE + SECOND + GIVE + 3 * EXP, 0),                                  # what ptxas made of it
+    (2 * PRODUCT + FIRST + GIVE + GIVE + 3 * EXP + SECOND, 0), (2 * PRODUCT + GIVE + FIRST + 3 * EXP + GIVE + SECOND, 0),         # the turn late, the keys late
+    (2 * PRODUCT + GIVE + FIRST + GIVE + 3 * EXP, 0), (2 * PRODUCT + GIVE + SECOND + GIVE + 3 * EXP, 0)])                         # one of the two waits is missing
+def test_what_runs_under_a_product(steps, count):
+    assert kernels.between(ALONE + steps + ALONE) == count
 
 
 SOURCE = '''"words"
@@ -92,7 +107,7 @@ def test_another_version_is_believed_and_missed():
     kept = {"a": GOOD | {"stamp": "a"}, "b": changed(spills=8) | {"stamp": "b"}}
     whole, wrong = kernels.believed(asked(*"abc"), kept)
     assert [row["stamp"] for row in whole] == ["a", "b"] and len(wrong) == 2
-    assert "not in the table; compile it with --triton" in wrong[0] and "8 bytes spilt" in wrong[1]
+    assert "not in the table; compile it with --triton" in wrong[0] and "8 bytes spilled" in wrong[1]
 
 
 def test_what_is_asked():

@@ -243,14 +243,14 @@ def intensity(
 
 # %% ../chapters/18_flash_attention_gpu.ipynb #published-export
 class Published(NamedTuple):
-    "Reported speeds, H100, 16 bits, forward: by head dimension, (full, causal), in TFLOP/s."
+    "Reported speeds, H100, float16, forward: by head dimension, (full, causal), in TFLOP/s."
     name: str
     keys: int                               # tokens of a sequence
     kind: str                               # "matrix" if the scores are written, else "published"
     speeds: dict[int, tuple[int, int]]
 
 
-PUBLISHED = [                               # read from the figures of Shah et al., 2024
+PUBLISHED = [                               # read from the figures of the preprint by Shah et al., 2024, float16
     Published("PyTorch, 3 steps", 8192, "matrix", {64: (73, 18), 128: (139, 35)}),
     Published("FlashAttention-2", 16_384, "published",
               {64: (324, 299), 128: (370, 335), 256: (326, 298)}),

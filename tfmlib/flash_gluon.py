@@ -91,6 +91,9 @@ def consumer_step(HALF: gl.constexpr, step, n, q, weights, acc, row_max, row_sum
     mbarrier.arrive(k_empty.index(slot), count=1)
     e, row_max, row_sum, correction = online_softmax(
         scores, i, (n - 1 - step) * COLS + j, T, S, row_max, row_sum, scale, HIDDEN, CAUSAL)
+    # over already, so this returns at once; but it is a branch, and without it the assembler
+    # schedules the softmax behind the next wait
+    mbarrier.wait(v_full.index(before), phase_before)
     acc = warpgroup_mma_wait(0, deps=(acc,))
     mbarrier.arrive(v_empty.index(before), count=1)
     correction = gl.convert_layout(correction, gl.SliceLayout(1, acc.type.layout))

@@ -146,7 +146,7 @@ def look(top, total, mixed, q, K, V, g, sk, sv, i, begin, end, S, back, ahead, s
                                    PRECISION)
     return top, total, mixed
 
-
+# %% ../chapters/18_flash_attention_gpu.ipynb #forward-kernel-export
 @triton.jit
 def forward_kernel(Q, K, V, LSE, OUT, sq, sk, sv, so, T, S, group, back, ahead, scale,
                    ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr,
@@ -182,7 +182,7 @@ def forward_kernel(Q, K, V, LSE, OUT, sq, sk, sv, so, T, S, group, back, ahead, 
                                  PRECISION, False)
     finish(OUT, LSE, top, total, mixed, start, so, T, ROWS, D)
 
-
+# %% ../chapters/18_flash_attention_gpu.ipynb #finish-export
 @triton.jit
 def line(x, T):
     "The address of this program's head in an array of one number for each query."

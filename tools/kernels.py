@@ -54,10 +54,32 @@ class Absent:
 
 def facts(made, log: str) -> dict[str, int]:
     "What the assembler and the assembly say of one compiled kernel; serial: matrix instructions wait for one another (warning C7515)."
-    used, spilt, ptx = re.search(r"Used (\d+) registers", log), re.findall(r"(\d+) bytes spill (?:stores|loads)", log), made.asm["ptx"]
+    used, spilled, ptx = re.search(r"Used (\d+) registers", log), re.findall(r"(\d+) bytes spill (?:stores|loads)", log), made.asm["ptx"]
     if not used: raise RuntimeError(f"the assembler said nothing of registers: {log!r}")
-    return {"registers": int(used[1]), "spills": sum(map(int, spilt)), "shared": made.metadata.shared, "warps": made.metadata.num_warps,
-            "wgmma": len(re.findall(r"wgmma\.mma_async", ptx)), "mma": len(re.findall(r"\bmma\.sync", ptx)), "serial": int("serialized" in log)}
+    return {"registers": int(used[1]), "spills": sum(map(int, spilled)), "shared": made.metadata.shared, "warps": made.metadata.num_warps,
+            "wgmma": len(re.findall(r"wgmma\.mma_async", ptx)), "mma": len(re.findall(r"\bmma\.sync", ptx)), "serial": int("serialized" in log)
+            } | ({"between": between(machine_code(made.asm["cubin"]))} if made.metadata.name.endswith("_gluon") else {})
+
+
+def machine_code(cubin: bytes) -> str:
+    "What the GPU runs, by the disassembler that Triton ships (whose own reader of it stops before the end)."
+    from triton import knobs
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True).stdout
+
+
+def between(sass: str) -> int:
+    """The fewest exponentials that a step of the machine code has while a product is running: after the wait for all products but one, and before that for all.
+
+    The order in the source does not decide that, since the assembler moves instructions. 0 also if the turn is not given to the other consumer before the first wait, or the keys not given back directly after it.
+    """
+    letters = {"HGMMA": "m", "SYNCS.ARRIVE": "a", "MUFU.EX2": "e", "WARPGROUP.DEPBAR.LE gsb0, 0x1": "1", "WARPGROUP.DEPBAR.LE gsb0, 0x0": "0"}
+    order = "".join(letters[found] for found in re.findall("|".join(map(re.escape, letters)), sass))
+    steps = re.findall(r"m([^m]*)1([^m01]*)0", order)
+    if not steps or len(steps) < order.count("1"): return 0
+    return min(after.count("e") if before == "a" and after.startswith("a") else 0 for before, after in steps)
 
 
 @contextlib.contextmanager
@@ -125,7 +147,8 @@ def compiled(row: dict, module: str = "tfmlib.flash_kernels") -> dict:
     try:
         with launches_compile(row["chip"]) as found: launch(importlib.import_module(module), row)
     except Exception as error: return row | {"fails": f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"}
-    return row | {name: (sum if name == "spills" else max)(counted[name] for counted in found.values()) for name in COUNTED}
+    counts = [*COUNTED, *(["between"] if row["config"]["way"] == "gluon" else [])]
+    return row | {name: (sum if name == "spills" else max)(counted[name] for counted in found.values()) for name in counts}
 
 
 def compile_all(rows: list[dict]) -> list[dict]:
@@ -180,7 +203,7 @@ def stamp(row: dict, source: str, version: str) -> str:
 def asked(configs: list, source: str, version: str) -> list[dict]:
     """What the table should hold for a version: every configuration on every chip that runs it; with every mask and both lengths where `required`.
 
-    Of the version that is not locked less is asked: of a kind's first row the cases that have spilt, of its others the hardest.
+    Of the version that is not locked less is asked: of a kind's first row the cases that have spilled, of its others the hardest.
     """
     rows, seen = [], set()
     for config in configs:
@@ -218,8 +241,10 @@ def faults(row: dict) -> list[str]:
     if "fails" in row: return [f"{named(row)}: does not compile, {row['fails']}"] if runs(row) else []
     made = []
     if runs(row) and row["shared"] > SHARED[row["chip"]]: made.append(f"{named(row)}: {row['shared']} bytes of shared memory; at most {SHARED[row['chip']]}")
-    if required(row) and row["spills"]: made.append(f"{named(row)}: {row['spills']} bytes spilt; expected none")
+    if required(row) and row["spills"]: made.append(f"{named(row)}: {row['spills']} bytes spilled; expected none")
     if required(row) and row["serial"]: made.append(f"{named(row)}: its matrix instructions wait for one another (C7515)")
+    every = row["config"]["cols"] // 2 + 2                                  # a thread has half a row of scores of two queries, and two corrections
+    if row["config"]["way"] == "gluon" and row["between"] < every: made.append(f"{named(row)}: {row['between']} exponentials while a product is running; expected all {every}")
     units = row["mma"] if row["chip"] < 90 else row["wgmma"] + row["mma"] * (row["config"]["kernel"] == "decode")      # 16 rows are too few for wgmma
     if required(row) and not units: made.append(f"{named(row)}: no tensor-core instructions")
     return made
@@ -277,7 +302,7 @@ def main() -> None:
         wrong += faulty
         if version in VERSIONS: table += whole
         if given.show:
-            for row in whole: print(f"{named(row):120}", row.get("fails") or "  ".join(f"{name} {row[name]}" for name in COUNTED))
+            for row in whole: print(f"{named(row):120}", row.get("fails") or "  ".join(f"{name} {row[name]}" for name in [*COUNTED, "between"] if name in row))
         fresh = sum(row["stamp"] not in kept for row in rows) if version in asking else 0
         print(f"Triton {version}: {len(configs)} configurations, {len(rows)} rows: {fresh} compiled, {min(SAMPLE, len(rows) - fresh) if version in asking else 0} of the others compiled again")
     if given.write: TABLE.write_text(written(table), encoding="utf-8")
