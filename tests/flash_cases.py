@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import math
 import os
+import re
 import sys
 import warnings
 import weakref
@@ -441,14 +442,14 @@ WRONG = {  # what is wrong: (a line of the module, what stands there instead, th
     "the window one longer": ("tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead", "tl.cast(j - i + back + 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead + 1", "window"),
     "only behind": ("<= tl.cast(back + ahead, tl.uint32)", "<= tl.cast(back, tl.uint32)", "both sides"),
     "aligned at the top left": ("mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E", "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i, scale * LOG2E", "few queries, causal"),
-    "powers of two without log₂ e": ("i + S - T, scale * LOG2E\n    if BACK and", "i + S - T, scale\n    if BACK and", "tiles fit"),
+    "powers of two without log₂ e": ("mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E", "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale", "tiles fit"),
     "the neighbour's keys": ("tl.program_id(1) // group, tl.program_id(0) * ROWS", "tl.program_id(1) % (tl.num_programs(1) // group), tl.program_id(0) * ROWS", "two by two"),
     "keys that are not there": ("else: return j < S", "else: return j < S + 64", "no tile divides", "descriptors"),
     "keys that are not there, by addresses": ("if BACK or AHEAD: return (j < S) & visible", "if BACK or AHEAD: return visible", "no tile divides"),
     "hidden keys in a whole tile": ("b = tl.maximum(tl.minimum(N, first + ahead + 1), 0) // SIZE * SIZE", "b = tl.cdiv(tl.maximum(tl.minimum(N, first + ahead + 1), 0), SIZE) * SIZE", "tiles fit, causal"),
     "a tile too few ahead": ("end = tl.maximum(tl.minimum(N, last + ahead + 1), 0)", "end = tl.maximum(tl.minimum(N, last + ahead), 0)", "two by two"),
     "a tile too few behind": ("begin = tl.maximum(first - back, 0) // SIZE * SIZE", "begin = tl.cdiv(tl.maximum(first - back, 0), SIZE) * SIZE", "window"),
-    "the window's edge in a whole tile": ("a = tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE)", "a = tl.minimum(tl.maximum(last - back, 0) // SIZE", "window", "descriptors"),
+    "the window's edge in a whole tile": ("tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE)", "tl.minimum(tl.maximum(last - back, 0) // SIZE", "window", "descriptors"),
     "the maximum for the log-sum-exp": ("(top + tl.math.log2(total)) * LN2", "top * LN2", "tiles fit"),
     "a logarithm to base 2": ("(top + tl.math.log2(total)) * LN2", "top + tl.math.log2(total)", "tiles fit"),
     "one line for all texts": ("(tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * T", "tl.program_id(1) * T", "no tile divides, causal"),
@@ -459,8 +460,8 @@ WRONG = {  # what is wrong: (a line of the module, what stands there instead, th
     "the keys' gradient without the root": ("put(DK, h, dk * scale, start, sdk, S, COLS, D)", "put(DK, h, dk, start, sdk, S, COLS, D)", "tiles fit"),
     "the queries' gradient without the root": ("put(DQ, h, dq * scale,", "put(DQ, h, dq,", "tiles fit"),
     "the way back aligned otherwise": ("visible((start + T - S + tl.arange(0, COLS))[:, None], i[None, :]", "visible((start + tl.arange(0, COLS))[:, None], i[None, :]", "few queries, causal"),
-    "queries from elsewhere": ("first, last = line(LSE, T), line(DELTA, T), start + T - S,", "first, last = line(LSE, T), line(DELTA, T), start + S - T,", "few queries, causal"),
-    "roles not exchanged": ("ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)    # roles", "ROWS) * ROWS, back, ahead, ROWS, BACK, AHEAD)    # roles", "no tile divides, causal"),
+    "queries from elsewhere": ("line(LSE, T), line(DELTA, T), start + T - S,", "line(LSE, T), line(DELTA, T), start + S - T,", "few queries, causal"),
+    "roles not exchanged": ("ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)", "ROWS) * ROWS, back, ahead, ROWS, BACK, AHEAD)", "no tile divides, causal"),
     "one head of a group": (".unflatten(1, (G, H // G)).sum(2, dtype=torch.float32)", ".unflatten(1, (G, H // G))[:, :, 0]", "eight to one"),
     "the log-sum-exp's gradient added": ("delta - dlse", "delta + dlse", "tiles fit"),
     "the tail of the keys by zeros alone": ("at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, True, PRECISION)\n    put(DQ", "at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, False, PRECISION)\n    put(DQ", "scores far below zero", "descriptors"),
@@ -470,11 +471,11 @@ SHAPES["tiles fit, causal"] = Shape(1, 1, 1, 64, 64, 16, True)
 
 
 def changed(old: str, new: str, folder: Path):
-    "The module with one place changed."
-    text = SOURCE.read_text().replace("from .proof", "from tfmlib.proof")
-    assert text.count(old) >= 1, f"not in the module: {old}"
+    "The module with one place changed; where its lines break does not matter."
+    text, found = re.subn(r"\s*".join(map(re.escape, re.findall(r"\w+|\S", old))), lambda _: new, SOURCE.read_text(), count=1)
+    assert found, f"not in the module: {old}"
     path = folder / "changed_kernels.py"
-    path.write_text(text.replace(old, new, 1))
+    path.write_text(text.replace("from .proof", "from tfmlib.proof"))
     spec = importlib.util.spec_from_file_location("changed_kernels", path)
     module = sys.modules["changed_kernels"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
