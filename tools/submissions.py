@@ -86,7 +86,7 @@ def practice_modules() -> list[str]:
 def checkers(module: types.ModuleType) -> dict[str, object]:
     "The checkers of a practice module, by exercise."
     from tfmlib.proof import Checker
-    return {n.removeprefix("check_"): c for n, c in vars(module).items() if isinstance(c, Checker)}
+    return {n.removeprefix("check_"): c for n, c in vars(module).items() if n.startswith("check_") and isinstance(c, Checker)}
 
 
 def cells_of(path: Path) -> list[str]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
-from ..checks import does_without, doubles, parts, refuses, rounded, same_type, watched, whole
+from ..checks import common_rules, does_without, doubles, gradients_flow, parts, refuses, rounded, same_type, strided, watched, whole
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/07_block.ipynb #helper
@@ -62,6 +62,8 @@ def _(attempt, *case):
 
 @check_layer_norm.property("PyTorch's norms are not called", _plain(_ROW))
 def _(attempt, *case): does_without(("layer_norm", "group_norm", "batch_norm", "rms_norm"), attempt, *case)
+
+common_rules(check_layer_norm, _normed, lambda seed: (rounded(9, 5, seed=seed), rounded(5, seed=seed + 2), rounded(5, seed=seed + 4), 1e-5))
 
 # %% ../../chapters/practice/07_block.ipynb #gated-checker
 def _count(width: int, hidden: int, ups: int, bias: bool) -> int:
@@ -137,6 +139,8 @@ def _(attempt, of_x, of_weight):
 @check_rms_norm.property("PyTorch's norms are not called", _factors(doubles(3., 4.)))
 def _(attempt, *case): does_without(("layer_norm", "group_norm", "rms_norm"), attempt, *case)
 
+common_rules(check_rms_norm, _rms, lambda seed: (rounded(9, 5, seed=seed), rounded(5, seed=seed + 2), 1e-6))
+
 # %% ../../chapters/practice/07_block.ipynb #gradient-checker
 def _by_autograd(x: Tensor, g: Tensor, eps: float) -> Tensor:
     "The gradient, as PyTorch finds it."
@@ -179,6 +183,8 @@ def _(attempt, rows, width):
     small, large = watched(attempt, *_arrived(rows, width)), watched(attempt, *_arrived(rows, 8 * width))
     if large.calls > small.calls: raise Mismatch(f"a width of {width} took {small.calls} operations of PyTorch, {8 * width} took {large.calls}; expected as many")
     if large.largest > 4 * rows * 8 * width: raise Mismatch(f"for {rows} rows of {8 * width} a tensor of {large.largest:,} numbers was made; expected a few of {rows * 8 * width:,}")
+
+common_rules(check_norm_gradient, lambda x, g, eps: _by_autograd(x.clone(), g, eps), lambda seed: (rounded(9, 5, seed=seed), rounded(9, 5, seed=seed + 2), 1e-5), flows=False)
 
 # %% ../../chapters/practice/07_block.ipynb #wrap-checker
 def _sublayers(C: int, count: int, size: float = 1.) -> tuple[list, list]:
@@ -239,6 +245,8 @@ def _(attempt, x, count, order):
 
 @check_through.property("another order is refused", (rounded(1, 3), "sandwich"), (rounded(1, 3), "Pre"), (rounded(1, 3), ""))
 def _(attempt, x, order): refuses(lambda *case: attempt(case[0], _sublayers(3, 2)[0], case[1], _last), x, order)
+
+common_rules(check_through, _stream, lambda seed: (rounded(9, 4, seed=seed), [(torch.cos, torch.sin), (torch.tanh, torch.cos)], "pre", _last))
 
 # %% ../../chapters/practice/07_block.ipynb #growth-checker
 _ORDERS = ("pre", "post", "bare", "plain")
@@ -353,6 +361,24 @@ def _(attempt, *case):
     with _Asked() as asked: attempt(*case)
     if asked.seen: raise Mismatch("it called nn.MultiheadAttention, or a layer that holds one; expected to do without")
 
+def _many_rows(seed: int, dtype: torch.dtype) -> tuple:
+    "Nine sequences, in views, and one of two masks."
+    x, weights, *rest = _layer_case(9, 3, 4, 5, 2, True, mask=(_LOWER, _LOWER.T)[seed])
+    return strided(rounded(*x.shape, seed=60 + seed, dtype=dtype)), _Weights((name, strided(w.to(dtype))) for name, w in weights.items()), *rest
+
+
+@check_encoder_layer.property("many sequences, in views, 64 bits in and 64 out, and 32 in and 32 out", (0, torch.float64), (1, torch.float64), (0, torch.float32))
+def _(attempt, seed, dtype):
+    found, wanted = attempt(*_many_rows(seed, dtype)), _theirs(*_many_rows(seed, torch.float64))
+    same_type(found, dtype)
+    expect(found, wanted, tol=1e-4)
+
+@check_encoder_layer.property("gradients flow back to the input and to every weight", (0,))
+def _(attempt, seed):
+    x, weights, *rest = _many_rows(seed, torch.float64)
+    def listed(layer): return lambda x, *some: layer(x, _Weights(zip(weights, some)), *rest)
+    gradients_flow(listed(attempt), listed(_theirs), (x, *weights.values()), ())
+
 # %% ../../chapters/practice/07_block.ipynb #neurons-checker
 def _neuron_by_neuron(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor) -> Tensor:
     "What each neuron contributes for each token, one after another."
@@ -383,6 +409,14 @@ def _(attempt, *case):
     found = attempt(*case)[1]
     if not isinstance(found, Tensor) or found.is_floating_point(): raise Mismatch(f"the loudest is {short(found)}; expected a tensor of whole numbers")
     expect(found, _neuron_by_neuron(*case).norm(dim=-1).argmax(1), what="the loudest")
+
+def _both(*case) -> tuple:
+    "The contributions, and the loudest of each token."
+    found = _neuron_by_neuron(*case)
+    return found, found.norm(dim=-1).argmax(1)
+
+
+common_rules(check_neurons, _both, lambda seed: _memory(9, 3, 4, seed=60 + 10 * seed), "contributions", "the loudest")
 
 # %% ../../chapters/practice/07_block.ipynb #edit-checker
 def _in_use(features: int, seed: int, stretch: float = 1.) -> Tensor:
@@ -440,6 +474,8 @@ def _(attempt, *case): _damages_least(attempt, *case)
 @check_edit_one.property("an answer that is right already is left alone", *((w, k, w @ k, s) for w, k, _, s in _EDITS[:3]))
 def _(attempt, *case): expect(attempt(*case), case[0], what="the new matrix")
 
+common_rules(check_edit_one, lambda weight, key, value, moment: _least(weight, key[None], value[None], moment), lambda seed: _to_edit(9, 4, seed=60 + 10 * seed))
+
 # %% ../../chapters/practice/07_block.ipynb #several-checker
 check_edit_several = Checker("edit_several")
 _APART = (torch.zeros(1, 3).double(), torch.eye(3).double()[:2], doubles(1., 2.)[:, None], torch.diag(doubles(1., 4., 9.)))
@@ -456,3 +492,5 @@ def _(attempt, *case): _damages_least(attempt, *case)
 
 @check_edit_several.property("answers that are right already are left alone", *((w, k, k @ w.T, s) for w, k, _, s in _SEVERAL[:3]))
 def _(attempt, *case): expect(attempt(*case), case[0], what="the new matrix")
+
+common_rules(check_edit_several, _least, lambda seed: _to_edit(9, 5, 3, seed=60 + 10 * seed))

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..checks import doubles, gives, number, refuses, rounded, same_type, whole
+from ..checks import common_rules, doubles, gives, number, own, refuses, rounded, same_type, whole
 from ..proof import Checker, Mismatch, expect
 
 # %% ../../chapters/practice/10_decoders.ipynb #perplexity-checker
@@ -61,6 +61,8 @@ def _(attempt, logits, ids, counted): expect(number(attempt(logits, ids, counted
 @check_perplexity_of.property("neither a hopeless token nor a long text makes it infinite or nothing",
     (torch.tensor([[[900., 0.]] + 30 * [[0., 0.]]], dtype=torch.float64), torch.tensor([[0, 1] + 29 * [0]]), _all(1, 31)), (*_said(2, 400, 5, 10), _all(2, 400)))
 def _(attempt, logits, ids, counted): expect(number(attempt(logits, ids, counted)), _perplexity(logits, ids, counted))
+
+common_rules(check_perplexity_of, _perplexity, lambda seed: (*_said(9, 4, 3, 60 + seed), _all(9, 4)), flows=False)
 
 # %% ../../chapters/practice/10_decoders.ipynb #nucleus-checker
 _FOUR = doubles(.2, .5, .05, .25).log()[None]
@@ -121,6 +123,8 @@ def _(attempt, logits, p):
 @check_nucleus.property("at p = 1 even the smallest probability is kept", (doubles(0., -40.)[None], 1.), (doubles(0., -40., 3., -700.)[None], 1.))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
+common_rules(check_nucleus, _kept, lambda seed: (_spread(9, 7, 60 + seed), .6), flows=False)
+
 # %% ../../chapters/practice/10_decoders.ipynb #write-checker
 def _model(V: int, mix: int = 7):
     "Scores that depend on every token and on how many there are, and a list of what was asked."
@@ -169,6 +173,7 @@ def _writes(attempt, kind: str, V: int, prompt: list, steps: int, longest: int, 
     "What was asked; a Mismatch unless the text is right."
     scores_after, asked = _MODELS[kind](V)
     found = attempt(scores_after, prompt, steps, longest, stop)
+    own(found, prompt)
     gives([*found] if isinstance(found, list | tuple) else found, _written(kind, V, prompt, steps, stop)[0], "the text")
     return asked
 
@@ -240,6 +245,8 @@ def _(attempt, *case): _flagged(attempt, *case)
 @check_answer_tokens.property("many rows, each for itself", (torch.randint(4, (200, 9), generator=torch.Generator().manual_seed(0)), 2, 3), (torch.randint(5, (200, 6), generator=torch.Generator().manual_seed(1)), 0, 1))
 def _(attempt, *case): _flagged(attempt, *case)
 
+common_rules(check_answer_tokens, _flags, lambda seed: (torch.randint(4, (9, 7), generator=torch.Generator().manual_seed(60 + seed)), 2, 3), flows=False)
+
 # %% ../../chapters/practice/10_decoders.ipynb #copies-checker
 def _even(T: int, H: int = 1) -> Tensor:
     "Attends evenly to itself and all before it."
@@ -284,6 +291,8 @@ def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids
 @check_copying.property("what lies in the future does not count, even if it is attended to", (rounded(2, 5, 5, seed=10).softmax(-1), torch.tensor([1, 2, 1, 2, 1])), (rounded(1, 4, 4, seed=11).softmax(-1), torch.tensor([6, 0, 6, 0])))
 def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the scores")
 
+common_rules(check_copying, _copies, lambda seed: (_attends(9, 6, 60 + seed), torch.tensor([1, 2, 1, 3, 2, 1]).roll(seed)))
+
 # %% ../../chapters/practice/10_decoders.ipynb #joint-checker
 _THREE = ("query", "key", "value")
 
@@ -325,3 +334,24 @@ def _(attempt, weight, bias):
 
 @check_split_joint.property("what does not fit is refused", (rounded(3, 8), rounded(8)), (rounded(9, 3), rounded(3)), (rounded(2, 8), rounded(8)), (rounded(2, 6), rounded(5)), (rounded(2, 6), rounded(2)))
 def _(attempt, weight, bias): refuses(attempt, weight, bias)
+
+def _by_part(weight: Tensor, bias: Tensor) -> tuple:
+    "Three matrices, three biases, row by row."
+    C = len(weight)
+    return *(torch.stack([weight[:, part * C + row] for row in range(C)]) for part in range(3)), *(bias[part * C:part * C + C].clone() for part in range(3))
+
+
+def _listed(attempt):
+    "The attempt, its dictionary as a list."
+    return lambda *case: [_named(attempt, *case)[f"{name}.{kind}"] for kind in ("weight", "bias") for name in _THREE]
+
+
+def _rules_of_parts() -> None:
+    "The common rules, asked of the six tensors of the dictionary."
+    shared, names = Checker("split_joint"), [f"{name}.{kind}" for kind in ("weight", "bias") for name in _THREE]
+    common_rules(shared, _by_part, lambda seed: _joint(9, 60 + seed), *names)
+    for statement, test, cases in shared.properties:
+        check_split_joint.property(statement, *cases)(lambda attempt, *case, test=test: test(_listed(attempt), *case))
+
+
+_rules_of_parts()

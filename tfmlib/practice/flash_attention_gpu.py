@@ -284,7 +284,7 @@ def _(attempt, *case): _sums(attempt, *case)
 
 @check_row_lse.property("large scores do no harm", _lse_case(2, 4, 2, 2, 4000.),
                         _lse_case(3, 5, 2, 2, -4000.),
-                        (torch.tensor([[-300., -302., -301.]]), 1, 2))
+                        (torch.tensor([[-300., -302., -301.]]), 1, 2), (torch.full((1, 3), -1e30), 1, 2))
 def _(attempt, *case): _sums(attempt, *case)
 
 @check_row_lse.property("hidden scores", _lse_case(1, 4, 1, 2, hide=((0, 0), (0, 1))),
@@ -561,10 +561,11 @@ def _chooses(attempt, configs: list, D: int, size: int, shared: int) -> None:
     "Raise a Mismatch unless the best that fits is chosen, or a ValueError raised if none fits."
     def best(left): return max(left, key=lambda c: (c[0], c[3], c[1]))
     left = [c for c in configs if _fits(*c, D, size, shared)]
-    try: found = attempt(list(configs), D, size, shared)
+    try: found = attempt(given := list(configs), D, size, shared)
     except ValueError:
         if left: raise Mismatch(f"it raised a ValueError; expected {best(left)}") from None
         return
+    if given != configs: raise Mismatch("its argument was changed in place; work on a copy")
     if not left: raise Mismatch(f"it gave {short(found)}; none fits, expected a ValueError")
     gives(tuple(found) if isinstance(found, list) else found, best(left), "the choice")
 
@@ -604,7 +605,7 @@ def _(attempt, *case): _chooses(attempt, *case)
     ([(128, 128, 4, 1), (64, 64, 4, 1)], 64, 2, _H100),
     ([(128, 64, 4, 2), (64, 64, 4, 2)], 128, 2, _H100),
     ([(128, 128, 8, 1), (128, 64, 4, 1)], 128, 2, _H100),
-    ([(128, 128, 8, 1), (64, 128, 8, 1)], 256, 2, _H100))
+    ([(128, 128, 8, 1), (64, 128, 8, 1)], 256, 2, _H100), ([(128, 64, 4, 1), (64, 64, 4, 1)], 65, 2, _H100))
 def _(attempt, *case): _chooses(attempt, *case)
 
 @check_best_config.property("many candidates, in any order",

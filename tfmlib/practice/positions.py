@@ -13,7 +13,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..checks import doubles, number, parts, refuses, rounded, same_type
+from ..checks import common_rules, doubles, number, parts, refuses, rounded, same_type
 from ..proof import Checker, Mismatch, expect, expect_untouched, short
 
 # %% ../../chapters/practice/06_positions.ipynb #helpers
@@ -33,10 +33,13 @@ def _places(*values) -> Tensor: return torch.tensor(values)
 # %% ../../chapters/practice/06_positions.ipynb #sines-checker
 check_sinusoids = Checker("sinusoids")
 
-def _sines(attempt, places: Tensor, width: int, base: float) -> None:
-    "Compare with the formula, feature by feature."
+def _waves(places: Tensor, width: int, base: float) -> Tensor:
+    "The formula, feature by feature."
     rows = [[wave(p / base ** (2 * i / width)) for i in range(width // 2) for wave in (math.sin, math.cos)] for p in places.flatten().tolist()]
-    expect(attempt(places, width, base), doubles(*sum(rows, [])).view(*places.shape, width))
+    return doubles(*sum(rows, [])).view(*places.shape, width)
+
+
+def _sines(attempt, *case) -> None: expect(attempt(*case), _waves(*case))
 
 @check_sinusoids.property("at place 0 every sine is 0 and every cosine is 1", (_places(0), 2, 10_000.), (_places(0), 6, 10_000.))
 def _(attempt, *case): _sines(attempt, *case)
@@ -57,6 +60,8 @@ def _(attempt, *case): _sines(attempt, *case)
 
 @check_sinusoids.property("an odd width is refused", (_places(0, 1), 3, 10_000.), (_places(0), 1, 100.))
 def _(attempt, *case): refuses(attempt, *case)
+
+common_rules(check_sinusoids, _waves, lambda seed: (torch.arange(9) * 7 + seed, 6, 100.), flows=False)
 
 # %% ../../chapters/practice/06_positions.ipynb #alibi-checker
 def _steep(heads: int) -> list[float]:
@@ -135,6 +140,8 @@ def _(attempt, *case): _turns(attempt, *case)
 @check_turn.property("an odd number of features is refused", (rounded(1, 1, 1, 3), _places(1), 10_000., True), (rounded(1, 2, 1, 5), _places(1), 10_000., False))
 def _(attempt, *case): refuses(attempt, *case)
 
+common_rules(check_turn, _turned, lambda seed: (rounded(2, 1, 9, 6, seed=seed), torch.arange(9) + 5 * seed, 100., True))
+
 # %% ../../chapters/practice/06_positions.ipynb #bucket-checker
 def _bucket(offset: int, buckets: int, farthest: int, both_ways: bool) -> int | None:
     "T5's bucket of one offset; None where rounding decides."
@@ -181,6 +188,9 @@ def _(attempt, *case): _buckets(attempt, *case)
 
 @check_bucket.property("offsets of any shape", *((torch.arange(S) - torch.arange(S - T, S)[:, None], 8, 20, ways) for T, S in ((2, 3), (1, 4)) for ways in (False, True)), (torch.tensor(-3), 8, 20, True))
 def _(attempt, *case): _buckets(attempt, *case)
+
+common_rules(check_bucket, lambda offset, *told: torch.tensor([_bucket(o, *told) for o in offset.tolist()]),
+    lambda seed: (torch.arange(9) - 8 - seed, 32, 128, False), flows=False)
 
 # %% ../../chapters/practice/06_positions.ipynb #ntk-checker
 check_ntk_base = Checker("ntk_base")
@@ -257,6 +267,9 @@ def _(attempt, w_q, w_k, w_v, heads, groups):
 
 @check_for_halves.property("rows that do not pair up in each head are refused", _weights(1, 1, 3, 1), _weights(2, 2, 3, 1), (*_weights(2, 2, 2, 1)[:3], 3, 3), (*_weights(2, 2, 6)[:3], 4, 4))
 def _(attempt, *case): refuses(attempt, *case)
+
+common_rules(check_for_halves, lambda w_q, w_k, w_v, heads, groups: (_rearranged(w_q, heads), _rearranged(w_k, groups), w_v.clone()),
+    lambda seed: (rounded(12, 3, seed=seed), rounded(6, 3, seed=seed + 2), rounded(6, 3, seed=seed + 4), 2, 1), "W_Q", "W_K", "W_V")
 
 # %% ../../chapters/practice/06_positions.ipynb #bands-checker
 def _stretches(width: int, base: float, s: float, trained: int, slow: float, fast: float) -> list[float]:
@@ -347,6 +360,18 @@ def _(attempt, *case): _continued(attempt, *case)
 
 @check_next_scores.property("call after call, with the keys that the last one returned", ((3, 3), 1, 1, 1, 1), ((7, 4, 5), 2, 4, 1, 1, 1), ((6, 5), 2, 3, 2, 1))
 def _(attempt, *case): _continued(attempt, *case)
+
+def _next_of_whole_texts(q, k, kept, real, turn) -> tuple[Tensor, Tensor]:
+    "Scores and keys where there is no padding and one new token."
+    places = torch.tensor([real.shape[1] - 1])
+    keys = torch.cat([kept, turn(k, places)], 2)
+    return (turn(q, places) * keys).sum(-1)[:, :, None] / math.sqrt(q.shape[-1]), keys
+
+
+def _turn_in_type(t: Tensor, places: Tensor) -> Tensor: return _text_turn(t, places).to(t.dtype)
+
+
+common_rules(check_next_scores, _next_of_whole_texts, lambda seed: (*(rounded(9, 2, n, 6, seed=seed + i) for i, n in ((1, 1), (3, 1), (5, 4))), torch.ones(9, 5, dtype=torch.bool), _turn_in_type), "scores", "keys")
 
 # %% ../../chapters/practice/06_positions.ipynb #offset-checker
 def _dot(q, k, m=0, n=0): return sum(a * b for a, b in zip(q, k))

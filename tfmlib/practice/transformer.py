@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import does_without, doubles, number, parts, refuses, rounded, same_type, whole
+from ..checks import common_rules, does_without, doubles, number, own, parts, refuses, rounded, same_type, strided, whole
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/08_transformer.ipynb #marks
@@ -86,6 +86,9 @@ def _(attempt, table, ids, rows):
     slopes = [torch.autograd.grad(call(table, ids, given)[1].square().sum(), given)[0] for call in (attempt, _both_ways) for given in [rows.clone().requires_grad_()]]
     expect(*slopes, what="the slope of the rows")
 
+common_rules(check_tied, _both_ways, lambda seed: (rounded(7, 5, seed=seed), torch.randint(7, (9, 2), generator=torch.Generator().manual_seed(seed)), rounded(9, 3, 5, seed=seed + 2)),
+    "what is read", "the scores")
+
 # %% ../../chapters/practice/08_transformer.ipynb #teacher-checker
 def _answers(sentences: list) -> Tensor:
     "What should be said, padded (B, T)."
@@ -103,7 +106,7 @@ def _teaches(attempt, sentences: list) -> tuple[Tensor, Tensor]:
 
 
 check_taught = Checker("taught")
-_TAUGHT = (([[5]],), ([[5, 6, 7]],), ([[7, 7, 7, 7]],), ([[5, 6], [8, 7]],), ([[5, 6, 7], [8]],), ([[4], [9, 8, 7, 6], [5, 5]],), ([[]],), ([[], [7]],), ([[6, 9], [], [3, 3, 8]],))
+_TAUGHT = (([[5]],), ([[5, 6, 7]],), ([[7, 7, 7, 7]],), ([[5, 6], [8, 7]],), ([[5, 6, 7], [8]],), ([[4], [9, 8, 7, 6], [5, 5]],), ([[]],), ([[], [7]],), ([[6, 9], [], [3, 3, 8]],), ([[3 + n, 4][:1 + n % 2] for n in range(9)],))
 
 @check_taught.property("whole numbers, one place more than the longest sentence has words", *_TAUGHT)
 def _(attempt, sentences): _teaches(attempt, sentences)
@@ -145,9 +148,11 @@ def _looks(attempt, x: Tensor, given: Tensor, which: int) -> None:
         if seen != wanted: raise Mismatch(f"row {b}, word at place {t}: may look at places {seen}; expected {wanted}")
 
 
+_NINE = torch.arange(9)[:, None] % 3 >= torch.arange(3)                              # one, two or three words
 _BATCHES = tuple((torch.tensor(x), torch.tensor(given)) for x, given in (
     ([[5, 6]], [[1, 7, 8]]), ([[5, 2, 0], [7, 8, 2]], [[1, 6], [1, 0]]), ([[5, 0, 0], [7, 8, 0]], [[1, 6, 7, 8], [1, 5, 0, 0]]), ([[5, 6, 7, 0], [8, 0, 0, 0]], [[1, 4, 2, 0], [1, 6, 7, 8]]),
     ([[0, 5, 6], [7, 8, 9]], [[0, 1, 6], [1, 7, 8]]), ([[0, 0, 5], [0, 7, 0], [9, 9, 9]], [[0, 0, 1, 7], [1, 7, 0, 0], [0, 1, 5, 0]])))
+_BATCHES += (5 * _NINE, 6 * _NINE.flip(0)), (5 * _NINE.flip(0), strided(6 * _NINE))
 check_masks = Checker("masks")
 
 @check_masks.property("the encoder: every word looks at every word of its sentence", *_BATCHES)
@@ -203,6 +208,8 @@ def _(attempt, *case): refuses(attempt, *case)
 def _(attempt, *case): does_without(("cross_entropy", "nll_loss", "kl_div"), attempt, *case)
 
 check_smoothed_surprise.property("an impossible word costs nothing without smoothing, unless it is the right one", (_IMPOSSIBLE, torch.tensor([[2]]), 0.), (_IMPOSSIBLE, torch.tensor([[1]]), 0.), (_IMPOSSIBLE, torch.tensor([[3]]), .1))(_lost)
+
+common_rules(check_smoothed_surprise, _theirs, lambda seed: (rounded(9, 2, 5, seed=seed), torch.randint(1, 5, (9, 2), generator=torch.Generator().manual_seed(seed)), .1))
 
 # %% ../../chapters/practice/08_transformer.ipynb #rate-checker
 def _paper_rate(step: int, width: int, warmup: int) -> float:
@@ -287,6 +294,12 @@ def _(attempt, model, *rest):
     n = _written(model, *rest).shape[1]
     if model.asked != n: raise Mismatch(f"next_word was asked {model.asked} times; expected {n}")
 
+check_greedy_rows.property("many rows, and another start of the same shape", _texts([[3 + n, 2, 7][n % 2:] for n in range(9)], 2, start=[[1, n] for n in range(9)]),
+    _texts([[3 + n, 2, 7][n % 2:] for n in range(9)], 2, start=[[n, 1] for n in range(9)]))(_writes)
+
+@check_greedy_rows.property("a start may be a view", _texts([[5, 6, 2], [2, 7, 7]], 3, start=[[2, 1], [5, 2]]))
+def _(attempt, model, start, *rest): _writes(attempt, model, strided(start), *rest)
+
 # %% ../../chapters/practice/08_transformer.ipynb #beam-checker
 def _continued(rows: Tensor, sums: Tensor, logs: Tensor, beams: int) -> tuple[Tensor, Tensor]:
     "All continuations in a list, sorted."
@@ -327,6 +340,8 @@ check_beam_step.property("what is impossible is no continuation, and fewer than 
 @check_beam_step.property("however unlikely all have become", _beam(2, 3, 4, 2, 5, 2_000.), _beam(3, 1, 5, 4, 6, 1e5))
 def _(attempt, *case): _rows_and_sums(attempt, *case)
 
+common_rules(check_beam_step, _continued, lambda seed: _beam(9, 2, 4, 12, 60 + seed), "the rows", "their log-probabilities")
+
 # %% ../../chapters/practice/08_transformer.ipynb #length-checker
 def _order(found: list, alpha: float, end: int) -> list:
     "What has ended, then the rest, each from the best to the worst."
@@ -337,6 +352,7 @@ def _order(found: list, alpha: float, end: int) -> list:
 def _places_of(attempt, *case) -> list:
     "What an attempt returns, as pairs of words and a number."
     found = attempt(*case)
+    own(found, case[0])
     if not isinstance(found, list | tuple) or len(found) != len(case[0]): raise Mismatch(f"it is {short(found)}; expected a list of {len(case[0])} pairs")
     pairs = [parts(f, "words", "a score") for f in found]
     for words, _ in pairs:
@@ -353,7 +369,7 @@ check_ranked = Checker("ranked")
 _OWLS = [((5, 6, 2), -1.), ((5, 7, 6, 8, 2), -1.2)]
 _FOUND = [((4, 2), -1.3), ((9, 8, 7, 6, 5, 2), -2.), ((2,), -1.1), ((4, 5, 6, 2), -1.5), ((7, 7, 7, 7, 7, 7, 7, 7, 7, 2), -2.05)]
 _TORN = [((4, 5, 6), -.5), ((4, 2), -3.), ((5, 6, 7, 8, 9), -.6), ((4, 5, 2, 6), -.1), ((5, 2), -4.)]
-_RANKED = ((_OWLS, 0., 2), (_OWLS, .6, 2), (_OWLS, 1., 2), (_FOUND, .6, 2), (_FOUND[::-1], .3, 2), (_FOUND, 2., 2))
+_RANKED = ((_OWLS, 0., 2), (_OWLS, .6, 2), (_OWLS, 1., 2), (_FOUND, .6, 2), (_FOUND[::-1], .3, 2), (_FOUND, 2., 2), (_FOUND + [((3, 4, n, 2), -n / 3) for n in range(3, 9)], .6, 2))
 
 @check_ranked.property("each keeps its words, and its score is what its length makes of it", ([((2,), -1.)], .6, 2), ([((5, 2), -1.)], 1., 2), *_RANKED, (_TORN, .6, 2))
 def _(attempt, *case):
@@ -398,12 +414,13 @@ class _Suspect:
 
 _PAIR = torch.tensor([[5, 6, 7, 0], [8, 9, 10, 11]]), torch.tensor([[1, 5, 5], [1, 4, 11]])
 _MORE = torch.tensor([[11, 0, 0, 0, 0], [4, 5, 5, 7, 0], [6, 6, 0, 0, 0]]), torch.tensor([[1, 11, 4, 5, 6], [1, 5, 5, 5, 5], [1, 9, 4, 6, 10]])
+_TURNED, _OTHER = (_PAIR[0].flip(0), _PAIR[1].flip(0)), (torch.tensor([[4, 9, 0, 0], [6, 10, 9, 5]]), _PAIR[1])
 _ALL = tuple((None, place, later) for place in range(5) for later in range(place + 1, 5))
 
 
 def _suspects(*models: _Suspect) -> tuple:
     "Each model with two batches."
-    return tuple((model, *batch) for model in models for batch in (_PAIR, _MORE))
+    return tuple((model, *batch) for model in models for batch in (_PAIR, _MORE, _TURNED, strided(_MORE)))
 
 
 def _finds(attempt, model: _Suspect, x: Tensor, given: Tensor, *wanted: str) -> None:
@@ -424,7 +441,7 @@ def _(attempt, *case): _finds(attempt, *case)
 def _(attempt, *case): _finds(attempt, *case, "future")
 
 @check_leaks.property("padding, whether it is read or only counted, and wherever it is seen from", *_suspects(_Suspect("read padding as a word", fill=True), _Suspect("count padding as a word", length=True)),
-    *((_Suspect(f"read padding at place {t}, if the source begins with {word}", fill=True, at=(word, t)), *batch) for word, t, batch in ((8, 1, _PAIR), (5, 2, _PAIR), (4, 0, _MORE), (6, 3, _MORE))))
+    *((_Suspect(f"read padding at place {t}, if the source begins with {word}", fill=True, at=(word, t)), *batch) for word, t, batch in ((8, 1, _PAIR), (5, 2, _PAIR), (4, 1, _OTHER), (4, 0, _MORE), (6, 3, _MORE))))
 def _(attempt, *case): _finds(attempt, *case, "padding")
 
 @check_leaks.property("company, through the sources or through what is given, and wherever it is heard",
