@@ -79,7 +79,8 @@ def by_class(found: dict) -> str:
         cells = "".join(f"<td>{n}</td>" for n in (tried, tried - sum(lives), *lives))
         rows += f'<tr><th scope="row">{escape(kind)}<p class="tfm-seen">{escape(what)}</p></th>{cells}</tr>'
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("Class", "tried", "rejected", *LIVES))
-    return f'<table class="table tfm-counts"><caption>Generic mutants, by class</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    table = f'<table class="table tfm-classes"><caption>Generic mutants, by class</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div class="pst-scrollable-table-container" tabindex="0" role="region" aria-label="Generic mutants, by class">{table}</div>'
 
 
 def excused(found: dict) -> str:
