@@ -77,6 +77,8 @@ def page(app, pagename, templatename, context, doctree) -> None:
     body = slim(body)
     context |= {"body": body, "css_files": assets(context["css_files"], body), "script_files": assets(context["script_files"], body),
                 "book_nav": lambda: slim(navigation(context)), "description": description(doctree), "colab": colab(app, pagename)}
+    for way in ("prev", "next"):
+        if context.get(way): context[way] = context[way] | {"title": slim(context[way]["title"])}
     passed = Path(app.srcdir) / "last_passed.json"
     context["last_passed"] = json.loads(passed.read_text()).get("date", "") if passed.is_file() else ""
 

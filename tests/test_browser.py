@@ -136,7 +136,7 @@ def test_long_pages_are_laid_out_as_they_are_read(page):
     assert set(page.locator(".tfm-text > section > section").evaluate_all("all => all.map(e => getComputedStyle(e).contentVisibility)")) == {"visible"}
 
 
-WRAPPED = ("chapters/18_flash_attention_gpu.html", "chapters/practice/18_flash_attention_gpu.html", "api/18_flash_attention_gpu.html", "api/06_positions.html")     # a page joins when its code is
+WRAPPED = ("chapters/18_flash_attention_gpu.html", "chapters/practice/18_flash_attention_gpu.html", "api/18_flash_attention_gpu.html")     # a page joins when its code is
 SIDEWAYS = """all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => {
   const lines = e.textContent.split("\\n");
   return lines.reduce((a, b) => b.length > a.length ? b : a);

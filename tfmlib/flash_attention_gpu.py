@@ -250,7 +250,8 @@ class Published(NamedTuple):
     speeds: dict[int, tuple[int, int]]
 
 
-PUBLISHED = [                               # read from the figures of the preprint by Shah et al., 2024, float16
+# read from the figures of the preprint by Shah et al., 2024, float16
+PUBLISHED = [
     Published("PyTorch, 3 steps", 8192, "matrix", {64: (73, 18), 128: (139, 35)}),
     Published("FlashAttention-2", 16_384, "published",
               {64: (324, 299), 128: (370, 335), 256: (326, 298)}),
