@@ -146,6 +146,7 @@ def test_the_environment_of_a_page_ends_with_it():
 
 
 def test_a_submitted_kernel_is_graded(tmp_path):
+    launched(by_a_helper)                                             # a fork of this process may not use this one's process for kernels
     nb = nbformat.read(NOTEBOOK, as_version=4)
     answer = next(c.source for c in nb.cells if c.id == "delta-solution").replace("_solution", "")
     wrong = next(c.source for c in nb.cells if c.id == "heads-mutant-stored").split("\n\n")[0].replace("reads_by_head_writes_flat", "scaled_heads")

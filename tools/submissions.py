@@ -77,6 +77,12 @@ def warm_up() -> None:
     torch.autograd.functional.jacobian(torch.exp, torch.ones(1))
 
 
+def one_thread() -> None:
+    "A fork does not have the threads that its parent computed with, and would wait for them for ever."
+    import torch
+    torch.set_num_threads(1)
+
+
 def practice_modules() -> list[str]:
     "The modules of tfmlib.practice."
     import tfmlib.practice
@@ -239,6 +245,7 @@ def pupil(path: Path, seconds: float, names: list[str]) -> None:
     for stream in (0, 1, 2): os.dup2(nowhere, stream)
     sys.modules["__main__"] = types.ModuleType("__main__")                # the cells' own, this module is out of their reach
     sources = cells_of(path)
+    one_thread()
     found, restore = load(names or practice_modules(), sources)
     defined, failed = execute(sources, seconds)
     restore()

@@ -129,7 +129,7 @@ def _serve() -> None:
         answers.flush()
 
 # %% ../../chapters/practice/18_flash_attention_gpu.ipynb #launch
-_PROCESS: list = []  # the process for kernels, once there is one
+_PROCESSES: dict = {}  # the process for kernels of each process: a fork starts its own
 _SECONDS = 20  # of CPU time that a kernel may take
 
 
@@ -159,24 +159,25 @@ def _needed(kernel) -> tuple[str, dict, dict]:
 
 def _ask(request: tuple):
     "The answer of the process for kernels, which is started when it is first needed."
-    if not _PROCESS:
+    if (me := os.getpid()) not in _PROCESSES:
         env = (os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1",
                              "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)})
         program = "from tfmlib.practice.flash_attention_gpu import _serve; _serve()"
-        _PROCESS.append(subprocess.Popen([sys.executable, "-c", program], env=env,
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=subprocess.DEVNULL, start_new_session=True))
+        _PROCESSES[me] = subprocess.Popen([sys.executable, "-c", program], env=env,
+                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                          stderr=subprocess.DEVNULL, start_new_session=True)
+    process = _PROCESSES[me]
     try:
-        pickle.dump((_SECONDS, *request), _PROCESS[0].stdin)
-        _PROCESS[0].stdin.flush()
-        return pickle.load(_PROCESS[0].stdout)
+        pickle.dump((_SECONDS, *request), process.stdin)
+        process.stdin.flush()
+        return pickle.load(process.stdout)
     except (EOFError, OSError):
-        ended = _PROCESS.pop().wait()
+        ended = _PROCESSES.pop(me).wait()
         raise Mismatch(f"it has no end: stopped after {_SECONDS} s" if ended == -signal.SIGPROF
                        else f"the process that ran it ended ({ended})") from None
     except BaseException:  # interrupted: the next answer would be this one's
-        _PROCESS[0].kill()
-        _PROCESS.pop().wait()
+        process.kill()
+        _PROCESSES.pop(me).wait()
         raise
 
 
