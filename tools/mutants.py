@@ -1,8 +1,7 @@
 """Hand generic mutants of every solution to its checker and write tfmlib/assets/mutants.json: python tools/mutants.py [PAGE ...]
 
 A mutant is killed if the checker rejects it. One that lives is equivalent if it gives what the solution gives, on the checker's own
-inputs and on others like them; it is excused if a comment in the exercise's solution cells says why: `# excused «label»: reason`, where
-the label may be a whole class. Any other one survives, and that is a defect of the checker: close its class, not the case.
+inputs and on others like them; it is excused if tools/excused.yml says why. Any other one survives, and that is a defect of the checker: close its class, not the case.
 """
 import argparse
 import ast
@@ -25,6 +24,7 @@ from unittest.mock import patch
 
 import nbformat
 import torch
+import yaml
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +35,7 @@ import mutations  # noqa: E402
 from mutations import Call, Mutant, copied, each, floats, tensors  # noqa: E402
 
 FILE = ROOT / "tfmlib/assets/mutants.json"
-EXCUSE = re.compile(r"^# excused «(.+?)»: (.+(?:\n#   .+)*)", re.M)
+EXCUSES = ROOT / "tools/excused.yml"
 FEW = 10                                                              # inputs of our own, before two functions are taken for one
 VERDICTS = ("tried", "killed", "equivalent", "excused", "survived")
 
@@ -217,9 +217,9 @@ def cells_of(nb: dict, exercise: str) -> list[str]:
     return [kills.code_of(c) for c in nb["cells"] if kills.exercise_of(c) == exercise and kills.kind_of(c) == "solution"]
 
 
-def excuses(source: str) -> dict[str, str]:
-    "What the solution cells of an exercise excuse: a label, its beginning before an ellipsis, or a class -> the reason."
-    return {label: " ".join(re.sub(r"\n# +", " ", reason).split()) for label, reason in EXCUSE.findall(source)}
+def excuses(page: str) -> dict[str, dict[str, str]]:
+    "What is excused on a page: exercise -> a label, its beginning before an ellipsis, or a class -> the reason."
+    return yaml.safe_load(EXCUSES.read_text(encoding="utf-8")).get(page, {})
 
 
 def excuse(label: str, known: dict[str, str]) -> str:
@@ -254,7 +254,7 @@ def judged(checker, name: str, source: str, known: dict[str, str], names: dict, 
 def page(path: Path, part: int = 1, only: str = "") -> dict[str, dict[str, str]]:
     "The verdicts on the mutants of a page's solutions: exercise -> label -> verdict."
     nb, module = nbformat.read(path, as_version=4), module_of(path)
-    names, found = space(nb, module), {}
+    names, known, found = space(nb, module), excuses(path.stem), {}
     with patch.object(module, "_SECONDS", 2, create=True), warnings.catch_warnings():     # a kernel that never ends ends here
         warnings.simplefilter("ignore")
         for exercise in kills.named(nb):
@@ -262,7 +262,7 @@ def page(path: Path, part: int = 1, only: str = "") -> dict[str, dict[str, str]]
             cells = cells_of(nb, exercise)
             source = next(s for s in cells if re.search(r"^def ", s, re.M))
             checker, name = getattr(module, f"check_{exercise}"), re.search(r"^def (\w+)", source, re.M)[1]
-            found[exercise] = judged(checker, name, source, excuses("\n".join(cells)), names, part)
+            found[exercise] = judged(checker, name, source, known.get(exercise, {}), names, part)
     return found
 
 
@@ -280,9 +280,9 @@ def fingerprint(path: Path) -> str:
 
 def recorded(path: Path, found: dict[str, dict[str, str]]) -> dict:
     "What the table keeps of a page: counts by class, and every mutant that lives."
-    nb, kept = nbformat.read(path, as_version=4), []
+    kept = []
     for exercise, verdicts in found.items():
-        known = excuses("\n".join(cells_of(nb, exercise)))
+        known = excuses(path.stem).get(exercise, {})
         lives = {v: sorted(label for label in verdicts if verdicts[label] == v) for v in ("equivalent", "excused", "survived")}
         kinds = Counter(label.split(":")[0] for label in verdicts)
         kept.append({"name": exercise, "tried": {k: kinds[k] for k in mutations.KINDS if kinds[k]}} | lives |
@@ -320,12 +320,13 @@ def table(pages: list[dict]) -> str:
 
 def faults(path: Path, kept: dict) -> list[str]:
     "The mutants of a page that survive, and excuses that excuse nothing."
-    nb, said = nbformat.read(path, as_version=4), []
+    said, known = [], excuses(path.stem)
     for e in kept["exercises"]:
         said += [f"{kept['page']}: {e['name']}: survives «{label}»" for label in e["survived"]]
-        idle = {x for x in excuses("\n".join(cells_of(nb, e["name"]))) if not any(excuse(label, {x: ""}) for label in e["excused"])}
+        idle = {x for x in known.get(e["name"], {}) if not any(excuse(label, {x: ""}) for label in e["excused"])}
         said += [f"{kept['page']}: {e['name']}: no mutant needs the excuse «{x}»" for x in sorted(idle)]
-    return said
+    there = {e["name"] for e in kept["exercises"]}
+    return said + [f"{kept['page']}: no exercise {e}, which is excused" for e in known if e not in there]
 
 
 def main() -> None:
