@@ -21,8 +21,14 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 
+# The files that take longest, which begin first: one that began last would run alone while the other processors wait.
+LONGEST = ("test_defects", "test_flash_kernels", "test_browser", "test_gpu_run", "test_exercises", "test_newcomer", "test_forced_colours", "test_mutants", "test_solutions", "test_house", "test_copies",
+           "test_tokens", "test_training")
+
+
 def pytest_collection_modifyitems(items):
-    "Without Chromium the browser tests are skipped with a loud line; in CI they fail instead."
+    "Long files first. Without Chromium the browser tests are skipped with a loud line; in CI they fail instead."
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     if CHROMIUM or os.environ.get("CI") == "true": return
     print("\n*** no Chromium on this machine: the tests of the book in a browser are SKIPPED ***", file=sys.stderr)
     for item in items:

@@ -106,7 +106,7 @@ def baseline(given: argparse.Namespace) -> bool:
 
 def tests(given: argparse.Namespace) -> bool:
     "Everything in tests/."
-    return run(PY, "-m", "pytest", "--durations=12", *SHARED, *(["-m", "not slow and not browser"] if given.quick else []), OMP_NUM_THREADS="1")
+    return run(PY, "-m", "pytest", "--durations=12", "--no-loadscope-reorder", *SHARED, *(["-m", "not slow and not browser"] if given.quick else []), OMP_NUM_THREADS="1")
 
 
 STAGES = {"lint": lint, "book": book, "wheel": wheel, "notebooks": notebooks, "baseline": baseline, "tests": tests}
