@@ -18,7 +18,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "extensions"))
+sys.path[:0] = [str(ROOT), str(ROOT / "extensions")]
 
 from pages import notebook_files  # noqa: E402
 
