@@ -152,10 +152,10 @@ def written_beyond(module, way: str) -> list[str]:
     like = {"out": q, "lse": q[..., 0], "delta": q[..., 0], "dk": k, "dv": v, "dq": q}
     out, lse, delta, dk, dv, dq = (x[:-2000].view(like[name].shape) for name, x in whole.items())
     limits = module.band(q.shape[2], k.shape[2], False, None)
-    module.launch_triton(config("forward", way), [q, k, v, lse, out], limits, .25)
+    module.start(config("forward", way), [q, k, v, lse, out], limits, .25)
     module.delta_kernel[2, 1, 1](out, dout, delta, out.stride(), dout.stride(), q.shape[2], ROWS=64, D=16)
-    module.launch_triton(config("dkdv", way), [q, k, v, dout, lse, delta, dk, dv], limits, .25)
-    module.launch_triton(config("dq", way), [q, k, v, dout, lse, delta, dq], limits, .25)
+    module.start(config("dkdv", way), [q, k, v, dout, lse, delta, dk, dv], limits, .25)
+    module.start(config("dq", way), [q, k, v, dout, lse, delta, dq], limits, .25)
     return [name for name, x in whole.items() if not bool((x[-2000:] == 7).all())]
 
 

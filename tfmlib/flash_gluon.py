@@ -191,7 +191,7 @@ def forward_gluon(Q, K, V, OUT, LSE, T, S, group, scale, COLS: gl.constexpr, D: 
 
 
 def start_gluon(config: Config, tensors: list[Tensor], limits: dict, scale: float):
-    "Start a program for each 128 queries of each head; takes what `launch_triton` takes, without a window."
+    "Start a program for each 128 queries of each head; takes what `start` takes, without a window."
     q, k, v, lse, out = tensors
     (B, H, T, D), (_, G, S, _) = q.shape, k.shape
     need(not limits["BACK"], "window", limits["back"] + 1,
