@@ -1,11 +1,16 @@
 """What the checkers of the practice pages share: each finds what it is there for, and lets pass what is right."""
+import math
+
 import pytest
 import torch
 
 from tfmlib.checks import (
     Watch,
+    asked_again,
+    called,
     common_rules,
     does_without,
+    doubles,
     gives,
     number,
     own,
@@ -13,6 +18,7 @@ from tfmlib.checks import (
     refuses,
     rounded,
     same_type,
+    views,
     watched,
     whole,
 )
@@ -56,6 +62,91 @@ def test_the_common_rules_find_what_they_are_there_for(attempt, failed):
     common_rules(check, scaled, lambda seed: (rounded(8, 3, seed=seed), rounded(2, seed=seed + 5), rounded(8, 3, seed=seed + 9) > 0), "it", "the sums")
     found = check.examine(attempt)
     assert (found.failed or "").startswith(failed or "") and found.passed == (failed is None), found
+
+
+# --- an answer to one more question: rows of three axes, moved to where `at` says, and the list of their lengths
+
+def moved(x, at): return [(x * 2)[at], (x.sum(-1) * at.sum()).square(), x[:1].clone()]
+
+
+def written(x, at):
+    x.mul_(2)
+    x.div_(2)
+    return moved(x, at)
+
+
+def kept_list(x, at, known={}): return known.setdefault(str((x.tolist(), at.tolist(), x.dtype, x.requires_grad)), moved(x, at))     # noqa: B006
+
+
+@pytest.mark.parametrize(("attempt", "says"), [
+    (moved, ""), (lambda x, at: moved(x.requires_grad_(), at), "x.requires_grad is True afterwards; expected False"), (written, "it wrote into x for a while"),
+    (lambda x, at: moved(x.view(-1, 4).view(x.shape), at), "every second element"), (lambda x, at: moved(x, at.view(-1).view(at.shape)), "every second element"),
+    (lambda x, at: moved(x.as_strided(x.shape, x.stride(), 0), at), "every second element"), (lambda x, at: moved(x if x.stride(0) else x + 1, at), "expanded along its first axis"),
+    (lambda x, at: moved(x if x.stride(0) >= x.stride(1) else x + 1, at), "transposed in axes 0 and 1"), (kept_list, "asked again after its answer was changed"),
+    (lambda x, at: moved(x if x.dtype == torch.float64 else x.detach(), at), "no gradient flows back through it, in 32 bits;"),
+    (lambda y, at: [(y * 2)[at], (y.detach().sum(-1) * at.sum()).square(), y[:1].clone()], "the gradient at y, times a random direction")])
+def test_arguments_stay_and_views_do_and_gradients_flow_in_32_bits(attempt, says):
+    check = Checker("moved")
+    common_rules(check, moved, lambda seed: (rounded(3, 2, 4, seed=seed), torch.tensor([[0, 2], [1, 1]]).roll(seed)), "rows", "sums", "the first")
+    found = check.examine(attempt)
+    assert found.passed == (not says) and says in found.why, found
+
+
+def grown(x, w): return x.exp() * w
+
+
+@pytest.mark.parametrize(("attempt", "says"), [
+    (grown, ""), (lambda x, w: grown(x, w) if x.requires_grad else grown(x, w).detach(), "no gradient reaches w, where it alone requires a gradient;"),
+    (lambda x, w: grown(x, w.clamp(-1e6, 1e6)), "w may be tiny or huge"), (lambda x, w: torch.where((w.abs() < 1e-6) & (w != 0), 0, grown(x, w)), "w may be tiny or huge"),
+    (lambda x, w: torch.cat([grown(x, w)[:64], x[64:]]), "some hundreds"), (lambda x, w: grown(x.exp().log(), w), "the gradient at x, times a random direction is nan"),
+    (lambda x, w: grown(x.clamp(min=-9), w), "expected [0, 3.297]")])
+def test_further_cases(attempt, says):
+    check = Checker("grown")
+    common_rules(check, grown, lambda seed: (rounded(5, seed=seed), rounded(5, seed=seed + 9)), linear_in=("w",), large=(rounded(300), rounded(300, seed=3)),
+                 also=((doubles(-math.inf, 0.5), doubles(1, 2)),))
+    found = check.examine(attempt)
+    assert found.passed == (not says) and (not says or says in found.why or says in found.failed), found
+
+
+@pytest.mark.parametrize(("symmetric", "passes"), [(("S",), (True, True, False)), ((), (True, False, False))])
+def test_a_symmetric_argument_is_moved_symmetrically(symmetric, passes):
+    check = Checker("solved")
+    common_rules(check, lambda S, x: torch.linalg.solve(S, x), lambda seed: ((a := rounded(3, 3, seed=seed)) @ a.T + torch.eye(3), rounded(3, seed=seed + 1)), symmetric=symmetric)
+    answers = lambda S, x: S.inverse() @ x, lambda S, x: x @ S.inverse(), lambda S, x: x @ S.detach().inverse()
+    assert tuple(check.examine(f).passed for f in answers) == passes
+    with pytest.raises(ValueError, match="no argument 'T'; expected one of S, x"): common_rules(check, lambda S, x: x, lambda seed: (X, X), symmetric=("T",))
+
+
+def test_the_second_case_is_shown_if_the_second_fails():
+    check = Checker("twice")
+    common_rules(check, lambda x: 2 * x, lambda seed: (torch.full((2,), seed + 3.).double(),))
+    assert check.examine(lambda x: 2 * x if x[0] == 3 else 0 * x).why == "it is [0, 0]; expected [8, 8] (with [4, 4])"
+    assert check.examine(lambda x: 2 * x if x[0] == 3 else int("x")).why.endswith("literal for int() with base 10: 'x' (with [4, 4])")
+
+
+def test_views_are_the_same_numbers():
+    case = rounded(2, 3, 2), torch.arange(4), torch.tensor(True), "text", rounded(1, 2)
+    kinds = list(views(case, lambda *case: case))
+    assert len(kinds) == 1 + 2 + 1
+    for given, _ in kinds[:-1]: assert all(torch.equal(a, b) for a, b in zip(given, case) if isinstance(b, torch.Tensor))
+    assert not any(x.is_contiguous() or not x.storage_offset() for x in (kinds[0][0][0], kinds[0][0][1])) and kinds[-1][0][0].stride(0) == 0
+
+
+def test_what_is_given_again_must_be_new():
+    table = {2: [1, 2]}
+    asked_again(lambda n: list(table[n]), 2)
+    for attempt in (lambda n: table[n], lambda n: (1, table[n])):
+        table[2] = [1, 2]
+        with pytest.raises(Mismatch, match="once more"): asked_again(attempt, 2)
+    zeros = torch.zeros(2)
+    with pytest.raises(Mismatch, match="after the first one was changed, is"): asked_again(lambda n: zeros, 2)
+
+
+def test_arguments_have_names():
+    def right(q, k, parts): pass
+    assert called((X, X, [X, X]), lambda a, b, c: 0, right) == ["a", "b", "c[0]", "c[1]"]
+    assert called((X, 3, [X, X]), lambda *all: 0, right) == ["q", "parts[0]", "parts[1]"]
+    assert called((X, X), lambda *all: 0, max) == ["argument 1", "argument 2"]
 
 
 def test_views_and_arguments_do_not_count():

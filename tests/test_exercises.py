@@ -349,8 +349,8 @@ def passed(rows: dict[str, dict]) -> list[str]: return [name for name, row in ro
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "exercise", "why"), [
-    ("no function", "largest", "it raised NotImplementedError: about 1 line"), ("half", "largest", "with [-2, -1, -3]: it is -3; expected -1"),
-    ("no end", "double", "with [1]: it raised Overtime: no end after 2 s"), ("no end in a cell", "double", "no cell defines it"),
+    ("no function", "largest", "it raised NotImplementedError: about 1 line"), ("half", "largest", "it is -3; expected -1 (with [-2, -1, -3])"),
+    ("no end", "double", "it raised Overtime: no end after 2 s (with [1])"), ("no end in a cell", "double", "no cell defines it"),
     ("syntax", "double", "code cell 4 stops with SyntaxError"), ("deleted", "double", "no cell defines it"), ("leaves when called", "double", "SystemExit"),
     ("borrowed", "double", "holds the book's own answers"),
     ("no function", "double", "it raised TypeError"), ("while checked", "double", "has shape (3,)"), ("no notebook", "", "not a notebook"),

@@ -178,7 +178,7 @@ def test_what_has_no_end_is_stopped():
     before = signal.signal(signal.SIGPROF, lambda *_: rang.append(1))
     try:
         signal.setitimer(signal.ITIMER_PROF, 0.6)
-        assert quick(endless).why == "with 1 - 1e-07: it had no end after 0.2 s of the processor's time"
+        assert quick(endless).why == "it had no end after 0.2 s of the processor's time (with 1 - 1e-07)"
         assert signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL and not rang
         start = time.process_time()
         while not rang and time.process_time() < start + 5: pass

@@ -4,18 +4,24 @@
 
 # %% auto #0
 __all__ = ['rounded', 'doubles', 'parts', 'whole', 'number', 'same_type', 'first_difference', 'gives', 'own', 'refuses', 'Watch',
-           'watched', 'does_without', 'each', 'cast', 'strided', 'compare', 'tensors', 'weighed', 'slopes',
-           'gradients_flow', 'common_rules']
+           'watched', 'does_without', 'each', 'tensors', 'cast', 'called', 'asked', 'answered', 'compare', 'strided',
+           'turned', 'views', 'spoil', 'asked_again', 'weighed', 'directions', 'slopes', 'gradient', 'gradients_flow',
+           'known', 'places_of', 'scaled', 'in_proportion', 'common_rules']
 
 # %% ../chapters/00_checks.ipynb #imports-export
-from collections.abc import Callable, Mapping
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import wraps
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .proof import Checker, Mismatch, expect, short
+from .proof import Checker, Mismatch, arguments, expect, expect_untouched, same, short
 
 # %% ../chapters/00_checks.ipynb #cases-export
 def rounded(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -132,93 +138,236 @@ def each(do: Callable, value):
     return {k: each(do, v) for k, v in value.items()} if type(value) is dict else value
 
 
-def cast(value, dtype: torch.dtype):
-    "The value, its floating tensors of this type."
-    return each(lambda x: x.to(dtype) if x.is_floating_point() else x, value)
-
-
-def strided(value):
-    "The same numbers in views, none of them next to another in memory."
-    def spread(x): return x.repeat_interleave(2, -1)[..., ::2] if x.ndim else x
-    return each(lambda x: spread(x.mT).mT if x.ndim > 1 else spread(x), value)
-
-
-def compare(attempt: Callable, reference: Callable, case: tuple, names: tuple, tol: float = 1e-9) -> None:
-    "Raise a Mismatch unless an attempt gives what the reference gives in 64 bits, in the type of its arguments."
-    given = [x.dtype for x in tensors(case) if x.is_floating_point()]
-    found, wanted = attempt(*case), reference(*cast(case, torch.float64))
-    found, wanted = (parts(found, *names), wanted) if names else ((found,), (wanted,))
-    for part, right, name in zip(found, wanted, names or ("it",)):
-        floating = not isinstance(right, Tensor) or right.is_floating_point()
-        if given and floating and isinstance(part, Tensor): same_type(part, given[0], name)
-        expect(part, right, tol, name)
-
-
 def tensors(value) -> list[Tensor]:
     "The tensors in a value."
     found = []
     each(found.append, value)
     return found
 
-# %% ../chapters/00_checks.ipynb #slopes-export
-def weighed(answer, names: tuple) -> Tensor:
-    "One number that hangs on every floating number of an answer."
-    found = parts(answer, *names) if names else (answer,)
-    found = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in found]
-    return sum((x * rounded(*x.shape, seed=i)).sum() for i, x in enumerate(found) if x.is_floating_point())
+
+def cast(value, dtype: torch.dtype):
+    "The value, its floating tensors of this type."
+    return each(lambda x: x.to(dtype) if x.is_floating_point() else x, value)
 
 
-def slopes(reference: Callable, case: tuple, names: tuple, h: float = 1e-5) -> list[float]:
-    "How the answer changes with each floating tensor of its arguments, from two points close together."
-    found = []
-    for n, x in enumerate(tensors(case)):
-        if not x.is_floating_point(): continue
-        def moved(step, n=n):
-            seen = iter(range(len(tensors(case))))
-            return weighed(reference(*each(lambda x: x + step * rounded(*x.shape, seed=n) if next(seen) == n else x, case)), names)
-        found.append(float(moved(h) - moved(-h)) / (2 * h))
+def called(case: tuple, *functions: Callable) -> list[str]:
+    "What the tensors of a case are called: by the parameters of the first function that has as many, or else by number."
+    names = [f"argument {n}" for n in range(1, len(case) + 1)]
+    for f in reversed(functions):
+        with suppress(TypeError, ValueError):
+            taken = [p.name for p in inspect.signature(f).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+            if len(taken) >= len(case): names = taken
+    several = [(name, len(tensors(value))) for name, value in zip(names, case)]
+    return [f"{name}[{i}]" if count > 1 else name for name, count in several for i in range(count)]
+
+
+@contextmanager
+def asked(case: tuple, how: str = "") -> Iterator[None]:
+    "Let an error bring along what was asked, unless it does already."
+    try: yield
+    except Exception as error:
+        with suppress(Exception): error.asked = getattr(error, "asked", None) or arguments(case) + how
+        raise
+
+
+def answered(attempt: Callable, case: tuple, *functions: Callable):
+    "What an attempt gives; a Mismatch if an argument is no longer what it was, or has a gradient switched on."
+    before, marks = copy.deepcopy(case), [(x.requires_grad, x._version) for x in tensors(case)]
+    found = attempt(*case)
+    expect_untouched(case, before)
+    for name, x, (required, version) in zip(called(case, attempt, *functions), tensors(case), marks):
+        if x.requires_grad != required: raise Mismatch(f"{name}.requires_grad is {x.requires_grad} afterwards; expected {required}, as before")
+        if x._version != version: raise Mismatch(f"it wrote into {name} for a while; expected it to work on a copy")
     return found
 
 
-def gradients_flow(attempt: Callable, reference: Callable, case: tuple, names: tuple) -> None:
-    "Raise a Mismatch unless the gradients of an attempt are the slopes of the reference."
-    leaves = each(lambda x: x.clone().requires_grad_(x.is_floating_point()), case)
-    at = [(n, x) for n, x in enumerate(tensors(leaves)) if x.is_floating_point()]
-    loss = weighed(attempt(*leaves), names)
-    if not loss.requires_grad: raise Mismatch("no gradient flows back through it; expected one at every floating argument")
-    grads = torch.autograd.grad(loss, [x for _, x in at], allow_unused=True)
-    for number, ((n, x), grad, slope) in enumerate(zip(at, grads, slopes(reference, case, names)), 1):
-        which = f"floating tensor {number} of its arguments"
-        if grad is None and abs(slope) > 1e-6: raise Mismatch(f"no gradient reaches {which}; expected one")
-        if grad is not None: expect((grad * rounded(*x.shape, seed=n)).sum(), slope, 1e-5, f"the slope along {which}")
+def compare(attempt: Callable, reference: Callable, case: tuple, names: tuple, tol: float = 1e-9, how: str = "") -> None:
+    "Raise a Mismatch unless an attempt gives what the reference gives in 64 bits, in the type of its arguments."
+    given = [x.dtype for x in tensors(case) if x.is_floating_point()]
+    with asked(case, how):
+        found, wanted = answered(attempt, case, reference), reference(*cast(case, torch.float64))
+        found, wanted = (parts(found, *names), wanted) if names else ((found,), (wanted,))
+        for part, right, name in zip(found, wanted, names or ("it",)):
+            floating = not isinstance(right, Tensor) or right.is_floating_point()
+            if given and floating and isinstance(part, Tensor): same_type(part, given[0], name)
+            expect(part, right, tol, name)
+
+# %% ../chapters/00_checks.ipynb #views-export
+def strided(value):
+    "The same numbers as views: every second one along each axis of a larger tensor, from the second on."
+    def cut(x):
+        room = torch.full([2 * n for n in x.shape] or [2], math.nan if x.is_floating_point() else 0, dtype=x.dtype)
+        return room[(slice(1, None, 2),) * x.ndim if x.ndim else 1].copy_(x)
+    return each(cut, value)
+
+
+def turned(value, axis: int):
+    "The same numbers as views that lie in memory with this axis and the next one exchanged."
+    def turn(x): return x.transpose(axis, axis + 1).contiguous().transpose(axis, axis + 1) if x.ndim > axis + 1 else x
+    return each(turn, value)
+
+
+def views(case: tuple, reference: Callable) -> Iterator[tuple[tuple, str]]:
+    "A case as views of several kinds, each with words for it; an argument is constant along an axis where the reference can do with that."
+    yield strided(case), ", every second element of a larger tensor"
+    for axis in range(max((x.ndim for x in tensors(case)), default=0) - 1):
+        yield turned(case, axis), f", transposed in axes {axis} and {axis + 1}"
+    for n, value in enumerate(case):
+        if not isinstance(value, Tensor) or value.ndim < 2 or len(value) < 2: continue
+        constant = *case[:n], value[:1].clone().expand_as(value), *case[n + 1:]
+        try: reference(*constant)
+        except Exception: continue
+        yield constant, ", of which one is expanded along its first axis"
+
+# %% ../chapters/00_checks.ipynb #again-export
+def spoil(value) -> None:
+    "Change an answer in place, as far as it can be changed."
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else (): spoil(inner)
+    with suppress(Exception), torch.no_grad():
+        if isinstance(value, Tensor): value.copy_(~value if value.dtype == torch.bool else value.nan_to_num(0, 0, 0) + 1)
+        elif isinstance(value, list | set | dict): value.clear()
+
+
+def asked_again(attempt: Callable, *case) -> None:
+    "Raise a Mismatch if an answer is another one after the first answer was changed."
+    first = attempt(*copy.deepcopy(case))
+    kept = copy.deepcopy(each(Tensor.detach, first))
+    spoil(first)
+    with asked(case): again = attempt(*copy.deepcopy(case))
+    for a, b in zip(tensors(again), tensors(kept)): expect(a, b, what="its second answer, after the first one was changed,")
+    def rest(value): return each(lambda x: None, value)
+    if not same(rest(again), rest(kept)): raise Mismatch(f"asked again after its answer was changed, it gives {short(again)}; expected {short(kept)} once more")
+
+# %% ../chapters/00_checks.ipynb #slopes-export
+def weighed(answer, names: tuple) -> Tensor:
+    "One number that hangs on every finite floating number of an answer."
+    found = parts(answer, *names) if names else (answer,)
+    found = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in found]
+    return sum((torch.where(x.isfinite(), x, 0) * rounded(*x.shape, seed=i)).sum() for i, x in enumerate(found) if x.is_floating_point())
+
+
+def directions(case: tuple, symmetric: tuple = ()) -> list[Tensor | None]:
+    "A direction for each floating tensor of a case, symmetric for the arguments with these numbers; None for other tensors."
+    found = []
+    for n, value in enumerate(case):
+        for x in tensors(value):
+            along = rounded(*x.shape, seed=len(found))
+            found.append((along + along.mT if n in symmetric else along) if x.is_floating_point() else None)
+    return found
+
+
+def slopes(reference: Callable, case: tuple, names: tuple, along: list, h: float = 1e-5) -> list[float]:
+    "How the answer changes with each tensor that has a direction, from two points close together."
+    def moved(at, step):
+        seen = iter(range(len(along)))
+        return weighed(reference(*each(lambda x: x + step * along[at] if next(seen) == at else x, case)), names)
+    return [float(moved(n, h) - moved(n, -h)) / (2 * h) for n, a in enumerate(along) if a is not None]
+
+
+def gradient(attempt: Callable, case: tuple, names: tuple, which: list[int]) -> list[Tensor | None]:
+    "The gradients of an attempt at the tensors with these numbers, the only ones that require it."
+    seen = iter(range(len(tensors(case))))
+    leaves = each(lambda x: x.detach().clone().requires_grad_(next(seen) in which), case)
+    loss, at = weighed(attempt(*leaves), names), [x for n, x in enumerate(tensors(leaves)) if n in which]
+    return list(torch.autograd.grad(loss, at, allow_unused=True)) if getattr(loss, "requires_grad", False) else [None for _ in at]
+
+
+def gradients_flow(attempt: Callable, reference: Callable, case: tuple, names: tuple, symmetric: tuple = ()) -> None:
+    "Raise a Mismatch unless the gradients of an attempt are the slopes of the reference: in 64 and 32 bits, of all arguments and of each alone."
+    along, called_ = directions(case, symmetric), called(case, attempt, reference)
+    at = [n for n, a in enumerate(along) if a is not None]
+    wanted = dict(zip(at, slopes(reference, case, names, along)))
+    for dtype, which in [(torch.float64, at), *((torch.float64, [n]) for n in at if at[1:]), (torch.float32, at)]:
+        where = ("" if dtype == torch.float64 else ", in 32 bits,") + ("" if which == at else ", where it alone requires a gradient,")
+        with asked(case): grads = gradient(attempt, cast(case, dtype), names, which)
+        if which == at and all(g is None for g in grads) and any(abs(wanted[n]) > 1e-6 for n in which):
+            raise Mismatch(f"no gradient flows back through it{where.rstrip(',')}; expected one at every floating argument")
+        for n, grad in zip(which, grads):
+            if grad is None and abs(wanted[n]) > 1e-6: raise Mismatch(f"no gradient reaches {called_[n]}{where.rstrip(',')}; expected one")
+            if grad is None: continue
+            terms = grad.double() * along[n]
+            found, tol = float(terms.sum()), (1e-5 if dtype == torch.float64 else 1e-3) * max(1., float(terms.abs().sum()))
+            if not abs(found - wanted[n]) <= tol: expect(found, wanted[n], 1e-5, f"the gradient at {called_[n]}{where or ','} times a random direction")
+
+# %% ../chapters/00_checks.ipynb #rules-all-helpers
+def known(reference: Callable, most: int = 200) -> Callable:
+    "The reference, which remembers its latest answers; to be asked by those who leave them as they are."
+    found = {}
+
+    def frozen(value):
+        if isinstance(value, Tensor): return str(value.dtype), tuple(value.shape), str(value.tolist())
+        if type(value) in (list, tuple): return type(value), *map(frozen, value)
+        return (type(value), value) if isinstance(value, int | float | str | bytes | None) else id(value)
+
+    def answer(*case):
+        key = frozen(case)
+        if key not in found:
+            if len(found) >= most: found.clear()
+            found[key] = case, reference(*case)           # the case is kept, so that no other object has its id
+        return found[key][1]
+    return wraps(reference)(answer)
+
+
+def places_of(reference: Callable, words: tuple) -> tuple[int, ...]:
+    "The numbers of the arguments with these names."
+    there = list(inspect.signature(reference).parameters)
+    missing = [w for w in words if w not in there]
+    if missing: raise ValueError(f"no argument {missing[0]!r}; expected one of {', '.join(there)}")
+    return tuple(there.index(w) for w in words)
+
+
+def scaled(case: tuple, which: tuple[int, ...], factor: float) -> tuple:
+    "The case, its arguments with these numbers multiplied by a factor."
+    return tuple(each(lambda x: x * factor, value) if n in which else value for n, value in enumerate(case))
+
+
+def in_proportion(attempt: Callable, reference: Callable, case: tuple, names: tuple) -> None:
+    "Raise a Mismatch unless an attempt gives what the reference gives, however small or large that is."
+    tol = 1e-4 if any(x.dtype == torch.float32 for x in tensors(case)) else 1e-9
+    with asked(case):
+        found, wanted = answered(attempt, case, reference), reference(*cast(case, torch.float64))
+        found, wanted = (parts(found, *names), wanted) if names else ((found,), (wanted,))
+        for part, right, name in zip(found, wanted, names or ("it",)):
+            size = float(torch.as_tensor(right).double().nan_to_num(0, 0, 0).abs().max()) or 1.
+            expect(part / size, right / size, tol, f"{name}, divided by {size:.2g},")
 
 # %% ../chapters/00_checks.ipynb #rules-all-export
 def common_rules(
-    checker: Checker,     # gets a property for each rule
-    reference: Callable,  # the slow answer
-    made: Callable,       # seed -> arguments, in 64 bits, always of one shape
-    *names: str,          # the parts of the answer, if there are several
-    flows: bool = True,   # do gradients flow back through it?
+    checker: Checker,        # gets a property for each rule
+    reference: Callable,     # the slow answer
+    made: Callable,          # seed -> arguments, in 64 bits, always of one shape
+    *names: str,             # the parts of the answer, if there are several
+    flows: bool = True,      # do gradients flow back through it?
+    also: tuple = (),        # further cases, of other shapes and numbers
+    symmetric: tuple = (),   # names of arguments that are symmetric matrices
+    linear_in: tuple = (),   # names of arguments that the answer grows in proportion with, as the reference calls them
+    large: tuple = (),       # a case of some hundreds of numbers
 ) -> None:
-    "Ask of an answer what the practice pages ask of all: types, views, other numbers, gradients."
-    case, others = made(0), made(1)
+    "Ask of an answer what the practice pages ask of all: types, views, other numbers, gradients, a new answer each time."
+    case, others, even = made(0), made(1), places_of(reference, symmetric)
+    linear, reference = [places_of(reference, (w,)) for w in linear_in], known(reference)
+    def right(attempt, case, tol=1e-9, how=""): compare(attempt, reference, case, names, tol, how)
+    cases = [case, *also]
+    typed = [cast(c, torch.float32) for c in cases if any(x.is_floating_point() for x in tensors(c))]
 
-    floating = any(x.is_floating_point() for x in tensors(case))
-
-    def typed(attempt, *case):
-        narrow = any(x.dtype == torch.float32 for x in tensors(case))
-        compare(attempt, reference, case, names, 1e-4 if narrow else 1e-9)
-    if floating: checker.property("32 bits in, 32 bits out, and so for 64", case, cast(case, torch.float32))(typed)
-
-    @checker.property("views are as good as copies", case)
-    def _(attempt, *case): compare(attempt, reference, strided(case), names)
+    if typed: checker.property("32 bits in, 32 bits out, and so for 64", *cases, *typed)(
+        lambda attempt, *case: right(attempt, case, 1e-4 if any(x.dtype == torch.float32 for x in tensors(case)) else 1e-9))
 
     @checker.property("other numbers of the same shapes are answered anew", case)
     def _(attempt, *case):
-        compare(attempt, reference, case, names)
+        right(attempt, case)
         for n, other in enumerate(others):
-            if tensors(other): compare(attempt, reference, (*case[:n], other, *case[n + 1:]), names)
-        compare(attempt, reference, others, names)
+            if tensors(other): right(attempt, (*case[:n], other, *case[n + 1:]))
+        right(attempt, others)
 
-    if flows: checker.property("gradients flow back to every floating argument", case)(
-        lambda attempt, *case: gradients_flow(attempt, reference, case, names))
+    @checker.property("views are as good as copies", *cases)
+    def _(attempt, *case):
+        for view, how in views(case, reference): right(attempt, view, how=how)
+
+    if flows: checker.property("gradients flow back to every floating argument", *cases)(
+        lambda attempt, *case: gradients_flow(attempt, reference, case, names, even))
+    checker.property("an answer that is changed does not change the next one", case)(lambda attempt, *case: asked_again(attempt, *case))
+    for which, word in zip(linear, linear_in):
+        checker.property(f"{word} may be tiny or huge", *(cast(scaled(case, which, f), t) for f in (1e-9, 1e9) for t in (torch.float64, torch.float32)))(
+            lambda attempt, *case: in_proportion(attempt, reference, case, names))
+    if large: checker.property("some hundreds of numbers are answered as few are", large)(lambda attempt, *case: right(attempt, case))

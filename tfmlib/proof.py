@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['RECORD_FIELDS', 'PEERS', 'ClaimError', 'verdict_of', 'need', 'refusal', 'ledger', 'evidence', 'inline', 'Claim',
            'claim', 'glue', 'Mismatch', 'short', 'apart', 'expect', 'Result', 'Overtime', 'time_limit', 'Checker',
-           'name_of', 'argument', 'began_in', 'said', 'same', 'expect_untouched', 'spread', 'timed', 'Record',
-           'is_spread', 'parse_record', 'load_record', 'processor', 'driver', 'circumstances', 'Pending', 'recorded',
-           'portable', 'comparisons', 'record_comparison', 'versions_of', 'unusable', 'compared']
+           'name_of', 'argument', 'arguments', 'reason', 'began_in', 'said', 'same', 'expect_untouched', 'spread',
+           'timed', 'Record', 'is_spread', 'parse_record', 'load_record', 'processor', 'driver', 'circumstances',
+           'Pending', 'recorded', 'portable', 'comparisons', 'record_comparison', 'versions_of', 'unusable', 'compared']
 
 # %% ../chapters/00_proof.ipynb #imports
 import copy
@@ -163,16 +163,16 @@ class Mismatch(AssertionError):
     "What a property found, in words for the learner."
 
 
-def short(value) -> str:
-    "A value as a learner can read it: tensors as lists with four digits, what is long by its size."
+def short(value, most: int = 64) -> str:
+    "A value as a learner can read it: tensors as lists with four digits, what is longer than `most` by its size."
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         listed = value.tolist()
         if np.ndim(listed) == 0: return short(listed)
         size = int(np.prod(value.shape))
-        return "[" + ", ".join(map(short, listed)) + "]" if size <= 64 else f"an array of shape {tuple(value.shape)}"
+        return "[" + ", ".join(map(short, listed)) + "]" if size <= most else f"an array of shape {tuple(value.shape)}"
     if isinstance(value, list | tuple):
-        if len(value) > 64: return f"{short(value[:3])[:-1]}, … {len(value):,} in all{')' if isinstance(value, tuple) else ']'}"
-        return ("[{}]" if isinstance(value, list) else "({})").format(", ".join(map(short, value)))
+        if len(value) > most: return f"{short(value[:3])[:-1]}, … {len(value):,} in all{')' if isinstance(value, tuple) else ']'}"
+        return ("[{}]" if isinstance(value, list) else "({})").format(", ".join(short(v, most) for v in value))
     if isinstance(value, str | bytes) and len(value) > 200: return f"{value[:60]!r}… ({len(value):,} in all)"
     if isinstance(value, dict | set) and len(value) > 64: return f"a {type(value).__name__} of {len(value):,}"
     return f"{value + 0.0:.4g}" if isinstance(value, float) else repr(value)
@@ -284,8 +284,7 @@ class Checker:
                         try: test(attempt, *given)
                         finally: expect_untouched(given, case)    # said first: it may be why the rest is wrong
                 except (Exception, SystemExit, Overtime) as error:    # whatever a learner's code may raise
-                    why = f"with {', '.join(map(argument, case))}: {said(error, attempt)}"
-                    return Result(self.exercise, name, False, tried, statement, why)
+                    return Result(self.exercise, name, False, tried, statement, reason(error, case, attempt))
         return Result(self.exercise, name, True, tried)
 
 
@@ -295,10 +294,21 @@ def name_of(attempt) -> str:
     except Exception: return type(attempt).__name__
 
 
-def argument(value) -> str:
+def argument(value, most: int = 64) -> str:
     "An argument of a case, as `short` shows it; a number near a whole one is told from it."
     near = isinstance(value, float) and math.isfinite(value) and value != round(value) and short(value) == short(float(round(value)))
-    return f"{round(value)} {'+' if value > round(value) else '-'} {short(abs(value - round(value)))}" if near else short(value)
+    return f"{round(value)} {'+' if value > round(value) else '-'} {short(abs(value - round(value)))}" if near else short(value, most)
+
+
+def arguments(case: tuple, room: int = 300) -> str:
+    "The arguments of a case on one line; where that is long, tensors and lists by their sizes."
+    lines = (", ".join(argument(x, most) for x in case) for most in (64, 16, 4))
+    return next((line for line in lines if len(line) <= room), ", ".join(argument(x, 1) for x in case))
+
+
+def reason(error: BaseException, case: tuple, attempt=None) -> str:
+    "Why a case failed, on one line, and after it the case; an error may bring what was asked instead."
+    return f"{said(error, attempt)} (with {getattr(error, 'asked', None) or arguments(case)})"
 
 
 def began_in(error: BaseException, attempt) -> bool:

@@ -355,7 +355,7 @@ def failure(name: str, failed: str, why: str) -> dict: return {"exercise": name,
 
 def asked_again(name: str, checker, pupil: Pupil) -> dict | None:
     "The first property that does not hold if only what comes back counts; questions that cannot be put from outside are left out."
-    from tfmlib.proof import said, short
+    from tfmlib.proof import reason
     for statement, test, cases in checker.properties:
         if {"untyped_storage", "data_ptr"} & set(test.__code__.co_names): continue         # whose memory it is, data cannot tell
         for case in cases:
@@ -364,7 +364,7 @@ def asked_again(name: str, checker, pupil: Pupil) -> dict | None:
             except Unsupported: break
             except Ended: raise
             except (Exception, SystemExit) as error:
-                return failure(name, statement, f"with {', '.join(map(short, case))}: {said(error)} (asked again, from outside)")
+                return failure(name, statement, f"{reason(error, case)}, asked again from outside")
     return None
 
 
