@@ -7,6 +7,7 @@ import torch
 from tfmlib.checks import (
     Watch,
     asked_again,
+    attention_masks,
     called,
     common_rules,
     does_without,
@@ -147,6 +148,18 @@ def test_arguments_have_names():
     assert called((X, X, [X, X]), lambda a, b, c: 0, right) == ["a", "b", "c[0]", "c[1]"]
     assert called((X, 3, [X, X]), lambda *all: 0, right) == ["q", "parts[0]", "parts[1]"]
     assert called((X, X), lambda *all: 0, max) == ["argument 1", "argument 2"]
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 4, 5), (3, 3, 3, 3), (3, 3, 3, 4), (1, 2, 1, 3), (2, 2, 2, 2), (1, 1, 1, 1)])
+def test_masks_broadcast_and_tell_axes_apart(sizes):
+    masks = attention_masks(*sizes)
+    assert {m.ndim for m in masks} == {1, 2, 3, 4} and len({m.shape for m in masks}) == len(masks) and all(torch.broadcast_shapes(m.shape, sizes) == sizes for m in masks)
+    assert all(m.dtype == torch.bool and m.any(-1).all() and (sizes[3] == 1 or not m.all(-1).any()) for m in masks)
+    if min(sizes) > 2:
+        assert not any(torch.equal(m, m.transpose(i, j)) for m in masks for i in range(m.ndim) for j in range(i) if m.shape[i] == m.shape[j] > 1)
+        assert not any(torch.equal(m, m.roll(1, i)) for m in masks for i in range(m.ndim) if m.shape[i] > 1)
+    blind = attention_masks(*sizes, blind=True)
+    assert all(map(torch.equal, blind, masks)) and len(blind) == len(masks) + 3 and all((~m.expand(sizes)).all(-1).any() for m in blind[len(masks):])
 
 
 def test_views_and_arguments_do_not_count():
