@@ -70,3 +70,17 @@ def test_what_is_recorded_is_whole(options, monkeypatch):
     monkeypatch.setattr(prove, "run", lambda *command, **how: pytest.fail("it runs"))
     with pytest.raises(SystemExit) as end: prove.main()
     assert end.value.code == 2
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_book_is_built_beside_other_stages(monkeypatch, tmp_path, capfd, status):
+    "It runs while they do; what it says, and whether it was a success, is told at the end."
+    (tmp_path / "stand_in.py").write_text(f"import sys, time; time.sleep(0.3); print('said by', *sys.argv[1:]); sys.exit({status})")
+    monkeypatch.setattr(prove, "__file__", str(tmp_path / "stand_in.py"))
+    names, results = ["lint", "book", "tests"], {}
+    wait = prove.beside(names, results)
+    assert names == ["lint", "tests"] and results == {} and "said" not in capfd.readouterr().out
+    wait()
+    assert "said by book" in capfd.readouterr().out and results["book"][0] == (status == 0) and results["book"][1] > 0.2
+    prove.beside(alone := ["book"], results)()
+    assert alone == ["book"]                                   # nothing to run beside

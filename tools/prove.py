@@ -4,14 +4,17 @@ Stages: lint, book, wheel, notebooks (on this processor), baseline (notebooks as
 half here and the other half as the baseline; the halves change places from commit to commit, and a notebook that the last commit
 or the working tree has changed runs as both. `--whole` runs all as both, which the weekly workflow does; `--quick` leaves out slow
 and browser tests, and runs only the notebooks that differ from the last commit, once. A stage that fails does not stop the others;
-the exit code tells. `--record` notes in tests/proved.json and README what passed, and where; it goes with `--whole`.
+the exit code tells. The book is built beside the stages before `tests`. `--record` notes in tests/proved.json and README what
+passed, and where; it goes with `--whole`.
 """
 import argparse
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from processors import SETTINGS
@@ -24,8 +27,12 @@ from pages import notebook_files  # noqa: E402
 BUILD = ROOT / "build"
 PY = sys.executable
 QUIET = [] if sys.stdout.isatty() else ["-q"]            # in a terminal Sphinx says which page it is at; a log stays short
-# Files are shared out among as many processes as there are processors, at most four: a file's cells and fixtures stay together.
-SHARED = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
+
+
+def shared(processes: int) -> list[str]:
+    "Share files out among processes: a file's cells and fixtures stay together."
+    return ["-n", str(processes), "--dist", "loadfile"]
 
 
 def run(*command, cwd: Path = ROOT, **env: str) -> bool:
@@ -95,7 +102,7 @@ def notebooks(given: argparse.Namespace, setting: str = "native") -> bool:
     empty.mkdir(parents=True)
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
     flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "1800", "--nbval-kernel-startup-timeout", "300"]
-    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "--durations=5", *SHARED, *how, *flags, *paths,
+    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "--durations=5", *shared(CORES), *how, *flags, *paths,
                cwd=empty, PYTHONPATH=str(BUILD / "site"), TFM_PEERS="required", OMP_NUM_THREADS="1", TQDM_DISABLE="1", **SETTINGS[setting])
 
 
@@ -105,11 +112,25 @@ def baseline(given: argparse.Namespace) -> bool:
 
 
 def tests(given: argparse.Namespace) -> bool:
-    "Everything in tests/."
-    return run(PY, "-m", "pytest", "--durations=12", "--no-loadscope-reorder", *SHARED, *(["-m", "not slow and not browser"] if given.quick else []), OMP_NUM_THREADS="1")
+    "Everything in tests/, with a process more than processors: some tests wait, for a browser, a server or another process."
+    return run(PY, "-m", "pytest", "--durations=12", "--no-loadscope-reorder", *shared(CORES + 1), *(["-m", "not slow and not browser"] if given.quick else []), OMP_NUM_THREADS="1")
 
 
 STAGES = {"lint": lint, "book": book, "wheel": wheel, "notebooks": notebooks, "baseline": baseline, "tests": tests}
+
+
+def beside(names: list[str], results: dict) -> Callable[[], None]:
+    "Begin the book, which keeps one processor busy, while other stages run; what is returned waits for it and says what it said."
+    if "book" not in names or len(names) == 1: return lambda: None
+    start, log = time.perf_counter(), tempfile.TemporaryFile("w+")
+    process = subprocess.Popen([PY, __file__, "book"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    names.remove("book")
+    def wait() -> None:
+        good = process.wait() == 0
+        log.seek(0)
+        print(log.read(), flush=True)
+        results["book"] = (good, time.perf_counter() - start)
+    return wait
 
 
 def note(results: dict[str, bool]) -> None:
@@ -130,11 +151,14 @@ def main() -> None:
     if unknown: parser.error(f"no such stage: {', '.join(sorted(unknown))}")
     if given.quick and (given.record or given.whole): parser.error("--quick leaves out parts of what --whole runs and --record notes")
     if given.record and not given.whole: parser.error("--record notes whole stages: add --whole")
-    results = {}
-    for name in given.stages or STAGES:
+    results, names = {}, list(given.stages or STAGES)
+    wait = beside(names, results)
+    for name in names:
+        if name == "tests": wait()                         # they look at the book
         print(f"\n── {name} " + "─" * (70 - len(name)), flush=True)
         start = time.perf_counter()
         results[name] = (STAGES[name](given), time.perf_counter() - start)
+    if "book" in (given.stages or STAGES) and "book" not in results: wait()
     print("\n" + "\n".join(f"{'ok    ' if good else 'FAILED'} {name:10} {taken:6.1f} s" for name, (good, taken) in results.items()))
     failed = sum(not good for good, _ in results.values())
     print(f"\nstages: {len(results) - failed} passed, {failed} failed")
