@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -99,6 +99,7 @@ def same_history(a, b): return a.points == b.points
        limit=st.sampled_from([0.1, 1.0, 30.0, math.inf]), seed=st.integers(0, 10**6), scale=st.sampled_from([1e-6, 1.0, 1e4]))
 def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
     "Many steps, two groups, clipping, and one parameter that has no gradient now and then."
+    assume(beta1**2 <= beta2)          # else a step is an old gradient over a new one, which may be near 0: the last bits grow without bound
     made = [torch.randn(n, dtype=F64, generator=seeded(seed, n)) for n in (5, 3)]
     ours, theirs = ([nn.Parameter(t.clone()) for t in made] for _ in range(2))
     mine = AdamW([Group({"a": ours[0]}, decay), Group({"b": ours[1]})], rate, (beta1, beta2), eps, limit)
