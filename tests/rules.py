@@ -34,6 +34,7 @@ LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.flash_attention_gpu": (355, "the dispatcher and the figures of its record, in lines of at most 100 characters"),
     "tfmlib.transformer": (370, "one model, its searches, and what has to be known before weights from elsewhere are its own"),
     "tfmlib.decoders": (470, "one model: its shape, its loss, its sampling, and its names and descriptions elsewhere belong together"),
+    "tfmlib.practice.recurrence": (360, "and cases of every size, type and magnitude take a line each"),
     "tfmlib.practice.attention": (360, "a page of exercises is as long as its checkers"),
     "tfmlib.practice.block": (360, "so is this one, of ten"),
     "tfmlib.practice.transformer": (360, "and this one has eleven"),

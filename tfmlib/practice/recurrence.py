@@ -8,12 +8,16 @@ __all__ = ['check_lstm_step', 'check_weight_gradient', 'check_steps_until', 'che
 
 # %% ../../chapters/practice/01_recurrence.ipynb #imports
 import math
+import random
+from collections import Counter
+from decimal import Decimal, localcontext
 from itertools import product
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from ..checks import Watch, common_rules, does_without, doubles, parts, refuses, rounded, whole
+from ..checks import Watch, asked_again, cast, common_rules, compare, does_without, doubles, gradients_flow, parts, refuses, rounded, whole
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/01_recurrence.ipynb #lstm-checker
@@ -23,14 +27,23 @@ def _lstm_case(B: int, I: int, C: int, seed: int) -> tuple:
     return tuple(rounded(*size, seed=seed + i) for i, size in enumerate(sizes))
 
 
+def _lstm_far(seed: int) -> tuple:
+    "A step with a large memory, in which each gate is wide open, nearly shut and shut, each in another feature."
+    x, h, c, W, U, b = _lstm_case(3, 2, 5, seed)
+    level = [(-1000., -20., 0., 20., 1000.)[(block + 2 * j) % 5] for block, j in product(range(4), range(5))]
+    return x, h, 1000 * c, W, U, b + doubles(*level)
+
+
 _ONE_FEATURE = (doubles(1.).view(1, 1), doubles(0.5).view(1, 1), doubles(2.).view(1, 1),
                 doubles(0, 1, 0.5, -1).view(4, 1), doubles(1, 0, 1, 2).view(4, 1), doubles(0, 0.5, 0, 0))
 _STEPS = (_ONE_FEATURE, _lstm_case(1, 2, 3, 1), _lstm_case(4, 3, 2, 10), _lstm_case(3, 3, 3, 20))
+_SIZED = (_lstm_case(2, 4, 1, 60), _lstm_case(8, 8, 2, 66), _lstm_case(1, 1, 4, 72), _lstm_case(40, 5, 7, 78))
+_NEARLY_SHUT = (doubles(0.).view(1, 1), doubles(0.).view(1, 1), doubles(1e9).view(1, 1), torch.zeros(4, 1).double(), torch.zeros(4, 1).double(), doubles(0, -20, 0, 0))
 
 
 def _lstm_by_number(x, h, c, W, U, b) -> tuple[Tensor, Tensor]:
     "One step of an LSTM, number by number."
-    def logistic(z): return 1 / (1 + math.exp(-z))
+    def logistic(z): return (1 if z > 0 else math.exp(z)) / (1 + math.exp(-abs(z)))
     C, out, memory = h.shape[1], torch.zeros_like(h), torch.zeros_like(c)
     x, h, c, W, U, b = (t.tolist() for t in (x, h, c, W, U, b))
     for n, j in product(range(len(x)), range(C)):
@@ -43,6 +56,11 @@ def _lstm_by_number(x, h, c, W, U, b) -> tuple[Tensor, Tensor]:
     return out, memory
 
 
+def _compare(attempt, reference, case: tuple, *names: str) -> None:
+    "Compare with the reference, in 32 bits with fewer digits."
+    compare(attempt, reference, case, names, 1e-4 if any(x.dtype == torch.float32 for x in case) else 1e-9)
+
+
 check_lstm_step = Checker("lstm_step")
 
 @check_lstm_step.property("the new memory keeps some of the old and adds some of what is new", *_STEPS)
@@ -51,10 +69,19 @@ def _(attempt, *case): expect(parts(attempt(*case), "output", "memory")[1], _lst
 @check_lstm_step.property("the output shows some of the new memory, squashed", *_STEPS)
 def _(attempt, *case): expect(parts(attempt(*case), "output", "memory")[0], _lstm_by_number(*case)[0], what="the output")
 
-@check_lstm_step.property("PyTorch's own cell is not called", _ONE_FEATURE)
+@check_lstm_step.property("whichever sizes are alike, or one", *_SIZED)
+def _(attempt, *case): _compare(attempt, _lstm_by_number, case, "output", "memory")
+
+@check_lstm_step.property("large numbers are neither cut nor too large for it", _NEARLY_SHUT, _lstm_far(90), cast(_lstm_far(100), torch.float32))
+def _(attempt, *case): _compare(attempt, _lstm_by_number, case, "output", "memory")
+
+@check_lstm_step.property("PyTorch's own cell is not called", _ONE_FEATURE, *_SIZED, cast(_STEPS[2], torch.float32))
 def _(attempt, *case): does_without(("lstm",), attempt, *case)
 
 common_rules(check_lstm_step, _lstm_by_number, lambda seed: _lstm_case(9, 3, 5, 40 + 10 * seed), "output", "memory")
+
+@check_lstm_step.property("large numbers are not too large for the gradients", _lstm_far(110))
+def _(attempt, *case): gradients_flow(attempt, _lstm_by_number, case, ("output", "memory"))
 
 # %% ../../chapters/practice/01_recurrence.ipynb #bptt-checker
 def _states(U: Tensor, T: int, seed: int) -> Tensor:
@@ -72,9 +99,18 @@ def _net(C: int, T: int, seed: int, scale: float = 1.) -> tuple[Tensor, Tensor, 
     return U, _states(U, T, seed + 1), rounded(C, seed=seed + 2)
 
 
+def _small(U: Tensor, T: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    "A weight, small states, whose slopes are nearly one, and a gradient at the last."
+    return U, rounded(T, len(U), seed=seed) / 50, rounded(len(U), seed=seed + 1)
+
+
 _PAPER = (doubles(2.).view(1, 1), torch.tensor([[0.5]], dtype=torch.float64).tanh(), doubles(1.))
 _PAPER = (_PAPER[0], torch.cat([_PAPER[1], (2 * _PAPER[1]).tanh(), (2 * (2 * _PAPER[1]).tanh()).tanh()]), _PAPER[2])
 _NETS = (_PAPER, _net(2, 2, 1), _net(2, 3, 5), _net(3, 6, 9), _net(4, 12, 13))
+_LASTING = (_small(doubles(-1.).view(1, 1), 20, 30), _small(doubles(0.8, -0.6, 0.6, 0.8).view(2, 2), 60, 32), _small(doubles(1.).view(1, 1), 1_050, 34))
+_GROWING = (_small(doubles(3.).view(1, 1), 16, 36), _small(doubles(2, -2, 1, 3).view(2, 2), 20, 38))
+_FULL = ((doubles(2.).view(1, 1), doubles(0.3, 1).view(2, 1), doubles(1e6)), (doubles(1.).view(1, 1), doubles(0.5, -1, 0.2).view(3, 1), doubles(1e6)),
+         (doubles(1, 2, -3, 1).view(2, 2), doubles(0.5, -0.2, 1, 0.3, 0.1, -1).view(3, 2), doubles(1e6, -2e6)))
 
 
 def _gradient_by_autograd(U: Tensor, h: Tensor, g: Tensor) -> Tensor:
@@ -84,6 +120,16 @@ def _gradient_by_autograd(U: Tensor, h: Tensor, g: Tensor) -> Tensor:
     with torch.enable_grad():
         for t in range(len(h)): state = torch.tanh(leaf @ state + r[t])
         return torch.autograd.grad(state @ g, leaf)[0]
+
+
+def _gradient_forwards(U: Tensor, h: Tensor, g: Tensor) -> Tensor:
+    "The gradient at U, from the first step to the last: how much number k of the state hangs on the weight (i, j)."
+    every, (U, h, g) = range(len(U)), (x.tolist() for x in (U, h, g))
+    hangs, before = dict.fromkeys(product(every, repeat=3), 0.), [0.] * len(U)
+    for state in h:
+        hangs = {(k, i, j): (1 - state[k] ** 2) * (sum(U[k][m] * hangs[m, i, j] for m in every) + (k == i) * before[j]) for k, i, j in hangs}
+        before = state
+    return torch.tensor([[sum(g[k] * hangs[k, i, j] for k in every) for j in every] for i in every], dtype=torch.float64)
 
 
 check_weight_gradient = Checker("weight_gradient")
@@ -97,10 +143,28 @@ def _(attempt, U, h, g): expect(attempt(U, h, g), _gradient_by_autograd(U, h, g)
 @check_weight_gradient.property("every use of the weight has its share", *_NETS)
 def _(attempt, U, h, g): expect(attempt(U, h, g), _gradient_by_autograd(U, h, g), what="the gradient")
 
-@check_weight_gradient.property("the network is not run again: no tanh is called", _PAPER, _net(3, 6, 9))
+@check_weight_gradient.property("uses long ago have theirs", *_LASTING)
+def _(attempt, *case): _compare(attempt, _gradient_forwards, case)
+
+@check_weight_gradient.property("a gradient that grows is not held back", *_GROWING)
+def _(attempt, *case): _compare(attempt, _gradient_forwards, case)
+
+@check_weight_gradient.property("where a state is 1 or −1, nothing passes", *_FULL, cast(_FULL[2], torch.float32))
+def _(attempt, *case): _compare(attempt, _gradient_forwards, case)
+
+@check_weight_gradient.property("twice the gradient at the end is twice the answer, and so for any factor",
+    *((*_net(2, 3, 5), factor) for factor in (1e-30, 1e30)), (*cast(_net(3, 6, 9), torch.float32), 1e-20))
+def _(attempt, U, h, g, factor): _compare(lambda *case: attempt(*case[:2], factor * case[2]) / factor, _gradient_forwards, (U, h, g))
+
+@check_weight_gradient.property("autograd is not asked", _PAPER, _net(3, 6, 9), cast(_LASTING[1], torch.float32))
+def _(attempt, *case):
+    def asked(*args, **kwargs): raise Mismatch("it asked autograd; expected the gradient by hand")
+    with patch.multiple(torch.autograd, grad=asked, backward=asked): attempt(*case)
+
+@check_weight_gradient.property("the network is not run again: no tanh is called", _PAPER, _net(3, 6, 9), cast(_LASTING[1], torch.float32))
 def _(attempt, *case): does_without(("tanh",), attempt, *case)
 
-common_rules(check_weight_gradient, _gradient_by_autograd, lambda seed: _net(9, 4, 40 + 3 * seed, 0.3), flows=False)
+common_rules(check_weight_gradient, _gradient_by_autograd, lambda seed: _net(9, 4, 40 + 3 * seed, 0.3), flows=False, linear_in=("g",))
 
 # %% ../../chapters/practice/01_recurrence.ipynb #fades-checker
 def _steps_by_loop(factor: float, tiny: float, start: float) -> int:
@@ -110,6 +174,27 @@ def _steps_by_loop(factor: float, tiny: float, start: float) -> int:
     return n
 
 
+def _steps_exactly(factor: float, tiny: float, start: float) -> int:
+    "The same without a loop, from logarithms of fifty digits."
+    with localcontext(prec=50):
+        factor, tiny, start = map(Decimal, (factor, tiny, start))
+        return max(0, math.floor(((tiny * (1 - Decimal("1e-12"))).ln() - start.ln()) / factor.ln()) + 1)
+
+
+def _drawn_sizes(seed: int) -> tuple[float, float, float]:
+    "A factor and two sizes."
+    draw = random.Random(seed)
+    return draw.uniform(0.01, 0.999), 10 ** draw.uniform(-15, 15), 10 ** draw.uniform(-15, 15)
+
+
+def _count(attempt, case: tuple, wanted: int) -> None:
+    "Compare the number of steps; sizes that differ in a late digit are shown with all of them."
+    whole(attempt(*case), wanted, f"for sizes of {case[1]!r} and {case[2]!r} the number of steps")
+
+
+_HALVED = tuple((0.5, size * 0.5 ** n * (1 + off), size) for n in (0, 2, 5) for size in (1., 2.2e-11, 1e-200, 1e200) for off in (1e-8, 1e-11, 1e-13, -1e-13, -1e-11))
+_NOT = tuple((*good[:i], bad, *good[i + 1:]) for good in ((0.5, 0.1, 1.), (0.5, 1., 0.1))           # start above and below tiny
+             for i in range(3) for bad in ((0., 1., -0.5, 1.5) if i == 0 else (0., -0.1)) + (math.nan, math.inf, -math.inf))
 check_steps_until = Checker("steps_until", seconds=1)
 
 @check_steps_until.property("it is the first step at which the size is below", (0.5, 0.3, 1.), (0.9, 0.01, 1.), (0.9, 0.01, 50.), (0.99, 1e-7, 3.), (0.1, 1e-4 / 3, 7.))
@@ -118,19 +203,28 @@ def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number 
 @check_steps_until.property("exactly as small is not yet below", (0.5, 0.25, 1.), (0.9, 0.81, 1.), (0.3, 0.0081, 1.), (0.5, 1., 8.), (0.25, 2.**-20, 1.), (0.5, 2.**-149, 1.))
 def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
-@check_steps_until.property("what is below already needs no step, what is as large needs one", (0.5, 1., 0.9), (0.9, 1e-3, 1e-5), (0.5, 1., 1.))
+@check_steps_until.property("what is below already needs no step, what is as large needs one", (0.5, 1., 0.9), (0.9, 1e-3, 1e-5), (0.5, 1., 1.), (0.5, 0.1 + 0.2, 0.3))
+def _(attempt, *case): _count(attempt, case, _steps_by_loop(*case))
+
+@check_steps_until.property("below is what is smaller by more than one part in 10¹², of any size", *_HALVED)
+def _(attempt, *case): _count(attempt, case, _steps_exactly(*case))
+
+@check_steps_until.property("the sizes may be as far apart as numbers can be", (0.5, 1e-200, 1e200), (0.9, 1e-300, 1e300), (0.5, 1e300, 1e-300), (0.5, 5e-324, 1.), (1e-200, 1e-300, 1.))
 def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
-@check_steps_until.property("the sizes may be as far apart as numbers can be", (0.5, 1e-200, 1e200), (0.9, 1e-300, 1e300), (0.5, 1e300, 1e-300))
-def _(attempt, *case): whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
+@check_steps_until.property("for any factor and sizes", *map(_drawn_sizes, range(12)))
+def _(attempt, *case): whole(attempt(*case), _steps_exactly(*case), "the number of steps")
 
-@check_steps_until.property("a factor very near one takes no longer to answer", (1 - 1e-9, 0.5, 1.), (1 - 1e-12, 1e-30, 1.))
+@check_steps_until.property("a factor near one takes no longer to answer", (1 - 1e-4, 1e-30, 1.), (1 - 1e-9, 0.5, 1.), (1 - 1e-9, 2e-7, 3e5), (1 - 1e-7, 1e-30, 1.))
+def _(attempt, *case): whole(attempt(*case), _steps_exactly(*case), "the number of steps")
+
+@check_steps_until.property("however near, up to the last digits of a float", (1 - 1e-12, 1e-30, 1.), (1 - 1e-14, 0.5, 1.), (math.nextafter(1, 0), 0.5, 1.))
 def _(attempt, factor, tiny, start):
     found = attempt(factor, tiny, start)
     if type(found) is not int: raise Mismatch(f"the number of steps is {short(found)} ({type(found).__name__}); expected a whole number (int)")
-    expect(found * math.log1p(factor - 1), math.log(tiny) - math.log(start), tol=1e-6, what="the logarithm of what is left")
+    expect(found * math.log1p(factor - 1), math.log(tiny) - math.log(start), tol=1e-9, what="the logarithm of what is left")
 
-@check_steps_until.property("what cannot be answered is refused", (1., 0.1, 1.), (1.5, 0.1, 1.), (0., 0.1, 1.), (-0.5, 0.1, 1.), (0.5, 0., 1.), (0.5, 0.1, -1.), (0.5, -0.1, 1.), (math.nan, 0.1, 1.), (0.5, math.nan, 1.), (0.5, 0.1, math.inf))
+@check_steps_until.property("what cannot be answered is refused", *_NOT)
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #scan-checker
@@ -143,23 +237,42 @@ def _scan_by_loop(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack(all_h)
 
 
+def _run(*shape: int, seed: int) -> tuple[Tensor, Tensor]: return rounded(*shape, seed=seed), rounded(*shape, seed=seed + 1)
+
+
+def _signs(*shape: int, seed: int) -> tuple[Tensor, Tensor]:
+    "Factors of 1 and −1, which forget nothing, and additions."
+    a, b = _run(*shape, seed=seed)
+    return torch.where(a < 0, -1., 1.).double(), b
+
+
 _RUNS = (
-    (doubles(2, 2, 2, 2), doubles(1, 1, 1, 1)), (doubles(5), doubles(3)), (doubles(1, 3, 10), doubles(1, 2, 4)),
-    (rounded(7, seed=1), rounded(7, seed=2)), (rounded(6, 2, seed=3), rounded(6, 2, seed=4)), (rounded(13, 2, 3, seed=5), rounded(13, 2, 3, seed=6)), (doubles(*40 * [1]), doubles(*range(40))))
+    (doubles(2, 2, 2, 2), doubles(1, 1, 1, 1)), (doubles(5), doubles(3)), (doubles(1, 3, 10), doubles(1, 2, 4)), _run(7, seed=1),
+    _run(6, 2, seed=3), _run(13, 2, 3, seed=5), (doubles(*40 * [1]), doubles(*range(40))))
+_LARGE = ((doubles(1, 1000), doubles(1, 1)), (doubles(1, -1e6, 1e6, 1e6), doubles(1, 2, 3, 4)), (doubles(*6 * [1e-7]), doubles(1e45, *5 * [0])), (doubles(*6 * [-1e7]), doubles(1e-30, *5 * [0])))
 
 check_linear_scan = Checker("linear_scan")
 
 @check_linear_scan.property("it is the recurrence", *_RUNS)
-def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the states")
+def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
+
+@check_linear_scan.property("along the first axis, whatever the others", *(_run(*shape, seed=8) for shape in ((1, 3), (4, 4), (2, 1, 2), (5, 5, 5), (3, 2, 3, 4), (6, 1, 2, 1, 3))))
+def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
 
 @check_linear_scan.property("a factor of zero forgets everything, and does no other harm",
     (doubles(1, 0, 2), doubles(1, 1, 1)), (doubles(0, 0, 0, 0, 0), doubles(1, 2, 3, 4, 5)), (doubles(3, 0, 0.5, -1, 2, 0, 1), rounded(7)))
-def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the states")
+def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
 
 @check_linear_scan.property("small factors over many steps do not underflow", (torch.full((2_000,), 0.1, dtype=torch.float64), torch.ones(2_000, dtype=torch.float64)))
-def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the states")
+def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
 
-@check_linear_scan.property("gradients flow to both arguments", (doubles(2, 0, 3), doubles(1, 1, 1)), (rounded(9, 2, seed=7), rounded(9, 2, seed=8)))
+@check_linear_scan.property("factors of 1 and −1 over many steps forget nothing", _signs(100, seed=11), _signs(300, 2, seed=13), _signs(520, seed=15))
+def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
+
+@check_linear_scan.property("factors and additions may be large or small", *_LARGE, cast(_LARGE[0], torch.float32))
+def _(attempt, *case): _compare(attempt, _scan_by_loop, case)
+
+@check_linear_scan.property("gradients flow to both arguments", (doubles(2, 0, 3), doubles(1, 1, 1)), _run(9, 2, seed=7), _signs(70, seed=17), _LARGE[1], _run(3, 2, 1, 2, seed=19))
 def _(attempt, a, b):
     weights, grads = rounded(*b.shape, seed=9), []
     for run in (attempt, _scan_by_loop):
@@ -170,17 +283,28 @@ def _(attempt, a, b):
         if mine is None: raise Mismatch(f"no gradient reaches {name}; expected one")
         expect(mine, theirs, what=f"the gradient at {name}")
 
-@check_linear_scan.property("no matrix of T × T is made", (512,))
-def _(attempt, T):
-    a, b, most = rounded(T, seed=1) / 2, rounded(T, seed=2), 12 * T * (T.bit_length() + 1)
-    with torch.no_grad(), Watch() as watch: attempt(a, b)
-    if watch.numbers > most: raise Mismatch(f"it made {watch.numbers:,} numbers; expected at most {most:,}")
 
-@check_linear_scan.property("the number of operations grows with the logarithm of the length", (256,), (16_384,))
-def _(attempt, T):
-    a, b, most = rounded(T, seed=1) / 2, rounded(T, seed=2), 12 * T.bit_length()
-    with torch.no_grad(), Watch() as watch: attempt(a, b)
-    if watch.calls > most: raise Mismatch(f"it took {watch.calls} operations; expected at most {most}")
+def _scan_watched(attempt, shape: tuple, dtype: torch.dtype) -> Watch:
+    "What an attempt does with random numbers."
+    a, b = cast(_run(*shape, seed=1), dtype)
+    with torch.no_grad(), Watch() as watch: attempt(a / 2, b / 2)
+    return watch
+
+
+_WATCHED = (((64,), torch.float64), ((100, 2, 3), torch.float32), ((256,), torch.float64))
+
+@check_linear_scan.property("no matrix of T × T is made", *_WATCHED)
+def _(attempt, shape, dtype):
+    made, most = _scan_watched(attempt, shape, dtype).numbers, 12 * math.prod(shape) * (shape[0].bit_length() + 1)
+    if made > most: raise Mismatch(f"it made {made:,} numbers; expected at most {most:,}")
+
+@check_linear_scan.property("the number of operations grows with the logarithm of the length", *_WATCHED, ((16_384,), torch.float64))
+def _(attempt, shape, dtype):
+    calls, most = _scan_watched(attempt, shape, dtype).calls, 12 * shape[0].bit_length()
+    if calls > most: raise Mismatch(f"it took {calls} operations; expected at most {most}")
+
+@check_linear_scan.property("with factors of 1 it is a running sum, of however many steps", (16_384,))
+def _(attempt, T): expect(attempt(torch.ones(T).double(), rounded(T, seed=16)), rounded(T, seed=16).cumsum(0), what="the tensor of states")
 
 common_rules(check_linear_scan, _scan_by_loop, lambda seed: (rounded(9, 2, seed=seed), rounded(9, 2, seed=seed + 5)))
 
@@ -195,47 +319,69 @@ def _layers_by_matrices(distance: int, windows: list[int]) -> int:
     return layers
 
 
+def _layers_by_halving(distance: int, windows: list[int]) -> int:
+    "The same for any distance: how far n layers reach, and the least n that is enough, by halving."
+    def reach(n): return n // len(windows) * reach_of(windows) + reach_of(windows[:n % len(windows)])
+    def reach_of(some): return sum(w - 1 for w in some)
+    low, high = 0, distance * len(windows)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reach(middle) >= distance else (middle + 1, high)
+    return low
+
+
+def _drawn_windows(seed: int) -> tuple[int, list[int]]:
+    "Windows, many of them 1, and a distance of whole rounds, or a little more or less."
+    draw = random.Random(seed)
+    windows = [draw.choice((1, 1, 2, 3, 5)) for _ in range(draw.randint(1, 6))] + draw.choice(([], [1], [1, 1]))
+    windows[draw.randrange(len(windows))] = draw.randint(2, 6)
+    return max(1, draw.randint(1, 3) * sum(w - 1 for w in windows) + draw.choice((-1, 0, 0, 1))), windows
+
+
+_FAR = ((30_000_000, [2, 2]), (10**12, [513, 1]), (10**17 + 1, [2]), (2**54 + 3, [2]), (3 * 10**20, [1, 3, 1, 2, 1, 1]), (10**40 + 7, [5, 1, 10**9]), (10**15, [2, 1, 7] * 200))
 check_layers_needed = Checker("layers_needed", seconds=1)
 
 @check_layers_needed.property("with one window for all layers", (3, [4]), (5, [4]), (4, [4]), (1, [2]), (6, [4]), (7, [4]), (24, [4]), (30, [100]))
 def _(attempt, distance, windows): whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
 
-@check_layers_needed.property("a position hears itself without any layer", (0, [4]), (0, [1]), (0, [3, 1]))
+@check_layers_needed.property("a position hears itself without any layer", (0, [4]), (0, [1]), (0, [3, 1]), (0, [1, 1, 2]))
 def _(attempt, distance, windows): whole(attempt(distance, windows), 0, "the number of layers")
 
 @check_layers_needed.property("with windows that differ, in their order, again and again", (5, [4, 2]), (4, [4, 2]), (20, [2, 2, 8]), (9, [1, 4]), (10, [8, 1, 1]), (40, [3, 9, 2]))
 def _(attempt, distance, windows): whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
 
-@check_layers_needed.property("a distance in the millions takes no longer to answer", (30_000_000, [2, 2]), (10**12, [513, 1]))
-def _(attempt, distance, windows):
-    gained = sum(w - 1 for w in windows)
-    rounds, rest = divmod(distance, gained)
-    wanted = rounds * len(windows) + (_layers_by_matrices(rest, windows) if rest else 0)
-    wanted -= sum(w == 1 for w in reversed(windows)) if not rest and windows[-1] == 1 else 0
-    whole(attempt(distance, windows), wanted, "the number of layers")
+@check_layers_needed.property("whole rounds, and windows of 1 wherever they are", (3, [1, 4, 1]), (7, [8, 1, 1]), *map(_drawn_windows, range(30)))
+def _(attempt, distance, windows): whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
 
-@check_layers_needed.property("what cannot be is refused", (3, [1]), (1, [1, 1]), (-1, [4]), (3, []), (0, []), (3, [0]), (0, [0]), (3, [4, -2]), (3, [5, 0]))
+@check_layers_needed.property("a large distance takes no longer to answer, and is exact", *_FAR)
+def _(attempt, distance, windows): whole(attempt(distance, windows), _layers_by_halving(distance, windows), "the number of layers")
+
+@check_layers_needed.property("what cannot be is refused", (3, [1]), (1, [1, 1]), (-1, [4]), (-1, [1]), (-7, [2, 3]), (3, []), (0, []), (-1, []),
+    *((distance, windows) for distance in (3, 0) for windows in ([0], [-1], [4, -2], [5, 0], [0, 9], [4, 2, 0, 3])))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #wave-checker
 check_wavefront = Checker("wavefront")
-_GRIDS = ((1, 1, 1), (3, 1, 2), (1, 3, 4), (3, 2, 2), (2, 3, 9), (4, 3, 2), (5, 5, 3), (4, 6, 1), (7, 3, 3))
+_GRIDS = ((1, 1, 1), (3, 1, 2), (1, 3, 4), (3, 2, 2), (2, 3, 9), (4, 3, 2), (5, 5, 3), (4, 6, 1), (7, 3, 3), (12, 2, 2), (3, 13, 2), (11, 11, 10), (30, 20, 7))
 
 
 def _rounds(found) -> list:
     "Rounds of pairs of whole numbers, or a Mismatch."
-    fits = isinstance(found, list) and all(isinstance(r, list) and all(isinstance(p, tuple) and len(p) == 2 for p in r) for r in found)
-    if not fits: raise Mismatch(f"it is {short(found)}; expected a list of rounds, each a list of pairs (t, l)")
-    return found
+    def pair(p): return type(p) is tuple and len(p) == 2 and all(type(n) is int for n in p)
+    if isinstance(found, list) and all(isinstance(r, list) for r in found):
+        odd = next((p for r in found for p in r if not pair(p)), None)
+        if odd is None: return found
+        raise Mismatch(f"a round holds {short(odd)}; expected pairs (t, l) of whole numbers (int)")
+    raise Mismatch(f"it is {short(found)}; expected a list of rounds, each a list of pairs (t, l)")
 
 
-@check_wavefront.property("every step of every layer is computed, once", *_GRIDS)
+@check_wavefront.property("every step of every layer is computed, once", *_GRIDS, (1_050, 1, 3))
 def _(attempt, T, L, most):
-    done = [p for r in _rounds(attempt(T, L, most)) for p in r]
-    if twice := sorted({p for p in done if done.count(p) > 1}): raise Mismatch(f"{twice[0]} is computed {done.count(twice[0])} times; expected once")
+    times = Counter(p for r in _rounds(attempt(T, L, most)) for p in r)
+    if twice := sorted(p for p in times if times[p] > 1): raise Mismatch(f"{twice[0]} is computed {times[twice[0]]} times; expected once")
     for p in product(range(T), range(L)):
-        if p not in done: raise Mismatch(f"{p} is never computed; expected every (t, l) once")
-    if strange := set(done) - set(product(range(T), range(L))): raise Mismatch(f"{min(strange)} is no step; expected t below {T}, l below {L}")
+        if p not in times: raise Mismatch(f"{p} is never computed; expected every (t, l) once")
+    if strange := set(times) - set(product(range(T), range(L))): raise Mismatch(f"{min(strange)} is no step; expected t below {T}, l below {L}")
 
 @check_wavefront.property("nothing is computed before what it needs", *_GRIDS)
 def _(attempt, T, L, most):
@@ -253,7 +399,7 @@ def _(attempt, T, L, most):
 
 @check_wavefront.property("in as few rounds as that takes", *_GRIDS)
 def _(attempt, T, L, most):
-    sizes = [sum(t + l == d for t, l in product(range(T), range(L))) for d in range(T + L - 1)]
+    sizes = Counter(t + l for t, l in product(range(T), range(L))).values()
     wanted = sum(-(-size // most) for size in sizes)
     found = len(_rounds(attempt(T, L, most)))
     if found != wanted: raise Mismatch(f"it takes {found} rounds; expected {wanted}")
@@ -269,6 +415,9 @@ def _(attempt, T, L, most):
     for r in rounds:
         if len({sum(p) for p in r}) > 1: raise Mismatch(f"the round {r} mixes values of t + l; expected one")
 
+@check_wavefront.property("an answer that is changed does not change the next one", (1, 1, 1), (3, 2, 2))
+def _(attempt, *case): asked_again(attempt, *case)
+
 # %% ../../chapters/practice/01_recurrence.ipynb #bounds-checker
 def _turned(*stretches: tuple[float, ...], seed: int = 0) -> Tensor:
     "One Jacobian a tuple, with these singular values between two random rotations (n, C, C)."
@@ -280,7 +429,7 @@ def _turned(*stretches: tuple[float, ...], seed: int = 0) -> Tensor:
 def _ends(stretches: tuple, g: Tensor) -> tuple[float, float]:
     "The two logarithms, from the singular values that were chosen."
     def log10(x): return math.log10(x) if x > 0 else -math.inf
-    return tuple(sum(log10(end(s)) for s in stretches) + log10(float(g.norm())) for end in (min, max))
+    return tuple(sum(log10(end(s)) for s in stretches) + log10(float(g.double().norm())) for end in (min, max))
 
 
 def _ends_by_eigenvalues(jacobians: Tensor, g: Tensor) -> tuple[float, float]:
@@ -289,15 +438,21 @@ def _ends_by_eigenvalues(jacobians: Tensor, g: Tensor) -> tuple[float, float]:
     return _ends(tuple(tuple(s.tolist()) for s in squares), g)
 
 
-_CHOSEN = (((2., 0.5),), ((2., 0.5), (3., 1.)), ((1., 1., 1.), (4., 2., 0.25)), ((0.9, 0.3), (5., 0.1), (0.2, 0.1), (7., 2.)))
+def _matrices(*rows: float, n: int = 1) -> Tensor: return doubles(*rows).view(n, 2, 2)
+
+
+_CHOSEN = (((2., 0.5),), ((2., 0.5), (3., 1.)), ((3.,), (0.5,)), ((1., 1., 1.), (4., 2., 0.25)), ((0.9, 0.3), (5., 0.1), (0.2, 0.1), (7., 2.)), 30 * ((3., 2., 1., 0.5, 0.1),))
 _GIVEN = tuple((s, rounded(len(s[0]), seed=i + 1)) for i, s in enumerate(_CHOSEN))
+_EXTREME = (((1., 1e-8),), ((1e4, 1e-4), (1e-7, 1e-2)), 20 * ((1e-160, 1e-165),), 20 * ((1e165, 1e160),), ((1e200, 1e195), (1e-200, 1e-205)))
+_TURN = torch.linalg.qr(rounded(3, 3, seed=3)).Q
+_MIRRORS = ((_matrices(1, 0, 0, -3), doubles(3, 4)), (_matrices(-1, 0, 0, -2), doubles(1, 1)), (_matrices(0, 2, 2, 0, 1, 2, 2, 1, n=2), doubles(1, 0)), ((_TURN @ torch.diag(doubles(2, -5, 0.5)) @ _TURN.T)[None], doubles(1, 2, 3)))
 
 
-def _check_ends(found, wanted: tuple[float, float]) -> None:
+def _check_ends(found, wanted: tuple[float, float], tol: float = 1e-6) -> None:
     "Compare the two logarithms, which may be −∞."
     for what, mine, right in zip(("the lower end", "the upper end"), parts(found, "lower", "upper"), wanted, strict=True):
         if type(mine) is not float: raise Mismatch(f"{what} is {short(mine)} ({type(mine).__name__}); expected a float")
-        if mine != right: expect(mine, right, tol=1e-6, what=what)
+        if mine != right: expect(mine, right, tol=tol, what=what)
 
 
 check_gradient_bounds = Checker("gradient_bounds")
@@ -305,10 +460,11 @@ check_gradient_bounds = Checker("gradient_bounds")
 @check_gradient_bounds.property("the ends are the products of the smallest and of the largest singular values, times the gradient's length", *_GIVEN)
 def _(attempt, stretches, g): _check_ends(attempt(_turned(*stretches), g), _ends(stretches, g))
 
-@check_gradient_bounds.property("matrices that are not normal have other eigenvalues than singular values",
-    (torch.tensor([[[0.9, 10.], [0., 0.9]]], dtype=torch.float64), doubles(1, 0)), (torch.tensor([[[0.5, 2.], [0., 0.5]], [[0.5, 0.], [2., 0.5]]], dtype=torch.float64), doubles(3, 4)))
-def _(attempt, jacobians, g):
-    _check_ends(attempt(jacobians, g), _ends_by_eigenvalues(jacobians, g))
+@check_gradient_bounds.property("matrices that are not normal have other eigenvalues than singular values", (_matrices(0.9, 10, 0, 0.9), doubles(1, 0)), (_matrices(0.5, 2, 0, 0.5, 0.5, 0, 2, 0.5, n=2), doubles(3, 4)))
+def _(attempt, jacobians, g): _check_ends(attempt(jacobians, g), _ends_by_eigenvalues(jacobians, g))
+
+@check_gradient_bounds.property("symmetric ones may have negative eigenvalues", *_MIRRORS)
+def _(attempt, jacobians, g): _check_ends(attempt(jacobians, g), _ends_by_eigenvalues(jacobians, g))
 
 @check_gradient_bounds.property("the gradient lies between them", *((rounded(n, 3, 3, seed=n), rounded(3, seed=n + 1)) for n in (1, 4, 9)))
 def _(attempt, jacobians, g):
@@ -325,8 +481,16 @@ def _(attempt, low, high):
     jacobians = torch.diag_embed(doubles(low, high)).expand(2_000, 2, 2).clone()
     _check_ends(attempt(jacobians, doubles(1, 0)), (2_000 * math.log10(low), 2_000 * math.log10(high)))
 
-@check_gradient_bounds.property("a step that closes a direction may leave nothing: −∞",
-    (torch.diag_embed(doubles(2, 0))[None], doubles(0, 1), math.log10(2)), (torch.zeros(1, 2, 2, dtype=torch.float64), doubles(1, 1), -math.inf))
-def _(attempt, jacobians, g, high): _check_ends(attempt(jacobians, g), (-math.inf, high))
+@check_gradient_bounds.property("nor do a few steps with very small or very large singular values", *((s, doubles(3, 4)) for s in _EXTREME))
+def _(attempt, stretches, g): _check_ends(attempt(_turned(*stretches), g), _ends(stretches, g))
+
+@check_gradient_bounds.property("nor a gradient that is short or long, in 32 bits either", *(cast((_matrices(2, 0, 0, 0.5), doubles(3, 4) * size), torch.float32) for size in (1e-9, 1e9, 1e-25, 1e25)))
+def _(attempt, jacobians, g): _check_ends(attempt(jacobians, g), _ends_by_eigenvalues(jacobians.double(), g), tol=1e-5)
+
+@check_gradient_bounds.property("a step that closes a direction may leave nothing: −∞", (_matrices(2, 0, 0, 0), doubles(0, 1)), (_matrices(0, 0, 0, 0), doubles(1, 1)), (_matrices(3, 0, 0, 2, 0, 0, 0, 5, n=2), doubles(1, 1)))
+def _(attempt, jacobians, g): _check_ends(attempt(jacobians, g), _ends_by_eigenvalues(jacobians, g))
+
+@check_gradient_bounds.property("no gradient at all has the length 0", (_matrices(2, 0, 0, 0.5), doubles(0, 0)), (torch.zeros(0, 2, 2, dtype=torch.float64), doubles(0, 0)))
+def _(attempt, jacobians, g): _check_ends(attempt(jacobians, g), (-math.inf, -math.inf))
 
 common_rules(check_gradient_bounds, _ends_by_eigenvalues, lambda seed: (rounded(4, 3, 3, seed=9 + seed), rounded(3, seed=seed)), "lower", "upper", flows=False)
