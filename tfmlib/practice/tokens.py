@@ -8,19 +8,37 @@ __all__ = ['check_count_pairs', 'check_join_pair', 'check_learn_merges', 'check_
 
 # %% ../../chapters/practice/03_tokens.ipynb #imports
 import codecs
+import random
 from collections import Counter
 from itertools import product
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+from torch.overrides import TorchFunctionMode
 
-from ..checks import common_rules, gives, own
+from ..checks import asked_again, common_rules, gives, own
 from ..proof import Checker, Mismatch, expect
 
 # %% ../../chapters/practice/03_tokens.ipynb #count-checker
 def _lists(*texts: str) -> list[list[str]]:
     "Words as lists of letters."
     return [list(text) for text in texts]
+
+
+# Texts that are spoilt by who joins and splits them, folds their case, matches them as patterns, or takes what is false for nothing.
+_ODD = ["", " ", "a", "A", "a ", " a", "a.c", ".", "+", "\\", "\n", "\0", "é", "e\N{COMBINING ACUTE ACCENT}", "ß", "🦉", "0"]
+
+
+def _drawn(seed: int, count: int, longest: int, tokens) -> list[list]:
+    "Words of up to so many tokens, drawn from these."
+    draw = random.Random(seed)
+    return [draw.choices(tokens, k=draw.randint(longest // 2, longest)) for _ in range(count)]
+
+
+def _anew(checker: Checker, *case) -> None:
+    "Ask for an answer, change it, and ask again."
+    checker.property("an answer that is changed does not change the next one", case)(lambda attempt, *case: asked_again(attempt, *case))
 
 
 _COUNTED = (
@@ -44,6 +62,17 @@ def _(attempt, words, times): gives(attempt(words, times), _tally(words, times),
 @check_count_pairs.property("a word that was never counted adds nothing", (_lists("ab"), [0]), (_lists("papa", "pan"), [0, 2]))
 def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
 
+@check_count_pairs.property("a token may be any text and any number",
+    ([[0, 5, 0]], [1]), ([["a", "", "b"]], [1]), ([[" ", "a"], ["", " a"]], [1, 2]), ([["A", "b"], ["a", "b"]], [1, 2]), ([[-1, 0, -1, 10**12]], [3]),
+    (_drawn(0, 20, 9, _ODD), [*range(1, 21)]))
+def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
+
+@check_count_pairs.property("words, lists and counts may be large",
+    ([["a", "b"], ["b", "a"], ["a", "b"]], [2**53, 1, 1]), (_drawn(1, 1, 3_000, "abc"), [2]), (_drawn(2, 300, 30, range(40)), [n % 7 for n in range(300)]))
+def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
+
+_anew(check_count_pairs, _lists("ab"), [1])
+
 # %% ../../chapters/practice/03_tokens.ipynb #join-checker
 _JOINED = (
     ([1, 2], (1, 2), 9), ([1, 1, 1], (1, 1), 9), ([1, 1, 1, 1], (1, 1), 9), ([3, 1, 2, 4, 1, 2], (1, 2), 9), ([2, 1], (1, 2), 9), ([1], (1, 2), 9), ([], (1, 2), 9),
@@ -52,9 +81,10 @@ _JOINED = (
 
 
 def _joined(ids: list, pair: tuple, new: int) -> list:
-    "By recursion on the rest."
-    if len(ids) < 2: return [*ids]
-    return [new, *_joined(ids[2:], pair, new)] if (ids[0], ids[1]) == pair else [ids[0], *_joined(ids[1:], pair, new)]
+    "By marking every id that ends a pair."
+    ends = [False]
+    for two in zip(ids, ids[1:]): ends.append(two == pair and not ends[-1])
+    return [new if begins else i for i, begins, gone in zip(ids, [*ends[1:], False], ends) if not gone]
 
 
 check_join_pair = Checker("join_pair")
@@ -67,6 +97,16 @@ def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _joined(ids, pair
 
 @check_join_pair.property("ids that are equal count as equal, whichever object they are", ([10**6, 10**6 + 1], (10**6, 10**6 + 1), 5))
 def _(attempt, ids, pair, new): gives(attempt([int(str(i)) for i in ids], pair, new), [new], "the list")
+
+@check_join_pair.property("any whole number may be an id, the pair's or the new one",
+    ([5, -1, 1, 2, -1], (1, 2), 9), ([0, -1, 0, -1], (0, -1), -2), ([2**53, 2**53 + 1, 7], (2**53 + 1, 7), 2**53 + 3), ([2**53 + 1, 2**53], (2**53, 2**53), 1), ([1, 2, -1, 3], (1, 2), -1), ([1, 2, 0, 3], (1, 2), 0),
+    *((word, pair, new) for word in _drawn(3, 1, 300, range(-2, 3)) for pair, new in (((-1, -1), 0), ((0, -1), -1), ((1, 0), -2), ((-2, 2), 2))))
+def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _joined(ids, pair, new), "the list")
+
+@check_join_pair.property("a long list is joined to its end", ([1, 2] * 3_000, (1, 2), 3), ([1] * 3_001, (1, 1), 2), (_drawn(4, 1, 5_000, range(3))[0], (1, 1), 0))
+def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _joined(ids, pair, new), "the list")
+
+_anew(check_join_pair, [1, 2, 3], (1, 2), 9)
 
 @check_join_pair.property("the list is a new one, even where nothing is joined", ([1, 2, 3], (3, 1), 9), ([], (1, 2), 9))
 def _(attempt, ids, pair, new): own(attempt(ids, pair, new), ids)
@@ -100,10 +140,25 @@ def _learnt(counts: dict, merges: int) -> list:
 check_learn_merges = Checker("learn_merges")
 
 @check_learn_merges.property("the most frequent pair is joined, ties go to the smaller ids", *_LEARNT)
-def _(attempt, counts, merges): gives([tuple(pair) for pair in attempt(counts, merges)], _learnt(counts, merges), "the list of merges")
+def _(attempt, counts, merges): gives(attempt(counts, merges), _learnt(counts, merges), "the list of merges")
 
 @check_learn_merges.property("also where few letters make many ties", *(({a + b: 1 + (a < b), b + a + a: 2, a + a + b: n}, 6) for n, (a, b) in enumerate(product(("x", "xy", "yx", "yy", "xxy"), repeat=2), 1)))
-def _(attempt, counts, merges): gives([tuple(pair) for pair in attempt(counts, merges)], _learnt(counts, merges), "the list of merges")
+def _(attempt, counts, merges): gives(attempt(counts, merges), _learnt(counts, merges), "the list of merges")
+
+def _vocabulary(seed: int, count: int, longest: int, letters: str) -> dict[str, int]:
+    "Drawn words, each with a count from 1 to 4."
+    return {"".join(word): 1 + n % 4 for n, word in enumerate(_drawn(seed, count, longest, letters))}
+
+
+@check_learn_merges.property("a letter may be any character, and a capital is another letter",
+    ({"aX": 1, "Xa": 1}, 1), ({"a b": 2}, 2), ({"a.c": 3, "abc": 1}, 4), ({"a+a+": 2, "aa": 1}, 3), ({"a\n": 2, "\nb": 3, "é1": 2}, 4), (_vocabulary(5, 20, 8, "aAbB .+\\"), 20))
+def _(attempt, counts, merges): gives(attempt(counts, merges), _learnt(counts, merges), "the list of merges")
+
+@check_learn_merges.property("words, counts and vocabularies may be large",
+    ({"ab": 2**53, "cd": 2**53 + 1}, 1), ({"a" * 70: 1}, 9), (_vocabulary(6, 2, 100, "abc"), 25), (_vocabulary(7, 30, 12, "abcdefgh"), 25))
+def _(attempt, counts, merges): gives(attempt(counts, merges), _learnt(counts, merges), "the list of merges")
+
+_anew(check_learn_merges, {"ab": 1}, 1)
 
 # %% ../../chapters/practice/03_tokens.ipynb #encode-checker
 _ER = [("e", "r"), ("t", "h"), ("th", "e")]
@@ -133,6 +188,16 @@ def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges
 @check_encode.property("on all words of up to seven of two letters", *(("".join(w), m) for n in range(3, 8) for w in product("ab", repeat=n) for m in ([("a", "b"), ("b", "a"), ("ab", "ab"), ("b", "ab")], [("a", "a"), ("b", "a"), ("aa", "b"), ("aa", "ba")])))
 def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
+@check_encode.property("a letter may be any character", ("a b", []), ("ABba", [("b", "a")]), (" a\n", [(" ", "a")]), ("abcacc", [("a", "."), ("c", "c")]), ("aAaAa", [("A", "a")]),
+    *(("".join(word), _learnt(_vocabulary(5, 20, 8, "aAbB .+\\"), 20)) for word in _drawn(8, 5, 20, "aAbB .+\\")))
+def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
+
+@check_encode.property("words and lists of merges may be long", ("a" * 41, [("a", "a")]), ("a" * 70, _learnt({"a" * 70: 1}, 9)), ("ab" * 100, [("a", "b")]),
+    ("".join(_drawn(9, 1, 150, "abc")[0]), _learnt(_vocabulary(6, 2, 100, "abc"), 25)))
+def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
+
+_anew(check_encode, "abc", [("b", "c")])
+
 # %% ../../chapters/practice/03_tokens.ipynb #stream-checker
 _OWL = "🦉".encode()
 _STREAMED = (
@@ -155,6 +220,34 @@ def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of t
 @check_stream.property("and so for every way of cutting two characters", *(([data[:i], data[i:j], data[j:]],) for data in ["ß🦉".encode()] for i in range(7) for j in range(i, 7)))
 def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of texts")
 
+@check_stream.property("whatever the byte that begins, and the one after it",
+    *(([bytes([b]), b"a"],) for b in range(0x80, 0x100)),
+    *(([bytes([b]), bytes([c]), b"a"],) for b in (0xc1, 0xc2, 0xdf, 0xe0, 0xe1, 0xef, 0xf0, 0xf1, 0xf4, 0xf5) for c in (0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0)),
+    *(([b"\xed", bytes([c]), b"a"],) for c in (0x7f, 0x80, 0x9f, 0xc0)),
+    *(([b"a" + letter.encode()[:n]],) for letter in "ß語🦉" for n in range(1, len(letter.encode()))))
+def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of texts")
+
+# A byte order mark, ends of lines, control characters, a � that was written, accents apart, the first and last characters of each length.
+_RARE = "\ufeffa\ufeff\r\n\r\n\n\r\0\t\x1b\x7f\x80\x85\u2028\ufffd\ufffeé\u0301e\u0301߿ࠀ\ud7ff\ue000\uffff\U00010000\U0010ffff \r"
+
+@check_stream.property("no character is lost or changed",
+    ([b"a\0b"],), ([b"\r\n"],), ([b"a\r", b"\nb"],), (["\ufeffa".encode()],), (["\ufffd".encode(), b"a"],),
+    *(([data[i:i + n] for i in range(0, len(data), n)],) for data in [_RARE.encode()] for n in (1, 2, 3, 5, len(data))))
+def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of texts")
+
+@check_stream.property("glued together, the texts are what Python makes of all the bytes",
+    ([b"\xed\xa0\x80"],), ([b"\xed\xbf\xbf", b"a"],), ([b"\xed\xa0", b"\x80a"],), ([b"\xed", b"\xb0", b"\xed", b"\x9f\xbf"],), (["".join(map(chr, range(0x400, 0x900))).encode()] * 2,),
+    *(([bytes(token) for token in _drawn(seed, 400, 3, (*_OWL, *b"A\x80\x9f\xa0\xbf\xc2\xe0\xed\xf4\xff"))],) for seed in (10, 11)))
+def _(attempt, tokens):
+    found = attempt(tokens)
+    if len(found) != len(tokens) + 1: raise Mismatch(f"there are {len(found)} texts for {len(tokens)} tokens; expected one more than there are tokens")
+    gives("".join(found), b"".join(tokens).decode("utf-8", "replace"), "what the texts give together")
+
+@check_stream.property("a long text is shown as it comes", *((_bytes,) for seed in (12, 13) for _bytes in [[bytes(token) for token in _drawn(seed, 1_500, 3, (*_OWL, *_OWL, *b"A\x80\xc2\xe8\xaa\xff"))] + [b"\xf0\x9f"]]))
+def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of texts")
+
+_anew(check_stream, [b"a"])
+
 # %% ../../chapters/practice/03_tokens.ipynb #tied-checker
 def _case(V: int, C: int, ids: list, seed: int) -> tuple:
     "A table, ids and a gradient at the scores, with one digit after the point."
@@ -163,6 +256,7 @@ def _case(V: int, C: int, ids: list, seed: int) -> tuple:
     return E, torch.tensor(ids, dtype=torch.long), dscores
 
 
+_LONG = _case(40, 3, [39, 0, *range(40), *range(20, 39, 2), 17], 7)        # more ids than rows, more rows than columns
 _TIED = (_case(2, 1, [0], 0), _case(3, 2, [1, 2], 1), _case(2, 2, [0, 0], 2), _case(4, 3, [3, 1, 3, 3], 3), _case(5, 2, [0, 4, 4, 0, 2, 1, 4], 4), _case(3, 5, [], 5), _case(4, 4, [2, 0, 1, 3], 6))
 
 
@@ -182,6 +276,28 @@ def _(attempt, E, ids, dscores):
 
 common_rules(check_tied_gradient, _by_autograd, lambda seed: _case(9, 2, [0, 3, 8, 3, 5 + seed], 20 + seed), flows=False)
 
+@check_tied_gradient.property("as much at every row and position of a larger table", _LONG, _case(300, 2, [*range(299, 99, -1)], 8), _case(3, 40, [2, 0, 2], 9))
+def _(attempt, E, ids, dscores): expect(attempt(E, ids, dscores), _by_autograd(E, ids, dscores), what="the gradient at E")
+
+@check_tied_gradient.property("it is in proportion to the table and to dscores, however small or large they are",
+    *((s * E, ids, t * dscores) for E, ids, dscores in [_TIED[4]] for s, t in ((1, 1e4), (1, 1e-30), (1, 1e30), (1e-30, 1), (1e30, 1), (1e-9, 1e9))))
+def _(attempt, E, ids, dscores):
+    size = E.abs().max() * dscores.abs().max()
+    expect(attempt(E, ids, dscores) / size, _by_autograd(E, ids, dscores) / size, what="the gradient at E, over the largest numbers of E and dscores,")
+
+class _NoGraph(TorchFunctionMode):
+    "Refuses every tensor that autograd follows, backward or forward."
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and (made.requires_grad or unpack_dual(made).tangent is not None):
+            raise Mismatch(f"autograd follows the result of {function.__name__}; expected to do without")
+        return made
+
+
+@check_tied_gradient.property("autograd is not asked", *(c for E, ids, dscores in (_TIED[0], _TIED[4]) for c in ((E, ids, dscores), (E.float(), ids, dscores.float()))))
+def _(attempt, *case):
+    with _NoGraph(): attempt(*case)
+
 # %% ../../chapters/practice/03_tokens.ipynb #pairs-checker
 _PAIRED = (
     ("a b".split(), 1), ("the owl sleeps".split(), 1), ("the owl sleeps now".split(), 2), (["a"], 3), ([], 2), ("a b".split(), 5), ("a a b".split(), 1), ("to be or not to be".split(), 2),
@@ -196,9 +312,13 @@ def _paired(words: list, reach: int) -> list:
 check_skip_pairs = Checker("skip_pairs")
 
 @check_skip_pairs.property("every neighbour within reach, on both sides, and nobody else", *_PAIRED)
-def _(attempt, words, reach): gives([tuple(pair) for pair in attempt(words, reach)], _paired(words, reach), "the list of pairs")
+def _(attempt, words, reach): gives(attempt(words, reach), _paired(words, reach), "the list of pairs")
 
-@check_skip_pairs.property("a long text takes time in proportion to its length", (4_000, 2))
+@check_skip_pairs.property("any word is a neighbour, also an empty one, and from any distance that is allowed",
+    (["a", "", "b"], 1), ([0, 1, 0, -1], 1), ([" ", "A", "a", " a"], 2), (_ODD, 3), ([*range(30)], 8), ([*range(30)], 29), ([*range(30)], 30), *((word, 13) for word in _drawn(14, 1, 90, "aAb ")))
+def _(attempt, words, reach): gives(attempt(words, reach), _paired(words, reach), "the list of pairs")
+
+@check_skip_pairs.property("a long text takes time in proportion to its length", (150, 20), (1_200, 2), (10_500, 1))
 def _(attempt, length, reach):
     looks = []
     class Row(list):
@@ -206,10 +326,13 @@ def _(attempt, length, reach):
         def __iter__(self):
             for x in super().__iter__():
                 looks.append(x)
-                if len(looks) > 25 * length: raise Mismatch(f"more than {25 * length:,} looks at {length:,} words; expected a few for each word")
+                if len(looks) > most: raise Mismatch(f"more than {most:,} looks at {length:,} words; expected a few for each pair")
                 yield x
-    found = attempt(Row(range(length)), reach)
-    if len(found) != 4 * length - 6: raise Mismatch(f"there are {len(found)} pairs among {length:,} words; expected {4 * length - 6}")
+    most, near = 5 * (2 * reach + 1) * length, [d for d in range(-reach, reach + 1) if d]
+    found, wanted = attempt(Row(range(length)), reach), [(i, i + d) for i in range(length) for d in near if 0 <= i + d < length]
+    if found != wanted: gives(found, wanted, "the list of pairs")
 
 @check_skip_pairs.property("the list is a new one, even where it is empty", ([], 2))
 def _(attempt, words, reach): own(attempt(words, reach), words)
+
+_anew(check_skip_pairs, "a b".split(), 1)
