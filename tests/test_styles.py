@@ -115,10 +115,10 @@ def ranked(found, alpha, end):
 # --- 10: decoders
 def nucleus(logits, p):
     keep = torch.zeros(logits.shape, dtype=torch.bool)
-    for b, row in enumerate(torch.softmax(logits.double(), -1).tolist()):
+    for b, (row, scores) in enumerate(zip(torch.softmax(logits.double(), -1).tolist(), logits.tolist())):
         total = 0.
-        for i in sorted(range(len(row)), key=row.__getitem__, reverse=True):
-            if row[i] == 0 or (p < 1 and total >= p - 1e-14 and total > 0): break
+        for i in sorted(range(len(row)), key=scores.__getitem__, reverse=True):
+            if math.isinf(scores[i]) or (p < 1 and total > 0 and total / p >= 1 - 1e-12): break
             keep[b, i], total = True, total + row[i]
     return keep
 

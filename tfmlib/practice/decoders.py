@@ -26,9 +26,9 @@ def _perplexity(logits: Tensor, ids: Tensor, counted: Tensor) -> float:
     for b in range(len(ids)):
         for t in range(1, ids.shape[1]):
             if counted[b, t]:
-                z = logits[b, t - 1]
-                top = z.max()
-                lost.append(float(top + (z - top).exp().sum().log() - z[ids[b, t]]))
+                z = logits[b, t - 1].tolist()
+                top = max(z)
+                lost.append(top + math.log(sum(math.exp(s - top) for s in z)) - z[ids[b, t]])
     return math.exp(sum(lost) / len(lost))
 
 
@@ -59,8 +59,23 @@ def _(attempt, logits, ids, counted):
 def _(attempt, logits, ids, counted): expect(number(attempt(logits, ids, counted)), _perplexity(logits, ids, counted))
 
 @check_perplexity_of.property("neither a hopeless token nor a long text makes it infinite or nothing",
-    (torch.tensor([[[900., 0.]] + 30 * [[0., 0.]]], dtype=torch.float64), torch.tensor([[0, 1] + 29 * [0]]), _all(1, 31)), (*_said(2, 400, 5, 10), _all(2, 400)))
+    (torch.tensor([[[900., 0.]] + 30 * [[0., 0.]]], dtype=torch.float64), torch.tensor([[0, 1] + 29 * [0]]), _all(1, 31)),
+    (torch.tensor([[[5000., -5000.]] + 99 * [[0., 0.]]], dtype=torch.float64), torch.tensor([[0, 1] + 98 * [0]]), _all(1, 100)), (*_said(2, 400, 5, 10), _all(2, 400)))
 def _(attempt, logits, ids, counted): expect(number(attempt(logits, ids, counted)), _perplexity(logits, ids, counted))
+
+@check_perplexity_of.property("an impossible token does no harm where it does not count",
+    (doubles(0., -math.inf, 1., 2., 3., 4.).view(1, 3, 2), torch.tensor([[0, 1, 0]]), torch.tensor([[True, False, True]])),
+    (_said(2, 6, 3, 11)[0].masked_fill(torch.arange(3) == 2, -math.inf), torch.tensor([[2, 0, 2, 1, 1, 0], [0, 1, 0, 0, 2, 2]]), torch.tensor([[True, True, False, True, True, True], [True, True, True, True, False, False]])))
+def _(attempt, logits, ids, counted): expect(number(attempt(logits, ids, counted)), _perplexity(logits, ids, counted))
+
+@check_perplexity_of.property("the vocabulary may be large, or a single token", (*_said(1, 3, 1), _all(1, 3)), (*_said(2, 3, 1500, 12), _all(2, 3)), (*_said(3, 3, 3, 13), _from(2, 1, 2, T=3)))
+def _(attempt, logits, ids, counted): expect(number(attempt(logits, ids, counted)), _perplexity(logits, ids, counted))
+
+@check_perplexity_of.property("scores of 32 bits may give a number that 32 bits do not hold", (torch.tensor([[[100., 0.], [0., 0.]]]), torch.tensor([[0, 1]]), _all(1, 2)), (torch.tensor([[[0., 600., 9.], [1., 2., 3.]]]), torch.tensor([[0, 0]]), _all(1, 2)))
+def _(attempt, logits, ids, counted):
+    found, right = number(attempt(logits, ids, counted)), _perplexity(logits.double(), ids, counted)
+    if math.isinf(found): raise Mismatch(f"it is infinite; expected {right:.3g}")
+    expect(found / right, 1., 1e-4, "it, divided by the right number,")
 
 common_rules(check_perplexity_of, _perplexity, lambda seed: (*_said(9, 4, 3, 60 + seed), _all(9, 4)), flows=False)
 
@@ -72,19 +87,24 @@ _OUT = -math.inf
 def _kept(logits: Tensor, p: float) -> Tensor:
     "Token by token, the likeliest first, until the sum suffices."
     kept = torch.zeros_like(logits, dtype=torch.bool)
-    for row, flags in zip(logits.softmax(-1), kept):
+    for scores, row, flags in zip(logits.tolist(), logits.double().softmax(-1).tolist(), kept):
         total = 0.
-        for i in sorted(range(len(row)), key=lambda i: -float(row[i])):
-            if p < 1 and total >= p * (1 - 1e-12) or not row[i]: break
-            flags[i], total = True, total + float(row[i])
+        for i in sorted(range(len(row)), key=lambda i: -scores[i]):
+            if p < 1 and total >= p * (1 - 1e-12) or scores[i] == _OUT: break
+            flags[i], total = True, total + row[i]
     return kept
+
+
+def _same_flags(found, wanted: Tensor, what: str) -> None:
+    "Raise a Mismatch unless the same flags are True; where they are not, it lists those of one row."
+    same_type(found, torch.bool)
+    if found.shape != wanted.shape: raise Mismatch(f"it has shape {tuple(found.shape)}; expected {tuple(wanted.shape)}")
+    for b, (row, right) in enumerate(zip(found, wanted)): gives(row.nonzero()[:, 0].tolist(), right.nonzero()[:, 0].tolist(), f"row {b}: the list of {what}")
 
 
 def _keeps(attempt, logits: Tensor, p: float) -> None:
     "Raise a Mismatch unless the right tokens are kept."
-    found = attempt(logits, p)
-    same_type(found, torch.bool)
-    expect(found.double(), _kept(logits, p).double(), what="the tokens kept (1) and cut (0)")
+    _same_flags(attempt(logits, p), _kept(logits, p), "tokens kept")
 
 
 def _spread(B: int, V: int, seed: int) -> Tensor:
@@ -95,10 +115,10 @@ def _spread(B: int, V: int, seed: int) -> Tensor:
 
 check_nucleus = Checker("nucleus")
 
-@check_nucleus.property("it keeps the likeliest until their sum suffices", (_FOUR, .7), (_FOUR, .8), (_FOUR, .96), (_FOUR, .3), (doubles(.1, .9).log()[None], .5), (_spread(1, 9, 0), .6), (_spread(1, 30, 1), .85))
+@check_nucleus.property("it keeps the likeliest until their sum suffices", (_FOUR, .7), (_FOUR, .8), (_FOUR, .96), (_FOUR, .3), (doubles(.1, .9).log()[None], .5), (_spread(1, 9, 0), .6), (_spread(1, 30, 1), .85), (_spread(2, 400, 6), .97))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("each row decides for itself", (torch.cat([_FOUR, 4 * _FOUR, _FOUR.flip(1)]), .7), (torch.cat([3 * _FOUR, _FOUR / 2]), .8), (_spread(5, 12, 2), .5))
+@check_nucleus.property("each row decides for itself", (torch.cat([_FOUR, 4 * _FOUR, _FOUR.flip(1)]), .7), (torch.cat([3 * _FOUR, _FOUR / 2]), .8), (_spread(5, 12, 2), .5), (_spread(4, 4, 7), .9), (doubles(3., -5.)[:, None], .4))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 @check_nucleus.property("one token is always kept", (_FOUR, 1e-9), (_FOUR, 1e-15), (20 * _FOUR, .01), (_spread(3, 6, 3), 1e-6))
@@ -107,33 +127,41 @@ def _(attempt, logits, p): _keeps(attempt, logits, p)
 @check_nucleus.property("at p = 1 all are kept that have a probability", (_FOUR, 1.), (torch.tensor([[1., _OUT, 0., 2.]], dtype=torch.float64), 1.), (_spread(2, 7, 4), 1.))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("tokens of probability 0 are not kept", (torch.tensor([[_OUT, 1., _OUT, 0.]], dtype=torch.float64), .9), (torch.tensor([[_OUT, _OUT, 3.], [0., 1., _OUT]], dtype=torch.float64), .6))
+@check_nucleus.property("tokens of probability 0 are not kept", (torch.tensor([[_OUT, 1., _OUT, 0.]], dtype=torch.float64), .9), (torch.tensor([[_OUT, _OUT, 3.], [0., 1., _OUT]], dtype=torch.float64), .6), (torch.tensor([[0., _OUT, -50., _OUT]], dtype=torch.float64), 1 - 1e-9))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("scores are no probabilities: shifted by any number they mean the same", (_FOUR + 700, .8), (_FOUR - 3000, .7), (_spread(2, 8, 5) + 1e4, .6))
+@check_nucleus.property("scores are no probabilities: shifted by any number they mean the same", (_FOUR + 700, .8), (_FOUR - 3000, .7), (_spread(2, 8, 5) + 1e4, .6), (_spread(2, 8, 5) - torch.tensor([[0.], [1e5]]), .6))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("of equals no more are kept than are needed", (torch.zeros(1, 4, dtype=torch.float64), .5), (torch.zeros(2, 8, dtype=torch.float64), .375), (torch.zeros(1, 4, dtype=torch.float64), .6))
-def _(attempt, logits, p):
-    found = attempt(logits, p)
+def _of_equals(attempt, B: int, V: int, p: float, dtype: torch.dtype = torch.float64) -> None:
+    "Raise a Mismatch unless, of equally likely tokens, as many are kept as are needed."
+    found = attempt(torch.zeros(B, V, dtype=dtype), p)
     same_type(found, torch.bool)
-    if found.shape != logits.shape: raise Mismatch(f"it has shape {tuple(found.shape)}; expected {tuple(logits.shape)}")
-    for row in found: whole(int(row.sum()), math.ceil(p * logits.shape[1]), f"the number kept of {logits.shape[1]} equals")
+    if found.shape != (B, V): raise Mismatch(f"it has shape {tuple(found.shape)}; expected {(B, V)}")
+    for row in found: whole(int(row.sum()), math.ceil(round(p * V, 9)), f"the number of tokens kept, of {V} that are equally likely,")
 
-@check_nucleus.property("at p = 1 even the smallest probability is kept", (doubles(0., -40.)[None], 1.), (doubles(0., -40., 3., -700.)[None], 1.))
+check_nucleus.property("of equals no more are kept than are needed", (1, 4, .5), (2, 8, .375), (1, 4, .6), (1, 1000, .9005))(_of_equals)
+
+@check_nucleus.property("at p = 1 even the smallest probability is kept", (doubles(0., -40.)[None], 1.), (doubles(0., -40., 3., -700.)[None], 1.), (doubles(0., -800., _OUT)[None], 1.), (torch.tensor([[0., -5000., -120.]]), 1.))
+def _(attempt, logits, p): _keeps(attempt, logits, p)
+
+check_nucleus.property("a sum that misses p by rounding alone suffices, with scores of 64 bits and of 32",
+    *((1, V, p, dtype) for V, p in ((10, .2), (10, .3), (10, .8), (10, .9), (25, .2), (1000, .6)) for dtype in (torch.float64, torch.float32)))(_of_equals)
+
+@check_nucleus.property("a sum that misses p by more does not", (doubles(0., -16.)[None], 1 - 1e-8), (doubles(0., -23.)[None], 1 - 1e-11), (torch.tensor([[-23., 0., _OUT]]), 1 - 1e-11))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 common_rules(check_nucleus, _kept, lambda seed: (_spread(9, 7, 60 + seed), .6), flows=False)
 
 # %% ../../chapters/practice/10_decoders.ipynb #write-checker
 def _model(V: int, mix: int = 7):
-    "Scores that depend on every token and on how many there are, and a list of what was asked."
+    "Scores below 0, close together, that depend on every token and on how many there are; and a list of what was asked."
     asked = []
     def scores_after(ids):
         asked.append(list(ids))
         state = mix
         for i in ids: state = (state * 31 + i + 1) % 10_007
-        return [float((state * (v + 3) * 17) % 101) for v in range(V)]
+        return [(state * (v + 3) * 17) % 1009 * 1e-9 - 2. for v in range(V)]
     return scores_after, asked
 
 
@@ -155,10 +183,19 @@ def _ties(V: int):
     return scores_after, asked
 
 
-_MODELS = {"counting": _counting, "mixing": _model, "ties": _ties}
+def _forbidding(V: int):
+    "Allows only the token after the last one and, liked a little less, the one two further on."
+    asked = []
+    def scores_after(ids):
+        asked.append(list(ids))
+        return [[-700., -math.inf, -700.0001, -math.inf][min((v - ids[-1] - 1) % V, 3)] for v in range(V)]
+    return scores_after, asked
 
 
-def _written(kind: str, V: int, prompt: list, steps: int, stop) -> tuple[list, list]:
+_MODELS = {"counting": _counting, "mixing": _model, "ties": _ties, "forbidding": _forbidding}
+
+
+def _written(kind: str, V: int, prompt: list, steps: int, stop: int | None = None) -> tuple[list, list]:
     "What is written and asked for, by the definition."
     scores_after, asked = _MODELS[kind](V)
     ids = list(prompt)
@@ -169,21 +206,24 @@ def _written(kind: str, V: int, prompt: list, steps: int, stop) -> tuple[list, l
     return ids, asked
 
 
-def _writes(attempt, kind: str, V: int, prompt: list, steps: int, longest: int, stop) -> list:
+def _writes(attempt, kind: str, V: int, prompt: list, steps: int, longest: int, *stop) -> list:
     "What was asked; a Mismatch unless the text is right."
     scores_after, asked = _MODELS[kind](V)
-    found = attempt(scores_after, prompt, steps, longest, stop)
+    found = attempt(scores_after, prompt, steps, longest, *stop)
     own(found, prompt)
-    gives([*found] if isinstance(found, list | tuple) else found, _written(kind, V, prompt, steps, stop)[0], "the text")
+    gives([*found] if isinstance(found, list | tuple) else found, _written(kind, V, prompt, steps, *stop)[0], "the text")
     return asked
 
 
 check_write_on = Checker("write_on")
 
-@check_write_on.property("each token is the best after all that stands before it", ("counting", 3, [0], 4, 20, None), ("counting", 5, [3, 1], 6, 20, None), ("mixing", 7, [2, 5], 5, 20, None), ("mixing", 11, [1, 2, 3, 4], 8, 20, None))
+@check_write_on.property("each token is the best after all that stands before it", ("counting", 3, [0], 4, 20, None), ("counting", 5, [3, 1], 6, 20, None), ("mixing", 7, [2, 5], 5, 20, None), ("mixing", 11, [1, 2, 3, 4], 8, 20, None), ("forbidding", 5, [3], 4, 9, None), ("counting", 1, [0], 3, 9, None), ("mixing", 300, [*range(299, 260, -1)], 40, 99, None))
 def _(attempt, *case): _writes(attempt, *case)
 
-@check_write_on.property("after stop nothing more is written, and stop is", ("counting", 3, [0], 4, 20, 2), ("counting", 6, [2], 9, 20, 4), ("counting", 4, [1, 3], 5, 20, 0), ("counting", 4, [2, 0], 3, 20, 2))
+@check_write_on.property("after stop nothing more is written, and stop is", ("counting", 3, [0], 4, 20, 2), ("counting", 6, [2], 9, 20, 4), ("counting", 4, [1, 3], 5, 20, 0), ("counting", 4, [2, 0], 3, 20, 2), ("counting", 4, [0, 2], 6, 20, 2), ("counting", 400, [297], 9, 20, 300))
+def _(attempt, *case): _writes(attempt, *case)
+
+@check_write_on.property("if no stop is given, it writes all its steps", ("counting", 3, [0], 4, 20), ("counting", 4, [3, 2], 9, 12), ("mixing", 5, [4], 7, 20))
 def _(attempt, *case): _writes(attempt, *case)
 
 @check_write_on.property("of equals the smallest number is written", ("ties", 4, [0], 2, 9, None), ("ties", 7, [6, 1], 3, 9, None))
@@ -192,16 +232,22 @@ def _(attempt, *case): _writes(attempt, *case)
 @check_write_on.property("no steps, no change", ("counting", 3, [0, 1], 0, 9, None), ("mixing", 4, [2], 0, 1, 2))
 def _(attempt, *case): _writes(attempt, *case)
 
-@check_write_on.property("the model is asked once for each token that is written", ("counting", 5, [0], 4, 9, None), ("counting", 5, [0], 4, 9, 2), ("mixing", 6, [1, 2], 3, 9, None))
-def _(attempt, *case): whole(len(_writes(attempt, *case)), len(_written(case[0], case[1], case[2], case[3], case[5])[1]), "the number of questions to the model")
+@check_write_on.property("the model is asked once for each token that is written", ("counting", 5, [0], 4, 9, None), ("counting", 5, [0], 4, 9, 2), ("mixing", 6, [1, 2], 3, 9, None), ("mixing", 6, [1, 2], 0, 9, None), ("counting", 5, [0], 1, 2, 1))
+def _(attempt, *case):
+    asked, right = _writes(attempt, *case), _written(*case[:4], case[5])[1]
+    whole(len(asked), len(right), "the number of questions to the model")
+    gives(asked, right, "the list of what the model was given")
 
 @check_write_on.property("it may fill the model to the last place", ("counting", 4, [0, 1], 3, 5, None), ("mixing", 5, [0], 1, 2, None))
 def _(attempt, *case):
     asked = _writes(attempt, *case)
     if max(map(len, asked)) > case[4]: raise Mismatch(f"the model was given {max(map(len, asked))} tokens; expected at most {case[4]}")
 
-@check_write_on.property("what cannot be is refused", ("counting", 3, [], 2, 9, None), ("counting", 3, [0], -1, 9, None), ("counting", 3, [0, 1, 2], 3, 5, None), ("counting", 3, [0, 1, 2], 0, 2, None), ("counting", 4, [0, 1], 9, 5, 2))
-def _(attempt, kind, V, *case): refuses(attempt, _MODELS[kind](V)[0], *case)
+@check_write_on.property("what cannot be is refused", ("counting", 3, [], 2, 9, None), ("counting", 3, [0], -1, 9, None), ("counting", 3, [0, 1, 2], 3, 5, None), ("counting", 3, [0, 1, 2], 0, 2, None), ("counting", 4, [0, 1], 9, 5, 2), ("counting", 3, [], 0, 9, None), ("counting", 3, [0, 1, 2], 3, 3, None), ("counting", 3, [0], -1, 9, 1), ("mixing", 4, [0], 40, 40, None))
+def _(attempt, kind, V, *case):
+    scores_after, asked = _MODELS[kind](V)
+    refuses(attempt, scores_after, *case)
+    whole(len(asked), 0, "the number of questions to the model before it refused")
 
 # %% ../../chapters/practice/10_decoders.ipynb #answers-checker
 def _ids(*rows: str) -> Tensor: return torch.tensor([[int(d) for d in row.split()] for row in rows])
@@ -220,17 +266,21 @@ def _flags(ids: Tensor, mark: int, end: int) -> Tensor:
 
 def _flagged(attempt, *case) -> None:
     "Raise a Mismatch unless exactly the answer's tokens are flagged."
-    found = attempt(*case)
-    same_type(found, torch.bool)
-    expect(found.double(), _flags(*case).double(), what="what counts (1)")
+    _same_flags(attempt(*case), _flags(*case), "positions that count")
+
+
+_TOKENS = torch.tensor([7, -100, 16_777_217, 16_777_216, 10**12])    # neighbours in 32 bits, none in 64
+
+
+def _drawn(*shape: int, seed: int) -> Tensor: return _TOKENS[torch.randint(len(_TOKENS), shape, generator=torch.Generator().manual_seed(seed))]
 
 
 check_answer_tokens = Checker("answer_tokens")
 
-@check_answer_tokens.property("answer and end count, question and mark do not", (_ids("3 1 8 5 2 9"), 8, 9), (_ids("8 5 9"), 8, 9), (_ids("3 8 9"), 8, 9), (_ids("1 2 3 7 4 4 0", "1 7 2 3 4 5 0"), 7, 0))
+@check_answer_tokens.property("answer and end count, question and mark do not", (_ids("3 1 8 5 2 9"), 8, 9), (_ids("8 5 9"), 8, 9), (_ids("3 8 9"), 8, 9), (_ids("1 2 3 7 4 4 0", "1 7 2 3 4 5 0"), 7, 0), (_ids("300 8 5 9", "12 8 5 9"), 8, 9), (_ids("3 70 5 8 90"), 70, 90))
 def _(attempt, *case): _flagged(attempt, *case)
 
-@check_answer_tokens.property("padding does not count, whatever it is", (_ids("3 8 5 9 0 0"), 8, 9), (_ids("3 8 5 9 9 9"), 8, 9), (_ids("3 8 5 9 8 5 9"), 8, 9), (_ids("3 8 9 5 5", "1 2 8 4 9"), 8, 9))
+@check_answer_tokens.property("padding does not count, whatever it is", (_ids("3 8 5 9 0 0"), 8, 9), (_ids("3 8 5 9 9 9"), 8, 9), (_ids("3 8 5 9 8 5 9"), 8, 9), (_ids("3 8 9 5 5", "1 2 8 4 9"), 8, 9), (_ids("3 8 5 9 -100 -100"), 8, 9))
 def _(attempt, *case): _flagged(attempt, *case)
 
 @check_answer_tokens.property("the first mark ends the question, and the answer may hold it again", (_ids("3 8 5 8 2 9"), 8, 9), (_ids("8 8 9 0"), 8, 9), (_ids("3 9 1 8 5 8 2 9 9 0"), 8, 9))
@@ -239,10 +289,17 @@ def _(attempt, *case): _flagged(attempt, *case)
 @check_answer_tokens.property("the question may hold the end token", (_ids("9 1 8 5 9"), 8, 9), (_ids("9 9 8 9 0"), 8, 9), (_ids("1 9 8 4 4 9", "9 8 9 9 9 9"), 8, 9))
 def _(attempt, *case): _flagged(attempt, *case)
 
-@check_answer_tokens.property("without a mark, or without an end, nothing counts", (_ids("1 2 3 9"), 8, 9), (_ids("1 8 3 4"), 8, 9), (_ids("9 1 8 3", "1 8 3 9", "9 9 9 9"), 8, 9), (_ids("1 2 8"), 8, 9))
+@check_answer_tokens.property("without a mark, or without an end, nothing counts", (_ids("1 2 3 9"), 8, 9), (_ids("1 8 3 4"), 8, 9), (_ids("9 1 8 3", "1 8 3 9", "9 9 9 9"), 8, 9), (_ids("1 2 8"), 8, 9), (_ids("8", "9", "8"), 8, 9))
 def _(attempt, *case): _flagged(attempt, *case)
 
-@check_answer_tokens.property("many rows, each for itself", (torch.randint(4, (200, 9), generator=torch.Generator().manual_seed(0)), 2, 3), (torch.randint(5, (200, 6), generator=torch.Generator().manual_seed(1)), 0, 1))
+@check_answer_tokens.property("many rows, each for itself", (torch.randint(4, (200, 9), generator=torch.Generator().manual_seed(0)), 2, 3), (torch.randint(5, (200, 6), generator=torch.Generator().manual_seed(1)), 0, 1), (_drawn(50, 8, seed=2), 16_777_216, 7), (_drawn(50, 8, seed=3), -100, 16_777_217))
+def _(attempt, *case): _flagged(attempt, *case)
+
+def _long(question: int, answer: int, padding: int) -> tuple[Tensor, int, int]:
+    "One row, padded with end tokens."
+    return torch.tensor([[1] * question + [8] + [2] * answer + [9] * padding + [0]]), 8, 9
+
+@check_answer_tokens.property("long questions, long answers, and much padding", _long(105, 3, 1), _long(300, 300, 300), _long(2, 1, 257), _long(0, 700, 1))
 def _(attempt, *case): _flagged(attempt, *case)
 
 common_rules(check_answer_tokens, _flags, lambda seed: (torch.randint(4, (9, 7), generator=torch.Generator().manual_seed(60 + seed)), 2, 3), flows=False)
@@ -261,37 +318,44 @@ def _attends(H: int, T: int, seed: int) -> Tensor:
 
 def _copies(weights: Tensor, ids: Tensor) -> Tensor:
     "Key by key."
-    T, found = len(ids), []
-    for t in range(T):
-        keys = [s for s in range(1, T) if s - 1 < t and ids[s - 1] == ids[t]]
-        if keys: found.append(weights[:, t, keys].sum(-1))
-    return torch.stack(found).mean(0) if found else torch.zeros(len(weights), dtype=weights.dtype)
+    tokens, scores = ids.tolist(), []
+    for head in weights.tolist():
+        found = [[row[s] for s in range(1, t + 1) if tokens[s - 1] == tokens[t]] for t, row in enumerate(head)]
+        sums = [sum(keys) for keys in found if keys]
+        scores.append(sum(sums) / len(sums) if sums else 0.)
+    return doubles(*scores)
 
 
 check_copying = Checker("copying")
 
 @check_copying.property("the share of attention behind earlier occurrences", (_even(3), torch.tensor([4, 7, 4])), (_even(4), torch.tensor([1, 2, 1, 2])), (_attends(1, 5, 0), torch.tensor([3, 1, 2, 3, 1])), (_attends(1, 8, 1), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the score")
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
 @check_copying.property("each head has its own score", (_attends(3, 4, 2), torch.tensor([5, 6, 5, 6])), (_attends(4, 9, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the scores")
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
 @check_copying.property("all earlier occurrences count, not only one", (_attends(2, 7, 4), torch.tensor([1, 2, 1, 3, 1, 4, 1])), (_attends(1, 6, 5), torch.tensor([2, 0, 2, 1, 2, 0])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the scores")
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
 @check_copying.property("a token twice in a row: the place behind the first is the second", (_even(2), torch.tensor([3, 3])), (_attends(2, 5, 6), torch.tensor([1, 1, 2, 2, 1])), (_attends(1, 4, 7), torch.tensor([5, 5, 5, 5])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the scores")
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
 @check_copying.property("places without an earlier occurrence are left out of the average", (_attends(2, 6, 8), torch.tensor([0, 1, 2, 3, 4, 0])), (_even(9), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 0])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the scores")
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
 @check_copying.property("where nothing repeats the score is 0", (_attends(2, 4, 9), torch.tensor([0, 1, 2, 3])), (_even(1, 3), torch.tensor([7])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the scores")
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
 @check_copying.property("what lies in the future does not count, even if it is attended to", (rounded(2, 5, 5, seed=10).softmax(-1), torch.tensor([1, 2, 1, 2, 1])), (rounded(1, 4, 4, seed=11).softmax(-1), torch.tensor([6, 0, 6, 0])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the scores")
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-common_rules(check_copying, _copies, lambda seed: (_attends(9, 6, 60 + seed), torch.tensor([1, 2, 1, 3, 2, 1]).roll(seed)))
+@check_copying.property("two tokens are the same only if all their digits are", (_attends(1, 3, 12), torch.tensor([100_000, 5, 100_001])), (_attends(2, 3, 13), torch.tensor([16_777_216, 5, 16_777_217])), (_attends(2, 9, 14), _drawn(9, seed=4)), (_attends(1, 5, 15), torch.tensor([-100, 0, -1, -100, 0])))
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+
+@check_copying.property("an earlier occurrence may be far back", (_attends(1, 60, 16), torch.arange(60) % 50), (_attends(4, 4, 17), torch.tensor([0, 3, 3, 0])), (_even(260), torch.full((260,), 5)), (_attends(2, 200, 18), _drawn(200, seed=5)))
+def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+
+common_rules(check_copying, _copies, lambda seed: (_attends(9, 6, 60 + seed), torch.tensor([1, 2, 1, 3, 2, 1]).roll(seed)), linear_in=("weights",))
 
 # %% ../../chapters/practice/10_decoders.ipynb #joint-checker
 _THREE = ("query", "key", "value")
@@ -311,7 +375,7 @@ def _named(attempt, weight: Tensor, bias: Tensor) -> dict:
 
 check_split_joint = Checker("split_joint")
 
-@check_split_joint.property("applied as linear layers they give the three parts of the joint product", (doubles(2, 3, 5)[None], doubles(0, 1, 0), doubles(10)[None]), (*_joint(2), rounded(3, 2, seed=9)), (*_joint(4, 1), rounded(5, 4, seed=8)), (*_joint(3, 2), rounded(2, 3, seed=7)))
+@check_split_joint.property("applied as linear layers they give the three parts of the joint product", (doubles(2, 3, 5)[None], doubles(0, 1, 0), doubles(10)[None]), (*_joint(2), rounded(3, 2, seed=9)), (*_joint(4, 1), rounded(5, 4, seed=8)), (*_joint(3, 2), rounded(2, 3, seed=7)), (*_joint(20, 8), rounded(2, 20, seed=6)))
 def _(attempt, weight, bias, x):
     found, C = _named(attempt, weight, bias), len(weight)
     for name, part in zip(_THREE, (x @ weight + bias).split(C, -1)):
@@ -319,7 +383,7 @@ def _(attempt, weight, bias, x):
         if found[f"{name}.bias"].shape != (C,): raise Mismatch(f"{name}.bias has shape {tuple(found[f'{name}.bias'].shape)}; expected {(C,)}")
         expect(torch.nn.functional.linear(x, found[f"{name}.weight"], found[f"{name}.bias"]), part, what=f"the {name} of x")
 
-@check_split_joint.property("each tensor is contiguous and its own", _joint(2, 3), _joint(5, 4))
+@check_split_joint.property("each tensor is contiguous and its own", _joint(2, 3), _joint(5, 4), _joint(1, 9), (rounded(9, 3).T, rounded(9)), (rounded(4, 24)[:, ::2], rounded(3, 12)[1]), tuple(x.half() for x in _joint(3, 7)))
 def _(attempt, weight, bias):
     found = _named(attempt, weight, bias)
     for name, t in found.items():
@@ -328,12 +392,16 @@ def _(attempt, weight, bias):
     places = [t.untyped_storage().data_ptr() for t in (weight, bias, *found.values())]
     if len(set(places)) < len(places): raise Mismatch("two tensors share memory; expected each to have its own")
 
-@check_split_joint.property("the type stays", (_joint(2, 5)[0].float(), _joint(2, 5)[1].float()), (_joint(3, 6)[0].half(), _joint(3, 6)[1].half()), (_joint(2, 7)[0].bfloat16(), _joint(2, 7)[1].bfloat16()))
+@check_split_joint.property("the type stays, and every digit", *(tuple(x.to(dtype) for x in _joint(C, C + 3)) for C, dtype in ((2, torch.float32), (3, torch.float16), (2, torch.bfloat16))), (rounded(2, 6) / 3e9, rounded(6) / 7e9), (rounded(2, 6) * 1e300, rounded(6) * 1e300), (rounded(2, 6) / 0., rounded(6) / 0.))
 def _(attempt, weight, bias):
-    for name, t in _named(attempt, weight, bias).items(): same_type(t, weight.dtype, name)
+    found = _named(attempt, weight, bias)
+    for (name, kind), right in zip(((n, k) for k in ("weight", "bias") for n in _THREE), _by_part(weight, bias)):
+        same_type(found[f"{name}.{kind}"], weight.dtype, f"{name}.{kind}")
+        expect(found[f"{name}.{kind}"], right, 0, f"{name}.{kind}")
 
-@check_split_joint.property("what does not fit is refused", (rounded(3, 8), rounded(8)), (rounded(9, 3), rounded(3)), (rounded(2, 8), rounded(8)), (rounded(2, 6), rounded(5)), (rounded(2, 6), rounded(2)))
-def _(attempt, weight, bias): refuses(attempt, weight, bias)
+@check_split_joint.property("what does not fit is refused", (rounded(3, 8), rounded(8)), (rounded(9, 3), rounded(3)), (rounded(2, 8), rounded(8)), (rounded(2, 6), rounded(5)), (rounded(2, 6), rounded(2)),
+    (rounded(2, 6), rounded(7)), (rounded(2, 6), rounded(9)), (rounded(2, 6), rounded(1)), (rounded(9, 3), rounded(9)), (rounded(2, 5), rounded(6)), (rounded(2, 7), rounded(6)), (rounded(3, 8), rounded(9)), (rounded(3, 10), rounded(9)), (rounded(3, 3), rounded(9)))
+def _(attempt, weight, bias): refuses(lambda *case: [*attempt(*case)], weight, bias)
 
 def _by_part(weight: Tensor, bias: Tensor) -> tuple:
     "Three matrices, three biases, row by row."
