@@ -12,13 +12,15 @@ import math
 import torch
 from torch import Tensor
 
-from ..checks import common_rules, number, parts, rounded
+from ..checks import cast, common_rules, compare, doubles, number, parts, rounded
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/02_alignment.ipynb #additive-checker
 def _additive_by_loop(s: Tensor, h: Tensor, W: Tensor, U: Tensor, v: Tensor) -> Tensor:
     "The scores, one after another."
-    rows = [[sum(float(v[i]) * math.tanh(float(W[i] @ s[b] + U[i] @ h[b, j])) for i in range(len(v))) for j in range(h.shape[1])] for b in range(len(h))]
+    S, (s, h, W, U, v) = h.shape[1], (x.tolist() for x in (s, h, W, U, v))
+    def dot(a, b): return sum(x * y for x, y in zip(a, b))
+    rows = [[sum(v[i] * math.tanh(dot(W[i], s[b]) + dot(U[i], h[b][j])) for i in range(len(v))) for j in range(S)] for b in range(len(s))]
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -29,8 +31,26 @@ def _scored(*sizes: int, seed: int = 0) -> tuple:
     return tuple(rounded(*shape, seed=seed + i) for i, shape in enumerate(shapes))
 
 
+def _scored_far(seed: int) -> tuple:
+    "States and annotations in hundreds, in one sentence zeros."
+    s, h, W, U, v = _scored(3, 4, 2, 3, seed=seed)
+    return s * doubles(500, 0, 1)[:, None], h * doubles(1, 1, 0)[:, None, None] * doubles(500, 1, -1000, 0)[:, None], W, U, v
+
+
+def _saturated(seed: int) -> tuple:
+    "A case in which each tanh is 1 or −1, and no gradient is left inside."
+    s, h, W, U, v = _scored(2, 3, 2, 2, seed=seed)
+    return 1e4 * s, h, W, U, v
+
+
+def _compare(attempt, reference, case: tuple, *names: str) -> None:
+    "Compare with the reference, in 32 bits with fewer digits."
+    compare(attempt, reference, case, names, 1e-4 if case[0].dtype == torch.float32 else 1e-9)
+
+
 _ONE = torch.eye(2, dtype=torch.float64)
 _PAPER = (_ONE[:1], torch.tensor([[[1., 0.], [0., 1.], [1., 1.]]], dtype=torch.float64), _ONE, _ONE, _ONE.sum(0))
+_ALIKE = tuple(_scored(*sizes, seed=60) for sizes in ((1, 1, 1, 1), (2, 3, 1, 2), (3, 1, 4, 1), (1, 4, 4, 2), (3, 3, 3, 3), (2, 4, 2, 4)))
 check_additive_scores = Checker("additive_scores")
 
 @check_additive_scores.property("the scores on paper are 0.964, 1.523 and 1.726", _PAPER)
@@ -42,7 +62,14 @@ def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="th
 @check_additive_scores.property("each sentence is scored by its own state", _scored(3, 3, 2, 2, seed=20), _scored(2, 5, 3, 4, seed=30), _scored(4, 1, 2, 3, seed=40))
 def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="the table of scores")
 
-common_rules(check_additive_scores, _additive_by_loop, lambda seed: _scored(9, 3, 2, 4, seed=50 + 9 * seed))
+@check_additive_scores.property("whichever sizes are alike, or one", *_ALIKE)
+def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="the table of scores")
+
+@check_additive_scores.property("for zeros, and for numbers in hundreds, as for any other", _scored_far(80), cast(_scored_far(80), torch.float32))
+def _(attempt, *case): _compare(attempt, _additive_by_loop, case)
+
+common_rules(check_additive_scores, _additive_by_loop, lambda seed: _scored(9, 3, 2, 4, seed=50 + 9 * seed),
+             also=(_saturated(90),), linear_in=("v",), large=_scored(24, 14, 3, 5, seed=70))
 
 # %% ../../chapters/practice/02_alignment.ipynb #look-checker
 def _look_by_sentence(scores: Tensor, h: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,15 +81,37 @@ def _look_by_sentence(scores: Tensor, h: Tensor, lengths: Tensor) -> tuple[Tenso
     return torch.stack(contexts), shares
 
 
-def _looks(B: int, S: int, lengths: list, seed: int, shift: float = 0) -> tuple:
-    "Scores, annotations of three features, and lengths."
-    return rounded(B, S, seed=seed) + shift, rounded(B, S, 3, seed=seed + 1), torch.tensor(lengths)
+def _looks(B: int, S: int, lengths: list, seed: int, C: int = 3) -> tuple:
+    "Scores, annotations of C features, and lengths."
+    return rounded(B, S, seed=seed), rounded(B, S, C, seed=seed + 1), torch.tensor(lengths)
 
 
+def _padded(case: tuple, *fill: float, shift: float = 0) -> tuple:
+    "The case, its scores shifted, and these scores for its padding, in turn."
+    scores, h, lengths = case
+    there = torch.arange(scores.shape[1])
+    return (scores + shift).where(there < lengths[:, None], doubles(*fill)[there % len(fill)]), h, lengths
+
+
+def _row(*scores: float) -> tuple:
+    "A sentence whose words differ in their scores; the lower the score, the larger the annotation."
+    scores = doubles(*scores)[None]
+    return scores, (scores.max() - scores).clamp(max=110).exp()[..., None], torch.tensor([scores.shape[1]])
+
+
+def _levels(*levels: float, seed: int) -> tuple:
+    "One sentence a level, with padding, its scores around it."
+    scores, h, lengths = _looks(len(levels), 4, [3, 4, 2, 1, 4][:len(levels)], seed)
+    return scores + doubles(*levels)[:, None], h, lengths
+
+
+_NAMES = ("context", "shares")
+_SIZES = (_looks(1, 1, [1], 50), _looks(3, 1, [1, 1, 1], 52, C=1), _looks(4, 4, [1, 2, 4, 3], 54, C=4), _looks(2, 5, [2, 5], 56, C=1), _looks(1, 7, [6], 58, C=7))
+_PADDING = (_padded(_looks(2, 4, [2, 3], 60), 1000.), _padded(_looks(2, 5, [1, 3], 62), math.inf), _padded(_looks(2, 5, [3, 2], 64), math.nan, -math.inf, 1e30, math.inf))
 check_look_at = Checker("look_at")
 
 @check_look_at.property("without padding, shares are the softmax over a sentence's words", _looks(1, 2, [2], 0), _looks(3, 3, [3, 3, 3], 2), _looks(2, 4, [4, 4], 4))
-def _(attempt, *case): expect(parts(attempt(*case), "context", "shares")[1], _look_by_sentence(*case)[1], what="the table of shares")
+def _(attempt, *case): expect(parts(attempt(*case), *_NAMES)[1], _look_by_sentence(*case)[1], what="the table of shares")
 
 @check_look_at.property("padding has the share 0, real words share the rest", _looks(1, 4, [2], 6), _looks(3, 5, [1, 5, 4], 8))
 def _(attempt, *case): expect(attempt(*case)[1], _look_by_sentence(*case)[1], what="the table of shares")
@@ -70,27 +119,45 @@ def _(attempt, *case): expect(attempt(*case)[1], _look_by_sentence(*case)[1], wh
 @check_look_at.property("the context is the average of the annotations in these shares", _looks(1, 2, [2], 10), _looks(2, 4, [3, 1], 12))
 def _(attempt, *case): expect(attempt(*case)[0], _look_by_sentence(*case)[0], what="the context")
 
-@check_look_at.property("however low the scores of real words are", _looks(1, 3, [2], 14, shift=-1e6), _looks(2, 4, [1, 3], 16, shift=-1e25))
-def _(attempt, *case):
-    scores, h, lengths = case
-    scores = scores.where(torch.arange(scores.shape[1]) < lengths[:, None], torch.zeros(()).double())    # padding scores 0, far higher
-    expect(attempt(scores, h, lengths)[1], _look_by_sentence(scores, h, lengths)[1], tol=1e-4, what="the table of shares")
+@check_look_at.property("whichever sizes are alike, or one", *_SIZES)
+def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
 
-common_rules(check_look_at, _look_by_sentence, lambda seed: _looks(9, 4, [1 + (seed + b) % 4 for b in range(9)], 30 + 3 * seed), "context", "shares")
+@check_look_at.property("however low the scores of real words are", _padded(_looks(1, 3, [2], 14), 0., shift=-1e6), _padded(_looks(2, 4, [1, 3], 16), 0., shift=-1e37), _padded(_looks(2, 4, [1, 3], 16), 0., 1., shift=-1e300))
+def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
+
+@check_look_at.property("however low they are in 32 bits", cast(_padded(_looks(2, 4, [1, 3], 16), 0., shift=-1e37), torch.float32))
+def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
+
+@check_look_at.property("whatever the scores of padding are", *_PADDING, cast(_PADDING[1], torch.float32))
+def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
+
+@check_look_at.property("each sentence by its own scores, however far from those of others", _levels(0, -1000, seed=66), _levels(1000, 0, -1e6, 3000, -1000, seed=68))
+def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
+
+@check_look_at.property("scores of one sentence may lie far apart, and a small share counts", _row(2000, 0, 1999), _row(-2000, 0), _row(0, -16, -17), _row(10, -30, -40), _row(0, -100, -101))
+def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
+
+common_rules(check_look_at, _look_by_sentence, lambda seed: _looks(9, 4, [1 + (seed + b) % 4 for b in range(9)], 30 + 3 * seed), *_NAMES,
+             also=(_PADDING[0], _PADDING[2], _levels(0, -1000, 2000, seed=70)), linear_in=("h",), large=_looks(12, 30, [1 + 5 * b % 30 for b in range(12)], 72, C=2))
 
 # %% ../../chapters/practice/02_alignment.ipynb #order-checker
 class _Score:
-    "A bilinear score that shows itself by name."
-    def __call__(self, s: Tensor, h: Tensor) -> Tensor: return (h * s.roll(1, -1)[:, None]).sum(-1)
+    "A score that shows itself by name: bilinear, and a little of the annotation alone, with a level for each sentence; one word may be hidden."
+    def __init__(self, scale: float = 1, level: float = 0, hidden: int | None = None): self.scale, self.level, self.hidden = scale, level, hidden
+
+    def __call__(self, state: Tensor, annotations: Tensor, /) -> Tensor:
+        scores = self.scale * (annotations * (state.roll(1, -1)[:, None] + 0.5)).sum(-1) + self.level * state[:, :1]
+        return scores if self.hidden is None else scores.masked_fill(torch.arange(scores.shape[1]) == self.hidden, -math.inf)
+
     def __repr__(self) -> str: return "score"
 
 
 class _Cell:
     "A cell in which the order of what it reads, and which of its arguments is the state, makes a difference."
-    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
-        if x.shape[-1] != 2 * s.shape[-1]: raise Mismatch(f"the cell was given {x.shape[-1]} numbers to read; expected {2 * s.shape[-1]}: word and context")
-        first, second = x.chunk(2, -1)
-        return (first - second / 2 + s / 4).tanh()
+    def __call__(self, given: Tensor, state: Tensor, /) -> Tensor:
+        if given.shape[-1] != 2 * state.shape[-1]: raise Mismatch(f"the cell was given {given.shape[-1]} numbers to read; expected {2 * state.shape[-1]}: word and context")
+        first, second = given.chunk(2, -1)
+        return (first - second / 2 + state / 4).tanh()
     def __repr__(self) -> str: return "cell"
 
 
@@ -101,17 +168,32 @@ def _step_as_told(word: Tensor, s: Tensor, h: Tensor, score, cell) -> tuple:
     return cell(torch.cat([word, context], 1), s), context, weights
 
 
-def _steps(B: int, S: int, C: int, seed: int) -> tuple:
+def _steps(B: int, S: int, C: int, seed: int, **score) -> tuple:
     "A word, a state, annotations and the two parts."
-    return rounded(B, C, seed=seed), rounded(B, C, seed=seed + 1), rounded(B, S, C, seed=seed + 2), _Score(), _Cell()
+    return rounded(B, C, seed=seed), rounded(B, C, seed=seed + 1), rounded(B, S, C, seed=seed + 2), _Score(**score), _Cell()
 
 
-_NAMES = ("state", "context", "weights")
+def _rested(B: int, S: int, C: int, seed: int) -> tuple:
+    "A step from a state of zeros, as the first one is."
+    word, s, h, score, cell = _steps(B, S, C, seed)
+    return word, 0 * s, h, score, cell
+
+
+def _hiding(seed: int) -> tuple:
+    "A step with a hidden word whose annotation is huge."
+    word, s, h, score, cell = _steps(2, 3, 2, seed, hidden=1)
+    h[:, 1] = 1e12
+    return word, s, h, score, cell
+
+
+_STEP_NAMES = ("state", "context", "weights")
 _STEPS = (_steps(1, 2, 2, 0), _steps(3, 3, 2, 3), _steps(2, 4, 3, 6))
+_STEP_SIZES = (_steps(1, 1, 1, 40), _steps(3, 1, 2, 43), _steps(2, 5, 1, 46), _steps(3, 3, 3, 49), _steps(1, 4, 4, 52))
+_STEPS_FAR = (_steps(3, 4, 2, 55, level=1000), _steps(3, 4, 2, 58, scale=40), _steps(2, 4, 2, 61, scale=3000))
 check_one_step = Checker("one_step")
 
 @check_one_step.property("the weights are the softmax, over the source, of the scores with the state that comes in", *_STEPS)
-def _(attempt, *case): expect(parts(attempt(*case), *_NAMES)[2], _step_as_told(*case)[2], what="the table of weights")
+def _(attempt, *case): expect(parts(attempt(*case), *_STEP_NAMES)[2], _step_as_told(*case)[2], what="the table of weights")
 
 @check_one_step.property("the context averages the annotations in these weights", *_STEPS)
 def _(attempt, *case): expect(attempt(*case)[1], _step_as_told(*case)[1], what="the context")
@@ -119,7 +201,20 @@ def _(attempt, *case): expect(attempt(*case)[1], _step_as_told(*case)[1], what="
 @check_one_step.property("the new state comes from the cell, which reads word and context and starts from the state that came in", *_STEPS)
 def _(attempt, *case): expect(attempt(*case)[0], _step_as_told(*case)[0], what="the new state")
 
-common_rules(check_one_step, _step_as_told, lambda seed: _steps(9, 3, 2, 20 + 3 * seed), *_NAMES)
+@check_one_step.property("whichever sizes are alike, or one", *_STEP_SIZES)
+def _(attempt, *case): _compare(attempt, _step_as_told, case, *_STEP_NAMES)
+
+@check_one_step.property("a state of zeros asks, too", _rested(1, 2, 2, 64), _rested(3, 4, 2, 67))
+def _(attempt, *case): _compare(attempt, _step_as_told, case, *_STEP_NAMES)
+
+@check_one_step.property("scores may be large, and each sentence's on a level of its own", *_STEPS_FAR, cast(_STEPS_FAR[0], torch.float32))
+def _(attempt, *case): _compare(attempt, _step_as_told, case, *_STEP_NAMES)
+
+@check_one_step.property("what the score hides with −∞ stays hidden", _hiding(70))
+def _(attempt, *case): _compare(attempt, _step_as_told, case, *_STEP_NAMES)
+
+common_rules(check_one_step, _step_as_told, lambda seed: _steps(9, 3, 2, 20 + 3 * seed), *_STEP_NAMES,
+             also=(_STEPS_FAR[1],), large=_steps(12, 20, 2, 76))
 
 # %% ../../chapters/practice/02_alignment.ipynb #greedy-checker
 class _Script:
@@ -138,12 +233,24 @@ class _Script:
     def __repr__(self) -> str: return f"a decoder that says {self.text}"
 
 
-def _said(attempt, *case) -> list:
-    "What an attempt writes, as a list of whole numbers."
+class _Table:
+    "A decoder that looks the next scores up by the last word alone, in a table of its own; its state is always the same."
+    def __init__(self, *rows: list, dtype: torch.dtype = torch.float64): self.rows, self.asked = torch.tensor(rows, dtype=dtype), 0
+
+    def __call__(self, word: int, state) -> tuple[Tensor, object]:
+        self.asked += 1
+        return self.rows[int(word)], state
+
+    def __repr__(self) -> str: return f"a decoder with the scores {short(self.rows)} after each word"
+
+
+def _written(attempt, *case) -> list:
+    "What an attempt writes: a list of whole numbers, or a Mismatch."
     found = attempt(*case)
-    if isinstance(found, Tensor): found = found.tolist()
-    if not isinstance(found, list | tuple): raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a list of numbers")
-    return [int(w) for w in found]
+    if not isinstance(found, list): raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a list of numbers")
+    odd = next((w for w in found if type(w) is not int), None)
+    if odd is not None: raise Mismatch(f"a word is {short(odd)} ({type(odd).__name__}); expected a whole number (int)")
+    return found
 
 
 def _scripts(*texts: tuple, begin: int = 0, state: int = 0) -> tuple:
@@ -154,65 +261,103 @@ def _scripts(*texts: tuple, begin: int = 0, state: int = 0) -> tuple:
 def _expect_words(attempt, script: _Script, state: int, begin: int, end: int, longest: int) -> None:
     "Raise a Mismatch unless the words are those of the script up to its end."
     wanted = (script.text[:script.text.index(end)] if end in script.text else script.text)[:longest]
-    found = _said(attempt, script, state, begin, end, longest)
-    if found != wanted: raise Mismatch(f"it wrote {found}; expected {wanted}")
+    found = _written(attempt, script, state, begin, end, longest)
+    if found != wanted: raise Mismatch(f"it wrote {short(found)}; expected {short(wanted)}")
 
 
+def _chain(attempt, table: _Table, state, begin: int, end: int, longest: int) -> None:
+    "Raise a Mismatch unless the words follow the table from word to word, in as many steps as that takes."
+    best, kept, wanted, word = table.rows.tolist(), table.rows.clone(), [], begin
+    for _ in range(longest):
+        word = best[word].index(max(best[word]))
+        if word == end: break
+        wanted.append(word)
+    found = _written(attempt, table, state, begin, end, longest)
+    if found != wanted: raise Mismatch(f"it wrote {short(found)}; expected {short(wanted)}")
+    if table.asked != len(wanted) + (word == end and len(wanted) < longest): raise Mismatch(f"it took {table.asked} steps; expected no more than the words need")
+    if not torch.equal(table.rows, kept): raise Mismatch("it wrote into the scores that `step` gave; expected it to read them only")
+
+
+_LONG = [2 + n % 5 for n in range(40)]
+_ROUND = _Table([-3., -2, -1, -9], [-3., -2, -1, -9], [-5., -9, -7, -8], [-4., -2, -3, -5])      # 3, the begin mark → 1 → 2 → 0 → 2, without end
+_DEEP = _Table([-500., -200, -400, -150], [-1e30, -1e31, -2e30, -3e30], [-1e9, -1e9, -1e9, -1e8], [-300., -2000, -100, -900])
+_SURE = _Table([-math.inf, -math.inf, -math.inf, 0], [1e9, 2e9, 3e9, 1e9 + 1], [-math.inf, -1e300, -math.inf, -math.inf], [-math.inf, -math.inf, -1000, -math.inf])
+_WIDE = _Table(*[[-abs(word - (3 * row + 11) % 50) for word in range(50)] for row in range(50)], dtype=torch.float32)
 check_greedy_words = Checker("greedy_words")
 
-@check_greedy_words.property("it feeds back the word and the state, and stops before the end mark", *_scripts(([4, 1], 1, 9), ([4, 4, 3, 1], 1, 9), ([5, 3, 5, 2, 7, 2], 2, 9)), *_scripts(([3, 4, 6, 1], 1, 5), begin=2, state=7))
+@check_greedy_words.property("it feeds back the word and the state, and stops before the end mark",
+    *_scripts(([4, 1], 1, 9), ([4, 4, 3, 1], 1, 9), ([5, 3, 5, 2, 7, 2], 2, 9)), *_scripts(([3, 4, 6, 1], 1, 5), ([0, 5, 0, 1], 1, 9), ([3, 5, 0], 0, 9), begin=2, state=7))
 def _(attempt, *case): _expect_words(attempt, *case)
 
-@check_greedy_words.property("an end mark at once gives an empty list", *_scripts(([1], 1, 5)), *_scripts(([3, 4], 3, 1), begin=5, state=2))
+@check_greedy_words.property("an end mark at once gives an empty list", *_scripts(([1], 1, 5)), *_scripts(([3, 4], 3, 1), ([0], 0, 3), begin=5, state=2))
 def _(attempt, *case): _expect_words(attempt, *case)
 
-@check_greedy_words.property("without an end mark it stops at the longest", *_scripts(([4], 1, 1), ([4, 5, 6, 7, 4, 5], 1, 4), ([4, 5, 6, 7, 4, 5, 3, 2, 6, 7], 1, 9)))
+@check_greedy_words.property("without an end mark it stops at the longest", *_scripts(([4], 1, 1), ([4, 5, 6, 7, 4, 5], 1, 4), ([4, 5, 6, 7, 4, 5, 3, 2, 6, 7], 1, 9), (_LONG, 1, 40)))
 def _(attempt, *case): _expect_words(attempt, *case)
 
-@check_greedy_words.property("no step is taken that nobody needs", *_scripts(([4, 1], 1, 9), ([1], 1, 3), ([4, 5, 6, 7], 1, 3)))
+@check_greedy_words.property("no step is taken that nobody needs", *_scripts(([4, 1], 1, 9), ([1], 1, 3), ([4, 5, 6, 7], 1, 3), ([4, 5, 1], 1, 2), ([4], 1, 0), (_LONG, 1, 30)))
 def _(attempt, *case):
     script, _, _, end, longest = case
-    _said(attempt, *case)
+    _expect_words(attempt, *case)
     wanted = min(script.text.index(end) + 1 if end in script.text else len(script.text), longest)
     if script.asked != wanted: raise Mismatch(f"it took {script.asked} steps; expected {wanted}")
+
+@check_greedy_words.property("one number may be both marks", *_scripts(([4, 5, 3, 0], 0, 9)), *_scripts(([6, 2], 2, 4), ([2], 2, 4), begin=2, state=3))
+def _(attempt, *case): _expect_words(attempt, *case)
+
+@check_greedy_words.property("the state is the decoder's business, and its scores are only read", (_ROUND, None, 3, 7, 5), (_ROUND, [], 3, 0, 6), (_ROUND, torch.zeros(2, 3), 3, 3, 4), (_ROUND, torch.zeros(3, 2).double().mT, 3, 7, 4), (_ROUND, None, 3, 7, 1_050))
+def _(attempt, *case): _chain(attempt, *case)
+
+@check_greedy_words.property("however low or high the scores are, and however many", (_DEEP, 0, 0, 1, 5), (_DEEP, 0, 1, 2, 5), (_SURE, 0, 0, 1, 5), (_SURE, 0, 0, 9, 6), (_WIDE, 0, 3, 40, 12), (_WIDE, 0, 3, 40, 20))
+def _(attempt, *case): _chain(attempt, *case)
 
 # %% ../../chapters/practice/02_alignment.ipynb #links-checker
 def _error_by_pairs(found: Tensor, sure: Tensor, possible: Tensor) -> float:
     "With sets of pairs."
-    A, S, P = ({tuple(pair) for pair in m.nonzero().tolist()} for m in (found, sure, possible))
+    A, S, P = (set(m.flatten().nonzero().flatten().tolist()) for m in (found, sure, possible))
     return 1 - (len(A & S) + len(A & (P | S))) / (len(A) + len(S))
 
 
 def _marked(*rows: str) -> Tensor: return torch.tensor([[c == "x" for c in row] for row in rows])
 
 
-def _random_links(T: int, S: int, seed: int) -> tuple:
+def _random_links(T: int, S: int, seed: int, least: float = 0.6) -> tuple:
     "Three random matrices of links, with a sure one among them."
-    found, sure, possible = (rounded(T, S, seed=seed + i) > 0.6 for i in range(3))
+    found, sure, possible = (rounded(T, S, seed=seed + i) > least for i in range(3))
     sure[0, 0] = True
     return found, sure, possible
 
 
-_NONE = _marked("...", "...", "...")
-_EYE = _marked("x..", ".x.", "..x")
+def _expect_error(attempt, *case: str) -> None:
+    "Compare the error of links that are given as rows of `x` and `.`."
+    links = [_marked(*rows.split()) for rows in case]
+    expect(number(attempt(*links)), _error_by_pairs(*links), what="the error")
+
+
+_NONE, _EYE = "... ... ...", "x.. .x. ..x"
+_FULL, _CORNER = torch.ones(257, 257, dtype=torch.bool), torch.zeros(20, 33, dtype=torch.bool)
+_CORNER[18, 31] = True
 check_error_rate = Checker("error_rate")
 
-@check_error_rate.property("all sure links and no other: no error", (_EYE, _EYE, _EYE), (_marked("x"), _marked("x"), _marked("x")))
-def _(attempt, *case): expect(number(attempt(*case)), 0., what="the error")
+@check_error_rate.property("all sure links and no other: no error", (_EYE, _EYE, _EYE), ("x", "x", "x"))
+def _(attempt, *case): _expect_error(attempt, *case)
 
-@check_error_rate.property("a wrong link, and a missing one, cost something", (_marked("x..", ".x.", ".x."), _EYE, _EYE), (_marked("x..", "...", "..."), _EYE, _EYE), (_marked("xx.", ".x.", "..x"), _EYE, _EYE))
-def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
+@check_error_rate.property("a wrong link, and a missing one, cost something", ("x.. .x. .x.", _EYE, _EYE), ("x.. ... ...", _EYE, _EYE), ("xx. .x. ..x", _EYE, _EYE))
+def _(attempt, *case): _expect_error(attempt, *case)
 
-@check_error_rate.property("a possible link costs nothing if it is found, and nothing if it is not", (_marked("xx.", ".x.", "..."), _EYE, _marked("xx.", ".x.", "..x")), (_EYE, _EYE, _marked("xx.", ".x.", "..x")))
-def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
+@check_error_rate.property("a possible link costs nothing if it is found, and nothing if it is not", ("xx. .x. ...", _EYE, "xx. .x. ..x"), (_EYE, _EYE, "xx. .x. ..x"))
+def _(attempt, *case): _expect_error(attempt, *case)
 
-@check_error_rate.property("what is sure is possible, marked or not", (_EYE, _EYE, _NONE), (_marked("xx.", ".x.", "..."), _EYE, _marked(".x.", "...", "...")))
-def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
+@check_error_rate.property("what is sure is possible, marked or not", (_EYE, _EYE, _NONE), ("xx. .x. ...", _EYE, ".x. ... ..."))
+def _(attempt, *case): _expect_error(attempt, *case)
 
 @check_error_rate.property("nothing found: everything wrong", (_NONE, _EYE, _EYE))
-def _(attempt, *case): expect(number(attempt(*case)), 1., what="the error")
+def _(attempt, *case): _expect_error(attempt, *case)
 
-@check_error_rate.property("for any links", *(_random_links(T, S, seed) for T, S, seed in ((2, 2, 0), (3, 5, 3), (6, 4, 6))))
+@check_error_rate.property("for any links", *(_random_links(T, S, seed) for T, S, seed in ((2, 2, 0), (3, 5, 3), (6, 4, 6), (1, 7, 9), (5, 1, 12))))
+def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
+
+@check_error_rate.property("and for any number of them", _random_links(20, 33, 15, least=1.5), _random_links(40, 25, 18, least=-1.), (_CORNER, ~_CORNER, ~_CORNER), (_FULL, _FULL.triu().tril(), _FULL.tril(-256)))
 def _(attempt, *case): expect(number(attempt(*case)), _error_by_pairs(*case), what="the error")
 
 common_rules(check_error_rate, _error_by_pairs, lambda seed: _random_links(3, 5, 60 + 3 * seed), flows=False)
@@ -228,21 +373,31 @@ def _effective_by_loop(weights: Tensor) -> Tensor:
 def _shares(*shape: int, seed: int) -> Tensor: return (2 * rounded(*shape, seed=seed)).softmax(-1)
 
 
+_UNEVEN_ZEROS = doubles(1, 0, 0, 0.5, 0, 0.5, 0.2, 0.5, 0.3, 0, 0.9, 0.1).view(4, 3)
+_SHAPES = ((1,), (3, 1), (3, 3), (2, 1, 3), (2, 3, 2, 4), (1, 1, 5))
 check_effective_number = Checker("effective_number")
 
-@check_effective_number.property("n words looked at evenly are n words", (torch.full((1, 2), 0.5).double(),), (torch.full((2, 8), 0.125).double(),), (torch.full((1, 3), 1 / 3).double(),))
-def _(attempt, weights): expect(attempt(weights), _effective_by_loop(weights), what="the number")
+@check_effective_number.property("n words looked at evenly are n words", (torch.full((1, 2), 0.5).double(),), (torch.full((2, 8), 0.125).double(),), (torch.full((1, 3), 1 / 3).double(),), (torch.full((1, 2**17), 2.**-17).double(),))
+def _(attempt, weights): expect(attempt(weights) / weights.shape[-1], torch.ones(len(weights)), what="the number as a part of n")
 
-@check_effective_number.property("uneven shares count by their entropy", (torch.tensor([[0.5, 0.25, 0.25]]).double(),), (_shares(2, 4, seed=0),), (_shares(3, 3, seed=1),))
-def _(attempt, weights): expect(attempt(weights), _effective_by_loop(weights), what="the number")
+@check_effective_number.property("uneven shares count by their entropy", (doubles(0.5, 0.25, 0.25)[None],), (doubles(0.251, 0.249, 0.25, 0.25)[None],), (doubles(0.9999, 0.0001)[None],), (_shares(2, 4, seed=0),), (_shares(3, 3, seed=1),))
+def _(attempt, weights): _compare(attempt, _effective_by_loop, (weights,))
 
-@check_effective_number.property("a word without a share adds nothing", (torch.tensor([[1., 0.]]).double(),), (torch.tensor([[0.5, 0., 0.5], [0., 0.9, 0.1]]).double(),))
-def _(attempt, weights): expect(attempt(weights), _effective_by_loop(weights), what="the number")
+@check_effective_number.property("a word without a share adds nothing", (doubles(1, 0)[None],), (doubles(0.5, 0, 0.5, 0, 0.9, 0.1).view(2, 3),), (_UNEVEN_ZEROS,), (_UNEVEN_ZEROS.float(),))
+def _(attempt, weights): _compare(attempt, _effective_by_loop, (weights,))
 
-@check_effective_number.property("one number a row, whatever stands in front", (_shares(5, seed=2),), (_shares(2, 3, 4, seed=3),))
-def _(attempt, weights): expect(attempt(weights), _effective_by_loop(weights), what="the number")
+@check_effective_number.property("one number a row, whatever stands in front", (_shares(5, seed=2),), (_shares(2, 3, 4, seed=3),), *((_shares(*shape, seed=4),) for shape in _SHAPES))
+def _(attempt, weights): _compare(attempt, _effective_by_loop, (weights,))
 
-common_rules(check_effective_number, _effective_by_loop, lambda seed: (_shares(9, 3, seed=60 + seed),))
+@check_effective_number.property("gradients flow back to every share above 0, also beside a 0", (doubles(0.5, 0.5, 0),), (_UNEVEN_ZEROS,))
+def _(attempt, weights):
+    leaf, there, wanted = weights.clone().requires_grad_(), weights > 0, _effective_by_loop(weights)
+    with torch.enable_grad(): total = attempt(leaf).sum()
+    if not total.requires_grad: raise Mismatch("no gradient flows back; expected one")
+    slope = -wanted[..., None] * (weights.where(there, 1).log() + 1)                              # of 2 to the power of H
+    expect(torch.autograd.grad(total, leaf)[0][there], slope[there], what="the gradient at the shares above 0")
+
+common_rules(check_effective_number, _effective_by_loop, lambda seed: (_shares(9, 3, seed=60 + seed),), also=((_shares(2, 3, 4, seed=63),),), large=(_shares(6, 90, seed=64),))
 
 # %% ../../chapters/practice/02_alignment.ipynb #brevity-checker
 def _penalty(said: list, references: list) -> float:
@@ -251,22 +406,40 @@ def _penalty(said: list, references: list) -> float:
     return 1. if c >= r else math.exp(1 - r / c) if c else 0.
 
 
+def _expect_penalty(attempt, said: list, references: list) -> None:
+    "Compare the penalty, and its logarithm where it is small."
+    found, wanted = number(attempt(said, references)), _penalty(said, references)
+    if 0 < wanted < 0.1 and found > 0: expect(math.log(found), math.log(wanted), what=f"the logarithm of the penalty, which is {short(found)},")
+    elif found <= 0 < wanted: raise Mismatch(f"the penalty is {short(found)}; expected {short(wanted)}")
+    else: expect(found, wanted, what="the penalty")
+
+
+_MANY = [n * n % 31 for n in range(400)]
 check_brevity_penalty = Checker("brevity_penalty")
 
 @check_brevity_penalty.property("as long as the references: no penalty", ([5], [5]), ([3, 8], [3, 8]))
-def _(attempt, said, references): expect(number(attempt(said, references)), 1., what="the penalty")
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
 @check_brevity_penalty.property("longer: no penalty either, and no reward", ([7], [5]), ([4, 9], [3, 8]))
-def _(attempt, said, references): expect(number(attempt(said, references)), 1., what="the penalty")
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
 @check_brevity_penalty.property("shorter: e to the power of 1 − r/c", ([1], [2]), ([5], [10]), ([9], [10]), ([2, 3], [4, 4]))
-def _(attempt, said, references): expect(number(attempt(said, references)), _penalty(said, references), what="the penalty")
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
 @check_brevity_penalty.property("all sentences together: a long one makes up for a short one", ([2, 8], [5, 5]), ([1, 1, 9], [4, 4, 4]), ([20, 3, 0], [5, 9, 12]))
-def _(attempt, said, references): expect(number(attempt(said, references)), _penalty(said, references), what="the penalty")
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
+
+@check_brevity_penalty.property("a sentence or a reference without words counts like any other", ([3, 2], [5, 0]), ([0, 6], [4, 4]), ([0, 3, 4], [5, 0, 6]), ([4, 0], [0, 4]))
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
 @check_brevity_penalty.property("nothing said: 0", ([0], [4]), ([0, 0], [3, 2]))
-def _(attempt, said, references): expect(number(attempt(said, references)), 0., what="the penalty")
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
 @check_brevity_penalty.property("nothing said where nothing was expected: no penalty", ([0], [0]), ([], []))
-def _(attempt, said, references): expect(number(attempt(said, references)), 1., what="the penalty")
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
+
+@check_brevity_penalty.property("however short", ([1], [7]), ([2, 0], [50, 20]), ([1], [80]))
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
+
+@check_brevity_penalty.property("for any number of words and of sentences", ([300], [250]), ([9_995], [10_000]), ([99_999], [100_000]), ([70_000, 5], [5, 60_000]), (_MANY, [n + n % 2 for n in _MANY]), (_MANY, _MANY[::-1]), (_MANY, [n + 1 for n in _MANY]))
+def _(attempt, said, references): _expect_penalty(attempt, said, references)
