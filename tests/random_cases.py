@@ -282,7 +282,7 @@ def _(r, m):
     return r.tensor(B, H, T, D), r.tensor(H * D, C), r.tensor(C), tuple(r.sample(range(H), r.randint(0, H)))
 
 
-@cases("parameters", 150)
+@cases("parameters", 150, 1)
 def _(r, m): return r.randint(1, 40), (G := r.randint(1, 4)) * r.randint(1, 4), G, r.randint(1, 9), r.randint(1, 9), r.random() < .5
 
 

@@ -8,26 +8,33 @@ __all__ = ['check_split_heads', 'check_many_heads', 'check_without_heads', 'chec
 
 # %% ../../chapters/practice/05_heads.ipynb #imports
 import math
-from itertools import product
+import random
+import tracemalloc
 
 import torch
 from torch import Tensor
 
-from ..checks import common_rules, does_without, parts, refuses, rounded, watched
+from ..checks import Watch, common_rules, does_without, gradients_flow, parts, refuses, rounded, watched
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
 def _one_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     "Attention of one head of one sequence, row by row; `mask` (T, S) is True where a query may look."
-    out = torch.zeros(len(q), v.shape[-1], dtype=torch.float64)
-    for t, s in product(range(len(q)), range(len(k))):
-        seen = [j for j in range(len(k)) if mask[t, j]]
-        grown = [math.exp(sum((q[t] * k[j]).tolist()) / math.sqrt(len(q[t]))) for j in seen]
-        if s in seen: out[t] += grown[seen.index(s)] / sum(grown) * v[s]
-    return out
+    rows = []
+    for t in range(len(q)):
+        scores = (k[mask[t]] * q[t]).sum(-1) / math.sqrt(len(q[t]))
+        grown = (scores - scores.max()).exp()
+        rows.append(grown / grown.sum() @ v[mask[t]])
+    return torch.stack(rows)
 
 
 def _lower(T: int) -> Tensor: return torch.ones(T, T, dtype=torch.bool).tril()
+
+
+def _some(*shape: int, seed: int = 0) -> Tensor:
+    "A random mask whose last axis is the keys': each row of it shows one key at least, and most hide one."
+    drawn = rounded(*shape, seed=seed)
+    return (drawn > 0) | (drawn == drawn.amax(-1, keepdim=True))
 
 
 def _real(*lengths: int) -> Tensor:
@@ -44,7 +51,8 @@ def _split_by_loop(x: Tensor, heads: int) -> Tensor:
 check_split_heads = Checker("split_heads")
 _WIDE = (
     (torch.arange(12.).view(1, 3, 4), 2), (torch.arange(16.).view(1, 4, 4), 2), (torch.arange(12.).view(1, 2, 6), 3),
-    (rounded(2, 2, 4), 2), (rounded(3, 2, 8), 8), (rounded(2, 5, 3), 1), (rounded(2, 4, 3).mT, 2))
+    (rounded(2, 2, 4), 2), (rounded(3, 2, 8), 8), (rounded(2, 5, 3), 1), (rounded(2, 1, 4), 2), (rounded(1, 1, 3), 3), (rounded(0, 3, 4), 2), (rounded(2, 7, 48), 12),
+    (rounded(2, 4, 3).mT, 2), (rounded(3, 2, 4).transpose(0, 1), 2), (rounded(3, 5, 8)[1:, 2:4], 4), (rounded(2, 3, 12)[..., 1::2], 3))
 
 @check_split_heads.property("head h of token t holds the h-th stretch of its features", *_WIDE)
 def _(attempt, x, heads): expect(attempt(x, heads), _split_by_loop(x, heads))
@@ -54,10 +62,11 @@ def _(attempt, x, heads):
     found = attempt(x, heads)
     if found.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(): raise Mismatch("its numbers lie in new memory; expected a view of x")
 
-@check_split_heads.property("a width that the heads do not divide is refused", (rounded(1, 2, 6), 4), (rounded(1, 4, 3), 2), (rounded(1, 2, 2), 4))
+@check_split_heads.property("a width that the heads do not divide is refused", (rounded(1, 2, 6), 4), (rounded(1, 4, 3), 2), (rounded(1, 2, 2), 4),
+    *((rounded(B, T, C), heads) for B, T, C in ((2, 1, 3), (1, 2, 3), (2, 2, 3), (4, 4, 6), (3, 3, 10)) for heads in (2, 3, 4, 7, 9, 12) if C % heads))
 def _(attempt, x, heads): refuses(attempt, x, heads)
 
-common_rules(check_split_heads, _split_by_loop, lambda seed: (rounded(2, 5, 6, seed=seed), 3))
+common_rules(check_split_heads, _split_by_loop, lambda seed: (rounded(2, 5, 6, seed=seed), 3), also=((rounded(3, 1, 4), 2), (rounded(1, 3, 3), 1)))
 
 # %% ../../chapters/practice/05_heads.ipynb #many-checker
 def _heads_by_loop(x, w_q, w_k, w_v, w_o, heads, mask) -> Tensor:
@@ -79,26 +88,50 @@ def _layer_case(B: int, T: int, C: int, heads: int, mask=None, seed: int = 0) ->
 check_many_heads = Checker("many_heads")
 _PER_HEAD = torch.stack([_lower(3), torch.ones(3, 3, dtype=torch.bool)])[None]
 
+def _large(case: tuple, size: float) -> tuple:
+    "The case with an input so many times as large, and scores that grow with its square."
+    return size * case[0], *case[1:]
+
+
+def _attended(attempt, *case) -> None: expect(attempt(*case), _heads_by_loop(*case), 1e-9)
+
+
 @check_many_heads.property("one head is the attention of chapter 4", _layer_case(1, 2, 2, 1), _layer_case(2, 3, 4, 1))
-def _(attempt, *case): expect(attempt(*case), _heads_by_loop(*case))
+def _(attempt, *case): _attended(attempt, *case)
 
 @check_many_heads.property("each head attends with its own columns, and W_O adds what they found",
-    _layer_case(1, 2, 4, 2), _layer_case(2, 3, 4, 2), _layer_case(2, 5, 6, 3, seed=9), _layer_case(3, 4, 8, 8, seed=7))
-def _(attempt, *case): expect(attempt(*case), _heads_by_loop(*case))
+    _layer_case(1, 2, 4, 2), _layer_case(2, 3, 4, 2), _layer_case(2, 5, 6, 3, seed=9), _layer_case(3, 4, 8, 8, seed=7),
+    _layer_case(1, 1, 2, 1), _layer_case(3, 1, 6, 2), _layer_case(4, 4, 4, 4), _layer_case(2, 9, 20, 5))
+def _(attempt, *case): _attended(attempt, *case)
 
 @check_many_heads.property("what the mask hides is not looked at",
     _layer_case(1, 3, 4, 2, _lower(3)), _layer_case(2, 3, 4, 2, _real(3, 2)), _layer_case(2, 3, 4, 2, _real(3, 1) & _lower(3)), _layer_case(2, 3, 4, 2, _PER_HEAD))
-def _(attempt, *case): expect(attempt(*case), _heads_by_loop(*case))
+def _(attempt, *case): _attended(attempt, *case)
 
-@check_many_heads.property("eight heads take as few operations as two", (8,), (16,))
-def _(attempt, heads):
-    many, two = (watched(attempt, *_layer_case(2, 4, 16, h)).calls for h in (heads, 2))       # with one head some operations have nothing to do
+@check_many_heads.property("a mask of one axis to four, whatever is as long as what",
+    *(_layer_case(B, T, 2 * H, H, _some(*shape, seed=T)) for B, H, T in ((2, 2, 3), (3, 3, 3), (2, 3, 1))
+      for shape in ((T,), (1, T), (T, T), (H, 1, T), (H, T, T), (B, 1, 1, T), (B, 1, T, T), (1, H, T, T), (B, H, T, T))))
+def _(attempt, *case): _attended(attempt, *case)
+
+@check_many_heads.property("scores of any size, of keys that are seen and of keys that are hidden",
+    *(_large(_layer_case(2, 4, 6, 2, mask, seed=3), size) for size in (20., 1e3, 1e12) for mask in (None, _lower(4), _some(2, 2, 4, 4))))
+def _(attempt, *case): _attended(attempt, *case)
+
+@check_many_heads.property("eight heads take as few operations as two", *((heads, hides, kind) for heads in (8, 128) for hides in (False, True) for kind in (torch.float64, torch.float32)))
+def _(attempt, heads, hides, kind):
+    def calls(h):
+        *layer, mask = _layer_case(2, 2, heads, h, _lower(2) if hides else None)
+        return watched(attempt, *(x.to(kind) if isinstance(x, Tensor) else x for x in layer), mask).calls
+    many, two = calls(heads), calls(2)                         # with one head some operations have nothing to do
     if many > 2 * two: raise Mismatch(f"{heads} heads took {many} operations of PyTorch, two heads took {two}; expected about as many")
 
-@check_many_heads.property("PyTorch's attention is not called", _layer_case(1, 3, 4, 2))
-def _(attempt, *case): does_without(("scaled_dot", "multi_head", "multihead"), attempt, *case)
+@check_many_heads.property("PyTorch's attention is not called", *(_layer_case(*shape, mask) for shape in ((1, 3, 4, 2), (2, 1, 3, 1)) for mask in (None, _some(shape[1]), _some(*shape[:1], 1, 1, shape[1]))))
+def _(attempt, *case):
+    for kind in (torch.float64, torch.float32):
+        does_without(("scaled_dot", "multi_head", "multihead"), attempt, *(x.to(kind) if isinstance(x, Tensor) and x.is_floating_point() else x for x in case))
 
-common_rules(check_many_heads, _heads_by_loop, lambda seed: _layer_case(2, 4, 6, 3, rounded(2, 1, 4, 4, seed=seed) + 9 * torch.eye(4) > 0, 6 * seed))
+common_rules(check_many_heads, _heads_by_loop, lambda seed: _layer_case(2, 4, 6, 3, rounded(2, 1, 4, 4, seed=seed) + 9 * torch.eye(4) > 0, 6 * seed),
+    also=(_layer_case(3, 1, 2, 1), _layer_case(2, 3, 6, 2, _some(3))), linear_in=("w_v", "w_o"))
 
 # %% ../../chapters/practice/05_heads.ipynb #without-checker
 def _sum_of_heads(z: Tensor, w_o: Tensor, b_o: Tensor, kept: list[int]) -> Tensor:
@@ -113,39 +146,62 @@ def _found(B: int, H: int, T: int, D: int, C: int, *removed: int) -> tuple:
     return rounded(B, H, T, D, seed=C), rounded(H * D, C, seed=H), rounded(C, seed=T), tuple(removed)
 
 
-check_without_heads = Checker("without_heads")
+def _left(z: Tensor, w_o: Tensor, b_o: Tensor, removed: tuple[int, ...]) -> Tensor:
+    "The sum over the heads that are left."
+    return _sum_of_heads(z, w_o, b_o, [h for h in range(z.shape[1]) if h not in removed])
 
-@check_without_heads.property("with no head removed it is the layer's output", _found(1, 2, 2, 1, 2), _found(2, 3, 2, 2, 5))
-def _(attempt, z, w_o, b_o, removed): expect(attempt(z, w_o, b_o, removed), z.transpose(1, 2).flatten(2) @ w_o + b_o)
+
+def _same_sum(attempt, *case) -> None: expect(attempt(*case), _left(*case), 1e-9)
+
+
+def _spoilt(case: tuple, part: int, *spots: tuple) -> tuple:
+    "The case with numbers of z (part 0) or of W_O (part 1) replaced: each spot is an index and a value."
+    z, w_o, *rest = case
+    parts = [z.clone(), w_o.unflatten(0, (z.shape[1], -1)).clone()]
+    for at, value in spots: parts[part][at] = value
+    return parts[0], parts[1].flatten(0, 1), *rest
+
+
+check_without_heads = Checker("without_heads")
+_HUGE = (math.nan, math.inf, -math.inf, 1e30)
+_ALL, _FIVE = slice(None), _found(2, 3, 2, 2, 5, 0, 2)
+
+@check_without_heads.property("with no head removed it is the layer's output", _found(1, 2, 2, 1, 2), _found(2, 3, 2, 2, 5), _found(3, 1, 1, 4, 4))
+def _(attempt, z, w_o, b_o, removed): expect(attempt(z, w_o, b_o, removed), z.transpose(1, 2).flatten(2) @ w_o + b_o, 1e-9)
 
 @check_without_heads.property("each removed head takes its own term out of the sum, and nothing else",
-    _found(1, 2, 2, 1, 2, 0), _found(1, 2, 1, 2, 2, 1), _found(2, 4, 3, 2, 8, 1), _found(2, 4, 3, 2, 5, 0, 3), _found(2, 4, 4, 4, 4, 3, 2, 0))
-def _(attempt, z, w_o, b_o, removed):
-    expect(attempt(z, w_o, b_o, removed), _sum_of_heads(z, w_o, b_o, [h for h in range(z.shape[1]) if h not in removed]))
+    _found(1, 2, 2, 1, 2, 0), _found(1, 2, 1, 2, 2, 1), _found(2, 4, 3, 2, 8, 1), _found(2, 4, 3, 2, 5, 0, 3), _found(2, 4, 4, 4, 4, 3, 2, 0), _found(2, 4, 1, 3, 2, 2, 1), _found(2, 12, 7, 3, 10, 0, 11, 5))
+def _(attempt, *case): _same_sum(attempt, *case)
 
-@check_without_heads.property("with all heads removed the bias is left", _found(1, 1, 2, 2, 2, 0), _found(2, 3, 2, 2, 4, 0, 1, 2))
+@check_without_heads.property("a head that is named twice is removed once", _found(1, 3, 2, 1, 2, 1, 1), _found(2, 3, 1, 2, 4, 2, 0, 2))
+def _(attempt, *case): _same_sum(attempt, *case)
+
+@check_without_heads.property("with all heads removed the bias is left", _found(1, 1, 2, 2, 2, 0), _found(2, 3, 2, 2, 4, 0, 1, 2), _found(2, 2, 1, 3, 5, 1, 0))
 def _(attempt, z, w_o, b_o, removed): expect(attempt(z, w_o, b_o, removed), b_o.expand(len(z), z.shape[2], -1))
 
-@check_without_heads.property("a removed head that holds nan leaves no trace", _found(1, 2, 2, 1, 2, 1), _found(2, 3, 2, 2, 5, 0, 2))
-def _(attempt, z, w_o, b_o, removed):
-    spoilt = z.clone()
-    spoilt[:, list(removed)] = math.nan
-    expect(attempt(spoilt, w_o, b_o, removed), _sum_of_heads(z, w_o, b_o, [h for h in range(z.shape[1]) if h not in removed]))
+@check_without_heads.property("a removed head leaves no trace, whatever it holds",
+    *(_spoilt(_found(1, 2, 2, 1, 2, 1), 0, ((_ALL, 1), huge)) for huge in _HUGE), *(_spoilt(_FIVE, 0, ((1, 2, 1, 0), huge)) for huge in _HUGE), _spoilt(_FIVE, 0, ((0, 0), math.nan), ((1, 2), math.inf)))
+def _(attempt, *case): _same_sum(attempt, *case)
 
-@check_without_heads.property("a nan in a head that stays is not hidden", _found(1, 2, 2, 1, 2, 1), _found(2, 3, 2, 2, 5))
-def _(attempt, z, w_o, b_o, removed):
-    spoilt = z.clone()
-    spoilt[0, 0, 0, 0] = math.nan
-    expect(attempt(spoilt.clone(), w_o, b_o, removed), _sum_of_heads(spoilt, w_o, b_o, [h for h in range(z.shape[1]) if h not in removed]))
+@check_without_heads.property("what a head that stays holds is not hidden",
+    *(_spoilt(_found(1, 2, 2, 1, 2, *removed), 0, ((0, 0, 0, 0), huge)) for huge in _HUGE for removed in ((), (1,))), _spoilt(_found(1, 2, 2, 1, 2, 1), 0, ((0, _ALL, 0, 0), math.nan)),
+    _spoilt(_FIVE, 0, ((1, 1, 0, 1), math.inf), ((0, 2), math.nan)))
+def _(attempt, *case): _same_sum(attempt, *case)
 
-common_rules(check_without_heads, lambda z, w_o, b_o, removed: _sum_of_heads(z, w_o, b_o, [h for h in range(z.shape[1]) if h not in removed]),
-    lambda seed: (rounded(2, 3, 4, 2, seed=seed), rounded(6, 5, seed=seed + 2), rounded(5, seed=seed + 4), (1,)))
+@check_without_heads.property("nor does it by its rows of W_O, and those of a head that stays are not hidden",
+    *(_spoilt(_FIVE, 1, (0, huge)) for huge in _HUGE), *(_spoilt(_FIVE, 1, ((1, 1, 3), huge)) for huge in _HUGE), _spoilt(_spoilt(_FIVE, 1, ((2, 1), math.inf)), 0, ((_ALL, 2), math.nan)))
+def _(attempt, *case): _same_sum(attempt, *case)
+
+@check_without_heads.property("in a gradient there is no trace of it either", *(_spoilt(_FIVE, part, (at, huge)) for part, at in ((0, (_ALL, 2)), (1, 0)) for huge in _HUGE[:2]))
+def _(attempt, *case): gradients_flow(attempt, _left, case, ())
+
+common_rules(check_without_heads, _left, lambda seed: (rounded(2, 3, 4, 2, seed=seed), rounded(6, 5, seed=seed + 2), rounded(5, seed=seed + 4), (1,)), also=(_found(2, 2, 1, 1, 3), _found(1, 3, 2, 2, 6, 2, 0, 1)))
 
 # %% ../../chapters/practice/05_heads.ipynb #count-checker
 def _four_matrices(width: int, heads: int, groups: int, head_width: int, value_width: int, bias: bool) -> int:
-    "Parameters of the four projections, as PyTorch counts them."
+    "Numbers of the four projections, a bias being one more row of its matrix, as PyTorch counts them."
     shapes = ((width, heads * head_width), (width, groups * head_width), (width, groups * value_width), (heads * value_width, width))
-    with torch.device("meta"): return sum(p.numel() for shape in shapes for p in torch.nn.Linear(*shape, bias).parameters())
+    return sum(torch.empty(inside + bias, out, device="meta").numel() for inside, out in shapes)
 
 
 check_parameters = Checker("parameters")
@@ -154,6 +210,27 @@ def _counted(attempt, *case) -> None:
     found = attempt(*case)
     if type(found) is not int: raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a whole number")
     expect(found, _four_matrices(*case), tol=0)
+
+class _Made(Watch):
+    "Watches what takes memory: tensors without numbers take none."
+    def count(self, x: Tensor, memory) -> None:
+        if x.device.type != "meta": super().count(x, memory)
+
+
+def _drawn(seed: int) -> tuple:
+    "Sizes drawn at random, often small and equal."
+    draw = random.Random(seed)
+    groups, high = draw.randint(1, 4), draw.choice((3, 9, 300))
+    return draw.randint(1, high), groups * draw.randint(1, 4), groups, draw.randint(1, high), draw.randint(1, high), draw.random() < .5
+
+
+@check_parameters.property("the layer is not built", (512, 8, 8, 64, 64, False), (512, 8, 2, 64, 64, True))
+def _(attempt, *case):
+    with _Made() as watch: attempt(*case)
+    tracemalloc.start()                                   # sees what NumPy and lists take
+    try: taken = max(4 * watch.largest, attempt(*case) and tracemalloc.get_traced_memory()[1])
+    finally: tracemalloc.stop()
+    if taken > 500_000: raise Mismatch(f"it takes {taken / 1e6:.1f} million bytes on the way; expected it to count without building the layer")
 
 @check_parameters.property("with a key head for each query head of width C / H there are 4 C²", (4, 1, 1, 4, 4, False), (8, 4, 4, 2, 2, False), (512, 8, 8, 64, 64, False), (12288, 96, 96, 128, 128, False))
 def _(attempt, *case): _counted(attempt, *case)
@@ -165,6 +242,12 @@ def _(attempt, *case): _counted(attempt, *case)
 def _(attempt, *case): _counted(attempt, *case)
 
 @check_parameters.property("each projection has a bias as long as what it puts out", (8, 4, 4, 2, 2, True), (768, 12, 12, 64, 64, True), (8, 4, 2, 3, 5, True))
+def _(attempt, *case): _counted(attempt, *case)
+
+@check_parameters.property("any sizes, with biases and without", *map(_drawn, range(24)))
+def _(attempt, *case): _counted(attempt, *case)
+
+@check_parameters.property("large layers are counted to the last digit", *((*sizes, bias) for bias in (False, True) for sizes in ((5001, 1, 1, 5001, 5001), (32_768, 256, 256, 128, 128), (99_999_999, 7, 7, 9_999_999, 9_999_997))))
 def _(attempt, *case): _counted(attempt, *case)
 
 # %% ../../chapters/practice/05_heads.ipynb #shared-checker
@@ -180,33 +263,64 @@ def _shared_case(B: int, H: int, G: int, T: int, S: int, mask=None, D: int = 2, 
     return rounded(B, H, T, D, seed=H), rounded(B, G, S, D, seed=H + 1), rounded(B, G, S, W, seed=H + 2), mask
 
 
+def _agrees(attempt, *case) -> None: expect(attempt(*case), _shared_by_loop(*case), 1e-9)
+
+
+class _Repeats(Watch):
+    "Counts the numbers of the largest tensor that holds one number and its negative only: keys or values of ±1, copied, scaled or not."
+    def count(self, x: Tensor, memory) -> None:
+        if x.is_floating_point() and x.numel() > self.largest and 0 < float(x.abs().min()) == float(x.abs().max()): self.largest = x.numel()
+
+
 check_shared_keys = Checker("shared_keys")
 _BY_HEAD = torch.tensor([[[True, True, False]], [[True, False, True]], [[False, True, True]], [[True, True, True]]])[None]    # (1, 4, 1, 3)
 _ROWS_DIFFER = torch.tensor([[True, False, False], [False, True, True]])                                                       # (2, 3)
 
-@check_shared_keys.property("with a key head for each query head it is attention", _shared_case(1, 1, 1, 1, 2), _shared_case(2, 2, 2, 3, 2))
-def _(attempt, *case): expect(attempt(*case), _shared_by_loop(*case))
+@check_shared_keys.property("with a key head for each query head it is attention", _shared_case(1, 1, 1, 1, 2), _shared_case(2, 2, 2, 3, 2), _shared_case(3, 3, 3, 3, 3, D=3))
+def _(attempt, *case): _agrees(attempt, *case)
 
 @check_shared_keys.property("query heads side by side read one key head",
-    _shared_case(1, 2, 1, 1, 2), _shared_case(1, 4, 2, 1, 3), _shared_case(1, 6, 2, 2, 3), _shared_case(2, 4, 2, 2, 4), _shared_case(3, 6, 3, 2, 1))
-def _(attempt, *case): expect(attempt(*case), _shared_by_loop(*case))
+    _shared_case(1, 2, 1, 1, 2), _shared_case(1, 4, 2, 1, 3), _shared_case(1, 6, 2, 2, 3), _shared_case(2, 4, 2, 2, 4), _shared_case(3, 6, 3, 2, 1),
+    _shared_case(2, 2, 1, 2, 2, D=1, W=1), _shared_case(2, 12, 3, 5, 9, D=3, W=2), _shared_case(1, 16, 1, 1, 4), _shared_case(1, 10, 5, 3, 2))
+def _(attempt, *case): _agrees(attempt, *case)
 
 @check_shared_keys.property("what the mask hides is not looked at",
     _shared_case(1, 2, 1, 2, 3, _ROWS_DIFFER), _shared_case(1, 4, 2, 2, 3, _ROWS_DIFFER), _shared_case(2, 4, 2, 2, 3, _real(3, 1)),
-    _shared_case(1, 4, 2, 1, 3, _BY_HEAD), _shared_case(2, 4, 2, 2, 3, _BY_HEAD), _shared_case(2, 4, 1, 3, 3, _lower(3)), _shared_case(2, 4, 2, 2, 3, _BY_HEAD & _ROWS_DIFFER | _real(1, 1)[..., :1]))
-def _(attempt, *case): expect(attempt(*case), _shared_by_loop(*case))
+    _shared_case(1, 4, 2, 1, 3, _BY_HEAD), _shared_case(2, 4, 2, 2, 3, _BY_HEAD), _shared_case(2, 4, 1, 3, 3, _lower(3)), _shared_case(2, 4, 2, 2, 3, _BY_HEAD & _ROWS_DIFFER | _some(2, 1, 1, 3)))
+def _(attempt, *case): _agrees(attempt, *case)
 
-@check_shared_keys.property("no tensor is made that is larger than the keys",
-    _shared_case(1, 8, 2, 1, 64, D=16, W=16), _shared_case(1, 8, 1, 1, 64, D=16, W=16), _shared_case(1, 4, 2, 2, 64, torch.ones(2, 64, dtype=torch.bool), D=16, W=16))
+@check_shared_keys.property("a mask of one axis to four, whatever is as long as what",
+    *(_shared_case(B, H, G, T, S, _some(*shape, seed=S)) for B, H, G, T, S in ((2, 2, 1, 3, 4), (3, 3, 3, 3, 3), (2, 4, 2, 1, 3))
+      for shape in ((S,), (1, S), (T, S), (H, 1, S), (H, T, S), (B, 1, 1, S), (B, 1, T, S), (1, H, T, S), (B, H, T, S))))
+def _(attempt, *case): _agrees(attempt, *case)
+
+@check_shared_keys.property("scores of any size, of keys that are seen and of keys that are hidden",
+    *((size * q, size * k, v, mask) for size in (20., 1e3, 1e12) for q, k, v, mask in (_shared_case(2, 4, 2, 3, 4), _shared_case(2, 4, 2, 3, 4, _some(3, 4)), _shared_case(2, 4, 2, 3, 4, _some(2, 4, 3, 4)))))
+def _(attempt, *case): _agrees(attempt, *case)
+
+_SIZES = ((1, 8, 2, 1, 64, None, 16, 16), (1, 8, 1, 1, 64, None, 16, 16), (1, 4, 2, 2, 64, _some(2, 64), 16, 16), (2, 8, 2, 1, 64, None, 16, 16), (1, 6, 2, 1, 64, None, 8, 24), (1, 64, 2, 1, 256, None, 8, 8))
+
+@check_shared_keys.property("no tensor is made that is larger than those that must be there", *(_shared_case(*sizes) for sizes in _SIZES))
 def _(attempt, q, k, v, mask):
-    found = watched(attempt, q, k, v, mask).largest
-    if found > k.numel(): raise Mismatch(f"a tensor of {found:,} numbers was made; expected at most {k.numel():,}, as many as there are in k")
+    (B, H, T, _), (S, W) = q.shape, v.shape[2:]
+    found, most = watched(attempt, q, k, v, mask).largest, max(q.numel(), k.numel(), v.numel(), B * H * T * S, B * H * T * W)
+    if found > most: raise Mismatch(f"a tensor of {found:,} numbers was made; expected at most {most:,}, as many as the largest of q, k, v, scores and answer has")
 
-@check_shared_keys.property("PyTorch's attention is not called", _shared_case(1, 2, 1, 1, 2))
-def _(attempt, *case): does_without(("scaled_dot",), attempt, *case)
+@check_shared_keys.property("no tensor holds keys or values several times, however many the queries",
+    *((1, 8, 2, 8, None), (2, 8, 2, 8, _some(8)), (1, 8, 1, 16, _some(8, 16, 8)), (2, 6, 3, 1, None), (1, 4, 2, 3, _some(3, 8))))
+def _(attempt, B, H, G, T, mask):
+    for kind in (torch.float64, torch.float32):
+        q, k, v = (rounded(B, n, s, 64, seed=n, dtype=kind) for n, s in ((H, T), (G, 8), (G, 8)))
+        for name, given in (("keys", (q, k.sign() + (k == 0), v, mask)), ("values", (q, k, v.sign() + (v == 0), mask))):
+            with _Repeats() as watch: attempt(*given)
+            if watch.largest > k.numel(): raise Mismatch(f"{watch.largest:,} numbers of {name} were made, from {k.numel():,} that were given; expected no copies")
 
-common_rules(check_shared_keys, _shared_by_loop, lambda seed: (rounded(1, 4, 2, 3, seed=seed), rounded(1, 2, 5, 3, seed=seed + 2), rounded(1, 2, 5, 4, seed=seed + 4),
-    rounded(4, 2, 5, seed=seed) + 9 * torch.eye(2, 5) > 0))
+@check_shared_keys.property("PyTorch's attention is not called", *(_shared_case(*sizes, mask) for sizes in ((1, 2, 1, 1, 2), (2, 2, 2, 2, 2), (1, 4, 2, 3, 2)) for mask in (None, _some(2), _some(1, 1, 1, 2))))
+def _(attempt, q, k, v, mask):
+    for kind in (torch.float64, torch.float32): does_without(("scaled_dot", "multi_head"), attempt, q.to(kind), k.to(kind), v.to(kind), mask)
+
+common_rules(check_shared_keys, _shared_by_loop, lambda seed: (rounded(2, 4, 2, 3, seed=seed), rounded(2, 2, 3, 3, seed=seed + 2), rounded(2, 2, 3, 4, seed=seed + 4), _some(4, 2, 3, seed=seed)),
+    also=(_shared_case(1, 2, 1, 1, 1), _shared_case(2, 3, 3, 3, 3, _some(3, 3, 3))), linear_in=("v",))
 
 # %% ../../chapters/practice/05_heads.ipynb #unpack-checker
 def _packed(heads: int, D: int, *width: int) -> tuple:
@@ -236,16 +350,20 @@ check_unpack = Checker("unpack")
 @check_unpack.property("one head: queries, then keys, then values", _packed(1, 1, 1), _packed(1, 2, 3))
 def _(attempt, joint, heads): _unpacked(attempt, joint, heads)
 
-@check_unpack.property("head after head", _packed(2, 1, 1), _packed(2, 2, 2), _packed(3, 2, 4), _packed(4, 3, 2))
+@check_unpack.property("head after head", _packed(2, 1, 1), _packed(2, 2, 2), _packed(3, 2, 4), _packed(4, 3, 2), _packed(5, 1, 3), _packed(8, 5, 7))
 def _(attempt, joint, heads): _unpacked(attempt, joint, heads)
 
-@check_unpack.property("a bias too", _packed(1, 2), _packed(3, 2))
+@check_unpack.property("a matrix with as many columns as rows", _packed(1, 1, 3), _packed(2, 1, 6), _packed(2, 2, 12))
 def _(attempt, joint, heads): _unpacked(attempt, joint, heads)
 
-@check_unpack.property("rows that do not go up evenly are refused", (rounded(7, 2), 1), (rounded(9, 2), 2), (rounded(6), 4))
+@check_unpack.property("a bias too", _packed(1, 2), _packed(3, 2), _packed(1, 1), _packed(4, 1), _packed(2, 5))
+def _(attempt, joint, heads): _unpacked(attempt, joint, heads)
+
+@check_unpack.property("rows that do not go up evenly are refused", (rounded(7, 2), 1), (rounded(9, 2), 2), (rounded(6), 4),
+    *((rounded(rows, *width), heads) for heads in range(1, 5) for rows in range(1, 19) for width in ((), (2,), (3 * heads,)) if rows % (3 * heads)))
 def _(attempt, joint, heads): refuses(attempt, joint, heads)
 
-common_rules(check_unpack, _unpacked_by_row, lambda seed: (rounded(18, 2, seed=seed), 3), *_PARTS)
+common_rules(check_unpack, _unpacked_by_row, lambda seed: (rounded(18, 2, seed=seed), 3), *_PARTS, also=((rounded(6), 2), (rounded(6, 6), 1)))
 
 # %% ../../chapters/practice/05_heads.ipynb #ring-checker
 def _matrices(attempt, n: int, m: int) -> tuple:
@@ -266,29 +384,46 @@ def _ring_layer(matrices: tuple, carried: Tensor) -> Tensor:
     return torch.cat(outs, -1) @ w_o
 
 
-def _reports(attempt, n: int, m: int, size: float, *halves: int) -> None:
-    "Raise a Mismatch unless these halves of the report (0: the token before, 1: the token after) are right."
-    carried, matrices = size * rounded(n, m, seed=n + m), _matrices(attempt, n, m)
-    found = _ring_layer(matrices, carried)
-    for half in halves:
-        off = float((found[:, half * m:half * m + m] - carried.roll((1, -1)[half], 0)).abs().max())
-        if not off <= 1e-3: raise Mismatch(f"the numbers of the token {('before', 'after')[half]}: off by up to {off:.2g}; expected at most 0.001")
+def _lonely(n: int, m: int) -> Tensor:
+    "For each number a token that carries 1,000 where all others carry −1,000."
+    return 2000. * (torch.arange(n)[:, None] == torch.arange(m) * n // m) - 1000
+
+
+def _patterns(n: int, m: int) -> list[Tensor]:
+    "What tokens may carry, up to 1,000: one that differs from all others, signs at random, and numbers of all sizes."
+    return [_lonely(n, m), -_lonely(n, m), _lonely(n, m).flip(0), *(2000. * (rounded(n, m, seed=seed) >= 0) - 1000 for seed in range(6)), 200 * rounded(n, m, seed=n)]
+
+
+def _reports(attempt, n: int, m: int, patterns: list[Tensor], *halves: int) -> None:
+    "Raise a Mismatch unless these halves of the report (0: the token before, 1: the token after) are right, whatever of these is carried."
+    matrices = _matrices(attempt, n, m)
+    for carried in patterns:
+        wrong = (_ring_layer(matrices, carried.double()) - torch.cat([carried.roll(1, 0), carried.roll(-1, 0)], 1)).abs()
+        for half in halves:
+            off = float(wrong[:, half * m:half * m + m].max())
+            if not off <= 1e-3: raise Mismatch(f"where numbers up to {float(carried.abs().max()):,.4g} are carried, those of the token {('before', 'after')[half]} are off by up to {off:.2g}; expected at most 0.001")
 
 
 check_ring_by_hand = Checker("ring_by_hand")
 _RINGS = ((3, 1), (4, 2), (7, 3), (12, 1))
 
 @check_ring_by_hand.property("the first half of the report is what the token before carries", *_RINGS)
-def _(attempt, n, m): _reports(attempt, n, m, 1., 0)
+def _(attempt, n, m): _reports(attempt, n, m, [rounded(n, m, seed=n + m)], 0)
 
 @check_ring_by_hand.property("the second half is what the token after carries", *_RINGS)
-def _(attempt, n, m): _reports(attempt, n, m, 1., 1)
+def _(attempt, n, m): _reports(attempt, n, m, [rounded(n, m, seed=n + m)], 1)
 
-@check_ring_by_hand.property("whatever is carried, up to 1,000", (3, 1), (5, 4), (12, 2))
-def _(attempt, n, m): _reports(attempt, n, m, 300., 0, 1)
+@check_ring_by_hand.property("whatever is carried, up to 1,000", (3, 1), (3, 2), (4, 1), (5, 4), (12, 2))
+def _(attempt, n, m): _reports(attempt, n, m, _patterns(n, m), 0, 1)
 
-@check_ring_by_hand.property("in long rings too", (24, 2), (40, 1))
-def _(attempt, n, m): _reports(attempt, n, m, 100., 0, 1)
+@check_ring_by_hand.property("more numbers than tokens", (3, 4), (4, 4), (3, 16), (5, 60))
+def _(attempt, n, m): _reports(attempt, n, m, _patterns(n, m), 0, 1)
+
+@check_ring_by_hand.property("in long rings too", (24, 2), (40, 1), (40, 3))
+def _(attempt, n, m): _reports(attempt, n, m, _patterns(n, m), 0, 1)
+
+@check_ring_by_hand.property("in rings of every length", *((n, 1 + n % 4) for n in range(3, 41)))
+def _(attempt, n, m): _reports(attempt, n, m, [_lonely(n, m)], 0, 1)
 
 # %% ../../chapters/practice/05_heads.ipynb #pool-checker
 check_pool_heads = Checker("pool_heads")
@@ -299,18 +434,24 @@ def _pooled_by_row(w: Tensor, heads: int, groups: int) -> Tensor:
     return torch.stack([sum(w[(g * R + r) * D + d] for r in range(R)) / R for g in range(groups) for d in range(D)])
 
 
-def _pooled(attempt, *case) -> None: expect(attempt(*case), _pooled_by_row(*case))
+def _pooled(attempt, *case) -> None: expect(attempt(*case), _pooled_by_row(*case), 1e-9)
 
 @check_pool_heads.property("as many groups as heads: nothing changes", (rounded(2, 1), 2, 2), (rounded(6, 4), 3, 3))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("one group: the mean of all heads, row by row", (rounded(2, 1), 2, 1), (rounded(6, 2), 3, 1), (rounded(8, 3), 2, 1))
+@check_pool_heads.property("one group: the mean of all heads, row by row", (rounded(2, 1), 2, 1), (rounded(6, 2), 3, 1), (rounded(8, 3), 2, 1), (rounded(5, 1), 5, 1), (rounded(7, 2), 7, 1), (rounded(12, 2), 6, 1))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("heads side by side are pooled", (rounded(4, 1), 4, 2), (rounded(8, 3), 4, 2), (rounded(12, 2), 6, 2), (rounded(12, 2), 6, 3))
+@check_pool_heads.property("heads side by side are pooled", (rounded(4, 1), 4, 2), (rounded(8, 3), 4, 2), (rounded(12, 2), 6, 2), (rounded(12, 2), 6, 3),
+    (rounded(8, 8), 4, 2), (rounded(8, 1), 8, 4), (rounded(10, 3), 10, 2), (rounded(72, 5), 24, 2), (rounded(64, 4), 32, 8))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("groups that do not divide the heads are refused", (rounded(8, 2), 4, 3), (rounded(4, 2), 2, 4))
+@check_pool_heads.property("groups that do not divide the heads are refused", (rounded(8, 2), 4, 3), (rounded(4, 2), 2, 4),
+    *((rounded(rows * heads, 2), heads, groups) for rows in (1, 2, 12) for heads in range(1, 7) for groups in range(2, 8) if heads % groups))
 def _(attempt, *case): refuses(attempt, *case)
 
-common_rules(check_pool_heads, _pooled_by_row, lambda seed: (rounded(16, 3, seed=seed), 4, 2))
+@check_pool_heads.property("what is no number makes its mean none", *((rounded(rows, 2, seed=1).masked_fill(rounded(rows, 2) > 0.9, bad), heads, groups)
+    for bad in (math.nan, math.inf) for rows, heads, groups in ((2, 2, 1), (12, 6, 2))))
+def _(attempt, *case): _pooled(attempt, *case)
+
+common_rules(check_pool_heads, _pooled_by_row, lambda seed: (rounded(16, 3, seed=seed), 4, 2), also=((rounded(3, 1), 3, 1), (rounded(6, 6), 6, 6)), linear_in=("w",))
