@@ -133,13 +133,10 @@ def write_on(scores_after, prompt, steps, longest, stop=None):
 
 # --- 17: FlashAttention
 def merge_answers(out_a, lse_a, out_b, lse_b):
-    top = torch.maximum(lse_a, lse_b)
-    safe = torch.where(top == -math.inf, 0., top)
-    a, b = torch.exp(lse_a - safe), torch.exp(lse_b - safe)
-    total = a + b
-    share = torch.where(total == 0, 0., a / torch.where(total == 0, 1., total))[..., None]
-    other = torch.where(total == 0, 0., b / torch.where(total == 0, 1., total))[..., None]
-    return share * out_a + other * out_b, torch.where(total == 0, -math.inf, safe + torch.log(total))
+    none = torch.maximum(lse_a, lse_b) == -math.inf
+    both = torch.stack([torch.where(none, 0., lse) for lse in (lse_a, lse_b)])
+    mixed = torch.einsum("s...,s...w->...w", both.softmax(0), torch.stack([out_a, out_b]))
+    return torch.where(none[..., None], 0., mixed), torch.where(none, -math.inf, both.logsumexp(0))
 
 
 def causal_tiles(T, S, rows, cols):
