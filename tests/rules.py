@@ -35,7 +35,7 @@ LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.transformer": (370, "one model, its searches, and what has to be known before weights from elsewhere are its own"),
     "tfmlib.decoders": (470, "one model: its shape, its loss, its sampling, and its names and descriptions elsewhere belong together"),
     "tfmlib.practice.recurrence": (360, "and cases of every size, type and magnitude take a line each"),
-    "tfmlib.practice.attention": (360, "a page of exercises is as long as its checkers"),
+    "tfmlib.practice.attention": (440, "a page of exercises is as long as its checkers"),
     "tfmlib.practice.block": (360, "so is this one, of ten"),
     "tfmlib.practice.transformer": (360, "and this one has eleven"),
     "tfmlib.practice.flash_attention_gpu": (485, "and these run kernels in a process of their own; lines of at most 100 characters"),

@@ -16,21 +16,23 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
 
-from ..checks import common_rules, does_without, doubles, parts, refuses, rounded, same_type, strided, watched
+from ..checks import asked_again, attention_masks, common_rules, does_without, doubles, own, parts, refuses, rounded, same_type, strided, watched
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/04_attention.ipynb #one-row-checker
 _PAPER = (torch.tensor([1., 0.]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]]), torch.tensor([10., 20., 60.]))
 _ROWS = (_PAPER, (rounded(4, seed=1), rounded(2, 4, seed=2), rounded(2, seed=3)),
-    (rounded(9, seed=4), rounded(5, 9, seed=5), rounded(5, seed=6)))
+    (rounded(9, seed=4), rounded(5, 9, seed=5), rounded(5, seed=6)),
+    (rounded(3, seed=7), rounded(3, 3, seed=8), rounded(3, seed=9)), (doubles(2), doubles(0.5, 1, -1)[:, None], doubles(3, 1, 2)), (doubles(1, 2), doubles(3, 4)[None], doubles(5)),
+    (doubles(1, 2), doubles(0, 0, 1, 0, 0, 1).view(3, 2), doubles(1, 2, 4)), *((doubles(10), doubles(2, 1.96, 1.9)[:, None] * s, doubles(1, 2, 4)) for s in (1, -1)), (doubles(1), doubles(20, -20)[:, None], doubles(0, 1e20)))
 
 
-def _row_by_loop(q: Tensor, k: Tensor, v: Tensor) -> tuple[list, list, float]:
+def _row_by_loop(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, float]:
     "Scores, shares and mixture of one row, number by number."
     scores = [sum(a * b for a, b in zip(q.tolist(), key)) / len(q) ** 0.5 for key in k.tolist()]
     grown = [math.exp(s) for s in scores]
     shares = [e / sum(grown) for e in grown]
-    return scores, shares, sum(w * x for w, x in zip(shares, v.tolist()))
+    return doubles(*scores), doubles(*shares), sum(w * x for w, x in zip(shares, v.tolist()))
 
 
 check_one_row = Checker("one_row")
@@ -45,10 +47,11 @@ def _(attempt, q, k, v): expect(attempt(q, k, v)[1], _row_by_loop(q, k, v)[1], w
 @check_one_row.property("the mixture takes each value in its share", *_ROWS)
 def _(attempt, q, k, v): expect(attempt(q, k, v)[2], _row_by_loop(q, k, v)[2], what="the mixture")
 
-@check_one_row.property("PyTorch's softmax is not called", _PAPER)
-def _(attempt, *case): does_without(("softmax",), attempt, *case)
+@check_one_row.property("PyTorch's softmax is not called", _PAPER, *_ROWS[3:6])
+def _(attempt, *case): does_without(("softmax", "scaled_dot_product"), attempt, *case)
 
-common_rules(check_one_row, _row_by_loop, lambda seed: (rounded(3, seed=seed), rounded(9, 3, seed=seed + 2), rounded(9, seed=seed + 4)), "scores", "shares", "mixture")
+common_rules(check_one_row, _row_by_loop, lambda seed: (rounded(3, seed=seed), rounded(9, 3, seed=seed + 2), rounded(9, seed=seed + 4)), "scores", "shares", "mixture",
+    also=(_ROWS[4], _ROWS[5]), linear_in=("v",), large=(rounded(5, seed=1), rounded(300, 5, seed=2), rounded(300, seed=3)))
 
 # %% ../../chapters/practice/04_attention.ipynb #softmax-checker
 check_safe_softmax = Checker("safe_softmax")
@@ -56,29 +59,37 @@ _INF, _HALF = math.inf, (torch.float16, torch.bfloat16)
 
 @check_safe_softmax.property("it is the softmax along the axis that is asked for",
     (torch.tensor([0., 1.]), 0), (torch.tensor([[0., 1.], [2., 4.]]), 0), (torch.tensor([[0., 1.], [2., 4.]]), -1),
-    (rounded(2, 3, 2), 1), (rounded(2, 3, 4, 3), -2))
+    (rounded(2, 3, 2), 1), (rounded(2, 3, 4, 3), -2), (torch.tensor(3.), 0), (torch.tensor(-3.), -1), (rounded(4, 1), 1), (rounded(2, 3, 2, 2, 2), 1))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim))
 
 @check_safe_softmax.property("large scores give the same shares as small ones with the same differences",
     (torch.tensor([800., 799.]), 0), (torch.tensor([-1e4, -1e4 - 1]), 0),
-    (torch.tensor([[1e4, 9999.], [-1e4, -9999.]]), 1), (1000 * rounded(3, 4), 0))
+    (torch.tensor([[1e4, 9999.], [-1e4, -9999.]]), 1), (1000 * rounded(3, 4), 0),
+    (torch.tensor([-20_000., -20_001.]), 0), (torch.tensor([[1e30, 1e30], [-1e30, 1e30], [-3e38, -3e38]]), 1))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim), tol=1e-3)
 
 @check_safe_softmax.property("a score of −∞ has the share 0, the others share the rest",
-    (torch.tensor([0., -_INF]), 0), (torch.tensor([[2., 0.], [-_INF, 1.]]), 0))
+    (torch.tensor([0., -_INF]), 0), (torch.tensor([[2., 0.], [-_INF, 1.]]), 0), (torch.tensor([-_INF, -3e38, -3e38]), 0), (torch.tensor([-_INF, -1e5, 1 - 1e5]), 0))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim))
 
 @check_safe_softmax.property("a slice that is all −∞ gives zeros, and only that slice",
     (torch.tensor([-_INF, -_INF]), 0), (torch.tensor([[-_INF, -_INF], [1., 0.]]), 1),
-    (torch.tensor([[-_INF, 3.], [-_INF, 3.]]), 0))
+    (torch.tensor([[-_INF, 3.], [-_INF, 3.]]), 0), (torch.tensor(-_INF), 0), (torch.tensor([[[-_INF, 1.], [-_INF, -_INF]], [[2., -_INF], [-_INF, -_INF]]]), 1))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim).nan_to_num(0))
 
 @check_safe_softmax.property("a nan in the input is not hidden, and spoils its own slice only",
-    (torch.tensor([math.nan, 0.]), 0), (torch.tensor([[math.nan, 1.], [0., 0.], [-_INF, -_INF]]), 1))
-def _(attempt, scores, dim): expect(attempt(scores, dim)[:2], scores.double().softmax(dim)[:2])
+    (torch.tensor([math.nan, 0.]), 0), (torch.tensor([[math.nan, 1.], [0., 0.], [-_INF, -_INF]]), 1),
+    (torch.tensor([math.nan, -_INF]), 0), (torch.tensor([math.nan, math.nan, 1.]), 0), (torch.tensor([-_INF, -_INF, math.nan]), 0), (torch.tensor([[math.nan, -_INF], [-_INF, 0.]]), 0), (torch.tensor(math.nan), 0))
+def _(attempt, scores, dim):
+    blind = (scores == -_INF).all(dim, keepdim=True)
+    expect(attempt(scores, dim), scores.double().softmax(dim).masked_fill(blind, 0))
 
-@check_safe_softmax.property("of nothing there are no shares", (torch.zeros(2, 0), 1), (torch.zeros(0, 3), 0), (torch.zeros(0, 3), 1))
-def _(attempt, scores, dim): expect(attempt(scores, dim), scores)
+@check_safe_softmax.property("of nothing there are no shares", (torch.zeros(2, 0), 1), (torch.zeros(0, 3), 0), (torch.zeros(0, 3), 1), (torch.zeros(3, 0, 2, dtype=torch.float16), 0))
+def _(attempt, scores, dim):
+    found = attempt(scores, dim)
+    same_type(found, scores.dtype)
+    expect(found, scores)
+    own(found, scores)
 
 @check_safe_softmax.property("the type stays, and so do its digits",
     *((torch.tensor([0., 1.], dtype=t), 0) for t in (torch.float32, torch.float64, *_HALF)))
@@ -91,24 +102,37 @@ def _(attempt, scores, dim):
     *((torch.zeros(70_000, dtype=t), 0) for t in _HALF))
 def _(attempt, scores, dim): expect(attempt(scores, dim).double().sum(), 1., tol=0.01, what="the sum of the shares")
 
-@check_safe_softmax.property("PyTorch's softmax and logsumexp are not called", (torch.tensor([0., 1.]), 0))
+@check_safe_softmax.property("in 64 bits even larger scores are told apart",
+    (doubles(1e8, 1e8 - 1, -1e8, -1e8 - 1, 0, 1).view(3, 2), 1), (doubles(1e15, 1e15 - 1), 0), (doubles(-1e300, 1e308, 1e308), 0))
+def _(attempt, scores, dim): expect(attempt(scores, dim), scores.softmax(dim))
+
+@check_safe_softmax.property("no place of a share is lost on the way",
+    *((scores.to(t), 0) for t in (*_HALF, torch.float32, torch.float64) for scores in (doubles(7, 0.03), doubles(0, 2.1, 0), torch.cat([torch.zeros(299), torch.ones(1)]), rounded(30))),
+    *((torch.tensor([0., -30., -80.], dtype=t), 0) for t in (torch.float32, torch.float64)))
+def _(attempt, scores, dim):
+    places = 0.55 if scores.dtype in _HALF else 40          # half a place is the rounding of the answer itself
+    expect(attempt(scores, dim).double() / scores.double().softmax(dim), torch.ones(scores.shape), places * torch.finfo(scores.dtype).eps, "each share, divided by the right one,")
+
+@check_safe_softmax.property("PyTorch's softmax and logsumexp are not called",
+    (torch.tensor([0., 1.]), 0), *((rounded(2, 3, 2, dtype=t), 1) for t in (torch.float64, *_HALF)), (torch.tensor(3.), 0), (torch.zeros(2, 0), 1), (torch.tensor([-_INF, -_INF]), 0), (1e4 * rounded(40), 0))
 def _(attempt, *case): does_without(("softmax", "logsumexp"), attempt, *case)
 
-common_rules(check_safe_softmax, lambda scores, dim: scores.softmax(dim), lambda seed: (rounded(9, 3, seed=seed), 0))
+common_rules(check_safe_softmax, lambda scores, dim: scores.softmax(dim).nan_to_num(0), lambda seed: (rounded(9, 3, seed=seed), 0), large=(rounded(3, 200), 1), also=(
+    (doubles(-_INF, -_INF, 0, 1).view(2, 2), 1), (doubles(-_INF, 2, -_INF, 3, 1, 2).view(3, 2), 0), (doubles(1e4, 9999, -1e4, -9999).view(2, 2), 1), (rounded(2, 3, 2, 2), -3), (doubles(3)[0], 0)))
 
 # %% ../../chapters/practice/04_attention.ipynb #sharpness-checker
-def _soft_lookup(values: Tensor, i: int, t: float) -> float:
-    "What a dictionary of keys at right angles answers to its key i when scores are multiplied by t."
-    keys = torch.eye(len(values), dtype=torch.float64)
-    return float((t * keys @ keys[i]).softmax(0) @ values)
+def _off(values: Tensor, i: int, t: float) -> float:
+    "How far from value i a dictionary of keys at right angles answers to its key i, when scores are multiplied by t."
+    scores = t * (torch.arange(len(values)) == i).double()
+    return abs(float(scores.softmax(0) @ (values.double() - values[i].double())))
 
 
 def _dial_by_halving(values: Tensor, i: int, eps: float) -> float:
     "The smallest dial that answers within eps, up to 200."
     low, high = 0., 200.
-    for _ in range(100):
+    for _ in range(64):
         middle = (low + high) / 2
-        if abs(_soft_lookup(values, i, middle) - float(values[i])) <= eps: high = middle
+        if _off(values, i, middle) <= eps: high = middle
         else: low = middle
     return high
 
@@ -117,15 +141,16 @@ def _within(attempt, values: Tensor, i: int, eps: float) -> None:
     "Raise a Mismatch unless the answer at the dial of `attempt` is near enough."
     t = attempt(values, i, eps)
     if not isinstance(t, Tensor | float | int): raise Mismatch(f"the dial is {short(t)} ({type(t).__name__}); expected a number")
-    found = _soft_lookup(values, i, float(t))
-    if not abs(found - float(values[i])) <= eps * (1 + 1e-3):
-        raise Mismatch(f"at the dial {float(t):.4g} the answer is off by {abs(found - float(values[i])):.2g}; expected at most {eps:g}")
+    off = _off(values, i, float(t))
+    if not off <= eps * (1 + 1e-3): raise Mismatch(f"at the dial {float(t):.4g} the answer is off by {off:.2g}; expected at most {eps:g}")
 
 
 check_sharpness_for = Checker("sharpness_for")
 _LOOKUPS = (
     (doubles(0, 1), 1, 0.1), (doubles(0, 1), 0, 0.1), (doubles(10, 20, 60), 2, 1.),
     (doubles(1, 2, 3, 4), 2, 0.01), (rounded(12), 5, 0.01))
+_FURTHER = ((doubles(1, 2, 3), 0, 1.), (doubles(4, 4), 1, 1e-30), (doubles(-300, 300), 0, 301.), (doubles(1, 1, 2), 0, 0.01), (doubles(2, 1, 2, 2), 1, 0.1), (doubles(0, 100), 0, 2.), (doubles(-70, 30, 0), 1, 25.),
+    *((s * rounded(7, seed=1), 3, s * 0.01) for s in (1e-9, 1e9)), (1e9 + rounded(7, seed=2), 6, 0.01), (rounded(300), 7, 1e-3))
 @check_sharpness_for.property("at this dial the answer is within eps of the value", *_LOOKUPS)
 def _(attempt, values, i, eps): _within(attempt, values, i, eps)
 
@@ -138,10 +163,18 @@ def _(attempt, values, i, eps):
 def _(attempt, values, i, eps): expect(attempt(values, i, eps), 0., what="the dial")
 
 @check_sharpness_for.property("however small eps is",
-    (doubles(0, 1), 1, 1e-9), (doubles(1, 2, 3, 4), 0, 1e-9), (100 * rounded(5), 0, 1e-9))
+    (doubles(0, 1), 1, 1e-9), (doubles(1, 2, 3, 4), 0, 1e-9), (100 * rounded(5), 0, 1e-9),
+    *((doubles(1, 2, 3, 4), 0, eps) for eps in (1e-12, 1e-16, 1e-30, 1e-60)))
 def _(attempt, values, i, eps): _within(attempt, values, i, eps)
 
-common_rules(check_sharpness_for, _dial_by_halving, lambda seed: (rounded(5, seed=seed + 20), 2, 0.01), flows=False)
+@check_sharpness_for.property("it is the smallest dial to eight digits, also for values that are equal, large or small, and a large eps", *_LOOKUPS, *_FURTHER)
+def _(attempt, values, i, eps): expect(attempt(values, i, eps), _dial_by_halving(values, i, eps), tol=1e-8, what="the dial")
+
+@check_sharpness_for.property("values may be far from zero, and eps small, in 32 bits too",
+    (1e6 + torch.arange(1000) / 10, 0, 1.), (torch.tensor([0., 1000.]), 0, 1e-36), (1e9 * rounded(5, dtype=torch.float32), 2, 1e-20))
+def _(attempt, values, i, eps): expect(attempt(values, i, eps), _dial_by_halving(values, i, eps), tol=5e-6, what="the dial")
+
+common_rules(check_sharpness_for, _dial_by_halving, lambda seed: (rounded(5, seed=seed + 20), 2, 0.01), flows=False, also=((doubles(3), 0, 0.1),))
 
 # %% ../../chapters/practice/04_attention.ipynb #look-checker
 def _counts(*values: int) -> Tensor: return torch.tensor(values)
@@ -150,7 +183,7 @@ def _counts(*values: int) -> Tensor: return torch.tensor(values)
 def _look_by_loop(lengths: Tensor, T: int, S: int, causal: bool) -> Tensor:
     "The mask (B, T, S), entry by entry."
     def may(n, t, s): return s < n and (not causal or s <= t + S - T)
-    return torch.tensor([[[int(may(n, t, s)) for s in range(S)] for t in range(T)] for n in lengths.tolist()])
+    return torch.tensor([int(may(n, t, s)) for n in lengths.tolist() for t in range(T) for s in range(S)], dtype=torch.int).view(len(lengths), T, S)
 
 
 def _same_look(mask, wanted: Tensor, heads: int) -> None:
@@ -181,6 +214,12 @@ _look_property("both: a key must be real and not ahead",
     (_counts(2), 3, 3, True), (_counts(3, 1), 3, 3, True), (_counts(2, 4), 2, 4, True),
     (_counts(0, 3, 2), 4, 3, True), (strided(_counts(3, 1)), 2, 3, True))
 
+_look_property("any size may be 0", *((n, T, S, causal) for causal in (False, True) for n, T, S in ((_counts(2, 1), 0, 3), (_counts(0, 0), 2, 0), (_counts().long(), 2, 3))))
+_look_property("no size is too large", (_counts(100), 100, 100, True), (_counts(129, 300), 2, 300, True), (_counts(70, 3), 140, 70, True), (_counts(37), 40, 40, False), (_counts(129, 260, 5), 1, 260, False))
+
+@check_look_mask.property("an answer that is changed does not change the next one", *((_counts(3, 1), 2, 3, causal) for causal in (False, True)))
+def _(attempt, *case): asked_again(attempt, *case)
+
 @check_look_mask.property("any number of heads sees the same", (_counts(2), 2, 3, False), (_counts(3, 1), 3, 3, True))
 def _(attempt, n, T, S, causal):
     for heads in (1, 3): _same_look(attempt(n, T, S, causal), _look_by_loop(n, T, S, causal), heads)
@@ -191,7 +230,7 @@ _PAIR, _BLIND = torch.tensor([True, False]), torch.tensor([[True, True], [False,
 check_to_additive = Checker("to_additive")
 
 @check_to_additive.property("it has the type that is asked for, and the shape of the mask",
-    *((_PAIR, t) for t in _TYPES), (_BLIND[:, None], torch.float16))
+    *((_PAIR, t) for t in _TYPES), (_BLIND[:, None], torch.float16), (rounded(20, 20) > 0, torch.float64))
 def _(attempt, mask, dtype):
     found = attempt(mask, dtype)
     same_type(found, dtype)
@@ -212,12 +251,16 @@ def _(attempt, mask, dtype):
     *((_BLIND, t) for t in _TYPES))
 def _(attempt, mask, dtype): expect(attempt(mask, dtype), doubles(0, 0, -_INF, -_INF).view(2, 2))
 
-@check_to_additive.property("what is not boolean is refused",
-    *(([1, 0], t) for t in (torch.int64, torch.int32, torch.uint8, torch.float16)), ([0, -_INF], torch.float64))
-def _(attempt, mask, kind): refuses(attempt, torch.tensor(mask, dtype=kind), torch.float32)
+_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, *_TYPES)
+
+@check_to_additive.property("what is not boolean is refused, whatever it holds",
+    *((torch.tensor(mask, dtype=t), torch.float32) for t in _NUMBERS for mask in ([1, 0], [1, 1], [0, 0])), (torch.tensor([0, -_INF]), torch.float64),
+    *((torch.zeros(shape, dtype=t), u) for shape in ((), (0,), (2, 1, 3)) for t in (torch.int64, torch.float32) for u in (torch.float32, torch.float16)))
+def _(attempt, mask, dtype): refuses(attempt, mask, dtype)
 
 common_rules(check_to_additive, lambda mask, dtype: torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -_INF),
-    lambda seed: (rounded(9, 4, seed=seed) > 0, torch.float32), flows=False)
+    lambda seed: (rounded(9, 4, seed=seed) > 0, torch.float32), flows=False, large=(rounded(20, 20) > 0, torch.float64), also=tuple(
+    (mask, t) for mask in (torch.tensor(True), torch.tensor(False), torch.ones(3, dtype=torch.bool), torch.zeros(2, 1, 3, dtype=torch.bool), torch.ones(0, 4, dtype=torch.bool)) for t in _TYPES[:2]))
 
 # %% ../../chapters/practice/04_attention.ipynb #attend-checker
 def _attend_by_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -229,7 +272,7 @@ def _attend_by_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tup
     for *b, t in product(*map(range, (*lead, T))):
         keys = see[(*b, t)].nonzero()[:, 0]
         if len(keys) == 0: continue
-        scores = torch.stack([q[(*b, t)].dot(k[(*b, s)]) for s in keys]) / q.shape[-1] ** 0.5
+        scores = k[(*b, keys)] @ q[(*b, t)] / q.shape[-1] ** 0.5
         weights[(*b, t, keys)] = scores.softmax(0)
         out[(*b, t)] = scores.softmax(0) @ v[(*b, keys)]
     return out, weights
@@ -261,15 +304,19 @@ _attend_property("the row on paper comes out", (*_ROW, None))
 _attend_property("several queries, any widths", (*_SQUARE, None), (*_qkv((2, 4), (3, 4), (3, 1)), None))
 _attend_property("batch and heads may stand in front",
     (*_qkv((2, 1, 2), (2, 2, 2), (2, 2, 1)), None), (*_qkv((1, 2, 2, 1), (1, 2, 2, 1), (1, 2, 2, 1)), None),
-    (*_qkv((2, 1, 2, 3), (2, 1, 4, 3), (2, 1, 4, 2)), None))
+    (*_qkv((2, 1, 2, 3), (2, 1, 4, 3), (2, 1, 4, 2)), None), (*_qkv((2, 1, 3, 2, 1), (2, 1, 3, 2, 1), (2, 1, 3, 2, 2)), None), (*_qkv((3, 1, 1), (3, 1, 1), (3, 1, 1)), None))
 _attend_property("a mask hides keys, and the visible ones share all",
     (*_ROW, torch.tensor([[True, True, False]])), (*_ROW, torch.tensor([[False, True, False]])), (*_SQUARE, _CAUSAL),
     (*_qkv((2, 1, 2), (2, 3, 2), (2, 3, 1)), torch.tensor([[[True, True, False]], [[True, False, False]]])),
     (*_qkv((2, 2, 2, 2), (2, 2, 3, 2), (2, 2, 3, 1)), torch.tensor([True, True, False, True, False, False]).view(2, 1, 1, 3)))
-_attend_property("large scores are survived",
-    (1e4 * _ROW[0], _ROW[1], _ROW[2], None), (-100 * _SQUARE[0], 100 * _SQUARE[1], _SQUARE[2], _CAUSAL))
+_LEVELS = (doubles(1e4, -1e4, 0, 1)[:, None], doubles(1e4, 1e4 - 1e-4, 1e4 - 3e-4)[:, None], doubles(1, 2, 4)[:, None])     # row by row at 10⁸, −10⁸, 0, 10⁴, and 1 apart
+_STEEP = (doubles(64, -64, 1, 0)[:, None], doubles(16, 16 - 1 / 64, 16 - 3 / 64)[:, None], _LEVELS[2])                      # the same in 32 bits: at 1024, −1024, 16, 0
+_DEEP = (-1e17 * torch.ones(3, 1), 1e17 * torch.ones(3, 1), doubles(1, 2, 4)[:, None].float())                              # visible scores of −10³⁴
+_attend_property("large scores are survived, and small weights count",
+    (1e4 * _ROW[0], _ROW[1], _ROW[2], None), (-100 * _SQUARE[0], 100 * _SQUARE[1], _SQUARE[2], _CAUSAL), (*(x.float() for x in _STEEP), None), (doubles(1)[:, None], doubles(0, -25)[:, None], doubles(0, 1e12)[:, None], None), (*_LEVELS, None), (*_LEVELS, torch.ones(4, 3, dtype=torch.bool).tril()))
 _attend_property("a row that may see nothing is zero, and only that row",
-    (*_ROW, torch.tensor([[False, False, False]])), (*_SQUARE, _CAUSAL.tril(-1)), (*_SQUARE, _COLUMN))
+    (*_ROW, torch.tensor([[False, False, False]])), (*_SQUARE, _CAUSAL.tril(-1)), (*_SQUARE, _COLUMN),
+    *((*_qkv((*lead, 2, 2), (*lead, 0, 2), (*lead, 0, 3)), mask) for lead in ((), (2, 1)) for mask in (None, torch.ones(2, 0, dtype=torch.bool))))
 _attend_property("a nan in the input is not hidden, and spoils its own row only",
     (_SQUARE[0].index_fill(0, torch.tensor([0]), math.nan), *_SQUARE[1:], None),
     (_SQUARE[0].index_fill(0, torch.tensor([0]), math.nan), *_SQUARE[1:], _COLUMN))
@@ -294,22 +341,30 @@ def _(attempt, q, k, v, mask):
     *((torch.zeros(1, 1, dtype=t), torch.zeros(8165, 1, dtype=t), torch.ones(8165, 1, dtype=t)) for t in _HALF))
 def _(attempt, q, k, v): expect(attempt(q, k, v, None)[0], torch.ones(1, 1), 1e-4, "the mean of as many ones")
 
-@check_my_attend.property("the leading dimensions of k and v are not stretched",
-    _qkv((2, 1, 2), (1, 2, 2), (1, 2, 1)), _qkv((2, 1, 2), (2, 2, 2), (1, 2, 1)), _qkv((2, 1, 2), (2, 2), (2, 1)),
-    _qkv((1, 2, 1, 2), (1, 1, 2, 2), (1, 1, 2, 1)), _qkv((1, 2, 1, 2), (1, 2, 2, 2), (1, 1, 2, 1)))
+_OTHER = ((3,), (2, 1), (1, 3), (3, 2), (6,), (2, 1, 3), ())
+@check_my_attend.property("leading dimensions of k and v that are not those of q are refused",
+    *(_qkv((*q, 1, 2), (*k, 2, 2), (*v, 2, 1)) for lead in ((2, 3), (1, 2), (2,)) for other in _OTHER if other != lead for q, k, v in ((lead, other, lead), (lead, lead, other), (lead, other, other))))
 def _(attempt, q, k, v): refuses(attempt, q, k, v, None)
 
 @check_my_attend.property("PyTorch's attention is not called",
-    (*_ROW, None), (*_qkv((1, 1, 3, 2), (1, 1, 3, 2), (1, 1, 3, 1)), _CAUSAL))
-def _(attempt, *case): does_without(("scaled_dot_product", "_safe_softmax"), attempt, *case)
+    (*_ROW, None), *((*(x.to(t) for x in _qkv((1, 1, 3, 2), (1, 1, 3, 2), (1, 1, 3, 1))), mask) for t in _TYPES for mask in (None, _CAUSAL)), (*_qkv((2, 3, 2), (2, 3, 2), (2, 3, 1)), _CAUSAL))
+def _(attempt, *case): does_without(("scaled_dot_product", "_safe_softmax", "attention"), attempt, *case)
+
+_attend_property("a key that is seen may have any score", (*_DEEP, _CAUSAL), (*(1e130 * x.double() for x in _DEEP[:2]), _DEEP[2].double(), _CAUSAL))
+_attend_property("a mask may have any shape that broadcasts to the scores",
+    *((*_ROW, mask) for mask in (torch.tensor([True, False, True]), torch.tensor([[True]]), torch.tensor(True), torch.tensor([False]))), (*_SQUARE, torch.tensor([True, False, True])),
+    *((*_qkv((2, 2, 3, 1), (2, 2, 3, 1), (2, 2, 3, 1)), mask) for mask in attention_masks(2, 2, 3, 3, blind=True)),
+    *((*_qkv((3, 1, 3, 1), (3, 1, 3, 1), (3, 1, 3, 1)), mask) for mask in attention_masks(3, 1, 3, 3)),
+    (*_qkv((2, 1, 2, 2, 1), (2, 1, 2, 2, 1), (2, 1, 2, 2, 1)), _CAUSAL[:2, :2]), (*_qkv((2, 3, 1), (2, 3, 1), (2, 3, 1)), _CAUSAL))
 
 common_rules(check_my_attend, _attend_by_loop, lambda seed: (*_qkv((9, 2), (5, 2), (5, 3), first=4 * seed), rounded(9, 5, seed=seed) > -1),
-    "output", "weights")
+    "output", "weights", linear_in=("v",), large=(*_qkv((3, 2), (130, 2), (130, 1)), None), also=(
+    (*_qkv((2, 1, 2, 2, 1), (2, 1, 2, 2, 1), (2, 1, 2, 2, 1)), torch.tensor([[True, False], [False, False]])), (*_STEEP, torch.tensor([True, True, False]))))
 
 # %% ../../chapters/practice/04_attention.ipynb #gradients-checker
-def _wanted_gradients(*qkv_dout: Tensor) -> tuple[Tensor, ...]:
+def _wanted_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
     "The gradients by autograd, in 64 bits."
-    *leaves, dout = (x.detach().double().requires_grad_() for x in qkv_dout)
+    *leaves, dout = (x.detach().double().requires_grad_() for x in (q, k, v, dout))
     q, k, v = leaves
     return torch.autograd.grad((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v, leaves, dout)
 
@@ -344,17 +399,25 @@ def _(attempt, *case): _gradients_are_near(attempt, case, "k")
 
 @check_gradients.property("batch and heads may stand in front",
     (*_qkv((2, 1, 2), (2, 2, 2), (2, 2, 1)), rounded(2, 1, 1, seed=3)),
-    (*_qkv((2, 2, 2, 3), (2, 2, 4, 3), (2, 2, 4, 2)), rounded(2, 2, 2, 2, seed=3)))
+    (*_qkv((2, 2, 2, 3), (2, 2, 4, 3), (2, 2, 4, 2)), rounded(2, 2, 2, 2, seed=3)), (*_qkv((2, 1, 3, 2, 1), (2, 1, 3, 2, 1), (2, 1, 3, 2, 2)), rounded(2, 1, 3, 2, 2, seed=3)))
 def _(attempt, *case): _gradients_are_near(attempt, case)
 
-@check_gradients.property("large scores are survived", (1e4 * _ROW64[0], *_ROW64[1:]))
+_ROWS64 = (*_STEEP, doubles(1, -1, 2, 3)[:, None])
+
+@check_gradients.property("all lengths and widths may be alike, or 1", (*_qkv(*3 * [(3, 3)]), rounded(3, 3, seed=3)), (*_qkv((2, 3, 1), (2, 1, 1), (2, 1, 1)), rounded(2, 3, 1, seed=3)))
 def _(attempt, *case): _gradients_are_near(attempt, case)
 
-@check_gradients.property("it works where autograd is switched off", _ROW64)
+@check_gradients.property("large scores are survived, in each row, and small shares count", (1e4 * _ROW64[0], *_ROW64[1:]), _ROWS64,
+    (doubles(1)[:, None], doubles(100, 99)[:, None], doubles(1, 2)[:, None], doubles(1)[:, None]), (doubles(1)[:, None], doubles(0, -25)[:, None], doubles(0, 1e12)[:, None], doubles(1)[:, None]))
+def _(attempt, *case): _gradients_are_near(attempt, case)
+
+_BANNED = (_ROW64, _WIDE, tuple(x.float() for x in _WIDE), (*_qkv((2, 1, 1, 2), (2, 1, 2, 2), (2, 1, 2, 1)), rounded(2, 1, 1, 1)), tuple(x.float() for x in _ROWS64))
+
+@check_gradients.property("it works where autograd is switched off", *_BANNED)
 def _(attempt, *case):
     wanted = _wanted_gradients(*case)
     with torch.inference_mode():
-        for name, got, right in zip("qkv", attempt(*case), wanted): expect(got, right, tol=1e-9, what="d" + name)
+        for name, got, right in zip("qkv", attempt(*case), wanted): expect(got, right, tol=1e-9 if got.dtype == torch.float64 else 1e-4, what="d" + name)
 
 
 class _NoGraph(TorchFunctionMode):
@@ -366,12 +429,12 @@ class _NoGraph(TorchFunctionMode):
         return made
 
 
-@check_gradients.property("autograd is not asked", _ROW64)
+@check_gradients.property("autograd is not asked", *_BANNED)
 def _(attempt, *case):
     with _NoGraph(): attempt(*case)
 
 common_rules(check_gradients, _wanted_gradients, lambda seed: (*_qkv((9, 2), (4, 2), (4, 3), first=5 * seed), rounded(9, 3, seed=5 * seed + 3)),
-    "dq", "dk", "dv", flows=False)
+    "dq", "dk", "dv", flows=False, linear_in=("v", "dout"), large=(*_qkv((11, 3), (40, 3), (40, 2)), rounded(11, 2, seed=3)), also=((*_qkv((2, 1, 3), (2, 1, 3), (2, 1, 3)), rounded(2, 1, 3, seed=3)),))
 
 # %% ../../chapters/practice/04_attention.ipynb #chunks-checker
 def _chunks_by_loop(q: Tensor, k: Tensor, v: Tensor, chunk: int, causal: bool) -> Tensor:
@@ -397,36 +460,50 @@ def _chunks_property(statement, *cases): check_attend_in_chunks.property(stateme
 _chunks_property("the output is that of attention",
     (*_ROW, 1, False), (*_qkv((4, 2), (5, 2), (5, 1)), 2, False), (*_qkv((4, 2), (4, 2), (4, 1)), 1, False))
 _chunks_property("the last chunk may be shorter, or the only one",
-    (*_qkv((3, 2), (3, 2), (3, 1)), 2, False), (*_qkv((2, 2), (3, 2), (3, 1)), 5, False))
+    (*_qkv((3, 2), (3, 2), (3, 1)), 2, False), (*_qkv((2, 2), (3, 2), (3, 1)), 5, False), (*_qkv((3, 2), (3, 2), (3, 1)), 1000, True))
 _chunks_property("causal: each chunk knows where it stands",
     (*_keys_that_tell(4, 4), 2, True), (*_keys_that_tell(3, 3), 2, True), (*_SQUARE, 1, True),
     (-1e15 * torch.ones(3, 1), 1e15 * torch.ones(3, 1), torch.arange(3.)[:, None], 2, True))
 _chunks_property("causal with fewer queries than keys",
     (*_keys_that_tell(2, 4), 1, True), (*_keys_that_tell(3, 5), 2, True))
 _chunks_property("batch and heads may stand in front",
-    (*_qkv((2, 2, 1), (2, 2, 1), (2, 2, 1)), 1, False), (*_qkv((2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 2)), 3, True))
+    (*_qkv((2, 2, 1), (2, 2, 1), (2, 2, 1)), 1, False), (*_qkv((2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 2)), 3, True), (*_qkv((2, 1, 2, 3, 1), (2, 1, 2, 4, 1), (2, 1, 2, 4, 1)), 2, True))
+_chunks_property("all lengths and widths may be alike, or 1", (*_qkv(*3 * [(3, 3)]), 2, True), (*_qkv(*3 * [(2, 1, 1)]), 1, True))
+_chunks_property("large scores are survived, also where the rows of a chunk lie far apart",
+    (_LEVELS[0][:3], *_LEVELS[1:], 3, False), *((*(x[:3].to(t) for x in _STEEP), 2, causal) for t in (torch.float32, torch.float64) for causal in (False, True)), (*_DEEP, 2, True), (*(1e130 * x.double() for x in _DEEP[:2]), _DEEP[2].double(), 3, True))
 
 @check_attend_in_chunks.property("the scores are made by PyTorch's products",
-    *((*_qkv(*3 * [(*lead, 64, 2)]), 8, False) for lead in ((), (2, 1))))
+    *((*_qkv(*3 * [(*lead, 64, 2)]), 8, causal) for lead in ((), (2, 1)) for causal in (False, True)))
 def _(attempt, q, k, v, chunk, causal):
     made, least = watched(attempt, q, k, v, chunk, causal).numbers, q.shape[:-1].numel() * k.shape[-2]
     if made < least: raise Mismatch(f"all operations together made {made} numbers; expected a score for each pair of query and key, {least}")
 
 @check_attend_in_chunks.property("no tensor is larger than chunk × S, for each sequence and head",
-    *((*_qkv(*3 * [(96, 2)]), chunk, causal) for chunk in (8, 2) for causal in (False, True)), (*_qkv(*3 * [(96, 1)]), 1, True),
-    *((*_qkv(*3 * [(2, 3, 48, 2)]), 4, causal) for causal in (False, True)))
+    *((*_qkv(*3 * [(48, 2)]), chunk, causal) for chunk in (8, 2) for causal in (False, True)), (*_qkv(*3 * [(48, 1)]), 1, True),
+    *((*_qkv(*3 * [(2, 3, 24, 2)]), 4, causal) for causal in (False, True)))
 def _(attempt, q, k, v, chunk, causal):
     largest, S = watched(attempt, q, k, v, chunk, causal).largest, k.shape[-2]
     allowed = max(q.shape[:-2].numel() * chunk * S, q.numel(), k.numel(), v.numel(), q.shape[:-1].numel() * v.shape[-1])
     if largest > allowed: raise Mismatch(f"its largest tensor holds {largest} numbers; expected at most {allowed}")
 
 @check_attend_in_chunks.property("what one chunk needed is not kept for the next",
-    *((*_qkv(*3 * [(256, 2)]), 2, causal) for causal in (False, True)))
+    *((*_qkv(*3 * [(128, 2)]), 2, causal) for causal in (False, True)))
 def _(attempt, q, k, v, chunk, causal):
     most, allowed = watched(attempt, q, k, v, chunk, causal).most, len(q) * len(k) // 4
     if most > allowed: raise Mismatch(f"{most} numbers are there at a time; expected at most {allowed}, a quarter of T × S")
 
-common_rules(check_attend_in_chunks, _chunks_by_loop, lambda seed: (*_qkv((9, 2), (9, 2), (9, 3), first=3 * seed), 4, True))
+@check_attend_in_chunks.property("as many queries are taken at a time as `chunk` says", (*_qkv(*3 * [(64, 2)]), 32, False), (*_qkv(*3 * [(2, 150, 2)]), 150, True))
+def _(attempt, q, k, v, chunk, causal):
+    calls, most = watched(attempt, q, k, v, chunk, causal).calls, 60 * (q.shape[-2] // chunk)
+    if calls > most: raise Mismatch(f"it took {calls} operations for {q.shape[-2] // chunk} chunk(s); expected at most {most}")
+
+@check_attend_in_chunks.property("PyTorch's attention is not called", *((*(x.to(t) for x in _SQUARE), 2, causal) for t in (torch.float32, torch.float64) for causal in (False, True)))
+def _(attempt, *case): does_without(("attention",), attempt, *case)
+
+@check_attend_in_chunks.property("long sequences are no other ones", (1, 300, 1), (140, 150, 9), (270, 270, 100))
+def _(attempt, T, S, chunk): expect(attempt(*_keys_that_tell(T, S), chunk, True), (torch.arange(T)[:, None] + S - T) / 2, what="the output where all scores are 0 and key s has the value s")
+
+common_rules(check_attend_in_chunks, _chunks_by_loop, lambda seed: (*_qkv((9, 2), (9, 2), (9, 3), first=3 * seed), 4, True), linear_in=("v",), also=((*_qkv((2, 1, 2, 1), (2, 1, 3, 1), (2, 1, 3, 2)), 1, False),), large=(*_qkv((24, 2), (40, 2), (40, 2)), 5, False))
 
 # %% ../../chapters/practice/04_attention.ipynb #equivariant-checker
 def _place(x: Tensor) -> Tensor: return torch.arange(len(x), dtype=x.dtype, device=x.device)[:, None]
@@ -443,6 +520,13 @@ _SETS = {  # layers that treat a sequence as a set
     "each row, less the sum of all": lambda x: x - sum(x),
     "the largest of each column, in every row": lambda x: x.amax(0).expand_as(x),
     "attention without a mask": _mixed,
+    "the sum of each row, one column": lambda x: x.sum(1, keepdim=True),
+    "twelve columns, sums of all rows among them": lambda x: torch.cat([x, x.square(), x.sum(0).expand_as(x)], 1),
+    "each row, and by how much two ways of adding all rows differ": lambda x: torch.cat([x, (sum(x) - x.sum(0)).expand_as(x)], 1),
+    "every number doubled in place": lambda x: x.mul_(2),
+    "the logarithm of every number, nan where it is negative": lambda x: x.log(),
+    "each row, less the sum of all, times a million": lambda x: 1e6 * (x - sum(x)),
+    "each row, less the sum of all, times 10⁻¹²": lambda x: 1e-12 * (x - sum(x)),
 }
 _LISTS = {  # layers that know the order
     "each row, plus its position": lambda x: x + _place(x),
@@ -456,6 +540,17 @@ _LISTS = {  # layers that know the order
     "attention to two neighbours on either side": lambda x: _mixed(x, (_place(x) - _place(x).T).abs() <= 2),
     "the last column, plus its position": lambda x: torch.cat([x[:, :-1], x[:, -1:] + _place(x)], 1),
     "each row, plus a thousandth of its position": lambda x: x + 0.001 * _place(x),
+    "attention to twenty neighbours on either side": lambda x: _mixed(x, (_place(x) - _place(x).T).abs() <= 20),
+    "row 30, plus one": lambda x: x + (_place(x) == 30),
+    "the last row but one doubled": lambda x: torch.cat([x[:-2], 2 * x[-2:-1], x[-1:]]),
+    "every other row negated": lambda x: x * (-1) ** _place(x),
+    "negative numbers, plus their position": lambda x: torch.where(x < 0, x + _place(x), x),
+    "positive numbers, plus their position": lambda x: torch.where(x > 0, x + _place(x), x),
+    "numbers above 1.5, plus their position": lambda x: torch.where(x > 1.5, x + _place(x), x),
+    "the first column, plus its position, the second, less its position": lambda x: x + _place(x) * torch.tensor([1, -1, 0, 0]),
+    "the sum of each row, plus its position, one column": lambda x: x.sum(1, keepdim=True) + _place(x),
+    "the logarithm of every number, plus its position": lambda x: x.log() + _place(x),
+    "running sum in place": lambda x: x.copy_(x.cumsum(0)),
 }
 
 check_is_equivariant = Checker("is_equivariant")
@@ -467,3 +562,7 @@ def _(attempt, name):
 @check_is_equivariant.property("a layer that treats its input as a set passes", *((name,) for name in _SETS))
 def _(attempt, name):
     if not attempt(_SETS[name]): raise Mismatch("it says no; expected yes")
+
+@check_is_equivariant.property("nor does it get through if its numbers are small", (1e-6,), (1e-12,))
+def _(attempt, size):
+    if attempt(lambda x: size * (x + _place(x))): raise Mismatch("it says yes of a layer that adds the position and multiplies all by this; expected no")
