@@ -36,7 +36,7 @@ LONG_MODULES: dict[str, tuple[int, str]] = {
     "tfmlib.decoders": (470, "one model: its shape, its loss, its sampling, and its names and descriptions elsewhere belong together"),
     "tfmlib.practice.recurrence": (360, "and cases of every size, type and magnitude take a line each"),
     "tfmlib.practice.attention": (440, "a page of exercises is as long as its checkers"),
-    "tfmlib.practice.block": (360, "so is this one, of ten"),
+    "tfmlib.practice.block": (455, "so is this one, of ten, with cases of every size, type and mask"),
     "tfmlib.practice.transformer": (360, "and this one has eleven"),
     "tfmlib.practice.flash_attention_gpu": (485, "and these run kernels in a process of their own; lines of at most 100 characters"),
 }
