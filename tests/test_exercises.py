@@ -355,7 +355,7 @@ def passed(rows: dict[str, dict]) -> list[str]: return [name for name, row in ro
     ("borrowed", "double", "holds the book's own answers"),
     ("no function", "double", "it raised TypeError"), ("while checked", "double", "has shape (3,)"), ("no notebook", "", "not a notebook"),
     ("all deleted", "", "it defines no exercise of any practice page"), ("a forged report", "double", "the notebook ended the program"),
-    ("stubborn", "largest", "was stopped"), ("a forged line", "double", "asked again, from outside"), ("checkers found in memory", "largest", "asked again, from outside")])
+    ("stubborn", "largest", "was stopped"), ("a forged line", "double", "asked again from outside"), ("checkers found in memory", "largest", "asked again from outside")])
 def test_a_failed_exercise_says_why(name, exercise, why, graded):
     row = graded[name][exercise]
     assert row["passed"] == "no" and why in row["why"], row
