@@ -94,9 +94,9 @@ def reduced(cells: list[NotebookNode], with_hints: bool) -> list[NotebookNode]:
 
 
 def defined(cells: list[NotebookNode]) -> set[str]:
-    "The functions and classes that these code cells define."
+    "The functions and classes that these code cells define, without those inside others, which nobody can call by name."
     trees = [ast.parse(code_of(c)) for c in cells if c.cell_type == "code"]
-    return {n.name for t in trees for n in ast.walk(t) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    return {n.name for t in trees for n in t.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
 
 
 def leaks(nb: NotebookNode, handout: NotebookNode) -> list[str]:
