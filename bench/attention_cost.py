@@ -1,9 +1,9 @@
-"""Chapter 4: the time of `attend`, of its fused counterpart and of one matrix product of the same size, against length."""
+"""Chapter 4: the time of `attention`, of its fused counterpart and of one matrix product of the same size, against length."""
 import torch
 import torch.nn.functional as F
 
 from bench import scaled, ticked
-from tfmlib.attention import attend
+from tfmlib.attention import attention
 from tfmlib.proof import timed
 
 DEVICE = "cpu"
@@ -14,7 +14,7 @@ LENGTHS, HEADS, WIDTH, REPEATS = (256, 512, 1024, 2048, 4096), 4, 64, 7
 def calls(n: int, seed: int) -> dict:
     "What is timed at length n: two attentions, and one product as large as their scores."
     q, k, v = torch.randn(3, 1, HEADS, n, WIDTH, generator=torch.Generator().manual_seed(seed))
-    return {"attend": lambda: attend(q, k, v), "fused": lambda: F.scaled_dot_product_attention(q, k, v), "product": lambda: q @ k.mT}
+    return {"attend": lambda: attention(q, k, v), "fused": lambda: F.scaled_dot_product_attention(q, k, v), "product": lambda: q @ k.mT}
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Chapter 7: facts planted in a small model; neurons removed, one fact edited, many edited, and what becomes of the others."""
+"""Chapter 22: facts planted in a small model; neurons removed, one fact edited, many edited, and what becomes of the others."""
 import copy
 
 import torch
@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from bench import over_seeds, ticked
 from tfmlib.attention import causal_mask
-from tfmlib.block import Block, FeedForward, LayerNorm, Pre, edited, edited_many
-from tfmlib.heads import Heads
+from tfmlib.block import FeedForward, LayerNorm, PreNorm, TransformerBlock
+from tfmlib.heads import MultiHeadAttention
+from tfmlib.inside import memit_edit, rome_edit
 
 DEVICE = "cpu"
 SEED = 0
@@ -46,7 +47,7 @@ class Recall(nn.Module):
     def __init__(self, free: bool = False):
         super().__init__()
         self.word, self.place = nn.Embedding(len(WORDS), WIDTH), nn.Parameter(torch.randn(LONGEST, WIDTH) / 10)
-        self.blocks = nn.ModuleList(Block(attention=Pre(LayerNorm(WIDTH), Heads(WIDTH, HEADS)), feed_forward=Pre(LayerNorm(WIDTH), FeedForward(WIDTH))) for _ in range(BLOCKS))
+        self.blocks = nn.ModuleList(TransformerBlock(attention=PreNorm(LayerNorm(WIDTH), MultiHeadAttention(WIDTH, HEADS)), feed_forward=PreNorm(LayerNorm(WIDTH), FeedForward(WIDTH))) for _ in range(BLOCKS))
         self.norm, self.read, causal = LayerNorm(WIDTH), nn.Linear(WIDTH, len(WORDS), bias=False), causal_mask(LONGEST, LONGEST)
         nn.init.normal_(self.word.weight, std=0.5)
         self.masks = [causal if free else causal.triu(-1)] * (BLOCKS - 1) + [causal]
@@ -164,7 +165,7 @@ def one(model: Recall, facts: dict, edits: dict, moment: Tensor | None, block: i
     "One edit by the closed form; without a second moment, all directions count alike."
     key, weight = at_names(model, block, edits)[0][0], memory(model, block)
     if moment is None: moment = torch.eye(len(key), dtype=key.dtype)
-    return rewritten(model, block, edited(weight, key, weight @ key + pushes(model, block, edits)[0], moment))
+    return rewritten(model, block, rome_edit(weight, key, weight @ key + pushes(model, block, edits)[0], moment))
 
 
 def at_once(model: Recall, facts: dict, edits: dict, moments: dict[int, Tensor], strength: float = STRENGTH) -> Recall:
@@ -174,7 +175,7 @@ def at_once(model: Recall, facts: dict, edits: dict, moments: dict[int, Tensor],
     for left, (block, moment) in zip(range(len(moments), 0, -1), sorted(moments.items())):
         keys, weight = at_names(model, block, edits)[0], memory(model, block)
         share = (goal - at_names(model, last, edits)[1]) / left
-        model = rewritten(model, block, edited_many(weight, keys, keys @ weight.T + share, moment, strength))
+        model = rewritten(model, block, memit_edit(weight, keys, keys @ weight.T + share, moment, strength))
     return model
 
 

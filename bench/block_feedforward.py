@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from bench import over_seeds, size, ticked
 from tfmlib.attention import causal_mask
-from tfmlib.block import Block, FeedForward, Gated, Pre, RMSNorm, Stack
+from tfmlib.block import FeedForward, GatedFeedForward, PreNorm, RMSNorm, SwiGLU, TransformerBlock, TransformerStack
 from tfmlib.data import book_text
-from tfmlib.heads import Heads
+from tfmlib.heads import MultiHeadAttention
 
 DEVICE = "cpu"
 SEED = 0
@@ -22,8 +22,8 @@ LAYERS_OF: dict[str, Callable[[], nn.Module]] = {
     "none": lambda: FeedForward(WIDTH, activation=nn.Identity(), bias=False),
     "ReLU": lambda: FeedForward(WIDTH, activation=F.relu, bias=False),
     "GELU": lambda: FeedForward(WIDTH, activation=F.gelu, bias=False),
-    "SwiGLU": lambda: Gated(WIDTH),
-    "GeGLU": lambda: Gated(WIDTH, activation=F.gelu),
+    "SwiGLU": lambda: SwiGLU(WIDTH),
+    "GeGLU": lambda: GatedFeedForward(WIDTH, activation=F.gelu),
 }
 
 
@@ -32,7 +32,7 @@ class Table(nn.Module):
     def __init__(self, kind: str):
         super().__init__()
         self.word, self.read = nn.Embedding(2 * PAIRS, WIDTH), nn.Linear(WIDTH, ANSWERS, bias=False)
-        self.feed_forward, self.norm = Pre(RMSNorm(WIDTH), LAYERS_OF[kind]()), RMSNorm(WIDTH)
+        self.feed_forward, self.norm = PreNorm(RMSNorm(WIDTH), LAYERS_OF[kind]()), RMSNorm(WIDTH)
 
     def forward(self, asked: Tensor) -> Tensor: return self.read(self.norm(self.feed_forward(self.word(asked).sum(1))[0]))
 
@@ -42,8 +42,8 @@ class Model(nn.Module):
     def __init__(self, kind: str):
         super().__init__()
         self.word, self.place = nn.Embedding(256, WIDTH), nn.Parameter(torch.randn(LENGTH, WIDTH))
-        blocks = (Block(attention=Pre(RMSNorm(WIDTH), Heads(WIDTH, HEADS)), feed_forward=Pre(RMSNorm(WIDTH), LAYERS_OF[kind]())) for _ in range(LAYERS))
-        self.stack, self.read = Stack(blocks, RMSNorm(WIDTH)), nn.Linear(WIDTH, 256, bias=False)
+        blocks = (TransformerBlock(attention=PreNorm(RMSNorm(WIDTH), MultiHeadAttention(WIDTH, HEADS)), feed_forward=PreNorm(RMSNorm(WIDTH), LAYERS_OF[kind]())) for _ in range(LAYERS))
+        self.stack, self.read = TransformerStack(blocks, RMSNorm(WIDTH)), nn.Linear(WIDTH, 256, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         T = x.shape[1]

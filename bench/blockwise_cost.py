@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from bench import scaled, ticked
-from tfmlib.attention import attend, causal_mask
-from tfmlib.flash_attention import blockwise
+from tfmlib.attention import attention, causal_mask
+from tfmlib.flash_attention import blockwise_attention
 from tfmlib.proof import spread, timed
 
 DEVICE = "cpu"
@@ -19,8 +19,8 @@ LENGTHS, HEADS, WIDTH, REPEATS, PROCESSES = (512, 1024, 2048, 4096, 8192), 4, 64
 
 def ways(causal: bool) -> dict:
     "Three ways to the same attention."
-    def matrix(q, k, v): return attend(q, k, v, causal_mask(q.shape[2], k.shape[2]) if causal else None)[0]
-    return {"attend": matrix, "blockwise": lambda q, k, v: blockwise(q, k, v, causal=causal)[0],
+    def matrix(q, k, v): return attention(q, k, v, causal_mask(q.shape[2], k.shape[2]) if causal else None)[0]
+    return {"attend": matrix, "blockwise": lambda q, k, v: blockwise_attention(q, k, v, causal=causal)[0],
             "fused": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)}
 
 

@@ -9,20 +9,20 @@ import torch
 
 from bench import even_width, over_seeds, size, ticked
 from tfmlib.alignment import (
-    END,
+    EOS,
     SPECIALS,
-    Additive,
-    Bahdanau,
-    Encoder,
-    Luong,
-    Multiplicative,
-    OneContext,
-    Translator,
-    greedy,
+    AdditiveScore,
+    BahdanauDecoder,
+    FixedContextDecoder,
+    GRUEncoder,
+    LuongDecoder,
+    MultiplicativeScore,
+    Seq2Seq,
+    greedy_decode,
     translation_loss,
 )
 from tfmlib.data import sequences
-from tfmlib.training import AdamW, WarmupCosine, groups, train
+from tfmlib.training import AdamW, WarmupCosine, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0
@@ -30,30 +30,30 @@ SYMBOLS, LONGEST, ROWS, STEPS, PEAK, WIDTH = 10, 20, 64, 1_500, 0.008, 64
 SEEDS, LENGTHS, TESTS = (0, 1, 2), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30, 40), 200
 V = SYMBOLS + len(SPECIALS)
 DECODERS = {
-    "additive": lambda width: Bahdanau(V, width, Additive(width)),
-    "multiplicative": lambda width: Luong(V, width, Multiplicative(width)),
-    "one vector": lambda width: OneContext(V, width),
+    "additive": lambda width: BahdanauDecoder(V, width, AdditiveScore(width)),
+    "multiplicative": lambda width: LuongDecoder(V, width, MultiplicativeScore(width)),
+    "one vector": lambda width: FixedContextDecoder(V, width),
 }
 
 
-def made(kind: str, width: int) -> Translator: return Translator(Encoder(V, width), DECODERS[kind](width))
+def made(kind: str, width: int) -> Seq2Seq: return Seq2Seq(GRUEncoder(V, width), DECODERS[kind](width))
 
 
 def questions(rows: int, length: int, rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
     "Sequences and their reverses as a translator reads them: numbers after the marks, an end mark behind."
-    end = torch.full((rows, 1), END)
+    end = torch.full((rows, 1), EOS)
     return tuple(torch.cat([t + len(SPECIALS), end], 1) for t in sequences("reverse", rows, length, SYMBOLS, rng))
 
 
-def accuracy(model: Translator, length: int) -> dict[str, float]:
+def accuracy(model: Seq2Seq, length: int) -> dict[str, float]:
     "Shares of whole sequences and of single symbols that are right when the model runs freely."
     x, y = questions(TESTS, length, Random(f"test {length}"))
-    said = greedy(model, x, length + 1)
+    said = greedy_decode(model, x, length + 1)
     said = torch.nn.functional.pad(said, (0, length + 1 - said.shape[1]))
     return {"whole": float((said == y).all(1).float().mean()), "symbols": float((said == y)[:, :-1].float().mean())}
 
 
-def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Translator:
+def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Seq2Seq:
     "A model after training on lengths up to LONGEST, each length as likely as any other."
     torch.manual_seed(seed)
     model = made(kind, width)
@@ -63,7 +63,7 @@ def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Translator:
         return questions(ROWS, 1 + int(rng.random() * LONGEST), rng)
 
     rate = WarmupCosine(PEAK * WIDTH / width, steps // 20, steps)      # a wider model learns best at a lower rate
-    train(model, translation_loss, batch, steps, AdamW(groups(model, 0.01), rate, clip=1.0), seed=seed)
+    train(model, translation_loss, batch, steps, AdamW(parameter_groups(model, 0.01), rate, clip=1.0), seed=seed)
     return model
 
 

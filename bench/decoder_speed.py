@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import rates, ticked
-from tfmlib.attention import attend
-from tfmlib.decoders import SHAPES, Decoder, next_token_loss, to_transformers
-from tfmlib.flash_attention import blockwise
+from tfmlib.attention import attention
+from tfmlib.decoders import MODEL_CONFIGS, CausalLM, next_token_loss
+from tfmlib.flash_attention import blockwise_attention
+from tfmlib.pretrained import to_pretrained
 from tfmlib.proof import timed
-from tfmlib.training import AdamW, advance, groups
+from tfmlib.training import AdamW, advance, parameter_groups
 
 DEVICE = "cpu"
 SEED = 0
@@ -20,12 +21,12 @@ VOCAB, WIDTH, LAYERS, HEADS, TOKENS, LENGTHS, REPEATS = 2048, 256, 4, 4, 2048, (
 
 def matrix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     "Chapter 4's attention, whose matrix of weights stands in memory."
-    return attend(q, k, v, mask)
+    return attention(q, k, v, mask)
 
 
 def tiles(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, None]:
     "Chapter 17's; the mask is the causal one."
-    return blockwise(q, k, v, causal=True)
+    return blockwise_attention(q, k, v, causal=True)
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, None]:
@@ -35,22 +36,22 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[
 
 class Theirs(nn.Module):
     "Hugging Face's GPT-2 with the weights of one of ours: tokens to scores."
-    def __init__(self, ours: Decoder):
+    def __init__(self, ours: CausalLM):
         super().__init__()
         from transformers import GPT2Config, GPT2LMHeadModel  # not needed by the other parts
-        s = ours.shape
-        config = GPT2Config(vocab_size=s.vocab, n_positions=s.longest, n_embd=s.width, n_layer=s.layers, n_head=s.heads,
+        s = ours.config
+        config = GPT2Config(vocab_size=s.vocab_size, n_positions=s.max_len, n_embd=s.d_model, n_layer=s.n_layers, n_head=s.n_heads,
                             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, attn_implementation="sdpa")
         self.model = GPT2LMHeadModel(config)
-        self.model.load_state_dict(to_transformers(ours, "gpt2"))
+        self.model.load_state_dict(to_pretrained(ours, "gpt2"))
 
     def forward(self, ids: Tensor) -> Tensor: return self.model(ids, use_cache=False).logits
 
 
 def models(length: int, seed: int) -> dict[str, nn.Module]:
     "The same weights four times."
-    shape = SHAPES["GPT-2 small"].sized(VOCAB, WIDTH, LAYERS, HEADS, length)
-    ours = {name: Decoder(shape, part, seed) for name, part in (("fused", fused), ("tiles", tiles), ("matrix", matrix))}
+    shape = MODEL_CONFIGS["GPT-2 small"].sized(VOCAB, WIDTH, LAYERS, HEADS, length)
+    ours = {name: CausalLM(shape, part, seed) for name, part in (("fused", fused), ("tiles", tiles), ("matrix", matrix))}
     return ours | {"Hugging Face": Theirs(ours["fused"])}
 
 
@@ -58,7 +59,7 @@ def steps(length: int, seed: int) -> dict:
     "A step of training for each, always on the same tokens."
     ids = torch.randint(VOCAB, (TOKENS // length, length + 1), generator=torch.Generator().manual_seed(seed))
     def step(model):
-        optimiser = AdamW(groups(model), 1e-4, clip=1.0)
+        optimiser = AdamW(parameter_groups(model), 1e-4, clip=1.0)
         return lambda: advance(model, next_token_loss, (ids,), optimiser)
     return {name: step(model) for name, model in models(length, seed).items()}
 

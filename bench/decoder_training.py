@@ -16,10 +16,11 @@ from torch import Tensor
 
 from bench import over_seeds, ticked
 from tfmlib.data import Writer, book_text, prose, stream
-from tfmlib.decoders import SHAPES, Decoder, Sampling, generate, next_token_loss, rows, save_decoder
+from tfmlib.decoders import MODEL_CONFIGS, CausalLM, SamplingConfig, chunk, generate, next_token_loss
+from tfmlib.pretrained import save_model
 from tfmlib.proof import spread
 from tfmlib.tokens import book_tokenizer
-from tfmlib.training import AdamW, History, WarmupCosine, epochs, groups, train
+from tfmlib.training import AdamW, History, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0
@@ -123,32 +124,32 @@ def counted(name: str) -> dict[str, float]:
 # --- learning --------------------------------------------------------------------------------------------------------
 
 @torch.no_grad()
-def nats(model: Decoder, x: Tensor, last: int = LENGTH) -> float:
+def nats(model: CausalLM, x: Tensor, last: int = LENGTH) -> float:
     "Nats a token, of the last ones of each window (n, LENGTH + 1)."
     counted = torch.arange(x.shape[1]) >= x.shape[1] - last
     found = [next_token_loss(model, part, counted.expand(part.shape)) for part in x.split(16)]
     return float(sum(total for total, _ in found) / sum(count for _, count in found))
 
 
-def begun(name: str, seed: int) -> tuple[Decoder, AdamW, object]:
+def begun(name: str, seed: int) -> tuple[CausalLM, AdamW, object]:
     "A model before its first step, its optimiser, and its batches."
-    model = Decoder(SHAPES["toy Llama"], part=fused, seed=seed)
-    optimiser = AdamW(groups(model, DECAY), WarmupCosine(PEAK, STEPS // 20, STEPS), betas=(0.9, 0.95), clip=1.0)
-    return model, optimiser, epochs(rows(tokens(name)[0], LENGTH + 1), size=BATCH, seed=seed)
+    model = CausalLM(MODEL_CONFIGS["toy Llama"], attention_fn=fused, seed=seed)
+    optimiser = AdamW(parameter_groups(model, DECAY), WarmupCosine(PEAK, STEPS // 20, STEPS), betas=(0.9, 0.95), clip=1.0)
+    return model, optimiser, epochs(chunk(tokens(name)[0], LENGTH + 1), size=BATCH, seed=seed)
 
 
-def written(model: Decoder, name: str) -> str:
+def written(model: CausalLM, name: str) -> str:
     "What the model writes after the beginning, with draws that are always the same."
     tokenizer = book_tokenizer()
     ids = torch.tensor([tokenizer.encode(BEGINNINGS[name])])
-    return tokenizer.decode(generate(model, ids, NEW, Sampling(temperature=0.8, top_p=0.95), seed=1)[0]).strip()
+    return tokenizer.decode(generate(model, ids, NEW, SamplingConfig(temperature=0.8, top_p=0.95), seed=1)[0]).strip()
 
 
-def learn(name: str, seed: int) -> tuple[Decoder, History, list[dict], list[str]]:
+def learn(name: str, seed: int) -> tuple[CausalLM, History, list[dict], list[str]]:
     "A trained model, its history, what was measured on the way, and what it wrote then."
     model, optimiser, batches = begun(name, seed)
     learnt, ids, _ = tokens(name)
-    new, known = (rows(t, LENGTH + 1) for t in (ids, learnt))
+    new, known = (chunk(t, LENGTH + 1) for t in (ids, learnt))
     new, known = (t[torch.linspace(0, len(t) - 1, WINDOWS).long()] for t in (new, known))
     found, texts = [], []
 
@@ -164,18 +165,18 @@ def learn(name: str, seed: int) -> tuple[Decoder, History, list[dict], list[str]
     return model, history, found, texts
 
 
-def whole(model: Decoder, name: str) -> dict[str, float]:
+def whole(model: CausalLM, name: str) -> dict[str, float]:
     "On the whole held-out text, each token with at least half a window before it."
     _, ids, characters = tokens(name)
     each = nats(model, ids.unfold(0, LENGTH + 1, LENGTH // 2), LENGTH // 2)
     return {"nats a token": each, "nats a character": each / characters}
 
 
-def ship(model: Decoder, history: History, name: str, seed: int) -> Path:
+def ship(model: CausalLM, history: History, name: str, seed: int) -> Path:
     "Write a model with what made it."
     path = MODELS / f"{name}.safetensors"
     curve = json.dumps([round(loss, 5) for loss in history["loss"][:20].tolist()])
-    save_decoder(path, model, command=COMMAND, text=name, seed=str(seed), steps=str(STEPS), tokenizer=book_tokenizer().source, curve=curve)
+    save_model(path, model, command=COMMAND, text=name, seed=str(seed), steps=str(STEPS), tokenizer=book_tokenizer().source, curve=curve)
     return path
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import ticked
-from tfmlib.heads import Heads
+from tfmlib.heads import MultiHeadAttention
 from tfmlib.proof import spread
 
 DEVICE = "cpu"
@@ -25,9 +25,9 @@ class Ring(nn.Module):
     "One layer of attention that reports, as on the page; or several, each added to what came before, and a linear reading."
     def __init__(self, inputs: int, width: int, heads: int, answers: int, layers: int):
         super().__init__()
-        self.layers = nn.ModuleList(Heads(inputs, heads, head_width=width // heads) for _ in range(layers))
+        self.layers = nn.ModuleList(MultiHeadAttention(inputs, heads, head_dim=width // heads) for _ in range(layers))
         self.read = nn.Linear(inputs, answers, bias=False) if layers > 1 else None
-        if layers == 1: self.layers[0].output = nn.Linear(width, answers, bias=False)
+        if layers == 1: self.layers[0].o_proj = nn.Linear(width, answers, bias=False)
         for w in self.parameters(): nn.init.normal_(w, std=1 / math.sqrt(w.shape[1]))   # from smaller ones a head gets stuck sooner
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,12 +51,12 @@ def left(heads: int, seed: int, m: int = 6, task=both, width: int = 16, layers: 
     for step in range(STEPS):
         for group in optimiser.param_groups: group["lr"] = RATE * min(1, 2 * (1 - step / STEPS))
         if names:
-            for projection in (model.layers[0].query, model.layers[0].key): projection.weight.data[:, n:] = 0
+            for projection in (model.layers[0].q_proj, model.layers[0].k_proj): projection.weight.data[:, n:] = 0
         optimiser.zero_grad()
         loss(BATCH).backward()
         optimiser.step()
     if names:
-        for projection in (model.layers[0].query, model.layers[0].key): projection.weight.data[:, n:] = 0
+        for projection in (model.layers[0].q_proj, model.layers[0].k_proj): projection.weight.data[:, n:] = 0
     with torch.no_grad(): return loss(2048).item()
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
-from tfmlib.decoders import SHAPES, Decoder, next_token_loss, save_decoder, surprise
-from tfmlib.heads import grouped
-from tfmlib.positions import Placed
+from tfmlib.decoders import MODEL_CONFIGS, CausalLM, cross_entropy, next_token_loss
+from tfmlib.heads import grouped_query_attention
+from tfmlib.positions import PositionalAttention
+from tfmlib.pretrained import save_model
 from tfmlib.proof import spread
-from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
+from tfmlib.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
@@ -34,9 +35,9 @@ def repeated(n: int, g: torch.Generator, after: int | None = None) -> tuple[Tens
     return order.gather(1, torch.arange(LENGTH) % period), period
 
 
-def small(layers: int, seed: int) -> Decoder:
+def small(layers: int, seed: int) -> CausalLM:
     "A decoder of nothing but attention."
-    return Decoder(SHAPES["toy Llama"].sized(WORDS, WIDTH, layers, HEADS, LENGTH, feed="none"), part=fused, seed=seed)
+    return CausalLM(MODEL_CONFIGS["toy Llama"].sized(WORDS, WIDTH, layers, HEADS, LENGTH, ffn="none"), attention_fn=fused, seed=seed)
 
 
 def again(period: Tensor) -> Tensor:  # (n, LENGTH - 1)
@@ -45,28 +46,28 @@ def again(period: Tensor) -> Tensor:  # (n, LENGTH - 1)
 
 
 @torch.no_grad()
-def right(model: Decoder, x: Tensor, period: Tensor) -> float:
+def right(model: CausalLM, x: Tensor, period: Tensor) -> float:
     "How often the best guess is right where it can be known."
     return float((model(x[:, :-1]).argmax(-1) == x[:, 1:])[again(period)].float().mean())
 
 
 @contextmanager
-def attending(model: Decoder, parts: dict[int, Callable]) -> Iterator[Decoder]:
+def attending(model: CausalLM, parts: dict[int, Callable]) -> Iterator[CausalLM]:
     "The model while some layers attend by another part."
     heads = {layer: model.stack.blocks[layer].attention.inner for layer in parts}
-    before = {layer: each.part for layer, each in heads.items()}          # one for all layers: each gets one of its own
-    for layer, part in parts.items(): heads[layer].part = Placed(before[layer].how, part)
+    before = {layer: each.attention_fn for layer, each in heads.items()}  # one for all layers: each gets one of its own
+    for layer, part in parts.items(): heads[layer].attention_fn = PositionalAttention(before[layer].encoding, part)
     try: yield model
     finally:
-        for layer, part in before.items(): heads[layer].part = part
+        for layer, part in before.items(): heads[layer].attention_fn = part
 
 
-def looking(model: Decoder): return attending(model, dict.fromkeys(range(model.shape.layers), grouped))
+def looking(model: CausalLM): return attending(model, dict.fromkeys(range(model.config.n_layers), grouped_query_attention))
 
 
-def blind(model: Decoder, layer: int, hidden: Tensor):
+def blind(model: CausalLM, layer: int, hidden: Tensor):
     "The model while one layer cannot look where `hidden` (n or 1, 1, T, T) is True."
-    return attending(model, {layer: lambda q, k, v, mask: grouped(q, k, v, mask & ~hidden)})
+    return attending(model, {layer: lambda q, k, v, mask: grouped_query_attention(q, k, v, mask & ~hidden)})
 
 
 def at(period: Tensor, more: int) -> Tensor:  # (n, 1, T, T)
@@ -77,31 +78,31 @@ def at(period: Tensor, more: int) -> Tensor:  # (n, 1, T, T)
 
 
 @torch.no_grad()
-def scores(model: Decoder, x: Tensor, period: Tensor) -> tuple[Tensor, Tensor]:  # (layers, HEADS) each
+def scores(model: CausalLM, x: Tensor, period: Tensor) -> tuple[Tensor, Tensor]:  # (layers, HEADS) each
     "The share of its attention that a head gives to the word before; and, at a word that was there before, to those that followed it."
-    with looking(model): weights = torch.stack(model.read(x[:, :-1])[1], 1)          # (n, layers, H, T, T)
+    with looking(model): weights = torch.stack(model.hidden_states(x[:, :-1])[1], 1)  # (n, layers, H, T, T)
     where, followed = again(period), at(period, -1)
     before = weights.diagonal(-1, -2, -1).mean((0, -1))
     return before, (weights * followed[:, None]).sum(-1).movedim(0, 2).flatten(2, 3)[:, :, where.flatten()].mean(-1)
 
 
 @contextmanager
-def without(model: Decoder, off: list[tuple[int, int]]) -> Iterator[Decoder]:
+def without(model: CausalLM, off: list[tuple[int, int]]) -> Iterator[CausalLM]:
     "The model while some heads, (layer, head), write nothing."
     width = WIDTH // HEADS
     kept = {name: t.clone() for name, t in model.state_dict().items()}
     with torch.no_grad():
-        for layer, head in off: model.stack.blocks[layer].attention.inner.output.weight[:, head * width:(head + 1) * width] = 0
+        for layer, head in off: model.stack.blocks[layer].attention.inner.o_proj.weight[:, head * width:(head + 1) * width] = 0
     try: yield model
     finally: model.load_state_dict(kept)
 
 
-def by_look(model: Decoder, seed: int) -> dict[str, float]:
+def by_look(model: CausalLM, seed: int) -> dict[str, float]:
     "What is left when a layer cannot look where it is said to, and when it cannot look one place farther back."
     x, period = repeated(TESTED, seeded(seed, 2))
     def back(n): return torch.ones(LENGTH - 1).diag().roll(-n, 1).tril().bool()[None, None]
     hidden = {"one back in layer 1": (0, back(1)), "two back in layer 1": (0, back(2))}
-    if model.shape.layers > 1: hidden |= {"what followed in layer 2": (1, at(period, -1)), "the word itself in layer 2": (1, at(period, 0))}
+    if model.config.n_layers > 1: hidden |= {"what followed in layer 2": (1, at(period, -1)), "the word itself in layer 2": (1, at(period, 0))}
     found = {}
     for name, (layer, where) in hidden.items():
         with blind(model, layer, where) as cut: found[f"without seeing {name}"] = right(cut, x, period)
@@ -109,13 +110,13 @@ def by_look(model: Decoder, seed: int) -> dict[str, float]:
 
 
 @torch.no_grad()
-def by_place(model: Decoder, seed: int, after: int = 16) -> dict[str, float]:
+def by_place(model: CausalLM, seed: int, after: int = 16) -> dict[str, float]:
     "Nats at each place but the first, in rows that begin again after 16 words."
     x, _ = repeated(TESTED, seeded(seed, 3), after)
-    return {f"nats at {t + 1}": n for t, n in enumerate(surprise(model(x[:, :-1]), x[:, 1:]).mean(0).tolist())}
+    return {f"nats at {t + 1}": n for t, n in enumerate(cross_entropy(model(x[:, :-1]), x[:, 1:]).mean(0).tolist())}
 
 
-def learn(layers: int, seed: int, stop: int | None = None) -> tuple[Decoder, History, list[dict]]:
+def learn(layers: int, seed: int, stop: int | None = None) -> tuple[CausalLM, History, list[dict]]:
     "A trained model, its history, and what it could do on the way; `stop` ends the training early."
     model, found = small(layers, seed), []
     test = repeated(TESTED, seeded(seed, 1))
@@ -128,27 +129,27 @@ def learn(layers: int, seed: int, stop: int | None = None) -> tuple[Decoder, His
 
     watch(0)
     history = train(model, next_token_loss, lambda step: (repeated(BATCH, seeded(seed, 0, step))[0],), STEPS if stop is None else stop,
-                    AdamW(groups(model, 0.01), WarmupCosine(RATE, STEPS // 20, STEPS), clip=1.0), watch=watch, seed=seed)
+                    AdamW(parameter_groups(model, 0.01), WarmupCosine(RATE, STEPS // 20, STEPS), clip=1.0), watch=watch, seed=seed)
     return model, history, found
 
 
-def by_head(model: Decoder, seed: int) -> list[dict[str, float]]:
+def by_head(model: CausalLM, seed: int) -> list[dict[str, float]]:
     "Each head's scores, and how often the answer is right without it."
     test = repeated(TESTED, seeded(seed, 2))
     before, copies = scores(model, *test)
     def alone(layer, head):
         with without(model, [(layer, head)]) as cut: return right(cut, *test)
     return [{"layer": layer + 1, "head": head + 1, "before": float(before[layer, head]), "copies": float(copies[layer, head]), "right without it": alone(layer, head)}
-            for layer in range(model.shape.layers) for head in range(HEADS)]
+            for layer in range(model.config.n_layers) for head in range(HEADS)]
 
 
-def by_kind(model: Decoder, seed: int) -> dict[str, float]:
+def by_kind(model: CausalLM, seed: int) -> dict[str, float]:
     "What is left without the heads of one kind, in the first layer those that look at the word before, in the second those that copy; and without the others there."
     test = repeated(TESTED, seeded(seed, 2))
     before, copies = scores(model, *test)
     found = {"right": right(model, *test)}
     for layer, (name, each) in enumerate({"before": before, "copies": copies}.items()):
-        if layer == model.shape.layers: break
+        if layer == model.config.n_layers: break
         heads = [(layer, h) for h in range(HEADS) if each[layer, h] >= CLEAR]
         others = [(layer, h) for h in range(HEADS) if (layer, h) not in heads]
         found[f"{name} heads"] = float(len(heads))
@@ -157,10 +158,10 @@ def by_kind(model: Decoder, seed: int) -> dict[str, float]:
     return found
 
 
-def ship(model: Decoder, history: History, seed: int) -> None:
+def ship(model: CausalLM, history: History, seed: int) -> None:
     "Write a model with what made it."
     curve = json.dumps([round(loss, 5) for loss in history["loss"][:20].tolist()])
-    save_decoder(MODELS / f"{SHIPPED[model.shape.layers]}.safetensors", model, command="python -m bench induction", seed=str(seed), steps=str(STEPS), curve=curve)
+    save_model(MODELS / f"{SHIPPED[model.config.n_layers]}.safetensors", model, command="python -m bench induction", seed=str(seed), steps=str(STEPS), curve=curve)
 
 
 def measure(seed: int) -> list[dict]:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
-from tfmlib.decoders import SHAPES, Decoder, generate, next_token_loss, save_decoder
-from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
+from tfmlib.decoders import MODEL_CONFIGS, CausalLM, generate, next_token_loss
+from tfmlib.pretrained import save_model
+from tfmlib.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
@@ -52,7 +53,7 @@ def answered(asked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def look(model: Decoder, seed: int) -> dict[str, float]:
+def look(model: CausalLM, seed: int) -> dict[str, float]:
     "How often it answers rightly, how often with a question, and how well it still predicts questions, in nats a token."
     asked = questions(TESTED, seeded(seed, 2), tested=True)
     prompt = torch.cat([asked, torch.full((TESTED, 1), MARK)], 1)
@@ -63,21 +64,21 @@ def look(model: Decoder, seed: int) -> dict[str, float]:
             "questions": float(lost / count)}
 
 
-def trained(model: Decoder, batch, steps: int, seed: int, stop: int | None, watch=None) -> tuple[Decoder, History]:
+def trained(model: CausalLM, batch, steps: int, seed: int, stop: int | None, watch=None) -> tuple[CausalLM, History]:
     "`stop` ends a training early."
-    optimiser = AdamW(groups(model, 0.01), WarmupCosine(RATE, 20, steps), clip=1.0)
+    optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(RATE, 20, steps), clip=1.0)
     return model, train(model, next_token_loss, batch, steps if stop is None else stop, optimiser, watch=watch, seed=seed)
 
 
-def of_sheets(seed: int, stop: int | None = None) -> tuple[Decoder, History]:
+def of_sheets(seed: int, stop: int | None = None) -> tuple[CausalLM, History]:
     "A model of sheets."
-    shape = SHAPES["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST)
-    return trained(Decoder(shape, part=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed, stop)
+    shape = MODEL_CONFIGS["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST)
+    return trained(CausalLM(shape, attention_fn=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed, stop)
 
 
-def taught(base: Decoder, way: str, seed: int, stop: int | None = None) -> tuple[Decoder, History, list[dict]]:
+def taught(base: CausalLM, way: str, seed: int, stop: int | None = None) -> tuple[CausalLM, History, list[dict]]:
     "The model taught to answer, and what it could do on the way."
-    model = Decoder(base.shape, part=fused)
+    model = CausalLM(base.config, attention_fn=fused)
     model.load_state_dict(base.state_dict())
     found = [look(model, seed)]
 
@@ -94,10 +95,10 @@ def taught(base: Decoder, way: str, seed: int, stop: int | None = None) -> tuple
     return model, history, found
 
 
-def ship(model: Decoder, history: History, name: str, steps: int, seed: int) -> None:
+def ship(model: CausalLM, history: History, name: str, steps: int, seed: int) -> None:
     "Write a model with what made it."
     curve = json.dumps([round(loss, 5) for loss in history["loss"][:20].tolist()])
-    save_decoder(MODELS / f"{name}.safetensors", model, command=COMMAND, seed=str(seed), steps=str(steps), signs=" ".join(SIGNS), curve=curve)
+    save_model(MODELS / f"{name}.safetensors", model, command=COMMAND, seed=str(seed), steps=str(steps), signs=" ".join(SIGNS), curve=curve)
 
 
 def measure(seed: int) -> list[dict]:

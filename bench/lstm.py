@@ -2,11 +2,11 @@
 import torch
 from torch import Tensor, nn
 
-from tfmlib.alignment import Encoder, Luong, Multiplicative, OneContext, Translator, summary
+from tfmlib.alignment import FixedContextDecoder, GRUEncoder, LuongDecoder, MultiplicativeScore, Seq2Seq, final_state
 from tfmlib.attention import masked_softmax
 
 
-class Reader(Encoder):
+class Reader(GRUEncoder):
     "Chapter 2's encoder: two LSTMs, one from each side."
     def __init__(self, vocabulary: int, width: int):
         super().__init__(vocabulary, width)
@@ -19,9 +19,9 @@ class Writer(nn.Module):
         super().__init__(*given)
         self.cell = nn.LSTM(self.cell.input_size, self.cell.hidden_size, batch_first=True)
 
-    def state(self, h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:  # (B, S, C), (B, S)
+    def initial_state(self, h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:  # (B, S, C), (B, S)
         "Output and cell before the first word."
-        cell = self.first(summary(h, mask))
+        cell = self.to_state(final_state(h, mask))
         return cell.tanh()[None], cell[None]                           # (1, B, C)
 
     def forward(self, word: Tensor, s: tuple, source) -> tuple:        # (B,): one word, when a translation is written
@@ -29,24 +29,24 @@ class Writer(nn.Module):
         return scores[:, 0], s, None if weights is None else weights[:, 0]
 
 
-class OneVector(Writer, OneContext):
+class OneVector(Writer, FixedContextDecoder):
     "Sees the source as one vector, the same at every step."
     def all(self, y: Tensor, s: tuple, c: Tensor) -> tuple:            # (B, T), state, (B, C)
         c = c[:, None].expand(-1, y.shape[1], -1)
-        states, s = self.cell(torch.cat([self.table(y), c], -1), s)
-        return self.read(states, c), s, None                           # (B, T, V)
+        states, s = self.cell(torch.cat([self.embedding(y), c], -1), s)
+        return self.logits(states, c), s, None                         # (B, T, V)
 
 
-class Attentive(Writer, Luong):
+class Attentive(Writer, LuongDecoder):
     "Moves first; then looks, with the state it has just made. The states do not need the looks, so all come from one call."
     def all(self, y: Tensor, s: tuple, source: tuple) -> tuple:        # (B, T), state, what `begin` gave
         h, keys, mask = source
-        states, s = self.cell(self.table(y), s)                        # (B, T, C)
+        states, s = self.cell(self.embedding(y), s)                    # (B, T, C)
         weights = masked_softmax(states @ keys.mT, mask[:, None])      # (B, T, S)
-        return self.read(states, weights @ h), s, weights
+        return self.logits(states, weights @ h), s, weights
 
 
-class AtOnce(Translator):
+class AtOnce(Seq2Seq):
     "A translator that scores a known target in one call."
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
         scores, _, weights = self.decoder.all(y, *self.begin(x))
@@ -60,4 +60,4 @@ def one_vector(source: int, target: int, width: int) -> AtOnce:
 
 def attentive(source: int, target: int, width: int) -> AtOnce:
     "An LSTM with Luong's attention."
-    return AtOnce(Reader(source, width), Attentive(target, width, Multiplicative(width)))
+    return AtOnce(Reader(source, width), Attentive(target, width, MultiplicativeScore(width)))

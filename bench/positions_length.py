@@ -17,24 +17,24 @@ from torch import Tensor, nn
 
 from bench import over_seeds, ticked
 from tfmlib.data import book_text, prose
-from tfmlib.heads import Heads
+from tfmlib.heads import MultiHeadAttention
 from tfmlib.positions import (
-    NTK,
     ALiBi,
     DynamicNTK,
-    Interpolated,
-    Learned,
-    Llama3,
+    LearnedEmbedding,
+    Llama3Scaling,
     LongRoPE,
-    Placed,
-    Places,
-    Relative,
-    Rotary,
-    Sinusoidal,
+    NTKAware,
+    PositionalAttention,
+    PositionalEncoding,
+    PositionInterpolation,
+    RelativePositionBias,
+    RotaryEmbedding,
+    SinusoidalEmbedding,
     YaRN,
-    plain,
+    default_scaling,
 )
-from tfmlib.training import AdamW, WarmupCosine, epochs, groups, train
+from tfmlib.training import AdamW, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0
@@ -43,28 +43,28 @@ STEPS, PEAK, CHARACTERS, WIDTH, HEADS, LAYERS = 800, 0.004, 2_048, 64, 4, 2     
 TUNED, GENTLE, TRIES, FACTOR = (20, 200), 0.001, 60, LENGTHS[-1] // TRAINED
 
 
-def table(most: int) -> Learned:
+def table(most: int) -> LearnedEmbedding:
     "More rows than are ever trained, at first as large as the characters' own, as in BERT and GPT-2."
-    how = Learned(most, WIDTH)
-    nn.init.normal_(how.table)
+    how = LearnedEmbedding(most, WIDTH)
+    nn.init.normal_(how.weight)
     return how
 
 
 METHODS = {
-    "none": Places,
-    "sinusoidal": lambda: Sinusoidal(WIDTH),
+    "none": PositionalEncoding,
+    "sinusoidal": lambda: SinusoidalEmbedding(WIDTH),
     "learned": lambda: table(LENGTHS[-1]),
-    "relative (T5)": lambda: Relative(HEADS, buckets=16, farthest=TRAINED // 2),
+    "relative (T5)": lambda: RelativePositionBias(HEADS, n_buckets=16, max_distance=TRAINED // 2),
     "ALiBi": lambda: ALiBi(HEADS),
-    "RoPE": lambda: Rotary(WIDTH // HEADS),
+    "RoPE": lambda: RotaryEmbedding(WIDTH // HEADS),
 }
 RULES = {
-    "none": plain,
-    "interpolated": Interpolated(FACTOR),
-    "NTK": NTK(FACTOR),
+    "none": default_scaling,
+    "interpolated": PositionInterpolation(FACTOR),
+    "NTK": NTKAware(FACTOR),
     "dynamic NTK": DynamicNTK(1, TRAINED),                                # its factor is the length over the trained one
     "YaRN": YaRN(FACTOR, TRAINED),
-    "Llama 3": Llama3(FACTOR, TRAINED),
+    "Llama 3": Llama3Scaling(FACTOR, TRAINED),
 }
 
 
@@ -85,17 +85,17 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[
 
 class Model(nn.Module):
     "A causal language model; the norm and the feed-forward are PyTorch's."
-    def __init__(self, signs: int, how: Places):
+    def __init__(self, signs: int, how: PositionalEncoding):
         super().__init__()
         def feed(): return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-        self.how, self.sign = how, nn.Embedding(signs, WIDTH)
+        self.encoding, self.sign = how, nn.Embedding(signs, WIDTH)
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(LAYERS))
-        self.heads = nn.ModuleList(Heads(WIDTH, HEADS, part=Placed(how, fused)) for _ in range(LAYERS))
+        self.heads = nn.ModuleList(MultiHeadAttention(WIDTH, HEADS, attention_fn=PositionalAttention(how, fused)) for _ in range(LAYERS))
         self.feeds = nn.ModuleList(feed() for _ in range(LAYERS))
         self.read = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, signs))
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T) -> (B, T, V)
-        z, seen = self.how.add(self.sign(x)), torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        z, seen = self.encoding.add(self.sign(x)), torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
         for norm, heads, feed in zip(self.norms, self.heads, self.feeds):
             z = z + heads(norm(z), mask=seen)[0]
             z = z + feed(z)
@@ -125,7 +125,7 @@ def losses(model: nn.Module) -> dict[str, float]:
 def learnt(model: nn.Module, length: int, steps: int, peak: float, seed: int) -> nn.Module:
     "The model after so many steps on windows of one length."
     order = epochs(texts()[0].unfold(0, length + 1, length), size=CHARACTERS // length, seed=seed)
-    train(model, loss, order, steps, AdamW(groups(model, 0.1), WarmupCosine(peak, steps // 20, steps), clip=1.0), seed=seed)
+    train(model, loss, order, steps, AdamW(parameter_groups(model, 0.1), WarmupCosine(peak, steps // 20, steps), clip=1.0), seed=seed)
     return model
 
 
@@ -140,7 +140,7 @@ def fresh(method: str, seed: int) -> Model:
 def ruled(model: Model, rule) -> Model:
     "A copy of a model with RoPE, by another rule."
     other = copy.deepcopy(model)
-    other.how.rule = rule
+    other.encoding.scaling = rule
     return other
 
 

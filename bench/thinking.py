@@ -11,8 +11,9 @@ from torch import Tensor
 
 from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
-from tfmlib.decoders import SHAPES, Decoder, generate, next_token_loss, save_decoder
-from tfmlib.training import AdamW, History, WarmupCosine, groups, seeded, train
+from tfmlib.decoders import MODEL_CONFIGS, CausalLM, generate, next_token_loss
+from tfmlib.pretrained import save_model
+from tfmlib.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
@@ -48,20 +49,20 @@ def row(question: Tensor, digits: Tensor, way: str) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def answered(model: Decoder, question: Tensor, way: str) -> Tensor:
+def answered(model: CausalLM, question: Tensor, way: str) -> Tensor:
     "All that the model reads and writes (n, T); its answer is the last."
     tokens, own = row(question, torch.zeros(len(question), SLOTS, dtype=torch.long), way)
     return generate(model, tokens[:, ~own[0]], int(own[0].sum()))
 
 
-def right(model: Decoder, way: str, seed: int, count: int) -> float:
+def right(model: CausalLM, way: str, seed: int, count: int) -> float:
     "How often the answer is right."
     question, digits = problems(TESTED, seeded(seed, 1, count), count)
     return float((answered(model, question, way)[:, -1] == digits[:, -1]).float().mean())
 
 
 @torch.no_grad()
-def misled(model: Decoder, seed: int) -> float:
+def misled(model: CausalLM, seed: int) -> float:
     "How often the model follows a last step that was changed behind its back, to a digit that is wrong."
     question, digits = problems(TESTED, seeded(seed, 2))
     tokens, _ = row(question, digits, "written steps")
@@ -70,21 +71,21 @@ def misled(model: Decoder, seed: int) -> float:
     return float((model(tokens[:, :-1])[:, -1].argmax(-1) == wrong).float().mean())
 
 
-def learn(way: str, seed: int, stop: int | None = None) -> tuple[Decoder, History, int]:
+def learn(way: str, seed: int, stop: int | None = None) -> tuple[CausalLM, History, int]:
     "A trained model, its history, and how many tokens it has read; `stop` ends the training early."
-    model = Decoder(SHAPES["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, 2 * SLOTS + 5), part=fused, seed=seed)
+    model = CausalLM(MODEL_CONFIGS["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, 2 * SLOTS + 5), attention_fn=fused, seed=seed)
     long, short = (row(*problems(1, seeded(0)), w)[0].shape[1] - 1 for w in ("written steps", "at once"))
     steps = round(STEPS * long / short) if way == "at once, as many tokens" else STEPS
     def batch(step): return row(*problems(BATCH, seeded(seed, 0, step)), way)
-    optimiser = AdamW(groups(model, 0.01), WarmupCosine(RATE, steps // 20, steps), clip=1.0)
+    optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(RATE, steps // 20, steps), clip=1.0)
     history = train(model, next_token_loss, batch, steps if stop is None else stop, optimiser, seed=seed)
     return model, history, steps * BATCH * (batch(0)[0].shape[1] - 1)
 
 
-def ship(model: Decoder, history: History, seed: int) -> None:
+def ship(model: CausalLM, history: History, seed: int) -> None:
     "Write the model that thinks, with what made it."
     curve = json.dumps([round(loss, 5) for loss in history["loss"][:20].tolist()])
-    save_decoder(MODELS / "thinking.safetensors", model, command="python -m bench thinking", seed=str(seed), steps=str(STEPS), signs=json.dumps(SIGNS), curve=curve)
+    save_model(MODELS / "thinking.safetensors", model, command="python -m bench thinking", seed=str(seed), steps=str(STEPS), signs=json.dumps(SIGNS), curve=curve)
 
 
 def measure(seed: int) -> list[dict]:

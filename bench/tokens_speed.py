@@ -9,7 +9,7 @@ from string import ascii_lowercase
 
 from tfmlib.data import prose
 from tfmlib.proof import spread
-from tfmlib.tokens import ID, PATTERN, Tokenizer, apply, join, learn, letters
+from tfmlib.tokens import ID, PATTERN, Tokenizer, apply_bpe, bytes_to_unicode, learn_bpe, merge_pair
 
 DEVICE = "cpu"
 SEED = 0
@@ -38,16 +38,16 @@ def counted(text: str) -> dict[bytes, int]:
 def again(counts: dict[bytes, int], done: list[tuple[bytes, bytes]], expected: list[tuple[bytes, bytes]]) -> list[float]:
     "The seconds of each merge after those that are done, when all pairs of all distinct pieces are counted at each."
     cut = Tokenizer(done)
-    words, times, vocab, taken = [apply([ID[b] for b in piece], cut.ranks) for piece in counts], list(counts.values()), [*cut.vocab], []
+    words, times, vocab, taken = [apply_bpe([ID[b] for b in piece], cut.ranks) for piece in counts], list(counts.values()), [*cut.vocab], []
     for merge in expected:
         start = time.process_time()
         pairs = Counter()
         for word, n in zip(words, times):
             for pair in zip(word, word[1:]): pairs[pair] += n
         pair = min(pairs, key=lambda p: (-pairs[p], p))
-        words = [join(word, pair, len(vocab)) for word in words]
+        words = [merge_pair(word, pair, len(vocab)) for word in words]
         taken.append(time.process_time() - start)
-        if (found := (vocab[pair[0]], vocab[pair[1]])) != merge: raise ValueError(f"merge: {found}; expected {merge}, which `learn` found")
+        if (found := (vocab[pair[0]], vocab[pair[1]])) != merge: raise ValueError(f"merge: {found}; expected {merge}, which `learn_bpe` found")
         vocab.append(b"".join(found))
     return taken
 
@@ -64,7 +64,7 @@ def library(text: str, size: int) -> list[tuple[str, str]]:
 def same_in_library(ours: Tokenizer):
     "A tokenizer of `tokenizers` with the same merges."
     from tokenizers import Tokenizer, models, pre_tokenizers
-    theirs = Tokenizer(models.BPE({letters(t): i for i, t in enumerate(ours.vocab)}, [tuple(map(letters, m)) for m in ours.merges]))
+    theirs = Tokenizer(models.BPE({bytes_to_unicode(t): i for i, t in enumerate(ours.vocab)}, [tuple(map(bytes_to_unicode, m)) for m in ours.merges]))
     theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return theirs
 
@@ -107,12 +107,12 @@ def shaped(name: str, seed: int, repeats: int = REPEATS) -> dict:
     "A text of some shape, learnt from, and another of its kind encoded: CPU seconds, and what is equal."
     make, merges = SHAPES[name]
     text, new = make(seed), make(seed + 1)
-    learnt, ours, theirs = against(lambda: learn(counted(text), 256 + merges), lambda: library(text, 256 + merges), repeats)
+    learnt, ours, theirs = against(lambda: learn_bpe(counted(text), 256 + merges), lambda: library(text, 256 + merges), repeats)
     made = Tokenizer(ours)
     other = same_in_library(made)
     coded, ids, others = against(lambda: Tokenizer(ours).encode(new), lambda: other.encode(new).ids, repeats)
     return {"what": "shape", "shape": name, "bytes": len(text.encode()), "merges": len(ours),
-            "same merges": [tuple(map(letters, m)) for m in ours] == theirs, "same ids": ids == others,
+            "same merges": [tuple(map(bytes_to_unicode, m)) for m in ours] == theirs, "same ids": ids == others,
             **{f"learn, {k}": v for k, v in learnt.items()}, **{f"encode, {k}": v for k, v in coded.items()}}
 
 
@@ -122,9 +122,9 @@ def measure(seed: int) -> list[dict]:
     os.environ["RAYON_NUM_THREADS"] = "1"
     text, new = prose(BYTES, seed), prose(BYTES // 10, seed + 1)
     size, shape = 256 + MERGES, {"bytes": len(text.encode()), "merges": MERGES}
-    ours, merges = seconds(lambda: learn(counted(text), size), REPEATS)
+    ours, merges = seconds(lambda: learn_bpe(counted(text), size), REPEATS)
     theirs, same = seconds(lambda: library(text, size), REPEATS)
-    equal = sum((letters(a), letters(b)) == other for (a, b), other in zip(merges, same))
+    equal = sum((bytes_to_unicode(a), bytes_to_unicode(b)) == other for (a, b), other in zip(merges, same))
     first = spread([MERGES * s for s in again(counted(text), [], merges[:AGAIN])])
     last = spread([MERGES * s for s in again(counted(text), merges[:-AGAIN], merges[-AGAIN:])])
     encode, _ = seconds(lambda: Tokenizer(merges).encode(new), REPEATS)

@@ -7,39 +7,39 @@ import torch
 from bench import even_width, over_seeds, size, ticked
 from tfmlib.alignment import (
     PAD,
-    Additive,
-    Bahdanau,
-    Encoder,
-    Luong,
-    Multiplicative,
-    OneContext,
-    Translator,
+    AdditiveScore,
+    BahdanauDecoder,
+    FixedContextDecoder,
+    GRUEncoder,
+    LuongDecoder,
+    MultiplicativeScore,
+    Seq2Seq,
     Vocabulary,
-    alignment_error,
-    greedy,
-    shifted,
-    strongest,
+    alignment_error_rate,
+    greedy_decode,
+    hard_alignment,
+    shift_right,
     translation_loss,
 )
 from tfmlib.data import bleu, pairs
-from tfmlib.training import AdamW, WarmupCosine, epochs, groups, train
+from tfmlib.training import AdamW, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0
 SENTENCES, LONGEST, ROWS, STEPS, PEAK, WIDTH = 8_000, 14, 64, 1_500, 0.006, 64
 SEEDS, TESTS, BANDS = (0, 1, 2), 1_500, ((3, 5), (6, 8), (9, 11), (12, 14), (15, 17), (18, 20), (21, 25), (26, 30))
 DECODERS = {
-    "Bahdanau": lambda vocabulary, width: Bahdanau(vocabulary, width, Additive(width)),
-    "Luong": lambda vocabulary, width: Luong(vocabulary, width, Multiplicative(width)),
-    "one vector": OneContext,
+    "Bahdanau": lambda vocabulary, width: BahdanauDecoder(vocabulary, width, AdditiveScore(width)),
+    "Luong": lambda vocabulary, width: LuongDecoder(vocabulary, width, MultiplicativeScore(width)),
+    "one vector": FixedContextDecoder,
 }
 KNOWN = pairs(SENTENCES, "train", longest=LONGEST)
 NEW = pairs(TESTS, "held-out", longest=BANDS[-1][1])
 ENGLISH, FRENCH = Vocabulary(w for p in KNOWN for w in p.source), Vocabulary(w for p in KNOWN for w in p.target)
 
 
-def made(kind: str, width: int) -> Translator:
-    return Translator(Encoder(len(ENGLISH), width), DECODERS[kind](len(FRENCH), width))
+def made(kind: str, width: int) -> Seq2Seq:
+    return Seq2Seq(GRUEncoder(len(ENGLISH), width), DECODERS[kind](len(FRENCH), width))
 
 
 def tensors(sentences: list) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,7 +47,7 @@ def tensors(sentences: list) -> tuple[torch.Tensor, torch.Tensor]:
     return ENGLISH.batch(p.source for p in sentences), FRENCH.batch(p.target for p in sentences)
 
 
-def trained(kind: str, width: int, seed: int) -> Translator:
+def trained(kind: str, width: int, seed: int) -> Seq2Seq:
     "A model after training on sentences up to LONGEST words."
     torch.manual_seed(seed)
     model, order = made(kind, width), epochs(*tensors(KNOWN), size=ROWS, seed=seed)
@@ -55,7 +55,7 @@ def trained(kind: str, width: int, seed: int) -> Translator:
     def batch(step: int):
         return tuple(t[:, : int((t != PAD).sum(1).max())] for t in order(step))
 
-    train(model, translation_loss, batch, STEPS, AdamW(groups(model, 0.01), WarmupCosine(PEAK, STEPS // 20, STEPS), clip=1.0), seed=seed)
+    train(model, translation_loss, batch, STEPS, AdamW(parameter_groups(model, 0.01), WarmupCosine(PEAK, STEPS // 20, STEPS), clip=1.0), seed=seed)
     return model
 
 
@@ -67,18 +67,18 @@ def links(sentences: list, shape: torch.Size) -> torch.Tensor:
 
 
 @torch.no_grad()
-def quality(model: Translator, sentences: list) -> dict[str, float]:
+def quality(model: Seq2Seq, sentences: list) -> dict[str, float]:
     "BLEU and the share of sentences without a fault, running freely; the alignment error, given the true words."
     x, y = tensors(sentences)
-    said = [" ".join(FRENCH.decode(row)) for row in greedy(model, x, 2 * BANDS[-1][1])]
+    said = [" ".join(FRENCH.decode(row)) for row in greedy_decode(model, x, 2 * BANDS[-1][1])]
     wanted = [" ".join(p.target) for p in sentences]
     found = {"BLEU": bleu(said, wanted), "exact": mean(a == b for a, b in zip(said, wanted))}
-    weights = model(x, shifted(y))[1]
+    weights = model(x, shift_right(y))[1]
     if weights is None: return found
     true = links(sentences, weights.shape)
     diagonal = torch.eye(*weights.shape[1:]).expand_as(weights)
     named = {"AER": weights, "AER of the diagonal": diagonal}
-    return found | {name: alignment_error(strongest(w, true.any(-1)), true) for name, w in named.items()}
+    return found | {name: alignment_error_rate(hard_alignment(w, true.any(-1)), true) for name, w in named.items()}
 
 
 def measure(seed: int) -> list[dict]:

@@ -8,7 +8,6 @@ EQUAL steps, which show them the same words; the LSTMs, whose steps are shorter 
 """
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict
 from functools import lru_cache
 from json import dumps
 from pathlib import Path
@@ -21,16 +20,25 @@ from torch import Tensor, nn
 from bench import even_width, over_seeds, size, ticked
 from bench.lstm import attentive, one_vector
 from bench.translation import BANDS, ENGLISH, FRENCH, KNOWN, NEW, links, tensors
-from tfmlib.alignment import BEGIN, PAD, alignment_error, greedy, shifted, strongest, translation_loss
+from tfmlib.alignment import (
+    BOS,
+    PAD,
+    alignment_error_rate,
+    greedy_decode,
+    hard_alignment,
+    shift_right,
+    translation_loss,
+)
 from tfmlib.data import Pair, bleu, pairs
-from tfmlib.heads import Heads, grouped
+from tfmlib.heads import MultiHeadAttention, grouped_query_attention
+from tfmlib.pretrained import save_model
 from tfmlib.proof import spread
-from tfmlib.training import AdamW, History, epochs, groups, save, train
-from tfmlib.transformer import InverseRoot, Shape, Transformer, encoder_decoder, following, greedy_search
+from tfmlib.training import AdamW, History, epochs, parameter_groups, train
+from tfmlib.transformer import InverseSqrtSchedule, ModelConfig, Transformer, build, greedy_search, make_log_probs_fn
 
 DEVICE = "cpu"
 SEED = 0
-SHAPE = Shape(len(FRENCH), len(ENGLISH), width=48, heads=4, layers=2, hidden=192, dropout=0.)
+SHAPE = ModelConfig("encoder-decoder", len(FRENCH), 48, 2, 4, source_vocab_size=len(ENGLISH), d_ff=192)
 SEEDS, PEAKS, WARM, ROWS, LONGEST = (0, 1, 2), (0.002, 0.004, 0.008, 0.016), 200, 64, 14      # LONGEST: words, in training
 TRIED, EQUAL, UNTIL = 600, 1_000, {"one vector": 2_000, "attention": 2_000, "transformer": 1_000}   # steps: for the choice, for all, in the end
 STOPS, WATCHED = (100, 200, 300, 400, 500, 700, 1_000, 1_500, 2_000), 400                     # where quality is measured, on how many sentences
@@ -46,21 +54,21 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[
 def attending(model: nn.Module, part: Callable) -> nn.Module:
     "The same model, all of whose heads attend by this part."
     for heads in model.modules():
-        if isinstance(heads, Heads): heads.part = part
+        if isinstance(heads, MultiHeadAttention): heads.attention_fn = part
     return model
 
 
-def made(kind: str, width: int) -> nn.Module:
-    "A model of this kind, its weights drawn."
-    if kind == "transformer": return attending(encoder_decoder(SHAPE), fused)
+def made(kind: str, width: int, seed: int = 0) -> nn.Module:
+    "A model of this kind, its weights drawn: the transformer's from the seed, the others' from PyTorch's generator."
+    if kind == "transformer": return build(SHAPE, fused, seed)
     return {"one vector": one_vector, "attention": attentive}[kind](len(ENGLISH), len(FRENCH), width)
 
 
 @lru_cache
 def widths() -> dict[str, int]:
     "For each kind the width at which it has as many parameters as the transformer, or just more."
-    equal = size(made("transformer", SHAPE.width))
-    return {kind: even_width(lambda w, kind=kind: made(kind, w), equal) for kind in ("one vector", "attention")} | {"transformer": SHAPE.width}
+    equal = size(made("transformer", SHAPE.d_model))
+    return {kind: even_width(lambda w, kind=kind: made(kind, w), equal) for kind in ("one vector", "attention")} | {"transformer": SHAPE.d_model}
 
 
 @lru_cache
@@ -90,9 +98,9 @@ def learn(kind: str, peak: float, seed: int, steps: int = EQUAL, watch: Callable
     "A model after training, and what was noted on the way."
     width = widths()[kind]                                                     # may draw weights of its own, so before the seed
     torch.manual_seed(seed)
-    model = made(kind, width)
-    rate = InverseRoot(SHAPE.width, WARM, peak * (SHAPE.width * WARM) ** .5)   # whose highest value is `peak`
-    optimiser = AdamW(groups(model, 0.01), rate, betas=(.9, .98), clip=1.)
+    model = made(kind, width, seed)
+    rate = InverseSqrtSchedule(SHAPE.d_model, WARM, peak * (SHAPE.d_model * WARM) ** .5)  # whose highest value is `peak`
+    optimiser = AdamW(parameter_groups(model, 0.01), rate, betas=(.9, .98), clip=1.)
     return model, train(model, translation_loss, batches(seed), steps, optimiser, watch=watch and (lambda step: watch(model, step)), seed=seed)
 
 
@@ -100,8 +108,8 @@ def learn(kind: str, peak: float, seed: int, steps: int = EQUAL, watch: Callable
 def written(model: nn.Module, x: Tensor, longest: int) -> Tensor:
     "Translations, greedily."
     model.eval()
-    if not isinstance(model, Transformer): return greedy(model, x, longest)
-    return greedy_search(following(model, x), torch.full((len(x), 1), BEGIN), longest)
+    if not isinstance(model, Transformer): return greedy_decode(model, x, longest)
+    return greedy_search(make_log_probs_fn(model, x), torch.full((len(x), 1), BOS), longest)
 
 
 def quality(model: nn.Module, sentences: list[Pair]) -> dict[str, float]:
@@ -115,10 +123,10 @@ def quality(model: nn.Module, sentences: list[Pair]) -> dict[str, float]:
 def looks(model: nn.Module, sentences: list[Pair]) -> dict[str, Tensor]:
     "Where each attention over the source looks while the true target is written: name -> weights (B, T, S)."
     x, y = tensors(sentences)
-    with torch.no_grad(): shown = attending(model.eval(), grouped)(x, shifted(y))[1]
+    with torch.no_grad(): shown = attending(model.eval(), grouped_query_attention)(x, shift_right(y))[1]
     if not isinstance(shown, dict): return {} if shown is None else {"attention": shown}
     layers = [block["cross"] for block in shown["decoder"]]                    # (B, H, T, S) each
-    heads = {f"layer {i}, head {h}": w[:, h - 1] for i, w in enumerate(layers, 1) for h in range(1, SHAPE.heads + 1)}
+    heads = {f"layer {i}, head {h}": w[:, h - 1] for i, w in enumerate(layers, 1) for h in range(1, SHAPE.n_heads + 1)}
     return heads | {f"layer {i}, mean": w.mean(1) for i, w in enumerate(layers, 1)}
 
 
@@ -127,7 +135,7 @@ def errors(model: nn.Module, sentences: list[Pair]) -> dict[str, float]:
     found = looks(model, sentences)
     if not found: return {}
     true = links(sentences, next(iter(found.values())).shape)
-    return {f"AER, {name}": alignment_error(strongest(w, true.any(-1)), true) for name, w in found.items()}
+    return {f"AER, {name}": alignment_error_rate(hard_alignment(w, true.any(-1)), true) for name, w in found.items()}
 
 
 def tuned(kind: str, seed: int) -> tuple[float, list[dict]]:
@@ -173,8 +181,8 @@ def measure(seed: int) -> list[dict]:
 def ship(path: Path = MODEL, steps: int = EQUAL) -> None:
     "Train the transformer once more, with the first seed, and keep its weights."
     model, history = learn("transformer", SHIPPED, SEED, steps)
-    facts = {"shape": dumps(asdict(SHAPE)), "peak": f"{SHIPPED:g}", "steps": str(steps), "seed": str(SEED), "command": "python -m bench.translators"}
-    save(path, model.state_dict(), facts | {"losses": dumps([round(loss, 5) for loss in history["loss"].tolist()[:20]])})
+    facts = {"peak": f"{SHIPPED:g}", "steps": str(steps), "seed": str(SEED), "command": "python -m bench.translators"}
+    save_model(path, model, **facts, losses=dumps([round(loss, 5) for loss in history["loss"].tolist()[:20]]))
 
 
 if __name__ == "__main__":

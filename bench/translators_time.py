@@ -6,7 +6,7 @@ from bench.translation import KNOWN, tensors
 from bench.translators import LONGEST, ROWS, batches, made, tested_on, widths, written
 from tfmlib.alignment import translation_loss
 from tfmlib.proof import timed
-from tfmlib.training import AdamW, advance, groups
+from tfmlib.training import AdamW, advance, parameter_groups
 
 DEVICE = "cpu"
 SEED = 0
@@ -16,7 +16,7 @@ REPEATS, STEPS, SENTENCES = 9, 20, 64
 def training(kind: str, batch: Callable) -> Callable:
     "STEPS steps of a training, the same batches for every kind and in every round, with all that belongs to a step."
     model = made(kind, widths()[kind])
-    optimiser = AdamW(groups(model, 0.01), 1e-4, betas=(.9, .98), clip=1.)
+    optimiser = AdamW(parameter_groups(model, 0.01), 1e-4, betas=(.9, .98), clip=1.)
     def run():
         for step in range(STEPS): advance(model, translation_loss, batch(step), optimiser)
     return run

@@ -1,4 +1,4 @@
-"""Admonitions, exercises and solutions of the class `dropdown` fold by the browser's own <details>, without a script."""
+"""Admonitions, exercises and solutions of the class `dropdown`, and a chapter's further claims, fold by the browser's own <details>, without a script."""
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
@@ -16,6 +16,25 @@ class Fold(SphinxPostTransform):
             box.children = [*title, nodes.raw("", "<details><summary>Show</summary>", format="html"), *rest, nodes.raw("", "</details>", format="html")]
 
 
+MORE = "More claims, checked"
+
+
+class FoldSection(SphinxPostTransform):
+    "Keep the heading of a chapter's further claims in sight, and how many there are, and put the rest of the section into a fold."
+    default_priority = 901
+    formats = ("html",)
+
+    def run(self, **_) -> None:
+        for section in list(self.document.findall(nodes.section)):
+            if not isinstance(section[0], nodes.title) or section[0].astext() != MORE: continue
+            title, *rest = section.children
+            count = sum('class="tfm-claim' in raw.astext() for part in rest for raw in part.findall(nodes.raw))
+            summary = f"Show all {count}" if count > 1 else "Show it"
+            section["classes"].append("tfm-more")
+            section.children = [title, nodes.raw("", f"<details><summary>{summary}</summary>", format="html"), *rest, nodes.raw("", "</details>", format="html")]
+
+
 def setup(app):
     app.add_post_transform(Fold)
+    app.add_post_transform(FoldSection)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

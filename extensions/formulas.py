@@ -24,6 +24,13 @@ require("readline").createInterface({ input: process.stdin }).on("line", line =>
 });
 """  # one formula a line; strict: what KaTeX sets but LaTeX does not is refused as well
 SOURCE = re.compile(r"<semantics>(?:<mrow>((?:(?!</?mrow>).)*)</mrow>|(.*?))<annotation.*?</annotation></semantics>", re.S)
+LETTER = re.compile(r'<span class="katex"><span class="katex-mathml"><math[^>]*><m[in]>[^<]*</m[in]></math></span><span class="katex-html" aria-hidden="true">'
+                    r'<span class="base"><span class="strut"[^>]*></span>(<span class="mord[^>]*>[^<]*</span>)</span></span></span>')
+STRUT = re.compile(r'<span class="base"><span class="strut" style="height:([^;]*);(?:vertical-align:([^;]*);)?"></span>')
+ATOMS = r'((?:<span class="[^"]*"(?: style="[^"]*")?>[^<]*</span>)+|<span class="mord mtight">(?:<span class="[^"]*"(?: style="[^"]*")?>[^<]*</span>)+</span>)'
+SCRIPT = re.compile(r'<span class="msupsub"><span class="vlist-t(?: vlist-t2)?"><span class="vlist-r"><span class="vlist" style="[^"]*"><span style="top:-([\d.]+)em;([^"]*)">'
+                    r'<span class="pstrut" style="height:([\d.]+)em;"></span><span class="sizing reset-size6 size3 mtight">' + ATOMS + r'</span></span></span>'
+                    r'(?:<span class="vlist-s">[^<]*</span></span><span class="vlist-r"><span class="vlist" style="[^"]*"><span></span></span>)?</span></span></span>')
 NUMBERED = re.compile(r"\\(begin|end)\{(equation|align|gather|alignat)\}")
 
 
@@ -60,19 +67,36 @@ class Setter:
         self.process.stdout.close()
 
 
+def script(found: re.Match) -> str:
+    "A lone subscript or superscript as one element; its lengths are in units of its own, smaller letters."
+    top, margins, strut, atoms = found.groups()
+    margins = re.sub(r"(-?[\d.]+)em", lambda m: f"{float(m[1]) / .7:.4g}em", margins)
+    return f'<span class="msupsub mtight tfm-script" style="vertical-align:{(float(top) - float(strut)) / .7:.4g}em;{margins}">{atoms}</span>'
+
+
+def lean(html: str) -> str:
+    "A formula with fewer elements: a single letter is text, a lone script is one element, struts are drawn by the style sheet, MathML has no copy of its TeX."
+    html = SOURCE.sub(lambda m: m[1] or m[2] or "", html)
+    html = LETTER.sub(r'<span class="katex">\1</span>', html)
+    html = SCRIPT.sub(script, html)
+    return STRUT.sub(lambda m: f'<span class="base" style="--h:{m[1]};--v:{m[2] or 0}">', html)
+
+
 def render(translator, node: nodes.Node, display: bool = False) -> str:
     "The HTML of one formula; what KaTeX says about a bad one goes to the log, with the formula's place."
     setter = translator.builder.app.setter
     tex = NUMBERED.sub(r"\\\1{\2*}", node.astext())    # the book numbers its equations, KaTeX must not number them again
     answer = setter(tex, display)
-    if "html" in answer: return SOURCE.sub(lambda m: m[1] or m[2] or "", answer["html"])     # MathML without a copy of its TeX, and what wraps the two
+    if "html" in answer: return lean(answer["html"])
     setter.bad += 1
     log.error("KaTeX cannot set this formula: %s", answer["error"], location=node, type="formula")
     return f"<code>{translator.encode(tex)}</code>"
 
 
 def visit_inline(self, node: nodes.Node) -> None:
-    self.body.append(self.starttag(node, "span", "", CLASS="math") + render(self, node) + "</span>")
+    html = render(self, node)
+    if html.startswith('<span class="katex">') and not node["ids"]: self.body.append(html.replace('"katex"', '"math katex"', 1))
+    else: self.body.append(self.starttag(node, "span", "", CLASS="math") + html + "</span>")
     raise nodes.SkipNode
 
 

@@ -15,7 +15,7 @@ from slim import slim
 THEME = Path(__file__).parent / "theme"
 OURS = ("_static/tfm/", "_static/figures/")
 WHEN_USED = {                                   # asset: what a page's text holds when the page needs it
-    "_static/tfm/katex/katex.css": 'class="katex"',
+    "_static/tfm/katex/katex.css": r'class="(math )?katex"',
     "_static/sphinx-design.min.css": r"sd-(container-fluid|tab-set|btn|badge)",
     "_static/design-tabs.js": "sd-tab-set",
     "_static/figures/mount.js": "data-module",

@@ -1,5 +1,6 @@
-"""Where the book's pages are: the table of contents and the notebooks in it, for the extensions and the tests."""
+"""Where the book's pages are: the table of contents and the notebooks in it, and what a page takes, for the extensions and the tests."""
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,37 @@ def runtime(root: Path, page: str) -> str:
     if seconds < 52.5: return f"about {max(5, 5 * round(seconds / 5))} seconds"
     halves = round(seconds / 30)
     return "about a minute" if halves < 3 else f"about {halves // 2}{'½' * (halves % 2)} minutes"
+
+
+FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+MORE = "## More claims, checked"
+
+
+def minutes(notebook: dict) -> float:
+    "What a chapter takes to read: 200 words a minute, and half a minute for each line of code in sight that is new. What is folded does not count."
+    words, lines, folded = 0, set(), False
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            if text.startswith("## "): folded = text.startswith(MORE)
+            words += 0 if folded else len(text.split())
+        elif not folded and not FOLDED & set(cell["metadata"].get("tags", ())) and not re.match(r"#\| *(default_exp|hide)\b", text):
+            lines |= {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#|")}
+    return words / 200 + len(lines) / 2
+
+
+def in_hours(minutes: float) -> str:
+    "A time in words, to the quarter of an hour."
+    whole, quarters = divmod(max(1, round(minutes / 15)), 4)
+    if not whole: return f"{15 * quarters} minutes"
+    return "an hour" if (whole, quarters) == (1, 0) else f"{whole}{('', '¼', '½', '¾')[quarters]} hours"
+
+
+def reading(root: Path, page: str) -> str:
+    "How long a chapter takes to read, in words."
+    file = root / f"chapters/{page}.ipynb"
+    if not file.is_file(): raise ValueError(f"minutes {page}: no such chapter")
+    return in_hours(minutes(json.loads(file.read_text(encoding="utf-8"))))
 
 
 def title(notebook: dict) -> str:

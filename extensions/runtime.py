@@ -1,18 +1,26 @@
-"""A role for a chapter's head: how long its page runs, as measured. {runtime}`04_attention` becomes: about 20 seconds."""
+"""Two roles for a chapter's head: how long its page runs, as measured, and how long it takes to read, as counted.
+
+{runtime}`04_attention` becomes: about 20 seconds. {minutes}`04_attention` becomes: 2½ hours.
+"""
+from collections.abc import Callable
 from pathlib import Path
 
 from docutils import nodes
-from pages import runtime
+from pages import reading, runtime
+
+SOURCES = {"runtime": (runtime, "tfmlib/assets/records/pages.json"), "minutes": (reading, "chapters/{page}.ipynb")}
 
 
-def role(name, rawtext, text, lineno, inliner, options=None, content=()):
-    "The text that the record gives; without it, a warning, which fails a strict build."
-    env = inliner.document.settings.env
-    env.note_dependency(str(Path(env.srcdir) / "tfmlib/assets/records/pages.json"))
-    try: return [nodes.Text(runtime(Path(env.srcdir), text))], []
-    except ValueError as error: return [], [inliner.reporter.error(str(error), line=lineno)]
+def role(says: Callable, source: str) -> Callable:
+    "A role whose text `says` gives for a page; where it cannot, a warning, which fails a strict build."
+    def run(name, rawtext, text, lineno, inliner, options=None, content=()):
+        env = inliner.document.settings.env
+        env.note_dependency(str(Path(env.srcdir) / source.format(page=text)))
+        try: return [nodes.Text(says(Path(env.srcdir), text))], []
+        except ValueError as error: return [], [inliner.reporter.error(str(error), line=lineno)]
+    return run
 
 
 def setup(app):
-    app.add_role("runtime", role)
+    for name, how in SOURCES.items(): app.add_role(name, role(*how))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,9 +14,15 @@ COLOURED = {                                    # kind of token -> the kind whos
     Generic.Prompt: Generic.Output, Generic.Output: Generic.Output, Generic.Heading: Generic.Output, Generic.Subheading: Generic.Output,
     Generic.Inserted: Generic.Inserted, Generic.Deleted: Generic.Deleted,
 }
+ACROSS = {Keyword, Number, String}, re.compile(r"[\[\](), \n-]+")   # kinds that go on across these: 1, 2, 3 is one
 UNUSED = [                                      # wrappers in the markup of others -> what is kept of them
     (re.compile(r'<span class="pre">([^<]*)</span>'), r"\1"),
     (re.compile(r"(<pre[^>]*>)<span></span>"), r"\1"),
+    (re.compile(r'<div class="(highlight-[\w-]+ notranslate)"><div class="highlight">(<pre\b.*?</pre>)</div>\s*</div>', re.S), r'<div class="\1 highlight">\2</div>'),
+    (re.compile(r'(<div class="tfm-check[^>]*>)<p>(<strong>[^<]*</strong>)</p>'), r"\1\2"),
+    (re.compile(r'<p class="collapsed admonition-title">([^<]*)</p>\s*<p class="expanded admonition-title">\1</p>'), r'<p class="admonition-title">\1</p>'),
+    (re.compile(r'<summary([^>]*)>\s*<p class="admonition-title">([^<]*)</p>\s*</summary>'), r"<summary\1>\2</summary>"),
+    (re.compile(r'<div class="output text_html">(<div class="tfm-check\b(?:(?!</?div\b).)*</div>)\s*</div>', re.S), r"\1"),
     (re.compile(r"(<(t[dh]|dd)\b[^>]*>)<p>((?:(?!</?(?:p|div|ul|ol|pre|table)\b).)*)</p>\s*(?=</\2>)", re.S), r"\1\3"),
 ]
 
@@ -28,9 +34,15 @@ def colour(kind: Token) -> Token:
 
 
 def merged(tokens: Iterable[tuple[Token, str]]) -> Iterator[tuple[Token, str]]:
-    "Neighbours that look the same are one."
+    "Neighbours that look the same are one, also if only brackets or commas are between them."
+    runs = []
     for kind, group in groupby(tokens, lambda token: colour(token[0])):
-        yield kind, "".join(text for _, text in group)
+        text = "".join(text for _, text in group)
+        if kind in ACROSS[0] and len(runs) > 1 and runs[-2][0] is kind and ACROSS[1].fullmatch(runs[-1][1]):
+            text = runs[-2][1] + runs[-1][1] + text
+            del runs[-2:]
+        runs.append((kind, text))
+    yield from runs
 
 
 class Slim(HtmlFormatter):

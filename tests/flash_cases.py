@@ -223,7 +223,7 @@ ones = torch.ones(1, 2, 4, 16)
     (lambda: kernels.forward(ones[..., :12], ones[..., :12], ones[..., :12]), r"q: \(1, 2, 4, 12\); expected the batch and the width"),
     (lambda: kernels.forward(ones, ones, ones.half()), r"v: torch.float16; expected float16, bfloat16 or float32, the same"),
     (lambda: kernels.forward(*3 * [ones.double()]), r"q: torch.float64; expected float16, bfloat16 or float32"),
-    (lambda: kernels.forward(*3 * [ones.bfloat16()]), r"q: bfloat16; expected float16 or float32: Triton's interpreter multiplies the bit patterns"),
+    (lambda: kernels.forward(*3 * [ones.bfloat16()]), r"q: bfloat16; expected float16 or float32: Triton's interpreter misreads bfloat16"),
     (lambda: kernels.forward(ones, ones, ones[:, :, :3]), r"v: \(1, 2, 3, 16\); expected the shape of k"),
     (lambda: kernels.forward(ones, torch.ones(1, 3, 4, 16), torch.ones(1, 3, 4, 16)), r"k: 3 heads; expected a divisor of the 2 heads of q"),
     (lambda: kernels.forward(ones, ones, ones, window=0), r"window: 0; expected a whole number of at least 1"),

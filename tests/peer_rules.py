@@ -45,14 +45,18 @@ def outside(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node): yield from outside(child)
 
 
-def names(tree: ast.AST) -> set[str]: return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+def names(tree: ast.AST) -> set[str]:
+    "The names that a function or class uses and does not define itself."
+    every = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    own = {node.id for node in every if isinstance(node.ctx, ast.Store)} | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return {node.id for node in every} - own
 
 
 def needing(cells: list[Cell], known: set[str]) -> set[str]:
     "The functions of a notebook that import a peer, or use one that does."
     bodies = [node for cell in cells for node in cell.tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     found: set[str] = set()
-    while more := {b.name for b in bodies if peers_of(b, known) or any(names(n) & found for n in b.body)} - found: found |= more
+    while more := {b.name for b in bodies if peers_of(b, known) or names(b) & found} - found: found |= more
     return found
 
 

@@ -90,6 +90,22 @@ def _(r, m):
     return tuple(tuple(r.grows(-3, 3) for _ in range(C)) for _ in range(r.randint(1, 6))), r.tensor(C)
 
 
+@cases("fate", 6)
+def _(r, m): return (r.choice("ABCDEF"),)
+
+
+@cases("diagnose_layer", 5)
+def _(r, m): return (r.choice("ABCDE"),)
+
+
+@cases("settings", 30)
+def _(r, m): return (r.uniform(-.5, .6),)
+
+
+@cases("keep_cell", 30)
+def _(r, m): return r.randint(1, 30), r.randint(1, 4), r.getrandbits(30)
+
+
 # --- 2: alignment -------------------------------------------------------------------------------------------------
 
 @cases("additive_scores", 500)
@@ -136,6 +152,22 @@ def _(r, m):
 def _(r, m):
     n = r.randint(1, 4)
     return r.sizes(n, 9, 0), r.sizes(n, 9, 0)
+
+
+@cases("bleu_difference", 4)
+def _(r, m): return (r.choice(("attention", "length", "across", "Moses")),)
+
+
+@cases("defect", 5)
+def _(r, m): return (r.choice("ABCDE"),)
+
+
+@cases("best_sharpness", 10, 1)
+def _(r, m): return (r.randint(2, 200),)
+
+
+@cases("align", 3, 1)
+def _(r, m): return (r.randint(0, 5),)
 
 
 # --- 3: tokens ----------------------------------------------------------------------------------------------------
@@ -202,6 +234,22 @@ def _(r, m):
     return r.tensor(V, C), r.ints(V, T), r.tensor(T, V)
 
 
+@cases("predicted_tokens", 6)
+def _(r, m): return (r.choice(("the", "there", "ether", "hero", "three", "heather")),)
+
+
+@cases("broken_tokenizers", 6)
+def _(r, m): return (r.choice("ABCDEF"),)
+
+
+@cases("implied_vocabulary", 4)
+def _(r, m): return (r.choice(("small", "medium", "large", "XL")),)
+
+
+@cases("better_merges", 1, 1)
+def _(r, m): return (0.8,)
+
+
 @cases("skip_pairs", 5_000)
 def _(r, m): return r.sizes(r.randint(0, 9), 5), r.randint(0, 11)
 
@@ -261,6 +309,18 @@ def _(r, m):
 def _(r, m): return (r.choice(list(m._LISTS)),)
 
 
+@cases("effect", 8)
+def _(r, m): return (r.choice("ABCDEFGH"),)
+
+
+@cases("suspect", 6)
+def _(r, m): return (r.choice("ABCDEF"),)
+
+
+@cases("counter", 100)
+def _(r, m): return (T := r.randint(1, 60)), r.randint(0, T)
+
+
 # --- 5: heads -----------------------------------------------------------------------------------------------------
 
 @cases("split_heads", 1_000, 0, 1)
@@ -280,6 +340,22 @@ def _(r, m):
 def _(r, m):
     B, H, T, D, C = r.sizes(5, 4)
     return r.tensor(B, H, T, D), r.tensor(H * D, C), r.tensor(C), tuple(r.sample(range(H), r.randint(0, H)))
+
+
+@cases("heads_table", 4)
+def _(r, m): return (r.choice(("parameters", "nats", "rank", "worse")),)
+
+
+@cases("broken_layers", 6)
+def _(r, m): return (r.choice("ABCDEF"),)
+
+
+@cases("zero_or_mean", 8, 2)
+def _(r, m): return r.choice(("zero", "mean")), r.randrange(4)
+
+
+@cases("one_head_by_hand", 1, 1)
+def _(r, m): return (0.1,)
 
 
 @cases("parameters", 150, 1)
@@ -363,6 +439,22 @@ def _(r, m):
 def _(r, m): return r.choice([*m._KEEP, *m._BREAK]), 2 * r.randint(1, 4)
 
 
+@cases("invariances", 5)
+def _(r, m): return (r.choice(m._ENCODINGS),)
+
+
+@cases("broken_ports", 6)
+def _(r, m): return (r.choice([*m._PATIENTS]),)
+
+
+@cases("tuned", 1)
+def _(r, m): return ("your base and ridge",)
+
+
+@cases("own_rule", 4, 1, 2, 3, 4)
+def _(r, m): return r.choice([*m._SETTINGS])
+
+
 # --- 7: the block -------------------------------------------------------------------------------------------------
 
 @cases("layer_norm", 1_000, 2, edges=lambda m: [m._scored(torch.zeros(0, 3).double()), m._scored(torch.ones(2, 1).double())])
@@ -403,22 +495,16 @@ def _(r, m):
     return r.tensor(*x.shape), m._Weights((n, r.tensor(*w.shape)) for n, w in weights.items()), *rest
 
 
-@cases("neurons", 300, 0, 1, 2)
-def _(r, m):
-    T, C, hidden = r.sizes(3, 5)
-    return r.tensor(T, C), r.tensor(hidden, C), r.tensor(hidden), r.tensor(C, hidden)
+@cases("forgotten", 24, 1)
+def _(r, m): return r.choice(("pre", "post")), r.choice((0.25, 0.5, 1., 2.))
 
 
-@cases("edit_one", 500, 0, 2)
-def _(r, m):
-    out, features = r.sizes(2, 6)
-    return r.tensor(out, features), r.tensor(features), r.tensor(out), m._in_use(features, r.getrandbits(30))
+@cases("diagnose_run", 8, 1, 2)
+def _(r, m): return (r.choice("ABCD"),)
 
 
-@cases("edit_several", 300, 1, 2)
-def _(r, m):
-    features = r.randint(2, 7)
-    return m._to_edit(r.randint(1, 5), features, r.randint(1, features - 1), seed=r.getrandbits(30))
+@cases("residual_rule", 4, 0, 1, 2, 3)
+def _(r, m): return (r.randint(2, 1000),)
 
 
 # --- 8: the transformer -------------------------------------------------------------------------------------------
@@ -445,7 +531,7 @@ def _(r, m):
     return x, given
 
 
-@cases("smoothed_surprise", 3_000, 2, edges=lambda m: [(m._IMPOSSIBLE, torch.tensor([[2]]), 0.), (m._IMPOSSIBLE, torch.tensor([[2]]), .1), (m._IMPOSSIBLE, torch.tensor([[1]]), 0.)])
+@cases("label_smoothed_loss", 3_000, 2, edges=lambda m: [(m._IMPOSSIBLE, torch.tensor([[2]]), 0.), (m._IMPOSSIBLE, torch.tensor([[2]]), .1), (m._IMPOSSIBLE, torch.tensor([[1]]), 0.)])
 def _(r, m):
     B, T, V = r.sizes(2, 4) + [r.randint(2, 6)]
     y = r.ints(V, B, T)
@@ -467,7 +553,10 @@ def _(r, m):
 
 
 @cases("beam_step", 500, 2)
-def _(r, m): return m._beam(r.randint(1, 5), r.randint(1, 4), r.randint(1, 7), r.randint(1, 40), r.getrandbits(30), r.choice([0., 1e4]))
+def _(r, m):
+    while True:  # a beam holds no sequence twice
+        case = m._beam(r.randint(1, 5), r.randint(1, 4), r.randint(1, 7), r.randint(1, 40), r.getrandbits(30), r.choice([0., 1e4]))
+        if len(case[0].unique(dim=0)) == len(case[0]): return case
 
 
 @cases("ranked", 3_000, 0, 2)
@@ -480,11 +569,27 @@ def _(r, m):
 def _(r, m):
     x, given = r.choice([m._PAIR, m._MORE])
     place = r.randrange(given.shape[1] - 1)
-    return m._Suspect("look ahead", ahead=[(None, place, r.randint(place + 1, given.shape[1] - 1))], size=r.grows(-3, 0)), x, given
+    return m._Suspect("sees a later token", ahead=[(None, place, r.randint(place + 1, given.shape[1] - 1))], size=r.grows(-3, 0)), x, given
 
 
 @cases("trap", 50, 0, 1, 2)
 def _(r, m): return (r.randint(2, 80),)
+
+
+@cases("changed_positions", 9)
+def _(r, m): return (r.choice(list(m._EXPERIMENTS)),)
+
+
+@cases("chosen_alpha", 1, 0, 1, 2)
+def _(r, m): return (m.CANDIDATES,)
+
+
+@cases("from_the_table", 5)
+def _(r, m): return (r.choice(list(m._ANSWERS)),)
+
+
+@cases("search_within", 10)
+def _(r, m): return (r.randint(0, 10_000),)
 
 
 # --- 10: decoders -------------------------------------------------------------------------------------------------
@@ -528,6 +633,22 @@ def _(r, m):
 def _(r, m):
     C = r.randint(1, 6)
     return r.tensor(C, 3 * C), r.tensor(3 * C), r.tensor(r.randint(1, 4), C)
+
+
+@cases("survivors", 8)
+def _(r, m): return (r.choice(m._SETTINGS),)
+
+
+@cases("diagnosis", 6)
+def _(r, m): return (r.choice(list(m.RUNS)),)
+
+
+@cases("odd_rows", 3)
+def _(r, m): return (r.choice(list(m._ODD)),)
+
+
+@cases("induction_by_hand", 5, 0, 1)
+def _(r, m): return r.randint(4, 12), r.randint(10, 30)
 
 
 # --- 17: FlashAttention -------------------------------------------------------------------------------------------
@@ -574,6 +695,22 @@ def _(r, m): return r.randint(1, 20), r.randint(1, 40), *r.sizes(2, 9), r.randin
 def _(r, m): return r.randint(1, 2_000), r.randint(1, 300), r.randint(0, 8), r.choice([1, 2, 4, 8]), r.grows(9, 15), r.grows(6, 13)
 
 
+@cases("faults", 6)
+def _(r, m): return r.choice([*m._PROGRAMS]),
+
+
+@cases("reading", 3)
+def _(r, m): return r.choice(m._QUESTIONS),
+
+
+@cases("chosen", 1, 0, 1, 2)
+def _(r, m): return "your tile",
+
+
+@cases("worst_row", 1, 0, 1)
+def _(r, m): return "your row",
+
+
 # --- 18: FlashAttention on a GPU (kernels, interpreted: a case takes long) -----------------------------------------
 
 @cases("delta_rows", 4)
@@ -614,4 +751,62 @@ def _(r, m): return r.randint(1, 60), r.randint(1, 40), *r.sizes(2, 12), r.rando
 
 
 @cases("best_config", 2_000)
-def _(r, m): return m._some(r.getrandbits(30), r.randint(0, 12)), r.choice([32, 64, 128, 256]), r.choice([1, 2, 4]), r.randint(20_000, 250_000)
+def _(r, m): return m._candidates(r.getrandbits(30), r.randint(0, 12)), r.choice([32, 64, 128, 256]), r.choice([1, 2, 4]), r.randint(20_000, 250_000)
+
+
+@cases("predicted", 5)
+def _(r, m): return r.choice(m._NUMBERS),
+
+
+@cases("faulty", 6)
+def _(r, m): return r.choice([*m._FAULTY]),
+
+
+@cases("design", 1, 0, 1, 2)
+def _(r, m): return "your launch",
+
+
+# --- 22: inside a trained model -------------------------------------------------------------------------------------
+
+@cases("neurons", 300, 0, 1, 2)
+def _(r, m):
+    T, C, hidden = r.sizes(3, 5)
+    return r.tensor(T, C), r.tensor(hidden, C), r.tensor(hidden), r.tensor(C, hidden)
+
+
+@cases("edit_one", 500, 0, 2)
+def _(r, m):
+    out, features = r.sizes(2, 6)
+    return r.tensor(out, features), r.tensor(features), r.tensor(out), m._in_use(features, r.getrandbits(30))
+
+
+@cases("edit_several", 300, 1, 2)
+def _(r, m):
+    features = r.randint(2, 7)
+    return m._to_edit(r.randint(1, 5), features, r.randint(1, features - 1), seed=r.getrandbits(30))
+
+
+@cases("ablate", 100, 0)
+def _(r, m):
+    B, T, H, D = r.sizes(4, 4)
+    return r.tensor(B, T, H, D), r.randint(0, H - 1), r.choice(("zero", "mean", "resample"))
+
+
+@cases("states_that_know", 60, 0)
+def _(r, m):
+    first, family, last = sorted(r.sample(range(6), 3))
+    return first, family, last, [r.choice((None, 0, 1, 2)) for _ in range(r.randint(1, 3))]
+
+
+@cases("probe_verdict", 8, 1)
+def _(r, m): return (r.choice("ABCDE"),)
+
+
+@cases("hidden_constant", 100, 0, 1)
+def _(r, m):
+    D, H = r.randint(1, 3), r.randint(1, 3)
+    return m._case(r.randint(D, 6), H, D, r.randint(0, H - 1), seed=r.getrandbits(20))
+
+
+@cases("edit_few", 30, 0)
+def _(r, m): return (r.randint(0, 1000),)

@@ -7,40 +7,40 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tfmlib.alignment import (
-    BEGIN,
-    END,
+    BOS,
+    EOS,
     PAD,
     SPECIALS,
-    UNKNOWN,
-    Additive,
-    Bahdanau,
-    Encoder,
-    Luong,
-    Multiplicative,
-    OneContext,
+    UNK,
+    AdditiveScore,
+    BahdanauDecoder,
+    FixedContextDecoder,
+    GRUEncoder,
+    LuongDecoder,
+    MultiplicativeScore,
+    Seq2Seq,
     SoftDictionary,
-    Translator,
     Vocabulary,
-    alignment_error,
-    compared,
-    greedy,
-    look,
-    shifted,
-    strongest,
-    summary,
+    alignment_error_rate,
+    context_vector,
+    final_state,
+    greedy_decode,
+    hard_alignment,
+    shift_right,
+    show_alignments,
     translation_loss,
 )
 
 V, C = 12, 6
-DECODERS = {"one": lambda: OneContext(V, C), "bahdanau": lambda: Bahdanau(V, C, Additive(C)), "bahdanau, product": lambda: Bahdanau(V, C, Multiplicative(C)),
-            "luong": lambda: Luong(V, C, Multiplicative(C)), "luong, additive": lambda: Luong(V, C, Additive(C))}
+DECODERS = {"one": lambda: FixedContextDecoder(V, C), "bahdanau": lambda: BahdanauDecoder(V, C, AdditiveScore(C)), "bahdanau, product": lambda: BahdanauDecoder(V, C, MultiplicativeScore(C)),
+            "luong": lambda: LuongDecoder(V, C, MultiplicativeScore(C)), "luong, additive": lambda: LuongDecoder(V, C, AdditiveScore(C))}
 every_decoder = pytest.mark.parametrize("kind", DECODERS)
 seeds = st.integers(0, 10_000)
 
 
-def made(kind: str, seed: int = 0) -> Translator:
+def made(kind: str, seed: int = 0) -> Seq2Seq:
     torch.manual_seed(seed)
-    return Translator(Encoder(V, C), DECODERS[kind]()).double().eval()
+    return Seq2Seq(GRUEncoder(V, C), DECODERS[kind]()).double().eval()
 
 
 def sources(lengths: list[int], seed: int = 0, width: int | None = None) -> torch.Tensor:
@@ -48,7 +48,7 @@ def sources(lengths: list[int], seed: int = 0, width: int | None = None) -> torc
     g = torch.Generator().manual_seed(seed)
     x = torch.full((len(lengths), width or max(lengths)), PAD)
     for row, n in zip(x, lengths):
-        row[:n - 1], row[n - 1] = torch.randint(len(SPECIALS), V, (n - 1,), generator=g), END
+        row[:n - 1], row[n - 1] = torch.randint(len(SPECIALS), V, (n - 1,), generator=g), EOS
     return x
 
 
@@ -67,20 +67,20 @@ def test_words_come_back(sentences):
     x = vocabulary.batch(sentences)
     assert x.shape == (len(sentences), 1 + max(map(len, sentences)))
     assert [vocabulary.decode(row) for row in x] == sentences
-    assert ((x == END).sum(1) == 1).all() and ((x == PAD).sum(1) == x.shape[1] - 1 - torch.tensor([len(s) for s in sentences])).all()
+    assert ((x == EOS).sum(1) == 1).all() and ((x == PAD).sum(1) == x.shape[1] - 1 - torch.tensor([len(s) for s in sentences])).all()
 
 
 def test_a_vocabulary_does_not_depend_on_order_or_number():
     a, b = Vocabulary(["b", "a", "c"]), Vocabulary(["c", "c", "a", "b", "a"])
     assert a.words == b.words == [*SPECIALS, "a", "b", "c"] and len(a) == 7
-    assert (PAD, BEGIN, END, UNKNOWN) == tuple(a.ids[w] for w in SPECIALS)
+    assert (PAD, BOS, EOS, UNK) == tuple(a.ids[w] for w in SPECIALS)
 
 
 def test_unknown_words_are_refused_by_name_or_marked():
     v = Vocabulary(["a", "b"])
     with pytest.raises(ValueError, match=r"^sentence: \['x', 'y'\]"): v.encode(["a", "x", "y"])
-    assert v.encode(["a", "x"], unknown=True) == [v.ids["a"], UNKNOWN, END]
-    assert v.encode(["<end>", "a"], unknown=True) == [UNKNOWN, v.ids["a"], END], "a mark in the text is no mark"
+    assert v.encode(["a", "x"], unknown=True) == [v.ids["a"], UNK, EOS]
+    assert v.encode(["<end>", "a"], unknown=True) == [UNK, v.ids["a"], EOS], "a mark in the text is no mark"
 
 
 @pytest.mark.parametrize("call, says", [
@@ -101,9 +101,9 @@ def test_vocabulary_refuses(call, says):
 def test_padding_changes_nothing(kind, lengths, more, seed):
     model, x = made(kind, seed), sources(lengths, seed, max(lengths) + more)
     y = sources([4] * len(lengths), seed + 1)
-    scores, weights = model(x, shifted(y))
+    scores, weights = model(x, shift_right(y))
     for b, n in enumerate(lengths):
-        alone, w = model(x[b:b + 1, :n], shifted(y[b:b + 1]))
+        alone, w = model(x[b:b + 1, :n], shift_right(y[b:b + 1]))
         torch.testing.assert_close(scores[b], alone[0], rtol=0, atol=1e-12)
         if w is not None:
             torch.testing.assert_close(weights[b, :, :n], w[0], rtol=0, atol=1e-12)
@@ -112,7 +112,7 @@ def test_padding_changes_nothing(kind, lengths, more, seed):
 
 def test_annotations_equal_two_plain_walks():
     encoder, x = made("one").encoder, sources([5], 1)
-    words, half = encoder.table(x), C // 2
+    words, half = encoder.embedding(x), C // 2
     walks = []
     for suffix, sequence in (("", words), ("_reverse", words.flip(1))):
         gru = nn.GRU(C, half, batch_first=True).double()
@@ -120,16 +120,16 @@ def test_annotations_equal_two_plain_walks():
         walks.append(gru(sequence))
     h = encoder(x, x != PAD)
     torch.testing.assert_close(h, torch.cat([walks[0][0], walks[1][0].flip(1)], -1))
-    torch.testing.assert_close(summary(h, x != PAD), torch.cat([walks[0][1][0], walks[1][1][0]], -1))
+    torch.testing.assert_close(final_state(h, x != PAD), torch.cat([walks[0][1][0], walks[1][1][0]], -1))
 
 
 def test_the_target_is_shifted_by_one_place():
-    assert shifted(torch.tensor([[5, 6, END], [7, END, PAD]])).tolist() == [[BEGIN, 5, 6], [BEGIN, 7, END]]
+    assert shift_right(torch.tensor([[5, 6, EOS], [7, EOS, PAD]])).tolist() == [[BOS, 5, 6], [BOS, 7, EOS]]
 
 
 def test_the_loss_leaves_padding_out():
     model, x, y = made("bahdanau"), sources([4, 4]), sources([2, 5])
-    by_hand = [-model(x[b:b + 1], shifted(y[b:b + 1, :n]))[0][0].log_softmax(-1)[range(n), y[b, :n]] for b, n in enumerate((2, 5))]
+    by_hand = [-model(x[b:b + 1], shift_right(y[b:b + 1, :n]))[0][0].log_softmax(-1)[range(n), y[b, :n]] for b, n in enumerate((2, 5))]
     torch.testing.assert_close(translation_loss(model, x, y), torch.cat(by_hand).mean())
 
 
@@ -139,7 +139,7 @@ def test_the_loss_leaves_padding_out():
 @given(st.integers(1, 3), st.integers(1, 4), seeds)
 def test_scores_equal_loops(B, S, seed):
     torch.manual_seed(seed)
-    s, h, a, m = draw(seed, B, C), draw(seed + 1, B, S, C), Additive(C).double(), Multiplicative(C).double()
+    s, h, a, m = draw(seed, B, C), draw(seed + 1, B, S, C), AdditiveScore(C).double(), MultiplicativeScore(C).double()
     for b in range(B):
         for j in range(S):
             bent = sum(a.v.weight[0, i] * torch.tanh(a.W.weight[i] @ s[b] + a.U.weight[i] @ h[b, j]) for i in range(C))
@@ -151,7 +151,7 @@ def test_scores_equal_loops(B, S, seed):
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), seeds, st.floats(-1e6, 1e6))
 def test_look_equals_a_softmax_of_the_real_words(lengths, seed, shift):
     scores, h = draw(seed, len(lengths), 5) + shift, draw(seed + 1, len(lengths), 5, 3)
-    context, weights = look(scores, h, torch.arange(5) < torch.tensor(lengths)[:, None])
+    context, weights = context_vector(scores, h, torch.arange(5) < torch.tensor(lengths)[:, None])
     for b, n in enumerate(lengths):
         alone = scores[b, :n].softmax(0)
         torch.testing.assert_close(weights[b], F.pad(alone, (0, 5 - n)))
@@ -161,43 +161,43 @@ def test_look_equals_a_softmax_of_the_real_words(lengths, seed, shift):
 def test_gradients_of_a_look():
     s, h = draw(0, 2, C).requires_grad_(), draw(1, 2, 4, C).requires_grad_()
     mask = torch.tensor([[True] * 4, [True, True, False, False]])
-    for part in (Additive(C).double(), Multiplicative(C).double()):
-        assert torch.autograd.gradcheck(lambda s, h, p=part: look(p(s, p.keys(h)), h, mask)[0], (s, h))
+    for part in (AdditiveScore(C).double(), MultiplicativeScore(C).double()):
+        assert torch.autograd.gradcheck(lambda s, h, p=part: context_vector(p(s, p.keys(h)), h, mask)[0], (s, h))
 
 
-class Asked(Multiplicative):
+class Asked(MultiplicativeScore):
     "A score that remembers its states."
     def forward(self, s, keys):
         self.states = [*getattr(self, "states", []), s]
         return super().forward(s, keys)
 
 
-@pytest.mark.parametrize("kind, first", [(Bahdanau, "before"), (Luong, "after")])
+@pytest.mark.parametrize("kind, first", [(BahdanauDecoder, "before"), (LuongDecoder, "after")])
 def test_which_state_asks(kind, first):
     torch.manual_seed(0)
     decoder = kind(V, C, Asked(C)).double()
     s, source = decoder.begin(draw(0, 2, 3, C), torch.ones(2, 3, dtype=torch.bool))
     states = [s]
-    for _ in range(3): states.append(decoder(torch.tensor([BEGIN, 5]), states[-1], source)[1])
+    for _ in range(3): states.append(decoder(torch.tensor([BOS, 5]), states[-1], source)[1])
     wanted = states[:-1] if first == "before" else states[1:]
     assert all(torch.equal(a, b) for a, b in zip(decoder.score.states, wanted, strict=True))
 
 
 def test_steps_as_the_formulas_read():
     h, mask, word = draw(0, 2, 3, C), torch.ones(2, 3, dtype=torch.bool), torch.tensor([4, 7])
-    for decoder in (Bahdanau(V, C, Additive(C)).double(), Luong(V, C, Multiplicative(C)).double()):
+    for decoder in (BahdanauDecoder(V, C, AdditiveScore(C)).double(), LuongDecoder(V, C, MultiplicativeScore(C)).double()):
         s0, source = decoder.begin(h, mask)
         scores, s1, weights = decoder(word, s0, source)
         context = torch.einsum("bs,bsc->bc", weights, h)
-        read = torch.cat([decoder.table(word), context], -1) if isinstance(decoder, Bahdanau) else decoder.table(word)
-        asked = s0 if isinstance(decoder, Bahdanau) else s1
+        read = torch.cat([decoder.embedding(word), context], -1) if isinstance(decoder, BahdanauDecoder) else decoder.embedding(word)
+        asked = s0 if isinstance(decoder, BahdanauDecoder) else s1
         torch.testing.assert_close(s1, decoder.cell(read, s0))
         torch.testing.assert_close(weights, decoder.score(asked, decoder.score.keys(h)).softmax(-1))
-        torch.testing.assert_close(scores, decoder.out(torch.tanh(decoder.mix(torch.cat([s1, context], -1)))))
+        torch.testing.assert_close(scores, decoder.to_logits(torch.tanh(decoder.combine(torch.cat([s1, context], -1)))))
 
 
 def test_one_context_sees_the_ends_of_the_walks_only():
-    decoder, h, mask = OneContext(V, C).double(), draw(0, 1, 5, C), torch.ones(1, 5, dtype=torch.bool)
+    decoder, h, mask = FixedContextDecoder(V, C).double(), draw(0, 1, 5, C), torch.ones(1, 5, dtype=torch.bool)
     other = draw(1, 1, 5, C)
     other[:, 0, C // 2:], other[:, -1, :C // 2] = h[:, 0, C // 2:], h[:, -1, :C // 2]
     for a, b in zip(decoder.begin(h, mask), decoder.begin(other, mask)): assert torch.equal(a, b)
@@ -212,20 +212,20 @@ def test_greedy_is_what_teacher_forcing_finds_likeliest(kind, lengths, longest, 
     model, x = made(kind, seed), sources(lengths, seed)
     with torch.no_grad():
         for p in model.parameters(): p.mul_(3)                              # fresh ones say one word for ever, which agrees with any shift
-        model.decoder.out.bias[END] += 0.3                                  # so that some sentences end
-        said = greedy(model, x, longest)
+        model.decoder.to_logits.bias[EOS] += 0.3                            # so that some sentences end
+        said = greedy_decode(model, x, longest)
         assert said.shape[1] <= longest
-        again = model(x, shifted(said))[0].argmax(-1)
+        again = model(x, shift_right(said))[0].argmax(-1)
     for row, seen in zip(said.tolist(), again.tolist()):
-        n = row.index(END) + 1 if END in row else len(row)
+        n = row.index(EOS) + 1 if EOS in row else len(row)
         assert row[:n] == seen[:n] and set(row[n:]) <= {PAD}
 
 
 def test_a_sentence_is_translated_alike_alone_and_in_a_batch():
     model, x = made("bahdanau", 3), sources([2, 6, 4])
-    together = greedy(model, x, 7)
+    together = greedy_decode(model, x, 7)
     for b, n in enumerate((2, 6, 4)):
-        alone = greedy(model, x[b:b + 1, :n], 7)[0]
+        alone = greedy_decode(model, x[b:b + 1, :n], 7)[0]
         assert torch.equal(alone, together[b, :len(alone)])
 
 
@@ -241,7 +241,7 @@ def test_alignment_error_equals_sets(found, sure, possible):
     A, S, P = ({(t, s) for t, row in enumerate(m) for s, on in enumerate(row) if on} for m in (found, sure, possible))
     P |= S
     wanted = 1 - (len(A & S) + len(A & P)) / (len(A) + len(S))
-    got = alignment_error(*map(torch.tensor, (found, sure, possible)))
+    got = alignment_error_rate(*map(torch.tensor, (found, sure, possible)))
     assert got == pytest.approx(wanted) and 0 <= got <= 1
 
 
@@ -250,11 +250,11 @@ def test_alignment_error_of_one_link_a_row_is_the_share_of_wrong_rows():
     weights = true.double() + 0.1 * draw(0, 5, 5).abs()
     weights[0] = weights[0].flip(0)
     rows = torch.ones(5, dtype=torch.bool)
-    assert alignment_error(strongest(weights, rows), true) == pytest.approx((weights.argmax(1) != true.int().argmax(1)).double().mean().item())
+    assert alignment_error_rate(hard_alignment(weights, rows), true) == pytest.approx((weights.argmax(1) != true.int().argmax(1)).double().mean().item())
 
 
 def test_rows_that_do_not_count_have_no_link():
-    found = strongest(draw(0, 2, 3, 4), torch.tensor([[True, True, False], [False, True, False]]))
+    found = hard_alignment(draw(0, 2, 3, 4), torch.tensor([[True, True, False], [False, True, False]]))
     assert found.sum(-1).tolist() == [[1, 1, 0], [0, 1, 0]]
 
 
@@ -264,23 +264,23 @@ mask = torch.ones(2, 3, dtype=torch.bool)
 
 
 @pytest.mark.parametrize("call, says", [
-    (lambda: Encoder(V, 5), "^width: 5; expected an even"), (lambda: Encoder(V, 0), "^width: 0"),
-    (lambda: Encoder(V, 4)(torch.ones(2, 3).long(), mask & torch.tensor([[True], [False]])), r"^mask: \[3, 0\]"),
-    (lambda: Encoder(V, 4)(torch.ones(2, 3).long(), torch.tensor([[True, False, True], [True] * 3])), "^mask: a gap"),
+    (lambda: GRUEncoder(V, 5), "^hidden_size: 5; expected an even"), (lambda: GRUEncoder(V, 0), "^hidden_size: 0"),
+    (lambda: GRUEncoder(V, 4)(torch.ones(2, 3).long(), mask & torch.tensor([[True], [False]])), r"^mask: \[3, 0\]"),
+    (lambda: GRUEncoder(V, 4)(torch.ones(2, 3).long(), torch.tensor([[True, False, True], [True] * 3])), "^mask: a gap"),
     (lambda: made("one")(torch.ones(3).long(), torch.ones(3, 2).long()), "^x: "), (lambda: made("one")(torch.ones(2, 3), torch.ones(2, 2).long()), "^x: .*float"),
-    (lambda: made("one")(torch.ones(0, 3).long(), torch.ones(0, 2).long()), r"^x: \(0, 3\)"), (lambda: Encoder(V, 4)(torch.ones(2, 3).long(), mask[:1]), r"^mask: \(1, 3\)"),
-    (lambda: Encoder(V, 4)(torch.ones(2, 3).long(), mask.long()), "^mask: .*int64"),
+    (lambda: made("one")(torch.ones(0, 3).long(), torch.ones(0, 2).long()), r"^x: \(0, 3\)"), (lambda: GRUEncoder(V, 4)(torch.ones(2, 3).long(), mask[:1]), r"^mask: \(1, 3\)"),
+    (lambda: GRUEncoder(V, 4)(torch.ones(2, 3).long(), mask.long()), "^mask: .*int64"),
     (lambda: made("one")(torch.ones(2, 3).long(), torch.ones(3, 2).long()), r"^y: \(3, 2\), torch.int64; expected whole numbers \(B, T\), B = 2"),
     (lambda: made("one")(torch.ones(2, 3).long(), torch.ones(2, 0).long()), r"^y: \(2, 0\)"), (lambda: made("one")(torch.ones(2, 3).long(), torch.ones(2, 2)), "^y: .*float"),
-    (lambda: greedy(made("one"), torch.ones(2, 3).long(), 0), "^longest: 0"),
-    (lambda: look(torch.zeros(2, 3), torch.zeros(2, 3, 4), mask[:1]), r"^mask: \(1, 3\)"),
-    (lambda: look(torch.zeros(2, 3), torch.zeros(1, 3, 4), mask), r"^h: \(1, 3, 4\)"),
-    (lambda: look(torch.zeros(2, 3), torch.zeros(2, 3, 4), mask.long()), "^mask: "),
-    (lambda: look(torch.zeros(2, 3), torch.zeros(2, 3, 4), mask & torch.tensor([[True], [False]])), "^mask: a row without a real word"),
-    (lambda: strongest(torch.zeros(2, 3), torch.ones(3).bool()), "^rows: "),
-    (lambda: alignment_error(mask, mask.int()), "^sure: "), (lambda: alignment_error(mask, mask[:1]), "^sure: "),
-    (lambda: alignment_error(mask, mask, mask[:, :1]), "^possible: "), (lambda: alignment_error(~mask, ~mask), "^found, sure: no link"),
-    (lambda: compared(torch.zeros(2, 3), mask, ["a"], ["b"] * 3, "what is to be seen"), r"^weights: \(2, 3\)"),
+    (lambda: greedy_decode(made("one"), torch.ones(2, 3).long(), 0), "^max_len: 0"),
+    (lambda: context_vector(torch.zeros(2, 3), torch.zeros(2, 3, 4), mask[:1]), r"^mask: \(1, 3\)"),
+    (lambda: context_vector(torch.zeros(2, 3), torch.zeros(1, 3, 4), mask), r"^h: \(1, 3, 4\)"),
+    (lambda: context_vector(torch.zeros(2, 3), torch.zeros(2, 3, 4), mask.long()), "^mask: "),
+    (lambda: context_vector(torch.zeros(2, 3), torch.zeros(2, 3, 4), mask & torch.tensor([[True], [False]])), "^mask: a row without a real word"),
+    (lambda: hard_alignment(torch.zeros(2, 3), torch.ones(3).bool()), "^target_mask: "),
+    (lambda: alignment_error_rate(mask, mask.int()), "^sure: "), (lambda: alignment_error_rate(mask, mask[:1]), "^sure: "),
+    (lambda: alignment_error_rate(mask, mask, mask[:, :1]), "^possible: "), (lambda: alignment_error_rate(~mask, ~mask), "^predicted, sure: no link"),
+    (lambda: show_alignments(torch.zeros(2, 3), mask, ["a"], ["b"] * 3, "what is to be seen"), r"^weights: \(2, 3\)"),
     (lambda: SoftDictionary(values=[1.0], alt="what is to be seen").row(), "^values: "),
     (lambda: SoftDictionary(values=[1.0, 2.0], place=3.0, alt="what is to be seen").row(), "^place: 3.0"),
 ])

@@ -1,4 +1,4 @@
-"""`attend` against PyTorch, ONNX, finite differences and its own promises."""
+"""`attention` against PyTorch, ONNX, finite differences and its own promises."""
 import math
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfmlib.attention import attend, attend_gradients, causal_mask, masked_softmax, padding_mask
+from tfmlib.attention import attention, attention_backward, causal_mask, masked_softmax, padding_mask
 
 sizes = st.integers(1, 7)
 
@@ -38,7 +38,7 @@ def problems(draw_, dtype=torch.float64):
 @given(problems())
 def test_equals_pytorch_in_double_precision(problem):
     q, k, v, mask = problem
-    out, weights = attend(*problem)
+    out, weights = attention(*problem)
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, mask), rtol=0, atol=1e-12)
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1], dtype=torch.float64))
     assert (weights >= 0).all()
@@ -47,7 +47,7 @@ def test_equals_pytorch_in_double_precision(problem):
 @settings(max_examples=60, deadline=None)
 @given(problems(torch.float32))
 def test_equals_pytorch_in_single_precision(problem):
-    torch.testing.assert_close(attend(*problem)[0], F.scaled_dot_product_attention(*problem), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(attention(*problem)[0], F.scaled_dot_product_attention(*problem), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -55,7 +55,7 @@ def test_equals_pytorch_in_single_precision(problem):
 def test_half_precision_is_no_worse_than_pytorch(dtype, seed):
     q, k, v = (draw(seed + i, 2, 4, 65, 64, dtype=dtype) for i in range(3))
     exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), causal_mask(65, 65))
-    ours, _ = attend(q, k, v, causal_mask(65, 65))
+    ours, _ = attention(q, k, v, causal_mask(65, 65))
     theirs = F.scaled_dot_product_attention(q, k, v, causal_mask(65, 65))
     assert ours.dtype == dtype
     assert (ours - exact).abs().max() <= 1.001 * (theirs - exact).abs().max()
@@ -81,12 +81,12 @@ def test_equals_the_onnx_operator(T, S, kind):
     q, k, v = draw(0, 2, 3, T, 8), draw(1, 2, 3, S, 8), draw(2, 2, 3, S, 5)
     mask = {"none": None, "bool": draw(3, T, S) > -1, "float": draw(3, T, S)}[kind]
     if kind == "bool": mask[:, 0] = True
-    torch.testing.assert_close(attend(q, k, v, mask)[0], onnx_attention(q, k, v, mask), rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention(q, k, v, mask)[0], onnx_attention(q, k, v, mask), rtol=0, atol=1e-12)
 
 
 def test_equals_the_onnx_operator_causal():
     q, k, v = (draw(i, 2, 3, 6, 8) for i in range(3))
-    torch.testing.assert_close(attend(q, k, v, causal_mask(6, 6))[0], onnx_attention(q, k, v, causal=1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention(q, k, v, causal_mask(6, 6))[0], onnx_attention(q, k, v, causal=1), rtol=0, atol=1e-12)
 
 
 def test_causal_is_bottom_right():
@@ -99,9 +99,9 @@ def test_causal_is_bottom_right():
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4), sizes)
 def test_padding_equals_the_shorter_sequence(lengths, T):
     q, k, v = draw(0, len(lengths), T, 4), draw(1, len(lengths), 6, 4), draw(2, len(lengths), 6, 3)
-    out, weights = attend(q, k, v, padding_mask(torch.tensor(lengths), 6))
+    out, weights = attention(q, k, v, padding_mask(torch.tensor(lengths), 6))
     for b, n in enumerate(lengths):
-        alone = attend(q[b], k[b, :n], v[b, :n])[0]
+        alone = attention(q[b], k[b, :n], v[b, :n])[0]
         torch.testing.assert_close(out[b], alone, rtol=0, atol=1e-12)
         assert (weights[b, :, n:] == 0).all()
 
@@ -113,23 +113,23 @@ def test_empty_rows_give_zeros_forward_and_back(dtype, additive):
     mask = causal_mask(5, 5)
     mask[2] = False
     if additive: mask = torch.zeros(5, 5).masked_fill(~mask, -math.inf)
-    out, weights = attend(q, k, v, mask)
+    out, weights = attention(q, k, v, mask)
     out.float().square().sum().backward()
     assert (out[:, 2] == 0).all() and (weights[:, 2] == 0).all() and (q.grad[:, 2] == 0).all()
     assert all(t.grad.isfinite().all() for t in (q, k, v)) and (out[:, 3] != 0).any() and (q.grad[:, 3] != 0).any()
 
 
 def test_no_keys_and_no_queries():
-    out, weights = attend(draw(0, 2, 3, 4), draw(1, 2, 0, 4), draw(2, 2, 0, 5))
+    out, weights = attention(draw(0, 2, 3, 4), draw(1, 2, 0, 4), draw(2, 2, 0, 5))
     assert out.shape == (2, 3, 5) and (out == 0).all() and weights.shape == (2, 3, 0)
-    assert attend(draw(0, 2, 0, 4), draw(1, 2, 3, 4), draw(2, 2, 3, 5))[0].shape == (2, 0, 5)
+    assert attention(draw(0, 2, 0, 4), draw(1, 2, 3, 4), draw(2, 2, 3, 5))[0].shape == (2, 0, 5)
 
 
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e15])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_huge_logits_stay_finite(size, dtype):
     q, k, v = draw(0, 4, 8, dtype=dtype) * size, draw(1, 6, 8, dtype=dtype) * size, draw(2, 6, 3, dtype=dtype)
-    out, weights = attend(q, k, v)
+    out, weights = attention(q, k, v)
     assert out.isfinite().all() and weights.isfinite().all()
     torch.testing.assert_close(weights.double().sum(-1), torch.ones(4).double(), rtol=0, atol=0.02)
 
@@ -137,18 +137,18 @@ def test_huge_logits_stay_finite(size, dtype):
 @pytest.mark.parametrize("mask", [None, causal_mask(4, 5), torch.tensor([True, False, True, True, False])[None]])
 def test_gradcheck(mask):
     leaves = [t.requires_grad_() for t in (draw(0, 2, 4, 3), draw(1, 2, 5, 3), draw(2, 2, 5, 2))]
-    assert torch.autograd.gradcheck(lambda *t: attend(*t, mask)[0], leaves)
-    assert torch.autograd.gradgradcheck(lambda *t: attend(*t, mask)[0], leaves)
+    assert torch.autograd.gradcheck(lambda *t: attention(*t, mask)[0], leaves)
+    assert torch.autograd.gradgradcheck(lambda *t: attention(*t, mask)[0], leaves)
 
 
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.integers(0, 99))
 def test_gradients_by_hand_equal_autograd(problem, seed):
     leaves, mask = [t.clone().requires_grad_() for t in problem[:3]], problem[3]
-    out, _ = attend(*leaves, mask)
+    out, _ = attention(*leaves, mask)
     dout = draw(seed, *out.shape)
     out.backward(dout)
-    for hand, leaf in zip(attend_gradients(*problem, dout), leaves):
+    for hand, leaf in zip(attention_backward(*problem, dout), leaves):
         torch.testing.assert_close(hand, leaf.grad, rtol=1e-9, atol=1e-10)
 
 
@@ -157,9 +157,9 @@ def test_gradients_by_hand_equal_autograd(problem, seed):
 def test_permutation_of_keys_changes_nothing_and_of_queries_reorders(problem, random):
     q, k, v, _ = problem
     keys, queries = (torch.tensor(random.sample(range(n), n)) for n in (k.shape[-2], q.shape[-2]))
-    out = attend(q, k, v)[0]
-    torch.testing.assert_close(attend(q, k[..., keys, :], v[..., keys, :])[0], out, rtol=0, atol=1e-12)
-    torch.testing.assert_close(attend(q[..., queries, :], k, v)[0], out[..., queries, :], rtol=0, atol=1e-12)
+    out = attention(q, k, v)[0]
+    torch.testing.assert_close(attention(q, k[..., keys, :], v[..., keys, :])[0], out, rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention(q[..., queries, :], k, v)[0], out[..., queries, :], rtol=0, atol=1e-12)
 
 
 def test_additive_mask_is_added_not_multiplied():
@@ -188,7 +188,7 @@ q, k, v = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 6)
     ((q, k, v, torch.ones(1, 2, 3, 5, dtype=torch.bool)), r"^mask: \(1, 2, 3, 5\); expected"),
 ])
 def test_bad_input_is_refused_by_name(args, says):
-    with pytest.raises(ValueError, match=says): attend(*args)
+    with pytest.raises(ValueError, match=says): attention(*args)
 
 
 @pytest.mark.parametrize("lengths", [torch.tensor([7]), torch.tensor([-1]), torch.tensor([[1]]), torch.tensor(3)])
@@ -203,34 +203,34 @@ def test_matches_numpy_by_loops():
     for t in range(3):
         e = [math.exp(sum(q[t, d].item() * k[s, d].item() for d in range(2)) / math.sqrt(2)) for s in range(t + 1)]
         for s in range(t + 1): out[t] += e[s] / sum(e) * v[s].numpy()
-    np.testing.assert_allclose(attend(q, k, v, causal_mask(3, 3))[0].numpy(), out, atol=1e-12)
+    np.testing.assert_allclose(attention(q, k, v, causal_mask(3, 3))[0].numpy(), out, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_does_not_undo_the_wide_sums(dtype):
     q = k = torch.full((2, 8), 300.0)
     v = draw(0, 2, 3, dtype=torch.float32)
-    with torch.autocast("cpu", dtype): out, weights = attend(q, k, v)
+    with torch.autocast("cpu", dtype): out, weights = attention(q, k, v)
     torch.testing.assert_close(weights, torch.full((2, 2), 0.5))
     torch.testing.assert_close(out, v.mean(0).expand(2, 3))
 
 
 def test_gradients_by_hand_survive_half_precision():
     q, v, dout = torch.full((2, 8), 300.0).half(), 300 * torch.eye(2).half(), torch.full((2, 2), 300.0).half()
-    dq, dk, dv = attend_gradients(q, q, v, None, dout)
+    dq, dk, dv = attention_backward(q, q, v, None, dout)
     assert dq.dtype == torch.float16 and dq.isfinite().all() and dk.isfinite().all() and (dv == 300).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_minus_infinity_hides_a_row_and_minus_1e9_averages_it(dtype):
     q, k, v = draw(0, 1, 4, dtype=dtype), draw(1, 3, 4, dtype=dtype), draw(2, 3, 2, dtype=dtype)
-    assert (attend(q, k, v, torch.full((1, 3), -math.inf))[1] == 0).all()
-    torch.testing.assert_close(attend(q, k, v, torch.full((1, 3), -1e9))[1].float(), torch.full((1, 3), 1 / 3), rtol=0.01, atol=0.01)
+    assert (attention(q, k, v, torch.full((1, 3), -math.inf))[1] == 0).all()
+    torch.testing.assert_close(attention(q, k, v, torch.full((1, 3), -1e9))[1].float(), torch.full((1, 3), 1 / 3), rtol=0.01, atol=0.01)
 
 
 def test_strides_do_not_matter():
     q, k, v = (draw(i, 5, 2, 6).transpose(0, 1) for i in range(3))
-    torch.testing.assert_close(attend(q, k, v), attend(q.contiguous(), k.contiguous(), v.contiguous()))
+    torch.testing.assert_close(attention(q, k, v), attention(q.contiguous(), k.contiguous(), v.contiguous()))
 
 
 def test_masks_live_where_they_are_asked_to():

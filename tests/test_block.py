@@ -11,25 +11,26 @@ from torch import nn
 
 from tfmlib.attention import causal_mask, padding_mask
 from tfmlib.block import (
-    Bare,
-    Block,
+    DepthView,
     Dropout,
     FeedForward,
-    Gated,
+    GatedFeedForward,
     LayerNorm,
-    Post,
-    Pre,
+    NoResidual,
+    PostNorm,
+    PreNorm,
     RMSNorm,
-    Stack,
-    ThroughDepth,
-    centred,
-    from_torch,
-    gated_hidden,
+    SwiGLU,
+    TransformerBlock,
+    TransformerStack,
+    block_from_torch,
+    divide_by_rms,
     gelu,
     gelu_tanh,
-    scaled,
+    subtract_mean,
+    swiglu_d_ff,
 )
-from tfmlib.heads import Heads, grouped
+from tfmlib.heads import MultiHeadAttention, grouped_query_attention
 
 
 def draw(seed, *shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -79,8 +80,8 @@ def test_norms_in_half_precision_compute_in_float32(dtype, C, size, seed):
 
 def test_layer_norm_is_rms_norm_of_what_is_centred():
     x = draw(0, 4, 7)
-    close(LayerNorm(7).double()(x), scaled(centred(x), 1e-5))
-    close(LayerNorm(7).double()(x), RMSNorm(7, 1e-5).double()(centred(x)))
+    close(LayerNorm(7).double()(x), divide_by_rms(subtract_mean(x), 1e-5))
+    close(LayerNorm(7).double()(x), RMSNorm(7, 1e-5).double()(subtract_mean(x)))
 
 
 def test_norms_by_hand():
@@ -113,7 +114,7 @@ def test_feed_forward_is_a_sum_over_hidden_units(C, hidden, activation, bias, se
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([F.silu, F.gelu, F.relu]), st.booleans(), st.integers(0, 99))
 def test_gated_is_a_sum_over_hidden_units(C, hidden, activation, bias, seed):
     torch.manual_seed(seed)
-    layer, x = Gated(C, hidden, activation, bias).double(), draw(seed, 2, 3, C)
+    layer, x = GatedFeedForward(C, hidden, activation, bias).double(), draw(seed, 2, 3, C)
     g, u, d = (made.bias if bias else torch.zeros(made.out_features).double() for made in (layer.gate, layer.up, layer.down))
     wanted = sum((activation(x @ layer.gate.weight[i] + g[i]) * (x @ layer.up.weight[i] + u[i]))[..., None] * layer.down.weight[:, i] for i in range(hidden)) + d
     close(layer(x), wanted)
@@ -128,15 +129,15 @@ def test_gelu_in_both_forms(x):
 
 @given(st.integers(1, 10_000), st.integers(1, 512))
 def test_gated_hidden_is_the_next_multiple_of_eight_thirds(C, multiple):
-    F_ = gated_hidden(C, multiple)
+    F_ = swiglu_d_ff(C, multiple)
     assert F_ % multiple == 0 and 3 * F_ >= 8 * C > 3 * (F_ - multiple)
 
 
 def test_published_hidden_widths():
-    assert gated_hidden(4096, 256) == 11008 and gated_hidden(5120, 256) == 13824 and gated_hidden(8, 1) == 22 and gated_hidden(48) == 128
+    assert swiglu_d_ff(4096, 256) == 11008 and swiglu_d_ff(5120, 256) == 13824 and swiglu_d_ff(8, 1) == 22 and swiglu_d_ff(48) == 128
 
 
-@pytest.mark.parametrize("layer", [FeedForward(6), Gated(6)])
+@pytest.mark.parametrize("layer", [FeedForward(6), SwiGLU(6)])
 def test_tokens_do_not_meet(layer):
     layer, x = layer.double(), draw(0, 2, 5, 6)
     order = torch.tensor([3, 1, 4, 0, 2])
@@ -173,7 +174,7 @@ def test_block_is_pytorchs_encoder_layer_forward_and_back(norm_first, bias, acti
     torch.manual_seed(seed)
     theirs = nn.TransformerEncoderLayer(8, 2, 12, 0.0, activation, eps, batch_first=True, norm_first=norm_first, bias=bias, dtype=torch.float64)
     for p in theirs.parameters(): nn.init.normal_(p, std=0.5)
-    ours = from_torch(theirs)
+    ours = block_from_torch(theirs)
     mask = {"none": None, "causal": causal_mask(T, T), "padding": padding_mask(torch.tensor([T, 1]), T)[:, None]}[kind]
     told = {"none": {}, "causal": {"src_mask": ~causal_mask(T, T)}, "padding": {"src_key_padding_mask": ~padding_mask(torch.tensor([T, 1]), T)[:, 0]}}[kind]
     a, b = (draw(seed, 2, T, 8).requires_grad_() for _ in range(2))
@@ -183,12 +184,12 @@ def test_block_is_pytorchs_encoder_layer_forward_and_back(norm_first, bias, acti
     for made in (out, wanted): made.sin().sum().backward()
     close(a.grad, b.grad, 1e-9)
     mine = dict(ours.named_parameters())
-    pairs = {"attention.norm": "norm1", "feed_forward.norm": "norm2", "feed_forward.inner.up": "linear1", "feed_forward.inner.down": "linear2", "attention.inner.output": "self_attn.out_proj"}
+    pairs = {"attention.norm": "norm1", "feed_forward.norm": "norm2", "feed_forward.inner.up": "linear1", "feed_forward.inner.down": "linear2", "attention.inner.o_proj": "self_attn.out_proj"}
     names = {**{f"{o}.{k}": f"{t}.{k}" for o, t in pairs.items() for k in ("weight", "bias")}}
     given_ = dict(theirs.named_parameters())
     for o, t in names.items():
         if t in given_: close(mine[o].grad, given_[t].grad, 1e-9)
-    joint = torch.cat([mine[f"attention.inner.{n}.weight"].grad for n in ("query", "key", "value")])
+    joint = torch.cat([mine[f"attention.inner.{n}.weight"].grad for n in ("q_proj", "k_proj", "v_proj")])
     close(joint, given_["self_attn.in_proj_weight"].grad, 1e-9)
     assert len(list(ours.parameters())) == len(list(theirs.parameters())) + 2 * (1 + bias)      # q, k, v lie in one there
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
@@ -198,15 +199,15 @@ def test_block_is_pytorchs_encoder_layer_forward_and_back(norm_first, bias, acti
 def test_copies_in_evaluation_and_is_no_view(norm_first):
     torch.manual_seed(0)
     theirs = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.3, batch_first=True, norm_first=norm_first).eval()
-    ours, x = from_torch(theirs), torch.randn(2, 5, 8)
+    ours, x = block_from_torch(theirs), torch.randn(2, 5, 8)
     with torch.no_grad(): close(ours(x)[0], theirs(x), 1e-5)
     ours.feed_forward.inner.up.weight.data.zero_()
     assert theirs.linear1.weight.abs().sum() > 0
 
 
 @pytest.mark.parametrize("around, wanted", [
-    (Pre, lambda norm, inner, after, x: x + after(inner(norm(x)))), (Post, lambda norm, inner, after, x: norm(x + after(inner(x)))),
-    (Bare, lambda norm, inner, after, x: after(inner(norm(x))))])
+    (PreNorm, lambda norm, inner, after, x: x + after(inner(norm(x)))), (PostNorm, lambda norm, inner, after, x: norm(x + after(inner(x)))),
+    (NoResidual, lambda norm, inner, after, x: after(inner(norm(x))))])
 def test_where_the_norm_stands(around, wanted):
     norm, inner, after, x = LayerNorm(6).double(), FeedForward(6).double(), RMSNorm(6).double(), draw(0, 2, 3, 6)
     for p in (norm.weight, after.weight): nn.init.normal_(p)
@@ -218,14 +219,14 @@ def test_where_the_norm_stands(around, wanted):
 def test_what_is_named_goes_to_the_first_and_what_is_named_after_a_sublayer_to_it():
     told = []
     def part(name):
-        def noted(q, k, v, mask=None, places=None):
-            told.append((name, k.shape[-2], None if mask is None else tuple(mask.shape), places))
-            return grouped(q, k, v, mask)
+        def noted(q, k, v, mask=None, positions=None):
+            told.append((name, k.shape[-2], None if mask is None else tuple(mask.shape), positions))
+            return grouped_query_attention(q, k, v, mask)
         return noted
-    block = Block(attention=Pre(LayerNorm(8), Heads(8, 2, part=part("self"))), cross=Pre(LayerNorm(8), Heads(8, 2, memory_width=6, part=part("cross"))),
-                  feed_forward=Pre(LayerNorm(8), FeedForward(8)))
+    block = TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2, attention_fn=part("self"))), cross=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2, memory_dim=6, attention_fn=part("cross"))),
+                  feed_forward=PreNorm(LayerNorm(8), FeedForward(8)))
     pad = padding_mask(torch.tensor([7, 4]), 7)[:, None]
-    x, shown = block(torch.randn(2, 3, 8), mask=causal_mask(3, 3), places=[4, 5, 9], cross={"memory": torch.randn(2, 7, 6), "mask": pad})
+    x, shown = block(torch.randn(2, 3, 8), mask=causal_mask(3, 3), positions=[4, 5, 9], cross={"memory": torch.randn(2, 7, 6), "mask": pad})
     assert told == [("self", 3, (3, 3), [4, 5, 9]), ("cross", 7, (2, 1, 1, 7), None)]
     assert list(shown) == ["attention", "cross", "feed_forward"] and shown["cross"].shape == (2, 2, 3, 7) and x.shape == (2, 3, 8)
     with pytest.raises(TypeError, match="maks"): block(x, maks=None)
@@ -234,8 +235,8 @@ def test_what_is_named_goes_to_the_first_and_what_is_named_after_a_sublayer_to_i
 
 def test_a_stack_tells_every_block_the_same_and_its_stream_is_what_it_computes():
     torch.manual_seed(0)
-    def made(): return Block(attention=Pre(LayerNorm(8), Heads(8, 2)), feed_forward=Pre(LayerNorm(8), FeedForward(8)))
-    stack, x, mask = Stack([made() for _ in range(3)], LayerNorm(8)), torch.randn(2, 4, 8), causal_mask(4, 4)
+    def made(): return TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)), feed_forward=PreNorm(LayerNorm(8), FeedForward(8)))
+    stack, x, mask = TransformerStack([made() for _ in range(3)], LayerNorm(8)), torch.randn(2, 4, 8), causal_mask(4, 4)
     out, shown = stack(x, mask=mask)
     states = [state for state, _ in stack.stream(x, mask=mask)]
     assert len(states) == len(shown) == 3
@@ -244,23 +245,23 @@ def test_a_stack_tells_every_block_the_same_and_its_stream_is_what_it_computes()
     for block in stack.blocks: y, _ = block(y, mask=mask)
     close(y, states[-1], 1e-6)
     for seen in shown: assert (seen["attention"].triu(1) == 0).all()
-    close(Stack(stack.blocks)(x, mask=mask)[0], y, 1e-6)
+    close(TransformerStack(stack.blocks)(x, mask=mask)[0], y, 1e-6)
 
 
 def test_a_stack_can_be_copied_saved_and_trained():
     torch.manual_seed(0)
-    stack = Stack([Block(attention=Post(LayerNorm(8), Heads(8, 2), Dropout(0.1)), feed_forward=Post(RMSNorm(8), Gated(8), Dropout(0.1)))])
+    stack = TransformerStack([TransformerBlock(attention=PostNorm(LayerNorm(8), MultiHeadAttention(8, 2), Dropout(0.1)), feed_forward=PostNorm(RMSNorm(8), SwiGLU(8), Dropout(0.1)))])
     twin, x = copy.deepcopy(stack).eval(), torch.randn(1, 3, 8)
     close(twin(x)[0], stack.eval()(x)[0], 1e-6)
-    assert "blocks.0.attention.inner.query.weight" in stack.state_dict() and "blocks.0.feed_forward.norm.weight" in stack.state_dict()
+    assert "blocks.0.attention.inner.q_proj.weight" in stack.state_dict() and "blocks.0.feed_forward.norm.weight" in stack.state_dict()
     stack.train()(x)[0].sum().backward()
     assert all(p.grad is not None for p in stack.parameters())
 
 
 def test_jacobian_is_the_identity_in_pre_norm_only():
-    for around, same in ((Pre, True), (Post, False)):
-        block = Block(attention=around(LayerNorm(6), Heads(6, 2, bias=True)), feed_forward=around(LayerNorm(6), FeedForward(6))).double()
-        for inner in (block.attention.inner.output, block.feed_forward.inner.down):
+    for around, same in ((PreNorm, True), (PostNorm, False)):
+        block = TransformerBlock(attention=around(LayerNorm(6), MultiHeadAttention(6, 2, bias=True)), feed_forward=around(LayerNorm(6), FeedForward(6))).double()
+        for inner in (block.attention.inner.o_proj, block.feed_forward.inner.down):
             for p in inner.parameters(): nn.init.zeros_(p)
         x = draw(0, 1, 3, 6)
         J = torch.autograd.functional.jacobian(lambda x: block(x)[0], x).view(18, 18)      # noqa: B023
@@ -277,10 +278,10 @@ class Wrong(nn.Module):
 
 
 @pytest.mark.parametrize("call, says", [
-    (lambda: LayerNorm(0), r"^width: 0; expected a whole number"),
-    (lambda: LayerNorm(8.0), r"^width: 8.0; expected a whole number"),
+    (lambda: LayerNorm(0), r"^d_model: 0; expected a whole number"),
+    (lambda: LayerNorm(8.0), r"^d_model: 8.0; expected a whole number"),
     (lambda: LayerNorm(8, 0.0), r"^eps: 0.0; expected a number above 0"),
-    (lambda: RMSNorm(True), r"^width: True; expected a whole number"),
+    (lambda: RMSNorm(True), r"^d_model: True; expected a whole number"),
     (lambda: RMSNorm(8, -1e-6), r"^eps: -1e-06; expected a number above 0"),
     (lambda: LayerNorm(6)(x8), r"^x: \(2, 3, 8\); expected \(…, 6\)"),
     (lambda: LayerNorm(1)(x8), r"^x: \(2, 3, 8\); expected \(…, 1\)"),
@@ -288,22 +289,22 @@ class Wrong(nn.Module):
     (lambda: RMSNorm(6)(x8), r"^x: \(2, 3, 8\); expected \(…, 6\)"),
     (lambda: RMSNorm(8)(torch.tensor(1.0)), r"^x: \(\); expected \(…, 8\)"),
     (lambda: RMSNorm(8)(x8.long()), r"^x: torch.int64; expected a floating-point type"),
-    (lambda: FeedForward(8, 0), r"^hidden: 0; expected a whole number"),
-    (lambda: FeedForward(None), r"^width: None; expected a whole number"),
+    (lambda: FeedForward(8, 0), r"^d_ff: 0; expected a whole number"),
+    (lambda: FeedForward(None), r"^d_model: None; expected a whole number"),
     (lambda: FeedForward(6)(x8), r"^x: \(2, 3, 8\); expected \(…, 6\)"),
-    (lambda: Gated(8, 2.5), r"^hidden: 2.5; expected a whole number"),
-    (lambda: Gated("8"), r"^width: '8'; expected a whole number"),
-    (lambda: Gated(6)(x8), r"^x: \(2, 3, 8\); expected \(…, 6\)"),
-    (lambda: gated_hidden(8, 0), r"^multiple: 0; expected a whole number"),
+    (lambda: SwiGLU(8, 2.5), r"^d_ff: 2.5; expected a whole number"),
+    (lambda: SwiGLU("8"), r"^d_model: '8'; expected a whole number"),
+    (lambda: SwiGLU(6)(x8), r"^x: \(2, 3, 8\); expected \(…, 6\)"),
+    (lambda: swiglu_d_ff(8, 0), r"^multiple_of: 0; expected a whole number"),
     (lambda: Dropout(1.0), r"^p: 1.0; expected a probability below 1"),
     (lambda: Dropout(-0.1), r"^p: -0.1; expected a probability below 1"),
     (lambda: Dropout(math.nan), r"^p: nan; expected a probability below 1"),
-    (lambda: Block(), r"^sublayers: none; expected at least one"),
-    (lambda: Block(attention=torch.sin), r"^attention: builtin_function_or_method; expected a sub-layer"),
-    (lambda: Stack([]), r"^blocks: none; expected at least one"),
-    (lambda: Block(a=Pre(LayerNorm(8), FeedForward(8)))(x8, a=3), r"^a: int; expected a dict"),
-    (lambda: Block(a=Pre(LayerNorm(8), Heads(8, 2)))(x8, mask=torch.ones(2, 3, 3, dtype=torch.bool)), r"^mask: \(2, 3, 3\); expected \(T, S\)"),
-] + [(lambda around=around: around(nn.Identity(), Wrong())(x8), r"^inner: gives \(2, 3, 1\); expected \(2, 3, 8\)") for around in (Pre, Post, Bare)])
+    (lambda: TransformerBlock(), r"^sublayers: none; expected at least one"),
+    (lambda: TransformerBlock(attention=torch.sin), r"^attention: builtin_function_or_method; expected a sub-layer"),
+    (lambda: TransformerStack([]), r"^blocks: none; expected at least one"),
+    (lambda: TransformerBlock(a=PreNorm(LayerNorm(8), FeedForward(8)))(x8, a=3), r"^a: int; expected a dict"),
+    (lambda: TransformerBlock(a=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)))(x8, mask=torch.ones(2, 3, 3, dtype=torch.bool)), r"^mask: \(2, 3, 3\); expected \(T, S\)"),
+] + [(lambda around=around: around(nn.Identity(), Wrong())(x8), r"^inner: gives \(2, 3, 1\); expected \(2, 3, 8\)") for around in (PreNorm, PostNorm, NoResidual)])
 def test_refused_by_name(call, says):
     with pytest.raises(ValueError, match=says): call()
 
@@ -314,5 +315,5 @@ def test_through_depth_draws_the_choice():
     runs = {f"{norm}/{place}/true/{start}": [[0.0, float(i)], [0.0, -float(i)], [0.0, 1.0]] for i, (norm, place, start) in
             enumerate([("none", "pre", "1"), ("LayerNorm", "pre", "1"), ("LayerNorm", "post", "1"), ("LayerNorm", "pre", "0.25")])}
     made = {"depths": [0, 4], "runs": runs, "norms": ["none", "LayerNorm"], "starts": [0.25, 1.0], "alt": "two lines along four blocks"}
-    pictures = [ThroughDepth(**made, **chosen).picture() for chosen in ({}, {"place": "post"}, {"start": 0.25}, {"norm": "none"}, {"norm": "none", "place": "post"})]
+    pictures = [DepthView(**made, **chosen).picture() for chosen in ({}, {"place": "post"}, {"start": 0.25}, {"norm": "none"}, {"norm": "none", "place": "post"})]
     assert len(set(pictures)) == 4 and pictures[3] == pictures[4] and all("<svg" in p for p in pictures)

@@ -12,16 +12,17 @@ from tfmlib.checks import (
     common_rules,
     does_without,
     doubles,
+    expect_number,
+    expect_whole,
     gives,
-    number,
     own,
     parts,
     refuses,
     rounded,
+    same_shape,
     same_type,
     views,
     watched,
-    whole,
 )
 from tfmlib.proof import Checker, Mismatch
 
@@ -30,9 +31,10 @@ X = rounded(4, 4)
 
 @pytest.mark.parametrize("check, right, wrong", [
     (parts, [((1, 2), "a", "b"), ([1, 2], "a", "b")], [(X, "a", "b", "c", "d"), ((1,), "a", "b"), (None, "a")]),
-    (whole, [(3, 3, "it")], [(3.0, 3, "it"), (True, 1, "it"), (4, 3, "it"), (torch.tensor(3), 3, "it")]),
-    (number, [(3,), (0.5,), (torch.tensor(2.),)], [(True,), (torch.ones(1),), ("3",), (None,)]),
+    (expect_whole, [(3, 3, "it")], [(3.0, 3, "it"), (True, 1, "it"), (4, 3, "it"), (torch.tensor(3), 3, "it")]),
+    (expect_number, [(3,), (0.5,), (torch.tensor(2.),)], [(True,), (torch.ones(1),), ("3",), (None,)]),
     (same_type, [(X, torch.float64)], [(X.float(), torch.float64), (0.5, torch.float64)]),
+    (same_shape, [(X, X), (X.float(), X), (X.new_zeros(0, 2), X.new_ones(0, 2))], [(X[0], X), (X.T[:2], X), (0.5, X), (None, X), (X.tolist(), X)]),
     (gives, [([1, 2], [1, 2]), ("a", "a"), ({1: 2}, {1: 2})], [([True], [1]), ([1.0], [1]), ((1, 2), [1, 2]), ({1: 3}, {1: 2}), (None, [])]),
     (own, [([1], [1])], [(X, 0, X)]),
     (refuses, [(lambda x: torch.zeros(2).view(3) if x else int("x"), 0)], [(lambda: 1,), (lambda: [][0],)]),

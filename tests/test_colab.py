@@ -68,7 +68,7 @@ RESOLVED = [                                                          # what the
      "[2 · Other](02_other.ipynb), [that](02_other.ipynb), [2 · Other](02_other.ipynb)"),
     ("{term}`key`, {term}`Keys <key>`", "key, Keys"),
     ("{math}`x^2`, {sub}`a`, {sup}`b`, {kbd}`Tab`, {code}`y`", "$x^2$, <sub>a</sub>, <sup>b</sup>, <kbd>Tab</kbd>, `y`"),
-    ("{py:func}`tfmlib.attention.attend`, {func}`~tfmlib.attention.attend`", "`tfmlib.attention.attend`, `attend`"),
+    ("{py:func}`tfmlib.attention.attention`, {func}`~tfmlib.attention.attention`", "`tfmlib.attention.attention`, `attention`"),
     ("two {glue:text}`loss`\n{cite:p}`jain2019,\ngraves2013`",
      "two 3.2\n([Jain & Wallace 2019](https://doi.org/10.1/x); [Graves 2013](https://arxiv.org/abs/1308.0850))"),
     ("[next](02_other.ipynb), [it](02_other.ipynb#the-place), [](#there), [`k` {term}`key`](#here)",

@@ -12,8 +12,9 @@ import bench.induction as induction
 import bench.instructions as instructions
 import bench.thinking as thinking
 from tfmlib.data import prose
-from tfmlib.decoders import load_decoder, next_token_loss
-from tfmlib.training import read, seeded, train
+from tfmlib.decoders import next_token_loss
+from tfmlib.pretrained import load_model
+from tfmlib.training import load_tensors, seeded, train
 
 FEW = 5
 PARTS = ("decoder_training", "induction", "thinking", "instructions")
@@ -27,7 +28,7 @@ def first_losses(name: str) -> list[float]:
         model, optimiser, batches = training.begun(name, 0)
         return train(model, next_token_loss, batches, FEW, optimiser, seed=0)["loss"].tolist()
     if name == "questions": return instructions.of_sheets(0, FEW)[1]["loss"].tolist()
-    if name == "answers": return instructions.taught(load_decoder("questions"), "answer", 0, FEW)[1]["loss"].tolist()
+    if name == "answers": return instructions.taught(load_model("questions"), "answer", 0, FEW)[1]["loss"].tolist()
     if name == "thinking": return thinking.learn("written steps", 0, FEW)[1]["loss"].tolist()
     return induction.learn({"copying_one": 1, "copying": 2}[name], 0, FEW)[1]["loss"].tolist()
 
@@ -38,14 +39,14 @@ SHIPPED = ["answers", "book", "copying", "copying_one", "prose", "questions", "t
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_model_is_small_and_its_training_begins_as_it_did(name):
     assert (training.MODELS / f"{name}.safetensors").stat().st_size <= 2_000_000
-    facts = load_decoder(name).facts
+    facts = load_model(name).facts
     assert facts["command"].startswith("python -m bench ")
     assert first_losses(name) == pytest.approx(json.loads(facts["curve"])[:FEW], rel=1e-3)
 
 
 def test_no_model_is_shipped_that_is_not_tried():
     assert set(SHIPPED) <= {path.stem for path in training.MODELS.glob("*.safetensors")}
-    made = {path.stem for path in training.MODELS.glob("*.safetensors") if read(path)[1]["command"].split()[-1] in PARTS}
+    made = {path.stem for path in training.MODELS.glob("*.safetensors") if load_tensors(path)[1]["command"].split()[-1] in PARTS}
     assert made == set(SHIPPED)
 
 
@@ -125,8 +126,8 @@ def test_a_head_that_looks_back_one_and_one_that_looks_behind_the_match_score_on
         for t in range(T): match[b, t, t - p + 1 if t >= p else 0] = 1
 
     class Looks(torch.nn.Module):
-        shape = types.SimpleNamespace(layers=0)
-        def read(self, ids): return None, [torch.stack([back.expand(6, T, T), match], 1)]
+        config = types.SimpleNamespace(n_layers=0)
+        def hidden_states(self, ids): return None, [torch.stack([back.expand(6, T, T), match], 1)]
     before, copies = induction.scores(Looks(), x, period)
     assert before[0].tolist() == pytest.approx([1, 0], abs=0.05) and copies[0].tolist() == pytest.approx([0, 1], abs=1e-6)
 
@@ -135,7 +136,7 @@ def test_a_head_is_off_for_a_while_only():
     model, (x, _) = induction.small(2, 0), induction.repeated(2, seeded(5))
     whole = model(x)
     with torch.no_grad(), induction.without(model, [(0, h) for h in range(induction.HEADS)] + [(1, h) for h in range(induction.HEADS)]) as cut:
-        torch.testing.assert_close(cut(x), model.embedding.scores(model.stack.norm(model.embedding(x))))
+        torch.testing.assert_close(cut(x), model.embedding.logits(model.stack.norm(model.embedding(x))))
     assert torch.equal(model(x), whole)
     with induction.looking(model): torch.testing.assert_close(model(x), whole)
 
@@ -149,7 +150,7 @@ def test_what_is_hidden_is_not_seen():
         assert bool(hidden[b, 0, p - 1, 0])                            # the first word, which follows the last of the round
     whole = model(x[:, :-1])
     with torch.no_grad(), induction.looking(model), induction.blind(model, 1, hidden):
-        weights = model.read(x[:, :-1])[1]
+        weights = model.hidden_states(x[:, :-1])[1]
         assert float((weights[1] * hidden).abs().max()) == 0 < float((weights[0] * hidden).abs().max())
         assert not torch.allclose(model(x[:, :-1]), whole)
     assert torch.equal(model(x[:, :-1]), whole)

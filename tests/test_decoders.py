@@ -12,36 +12,30 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from transformers.generation import logits_process as theirs_
 
 from tfmlib import decoders
-from tfmlib.attention import attend
+from tfmlib.attention import attention
 from tfmlib.decoders import (
-    SHAPES,
-    Decoder,
+    CausalLM,
     NextToken,
-    Sampling,
-    Shape,
-    draw,
-    fill,
-    from_transformers,
+    SamplingConfig,
+    chunk,
+    cross_entropy,
     generate,
-    load_decoder,
     min_p,
     next_token_loss,
-    parameters,
     perplexity,
     repetition_penalty,
-    rows,
-    save_decoder,
-    split_thought,
-    surprise,
+    sample,
+    split_reasoning,
     temperature,
-    to_transformers,
     top_k,
     top_p,
 )
-from tfmlib.training import AdamW, groups, save, train
+from tfmlib.pretrained import fill_weights, from_pretrained, load_model, save_model, to_pretrained
+from tfmlib.training import AdamW, parameter_groups, save_tensors, train
+from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, count_parameters
 
-TINY = SHAPES["toy GPT-2"].sized(23, 15, 2, 3, 12)             # heads of width 5
-MODERN = SHAPES["toy Llama"].sized(23, 20, 2, 4, 12, groups=1, head_width=6)
+TINY = MODEL_CONFIGS["toy GPT-2"].sized(23, 15, 2, 3, 12)      # heads of width 5
+MODERN = MODEL_CONFIGS["toy Llama"].sized(23, 20, 2, 4, 12, n_kv_heads=1, head_dim=6)
 
 
 def gap(a, b): return float((a - b).detach().abs().max())
@@ -61,19 +55,19 @@ def loud(model, std=.3):
 
 def gpt2(width, heads, layers=3):
     config = GPT2Config(vocab_size=61, n_embd=width, n_layer=layers, n_head=heads, n_positions=40, bos_token_id=None, eos_token_id=None)
-    return loud(GPT2LMHeadModel(config)), Shape(61, width, layers, heads, 40), "gpt2"
+    return loud(GPT2LMHeadModel(config)), MODEL_CONFIGS["GPT-2 small"].sized(61, width, layers, heads, 40), "gpt2"
 
 
 def llama(width, heads, groups, head_width, tied=False):
     config = LlamaConfig(vocab_size=61, hidden_size=width, intermediate_size=37, num_hidden_layers=3, num_attention_heads=heads, num_key_value_heads=groups,
                          head_dim=head_width, max_position_embeddings=40, rms_norm_eps=1e-5, rope_theta=500_000., tie_word_embeddings=tied, bos_token_id=None, eos_token_id=None)
-    shape = SHAPES["Llama 3 8B"].sized(61, width, 3, heads, 40, groups=groups, head_width=head_width, hidden=37, tied=tied)
+    shape = MODEL_CONFIGS["Llama 3 8B"].sized(61, width, 3, heads, 40, n_kv_heads=groups, head_dim=head_width, d_ff=37, tie_embeddings=tied)
     return loud(LlamaForCausalLM(config)), shape, "llama"
 
 
 def taken(theirs):
     "Their model as ours."
-    return from_transformers(theirs.state_dict(), theirs.config.to_dict())
+    return from_pretrained(theirs.state_dict(), theirs.config.to_dict())
 
 
 PEERS = {"gpt2, heads of 5": lambda: gpt2(15, 3), "gpt2, one head of 16": lambda: gpt2(16, 1, 1), "llama, one key head": lambda: llama(20, 5, 1, 6),
@@ -85,7 +79,7 @@ def test_logits_and_greedy_tokens_are_hugging_faces(peer):
     "Plain, left-padded and at an offset, to 1e-5 of logits of size one and more; and twenty greedy tokens."
     theirs, shape, _ = PEERS[peer]()
     ours, ids = taken(theirs), tokens(1, 4, 17, vocab=61)
-    assert ours.shape == shape
+    assert ours.config == shape
     with torch.no_grad():
         wanted = theirs(ids).logits
         tol = 1e-5 * max(1, float(wanted.abs().max()))
@@ -95,16 +89,16 @@ def test_logits_and_greedy_tokens_are_hugging_faces(peer):
         padded = theirs(ids, attention_mask=real.long(), position_ids=places).logits
         assert gap(ours(ids, real)[real], padded[real]) < tol
         later = torch.arange(20, 37)
-        assert gap(ours(ids, places=later), theirs(ids, position_ids=later[None].expand(4, -1)).logits) < tol
+        assert gap(ours(ids, positions=later), theirs(ids, position_ids=later[None].expand(4, -1)).logits) < tol
         greedy = theirs.generate(ids, attention_mask=real.long(), max_new_tokens=20, do_sample=False, pad_token_id=0)
-    assert torch.equal(generate(ours, ids, 20, real=real), greedy)
+    assert torch.equal(generate(ours, ids, 20, padding_mask=real), greedy)
     assert len(greedy[0, 17:].unique()) > 1
 
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_there_and_back_gives_the_same_weights(peer):
     theirs, _, family = PEERS[peer]()
-    state = to_transformers(taken(theirs), family)
+    state = to_pretrained(taken(theirs), family)
     assert state.keys() == theirs.state_dict().keys()
     assert all(torch.equal(state[name], t) for name, t in theirs.state_dict().items())
 
@@ -112,11 +106,11 @@ def test_there_and_back_gives_the_same_weights(peer):
 def test_a_tied_head_may_be_absent_and_must_agree():
     theirs, *_ = gpt2(15, 3)
     state, config = theirs.state_dict(), theirs.config.to_dict()
-    whole = from_transformers(state, config)
-    less = from_transformers({k: t for k, t in state.items() if k != "lm_head.weight"}, config)
+    whole = from_pretrained(state, config)
+    less = from_pretrained({k: t for k, t in state.items() if k != "lm_head.weight"}, config)
     assert torch.equal(whole.embedding.weight, less.embedding.weight)
-    with pytest.raises(ValueError, match="lm_head.weight: not transformer.wte.weight"):
-        from_transformers(state | {"lm_head.weight": state["lm_head.weight"] + 1}, config)
+    with pytest.raises(ValueError, match="lm_head.weight: other numbers; expected those of transformer.wte.weight"):
+        from_pretrained(state | {"lm_head.weight": state["lm_head.weight"] + 1}, config)
 
 
 @pytest.mark.parametrize("peer", ["gpt2, heads of 5", "llama, one key head"])
@@ -127,18 +121,18 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(peer):
     for wrong, said in (({k: t for k, t in state.items() if k != name}, f"state: {name} missing"),
                         (state | {"a.new.one": torch.zeros(1)}, "state: a.new.one unknown"),
                         (state | {name: state[name][None]}, f"{name}: \\(1, ")):
-        with pytest.raises(ValueError, match=said): from_transformers(wrong, config)
-    with pytest.raises(ValueError, match="model_type: got 'bert'"): from_transformers(state, config | {"model_type": "bert"})
-    with pytest.raises(ValueError, match="family: got 'bert'"): to_transformers(Decoder(shape), "bert")
+        with pytest.raises(ValueError, match=said): from_pretrained(wrong, config)
+    with pytest.raises(ValueError, match="model_type: got 'bert', expected one of .*gpt2, llama, mistral"): from_pretrained(state, config | {"model_type": "bert"})
+    with pytest.raises(ValueError, match="family: got 'bert'"): to_pretrained(CausalLM(shape), "bert")
     other = "llama" if family == "gpt2" else "gpt2"
-    with pytest.raises(ValueError, match=f"family: {other}, whose models differ"): to_transformers(Decoder(shape), other)
+    with pytest.raises(ValueError, match=f"family: {other}, whose models differ"): to_pretrained(CausalLM(shape), other)
 
 
-@pytest.mark.parametrize("change", [dict(places="none"), dict(norm="LayerNorm"), dict(bias=True), dict(feed="plain")])
+@pytest.mark.parametrize("change", [dict(positions="none"), dict(norm="layernorm"), dict(attention_bias=True), dict(ffn="gelu_tanh")])
 def test_a_shape_of_another_kind_has_no_name_there(change):
     "A model that rotates nothing has the tensors of one that does: the names alone do not tell."
-    with pytest.raises(ValueError, match=f"family: llama, whose models differ from this shape in .*{[*change][0]}"):
-        to_transformers(Decoder(replace(MODERN, **change)), "llama")
+    with pytest.raises(ValueError, match=f"family: llama, whose models differ from this one in .*{[*change][0]}"):
+        to_pretrained(CausalLM(replace(MODERN, **change)), "llama")
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -147,12 +141,12 @@ def test_the_number_type_is_kept(tmp_path, kind):
     theirs, *_ = llama(20, 5, 1, 6)
     for p in theirs.to(kind).parameters(): torch.nn.init.normal_(p, std=.3)                 # every digit of the type is in use
     ours, ids = taken(theirs), tokens(1, 2, 9, vocab=61)
-    kept = to_transformers(ours, "llama")
+    kept = to_pretrained(ours, "llama")
     assert all(torch.equal(kept[name], t) for name, t in theirs.state_dict().items())
     assert {p.dtype for p in ours.parameters()} == {kind} and ours(ids).dtype == kind
     with torch.no_grad(): assert gap(ours(ids), theirs(ids).logits) < (1e-5 if kind in (torch.float64, torch.float32) else .1)
-    save_decoder(tmp_path / "m.safetensors", ours)
-    back = load_decoder(tmp_path / "m.safetensors")
+    save_model(tmp_path / "m.safetensors", ours)
+    back = load_model(tmp_path / "m.safetensors")
     assert {p.dtype for p in back.parameters()} == {kind} and torch.equal(back(ids), ours(ids))
     assert all(torch.equal(back.state_dict()[name], t) for name, t in ours.state_dict().items())
 
@@ -160,46 +154,47 @@ def test_the_number_type_is_kept(tmp_path, kind):
 def test_mixed_number_types_are_refused_by_name():
     theirs, *_ = gpt2(15, 3)
     state, config, name = theirs.state_dict(), theirs.config.to_dict(), "transformer.h.1.mlp.c_fc.weight"
-    with pytest.raises(ValueError, match=f"{name}: torch.float64; expected torch.float32, as "): from_transformers(state | {name: state[name].double()}, config)
+    with pytest.raises(ValueError, match=f"{name}: torch.float64; expected torch.float32, as "): from_pretrained(state | {name: state[name].double()}, config)
     for wrong, was in ((state[name].long(), "torch.int64"), (state[name].tolist(), "list")):
-        with pytest.raises(ValueError, match=f"{name}: {was}; expected floating-point numbers"): from_transformers(state | {name: wrong}, config)
-    model = Decoder(TINY)
-    mixed = model.state_dict() | {"places.table": torch.zeros(12, 15, dtype=torch.float16)}
-    with pytest.raises(ValueError, match="places.table: torch.float16"): fill(model, mixed)
+        with pytest.raises(ValueError, match=f"{name}: {was}; expected floating-point numbers"): from_pretrained(state | {name: wrong}, config)
+    model = CausalLM(TINY)
+    mixed = model.state_dict() | {"positional_encoding.weight": torch.zeros(12, 15, dtype=torch.float16)}
+    with pytest.raises(ValueError, match="positional_encoding.weight: torch.float16"): fill_weights(model, mixed)
 
 
 def test_a_refused_state_changes_nothing():
-    model = Decoder(TINY)
+    model = CausalLM(TINY)
     before = {k: t.clone() for k, t in model.state_dict().items()}
     wrong = {k: t + 1 for k, t in before.items()} | {"stack.norm.weight": torch.zeros(3)}
-    with pytest.raises(ValueError, match="stack.norm.weight: \\(3,\\); expected \\(15,\\)"): fill(model, wrong)
+    with pytest.raises(ValueError, match="stack.norm.weight: \\(3,\\); expected \\(15,\\)"): fill_weights(model, wrong)
     assert all(torch.equal(t, before[k]) for k, t in model.state_dict().items())
 
 
 @pytest.mark.parametrize("name, count", [("GPT-2 small", 124_439_808), ("Llama 3 8B", 8_030_261_248)])
 def test_published_sizes(name, count):
-    with torch.device("meta"): model = Decoder(SHAPES[name])
-    assert sum(p.numel() for p in model.parameters()) == sum(parameters(SHAPES[name]).values()) == count
+    with torch.device("meta"): model = CausalLM(MODEL_CONFIGS[name])
+    assert sum(p.numel() for p in model.parameters()) == sum(count_parameters(MODEL_CONFIGS[name]).values()) == count
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 3), st.sampled_from([(2, 1), (4, 2), (3, 3)]), st.sampled_from([2, 4, 6]), st.sampled_from([None, 5]), st.sampled_from(["LayerNorm", "RMSNorm"]),
-       st.sampled_from(["learned", "rotary", "none"]), st.sampled_from(["plain", "gated", "none"]), st.booleans(), st.booleans())
+@given(st.integers(1, 40), st.integers(1, 3), st.sampled_from([(2, 1), (4, 2), (3, 3)]), st.sampled_from([2, 4, 6]), st.sampled_from([None, 5]), st.sampled_from(["layernorm", "rmsnorm"]),
+       st.sampled_from(["learned", "rotary", "none"]), st.sampled_from(["gelu_tanh", "swiglu", "none"]), st.booleans(), st.booleans())
 def test_the_formula_counts_what_the_model_has(vocab, layers, heads, D, hidden, norm, places, feed, bias, tied):
-    shape = Shape(vocab, 12, layers, heads[0], 7, heads[1], D, hidden, norm, 1e-5, places, 1e4, feed, bias, tied)
-    with torch.device("meta"): model = Decoder(shape)
-    found = {"embedding": model.embedding, "places": model.places, "head": model.head or torch.nn.Identity()}
+    shape = ModelConfig("decoder", vocab, 12, layers, heads[0], 7, n_kv_heads=heads[1], head_dim=D, d_ff=hidden, norm=norm, norm_position="pre", positions=places, ffn=feed,
+                        attention_bias=bias, ffn_bias=bias, tie_embeddings=tied)
+    with torch.device("meta"): model = CausalLM(shape)
+    found = {"embedding": model.embedding, "positions": model.positional_encoding, "head": model.lm_head or torch.nn.Identity()}
     counted = {name: sum(p.numel() for p in part.parameters()) for name, part in found.items()}
     for name, word in (("attention", "attention.inner"), ("feed-forward", "feed_forward.inner"), ("norms", "norm.")):
         counted[name] = sum(p.numel() for n, p in model.named_parameters() if word in n)
-    assert counted == parameters(shape)
+    assert counted == count_parameters(shape)
 
 
 # --- what it promises ---------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("shape", [TINY, MODERN, TINY.sized(23, 12, 1, 2, 12, places="none", feed="none")], ids=["old", "modern", "bare"])
+@pytest.mark.parametrize("shape", [TINY, MODERN, TINY.sized(23, 12, 1, 2, 12, positions="none", ffn="none")], ids=["old", "modern", "bare"])
 def test_the_future_is_not_seen_and_padding_is_not_read(shape):
-    model, ids = Decoder(shape), tokens(0, 3, 9)
+    model, ids = CausalLM(shape), tokens(0, 3, 9)
     for t in range(1, 9):
         other = ids.clone()
         other[:, t:] = (other[:, t:] + 1) % 23
@@ -213,18 +208,18 @@ def test_the_future_is_not_seen_and_padding_is_not_read(shape):
 
 def test_weights_are_shown_and_the_part_can_be_chosen():
     seen = []
-    def noted(q, k, v, mask): seen.append(mask); return attend(q, k, v, mask)
-    model, ids = Decoder(TINY, part=noted), tokens(0, 2, 5)
-    x, shown = model.read(ids)
+    def noted(q, k, v, mask): seen.append(mask); return attention(q, k, v, mask)
+    model, ids = CausalLM(TINY, attention_fn=noted), tokens(0, 2, 5)
+    x, shown = model.hidden_states(ids)
     assert x.shape == (2, 5, 15) and [w.shape for w in shown] == [(2, 3, 5, 5)] * 2 and len(seen) == 2
     assert all(float(w.detach().triu(1).abs().max()) == 0 and gap(w.sum(-1), torch.ones(2, 3, 5)) < 1e-5 for w in shown)
 
 
 def test_a_seed_is_a_model():
     torch.manual_seed(1)
-    a = Decoder(MODERN, seed=3)
+    a = CausalLM(MODERN, seed=3)
     torch.manual_seed(2)
-    b, c = Decoder(MODERN, seed=3), Decoder(MODERN, seed=4)
+    b, c = CausalLM(MODERN, seed=3), CausalLM(MODERN, seed=4)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
     assert not torch.equal(a.embedding.weight, c.embedding.weight)
     assert abs(float(next_token_loss(a, tokens(0, 64, 12))[0].detach()) / (64 * 11) - math.log(23)) < .5
@@ -232,7 +227,7 @@ def test_a_seed_is_a_model():
 
 def test_half_precision_and_gradients_for_every_weight():
     for shape in (TINY, MODERN):
-        model, ids = Decoder(shape), tokens(0, 2, 9)
+        model, ids = CausalLM(shape), tokens(0, 2, 9)
         next_token_loss(model, ids)[0].backward()
         assert all(p.grad is not None and float(p.grad.abs().sum()) > 0 for p in model.parameters())
         assert gap(model(ids), model.bfloat16()(ids).float()) < .1
@@ -246,29 +241,29 @@ def test_half_precision_and_gradients_for_every_weight():
     (torch.tensor([[1, 23]]), None, "ids: from 1 to 23; expected from 0 to 22"),
     (torch.tensor([[-1, 2]]), None, "ids: from -1 to 2"),
     (torch.tensor([[1., 2.]]), None, "ids: torch.float32"),
-    (torch.tensor([[1, 2]]), torch.tensor([[0, 1]]), "real: torch.int64"),
-    (torch.tensor([[1, 2]]), torch.tensor([[True]]), "real: torch.bool, \\(1, 1\\)"),
-    (torch.tensor([[1, 2]]), torch.tensor([[False, False]]), "real: a row without a token")])
+    (torch.tensor([[1, 2]]), torch.tensor([[0, 1]]), "padding_mask: torch.int64"),
+    (torch.tensor([[1, 2]]), torch.tensor([[True]]), "padding_mask: torch.bool, \\(1, 1\\)"),
+    (torch.tensor([[1, 2]]), torch.tensor([[False, False]]), "padding_mask: a row without a token")])
 def test_bad_tokens_are_refused(ids, real, said):
-    for act in (lambda: Decoder(TINY)(ids, real), lambda: generate(Decoder(MODERN), ids, 0 if ids.dim() == 2 and ids.shape[1] == 13 else 1, real=real)):
+    for act in (lambda: CausalLM(TINY)(ids, real), lambda: generate(CausalLM(MODERN), ids, 0 if ids.dim() == 2 and ids.shape[1] == 13 else 1, padding_mask=real)):
         with pytest.raises(ValueError, match=said): act()
 
 
 @pytest.mark.parametrize("change, said", [
-    ({"norm": "BatchNorm"}, "norm: got 'BatchNorm'"), ({"places": "sin"}, "places: got 'sin'"), ({"feed": "moe"}, "feed: got 'moe'"), ({"layers": 0}, "layers: 0"),
-    ({"groups": 0}, "groups: 0"), ({"vocab": 2.5}, "vocab: 2.5")])
+    ({"norm": "BatchNorm"}, "norm: got 'BatchNorm'"), ({"positions": "sin"}, "positions: got 'sin'"), ({"ffn": "moe"}, "ffn: got 'moe'"), ({"n_layers": 0}, "n_layers: 0"),
+    ({"n_kv_heads": 0}, "n_kv_heads: 0"), ({"vocab_size": 2.5}, "vocab_size: 2.5")])
 def test_shapes_that_are_none_are_refused(change, said):
-    with pytest.raises(ValueError, match=said): Shape(**(dict(vocab=5, width=4, layers=1, heads=2, longest=3) | change))
+    with pytest.raises(ValueError, match=said): ModelConfig(**(dict(kind="decoder", vocab_size=5, d_model=4, n_layers=1, n_heads=2, max_len=3) | change))
 
 
-@pytest.mark.parametrize("shape, said", [(TINY.sized(5, 15, 1, 2, 3), "heads: 2"), (MODERN.sized(5, 16, 1, 4, 3, groups=3), "groups: 3"), (MODERN.sized(5, 15, 1, 3, 3), "width: 5")])
+@pytest.mark.parametrize("shape, said", [(TINY.sized(5, 15, 1, 2, 3), "n_heads: 2"), (MODERN.sized(5, 16, 1, 4, 3, n_kv_heads=3), "n_kv_heads: 3"), (MODERN.sized(5, 15, 1, 3, 3), "dim: 5")])
 def test_shapes_whose_numbers_do_not_fit_are_refused(shape, said):
-    with pytest.raises(ValueError, match=said): Decoder(shape)
+    with pytest.raises(ValueError, match=said): CausalLM(shape)
 
 
 def test_places_beyond_the_longest_are_refused():
     for shape in (TINY, MODERN):
-        with pytest.raises(ValueError, match="places: from 8 to 12; expected from 0 to 11"): Decoder(shape)(tokens(0, 1, 5), places=torch.arange(8, 13))
+        with pytest.raises(ValueError, match="positions: from 8 to 12; expected from 0 to 11"): CausalLM(shape)(tokens(0, 1, 5), positions=torch.arange(8, 13))
 
 
 # --- loss ---------------------------------------------------------------------------------------------------------
@@ -281,12 +276,12 @@ def test_loss_is_pytorchs_and_hugging_faces():
     counted = torch.arange(11).expand(4, -1) >= torch.tensor([2, 5, 10, 11])[:, None]
     total, count = next_token_loss(ours, ids, counted)
     assert count == 9 + 6 + 1 and gap(total / count, theirs(ids, labels=ids.masked_fill(~counted, -100)).loss) < 1e-5
-    assert abs(perplexity(ours, ids, counted, batch=3) - math.exp(float(total.detach()) / count)) < 1e-3
+    assert abs(perplexity(ours, ids, counted, batch_size=3) - math.exp(float(total.detach()) / count)) < 1e-3
 
 
 def test_surprise_adds_up_to_the_text():
     "The sum of the surprises is minus the log-probability found one step at a time."
-    model, ids = Decoder(MODERN), tokens(0, 1, 12)
+    model, ids = CausalLM(MODERN), tokens(0, 1, 12)
     step = sum(float(model(ids[:, :t])[0, -1].detach().log_softmax(-1)[ids[0, t]]) for t in range(1, 12))
     assert abs(step + float(next_token_loss(model, ids)[0].detach())) < 1e-4
 
@@ -296,26 +291,26 @@ def test_surprise_adds_up_to_the_text():
 def test_rows_predict_every_token_once(length, count):
     ids = list(range(count))
     if count < length:
-        with pytest.raises(ValueError, match="ids"): rows(ids, length)
+        with pytest.raises(ValueError, match="ids"): chunk(ids, length)
         return
-    cut = rows(ids, length)
+    cut = chunk(ids, length)
     predicted = cut[:, 1:].flatten().tolist()
     assert predicted == ids[1:len(predicted) + 1] and count - 1 - len(predicted) < length - 1
 
 
 @pytest.mark.parametrize("ids, counted, said", [
-    (tokens(0, 2, 1), None, "ids: \\(2, 1\\)"), (tokens(0, 5), None, "ids"), (tokens(0, 2, 4), torch.ones(2, 4), "counted: torch.float32"),
-    (tokens(0, 2, 4), torch.ones(2, 3, dtype=torch.bool), "counted: torch.bool, \\(2, 3\\)"), (tokens(0, 2, 4), torch.arange(4).expand(2, 4) == 0, "counted: no token after the first"),
+    (tokens(0, 2, 1), None, "ids: \\(2, 1\\)"), (tokens(0, 5), None, "ids"), (tokens(0, 2, 4), torch.ones(2, 4), "loss_mask: torch.float32"),
+    (tokens(0, 2, 4), torch.ones(2, 3, dtype=torch.bool), "loss_mask: torch.bool, \\(2, 3\\)"), (tokens(0, 2, 4), torch.arange(4).expand(2, 4) == 0, "loss_mask: no token after the first"),
     (tokens(0, 1, 14), None, "ids: 13 tokens")])
 def test_losses_without_sense_are_refused(ids, counted, said):
-    with pytest.raises(ValueError, match=said): next_token_loss(Decoder(TINY), ids, counted)
+    with pytest.raises(ValueError, match=said): next_token_loss(CausalLM(TINY), ids, counted)
 
 
 def test_other_refusals_of_loss():
-    with pytest.raises(ValueError, match="ids: \\(3,\\); expected \\(2,\\)"): surprise(torch.zeros(2, 5), torch.zeros(3, dtype=torch.long))
-    with pytest.raises(ValueError, match="length: 1"): rows([1, 2, 3], 1)
-    with pytest.raises(ValueError, match="counted: \\(2, 4\\)"): perplexity(Decoder(TINY), tokens(0, 2, 4), torch.zeros(2, 4, dtype=torch.bool))
-    with pytest.raises(ValueError, match="ids: \\(0, 5\\)"): perplexity(Decoder(TINY), torch.zeros(0, 5, dtype=torch.long))
+    with pytest.raises(ValueError, match="targets: \\(3,\\); expected \\(2,\\)"): cross_entropy(torch.zeros(2, 5), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ValueError, match="length: 1"): chunk([1, 2, 3], 1)
+    with pytest.raises(ValueError, match="loss_mask: \\(2, 4\\)"): perplexity(CausalLM(TINY), tokens(0, 2, 4), torch.zeros(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="ids: \\(0, 5\\)"): perplexity(CausalLM(TINY), torch.zeros(0, 5, dtype=torch.long))
 
 
 # --- sampling -----------------------------------------------------------------------------------------------------
@@ -341,7 +336,7 @@ def test_filters_are_hugging_faces(logits, k, p, least, t, seed):
     chained = logits
     for each in (theirs_.RepetitionPenaltyLogitsProcessor(t), theirs_.TemperatureLogitsWarper(t), theirs_.TopKLogitsWarper(k), theirs_.TopPLogitsWarper(p), theirs_.MinPLogitsWarper(least)):
         chained = each(ids, chained)
-    assert alike(Sampling(t, k, p, least, t)(logits, ids), chained)
+    assert alike(SamplingConfig(t, k, p, least, t)(logits, ids), chained)
 
 
 @settings(max_examples=200, deadline=None)
@@ -357,16 +352,16 @@ def test_top_p_keeps_the_fewest_that_suffice(logits, p):
 def test_a_filter_leaves_its_argument_alone_and_one_token_at_least():
     logits = tokens(0, 3, 7).float()
     before = logits.clone()
-    for made in (top_k(logits, 1), top_p(logits, 1e-9), min_p(logits, 1.), Sampling(.5, 2, .5, .5, 2.)(logits, tokens(1, 3, 4, vocab=7))):
+    for made in (top_k(logits, 1), top_p(logits, 1e-9), min_p(logits, 1.), SamplingConfig(.5, 2, .5, .5, 2.)(logits, tokens(1, 3, 4, vocab=7))):
         assert (made > -torch.inf).any(-1).all()
     assert torch.equal(logits, before)
 
 
 @pytest.mark.parametrize("told, said", [
     ({"temperature": 0.}, "t: 0.0"), ({"temperature": -1.}, "t: -1"), ({"temperature": math.nan}, "t: nan"), ({"top_k": 0}, "k: 0"), ({"top_k": 2.5}, "k: 2.5"),
-    ({"top_p": 0.}, "p: 0.0; expected above 0, at most 1"), ({"top_p": 1.5}, "p: 1.5"), ({"top_p": -.1}, "p: -0.1"), ({"min_p": 1.1}, "p: 1.1"), ({"penalty": 0.}, "penalty: 0.0")])
+    ({"top_p": 0.}, "p: 0.0; expected above 0, at most 1"), ({"top_p": 1.5}, "p: 1.5"), ({"top_p": -.1}, "p: -0.1"), ({"min_p": 1.1}, "p: 1.1"), ({"repetition_penalty": 0.}, "penalty: 0.0")])
 def test_settings_out_of_range_are_refused(told, said):
-    with pytest.raises(ValueError, match=said): Sampling(**told)
+    with pytest.raises(ValueError, match=said): SamplingConfig(**told)
 
 
 def test_scores_that_are_none_are_refused():
@@ -377,71 +372,70 @@ def test_scores_that_are_none_are_refused():
 
 def test_draws_follow_the_shares_and_the_seed():
     logits = torch.tensor([[0., 1., -torch.inf, 2.]]).expand(40_000, 4)
-    drawn = draw(logits, torch.Generator().manual_seed(0))
+    drawn = sample(logits, torch.Generator().manual_seed(0))
     found = F.one_hot(drawn, 4).double().mean(0)
     assert found[2] == 0 and gap(found, logits[0].double().softmax(-1)) < .01
-    assert torch.equal(drawn, draw(logits, torch.Generator().manual_seed(0)))
+    assert torch.equal(drawn, sample(logits, torch.Generator().manual_seed(0)))
     only = torch.full((500, 3), -torch.inf)
     only[:, 1] = 0
-    assert (draw(only, torch.Generator().manual_seed(1)) == 1).all()
+    assert (sample(only, torch.Generator().manual_seed(1)) == 1).all()
 
 
 # --- generation ---------------------------------------------------------------------------------------------------
 
 def test_generation_is_seeded_greedy_and_stops():
-    model, ids = Decoder(MODERN), tokens(0, 3, 4)
-    warm = Sampling(temperature=2.)
+    model, ids = CausalLM(MODERN), tokens(0, 3, 4)
+    warm = SamplingConfig(temperature=2.)
     a, b, c = generate(model, ids, 8, warm, seed=1), generate(model, ids, 8, warm, seed=1), generate(model, ids, 8, warm, seed=2)
     assert torch.equal(a, b) and not torch.equal(a, c) and torch.equal(a[:, :4], ids)
     best = generate(model, ids, 8)
-    assert torch.equal(best, generate(model, ids, 8, Sampling(top_k=1), seed=5)) and torch.equal(generate(model, ids, 0), ids)
+    assert torch.equal(best, generate(model, ids, 8, SamplingConfig(top_k=1), seed=5)) and torch.equal(generate(model, ids, 0), ids)
     assert torch.equal(best[:, 4], model(ids)[:, -1].argmax(-1))
     stop = int(a[0, 5])
-    ended = generate(model, ids, 8, warm, seed=1, stop=stop)
+    ended = generate(model, ids, 8, warm, seed=1, eos=stop)
     assert (ended[0, 5:] == stop).all() and torch.equal(ended[0, :6], a[0, :6])
 
 
 def test_padded_prompts_go_on_as_they_would_alone():
     for shape in (TINY, MODERN):
-        model, ids = Decoder(shape), tokens(0, 2, 5)
+        model, ids = CausalLM(shape), tokens(0, 2, 5)
         real = torch.tensor([[False, False, True, True, True], [True] * 5])
-        together = generate(model, ids, 4, real=real)
+        together = generate(model, ids, 4, padding_mask=real)
         assert torch.equal(together[:1, 2:], generate(model, ids[:1, 2:], 4)) and torch.equal(together[1:], generate(model, ids[1:], 4))
 
 
 @pytest.mark.parametrize("told, said", [
-    (dict(steps=9), "steps: 9 after 4 tokens; expected at most 8"), (dict(steps=-1), "steps: -1"), (dict(steps=1.5), "steps: 1.5"),
-    (dict(steps=1, real=torch.tensor([[True, True, True, False]])), "real: padding in the last column")])
+    (dict(max_new_tokens=9), "max_new_tokens: 9 after 4 tokens; expected at most 8"), (dict(max_new_tokens=-1), "max_new_tokens: -1"), (dict(max_new_tokens=1.5), "max_new_tokens: 1.5"),
+    (dict(max_new_tokens=1, padding_mask=torch.tensor([[True, True, True, False]])), "padding_mask: padding in the last column")])
 def test_generation_that_cannot_be_is_refused(told, said):
-    with pytest.raises(ValueError, match=said): generate(Decoder(TINY), tokens(0, 1, 4), **told)
+    with pytest.raises(ValueError, match=said): generate(CausalLM(TINY), tokens(0, 1, 4), **told)
 
 
 # --- files --------------------------------------------------------------------------------------------------------
 
 def test_a_model_and_its_facts_come_back(tmp_path):
-    model = Decoder(MODERN, seed=5)
-    save_decoder(tmp_path / "m.safetensors", model, made="by hand")
-    back = load_decoder(tmp_path / "m.safetensors")
-    assert back.shape == MODERN and back.facts["made"] == "by hand" and not back.training
+    model = CausalLM(MODERN, seed=5)
+    save_model(tmp_path / "m.safetensors", model, made="by hand")
+    back = load_model(tmp_path / "m.safetensors")
+    assert back.config == MODERN and back.facts["made"] == "by hand" and not back.training
     assert torch.equal(back(tokens(0, 1, 5)), model(tokens(0, 1, 5)))
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
-    state, facts = Decoder(TINY).state_dict(), {"shape": json.dumps(asdict(TINY))}
-    for name, made, said in (("less", {k: t for k, t in state.items() if k != "places.table"}, "state: places.table missing"), ("more", state | {"x": torch.zeros(1)}, "state: x unknown"),
-                             ("other", state | {"places.table": torch.zeros(12, 14)}, "places.table: \\(12, 14\\); expected \\(12, 15\\)")):
-        save(tmp_path / f"{name}.safetensors", made, facts)
-        with pytest.raises(ValueError, match=said): load_decoder(tmp_path / f"{name}.safetensors")
-    save(tmp_path / "none.safetensors", state, {})
-    with pytest.raises(ValueError, match="tells no shape"): load_decoder(tmp_path / "none.safetensors")
-    with pytest.raises(ValueError, match="tells no shape of a decoder"): load_decoder("translator")
-    with pytest.raises(FileNotFoundError, match="there is no file"): load_decoder("a-model-that-is-not-there")
+    state, facts = CausalLM(TINY).state_dict(), {"config": json.dumps(asdict(TINY))}
+    for name, made, said in (("less", {k: t for k, t in state.items() if k != "positional_encoding.weight"}, "state: positional_encoding.weight missing"), ("more", state | {"x": torch.zeros(1)}, "state: x unknown"),
+                             ("other", state | {"positional_encoding.weight": torch.zeros(12, 14)}, "positional_encoding.weight: \\(12, 14\\); expected \\(12, 15\\)")):
+        save_tensors(tmp_path / f"{name}.safetensors", made, facts)
+        with pytest.raises(ValueError, match=said): load_model(tmp_path / f"{name}.safetensors")
+    save_tensors(tmp_path / "none.safetensors", state, {})
+    with pytest.raises(ValueError, match="tells no configuration"): load_model(tmp_path / "none.safetensors")
+    with pytest.raises(FileNotFoundError, match="there is no file"): load_model("a-model-that-is-not-there")
 
 
 def test_it_learns_and_the_loop_takes_its_loss():
-    model, ids = Decoder(TINY), torch.arange(12).repeat(8, 1)
+    model, ids = CausalLM(TINY), torch.arange(12).repeat(8, 1)
     before = perplexity(model, ids)
-    history = train(model, next_token_loss, lambda step: (ids,), 30, AdamW(groups(model), 1e-2))
+    history = train(model, next_token_loss, lambda step: (ids,), 30, AdamW(parameter_groups(model), 1e-2))
     assert perplexity(model, ids) < before / 4 and len(history["loss"]) == 30
 
 
@@ -450,23 +444,23 @@ def test_it_learns_and_the_loop_takes_its_loss():
 @pytest.mark.parametrize("text, parts", [
     ("<think> a b </think> c", ("a b", "c")), ("c", ("", "c")), ("", ("", "")), ("<think> a b", ("a b", "")), ("<think></think>c", ("", "c")), ("x <think>a</think> c", ("a", "x  c")),
     ("a </think> c", ("", "a </think> c"))])
-def test_a_trace_is_cut_out(text, parts): assert split_thought(text) == parts
+def test_a_trace_is_cut_out(text, parts): assert split_reasoning(text) == parts
 
 
 def test_traces_that_are_none_are_refused():
     for text in ("<think>a<think>b</think>c", "<think>a</think>c<think>d"):
-        with pytest.raises(ValueError, match="text: <think> twice"): split_thought(text)
-    with pytest.raises(ValueError, match="end: ''"): split_thought("a", end="")
-    assert split_thought("(a)b", "(", ")") == ("a", "b")
+        with pytest.raises(ValueError, match="text: <think> twice"): split_reasoning(text)
+    with pytest.raises(ValueError, match="end: ''"): split_reasoning("a", end="")
+    assert split_reasoning("(a)b", "(", ")") == ("a", "b")
 
 
 def test_the_figure_shows_what_sampling_keeps():
     logits = (300 * torch.randn(1, 40, generator=torch.Generator().manual_seed(0))).round().int().tolist()
     figure = NextToken(prompts=["so"], logits=logits, tokens=[f"t{i}" for i in range(40)], octaves=1., k=20, p=.8, least=.05, alt="The likeliest tokens after so, with shares")
-    before, after = figure.shares()
+    before, after = figure.probabilities()
     scores = torch.tensor(logits).double() / 100
     assert gap(before, scores.softmax(-1)[0]) < 1e-12
-    assert gap(after, Sampling(2., 20, .8, .05)(scores, torch.zeros(1, 0, dtype=torch.long)).softmax(-1)[0]) < 1e-12
+    assert gap(after, SamplingConfig(2., 20, .8, .05)(scores, torch.zeros(1, 0, dtype=torch.long)).softmax(-1)[0]) < 1e-12
     assert "<svg" in figure.picture() and f"t{int(before.argmax())}" in figure.picture()
 
 
@@ -477,18 +471,18 @@ def test_what_is_exported_has_a_docstring():
 def test_numbers_of_tokens_out_of_range_are_refused_wherever_they_are_read():
     "Also the last of a row, which is predicted and never looked up; and the -100 of other libraries."
     for bad, said in ((23, "ids: from 1 to 23; expected from 0 to 22"), (-100, "ids: from -100 to 2")):
-        with pytest.raises(ValueError, match=said): next_token_loss(Decoder(TINY), torch.tensor([[1, 1, 2, bad]]))
-    with pytest.raises(ValueError, match="ids: torch.float32; expected int64"): surprise(torch.zeros(1, 3), torch.zeros(1))
+        with pytest.raises(ValueError, match=said): next_token_loss(CausalLM(TINY), torch.tensor([[1, 1, 2, bad]]))
+    with pytest.raises(ValueError, match="ids: torch.float32; expected int64"): cross_entropy(torch.zeros(1, 3), torch.zeros(1))
     for bad in (torch.tensor([[3]]), torch.tensor([[-1]])):
         with pytest.raises(ValueError, match="ids: from"): repetition_penalty(torch.zeros(1, 3), bad, 2.)
     with pytest.raises(ValueError, match="ids: \\(1, 1\\); expected \\(2, T\\)"): repetition_penalty(torch.zeros(2, 3), torch.zeros(1, 1, dtype=torch.long), 2.)
-    with pytest.raises(ValueError, match="ids: from 23 to 23"): generate(Decoder(TINY), tokens(0, 1, 4), 1, stop=23)
+    with pytest.raises(ValueError, match="ids: from 23 to 23"): generate(CausalLM(TINY), tokens(0, 1, 4), 1, eos=23)
 
 
 @pytest.mark.parametrize("row", [[-torch.inf] * 3, [0., math.nan, 1.], [0., torch.inf, 1.]])
 def test_nothing_is_drawn_where_there_are_no_probabilities(row):
     "It would be the last token, each time, and nobody would know."
-    with pytest.raises(ValueError, match="logits: a row without probabilities"): draw(torch.tensor([[0., 1., 2.], row]), torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="logits: a row without probabilities"): sample(torch.tensor([[0., 1., 2.], row]), torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
@@ -502,9 +496,9 @@ def test_filters_at_their_edges_in_other_precisions(kind):
     for keep in (lambda x: top_k(x, 1), lambda x: top_p(x, 1e-9), lambda x: min_p(x, 1.), lambda x: temperature(x, .5)):
         assert torch.equal(keep(one), one) and torch.equal(keep(none), none)
         assert keep(logits).dtype == kind and bool((keep(logits) > -torch.inf).any(-1).all())
-    assert Sampling(.7, 4, .9, .1, 1.3)(logits, ids).dtype == kind
+    assert SamplingConfig(.7, 4, .9, .1, 1.3)(logits, ids).dtype == kind
 
 
-@pytest.mark.parametrize("change, said", [({"bias": "no"}, "bias: 'no'"), ({"tied": None}, "tied: None"), ({"base": 0.}, "base: 0.0"), ({"base": -5.}, "base: -5.0")])
+@pytest.mark.parametrize("change, said", [({"ffn_bias": "no"}, "ffn_bias: 'no'"), ({"attention_bias": 1}, "attention_bias: 1"), ({"tie_embeddings": None}, "tie_embeddings: None"), ({"rope_base": 0.}, "rope_base: 0.0"), ({"rope_base": -5.}, "rope_base: -5.0")])
 def test_shapes_with_switches_that_are_none_are_refused(change, said):
-    with pytest.raises(ValueError, match=said): Shape(**(dict(vocab=5, width=4, layers=1, heads=2, longest=3) | change))
+    with pytest.raises(ValueError, match=said): ModelConfig(**(dict(kind="decoder", vocab_size=5, d_model=4, n_layers=1, n_heads=2, max_len=3) | change))

@@ -14,11 +14,13 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions", "tests/fixtures")]
 import exercises  # noqa: E402
-import gallery  # noqa: E402
 import kills  # noqa: E402
 import practice  # noqa: E402
 import submissions  # noqa: E402
 from myst import Book, Unresolved  # noqa: E402
+from pages import toc_pages  # noqa: E402
+
+import gallery  # noqa: E402
 
 PAGES = kills.pages()
 MODULES = [submissions.importlib.import_module(name) for name in submissions.practice_modules()]
@@ -255,8 +257,8 @@ def test_the_handouts_of_the_book_keep_every_exercise_and_no_answer(path, the_bo
     for exercise in verdicts[path]["exercises"]:
         assert all(f"def {exercise['name']}(" in t and f"check_{exercise['name']}({exercise['name']})" in t for t in text.values())
     answers = {line.strip() for c in whole.cells if kills.kind_of(c) in exercises.ANSWERS for line in c.source.split("\n")}
-    public = {line.strip() for c in whole.cells if kills.kind_of(c) not in exercises.ANSWERS for line in c.source.split("\n")}
-    told = [line for line in answers - public if len(line) > 12 and line in text[False]]
+    public = "\n".join(c.source for c in whole.cells if kills.kind_of(c) not in exercises.ANSWERS)
+    told = [line for line in answers if len(line) > 12 and line in text[False] and line not in public]
     assert told == []
     assert "<summary>Hint" not in text[False] and "<summary>Hint 1</summary>" in text[True]
 
@@ -330,7 +332,7 @@ def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
               largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"])
     handed_in(folder, "no function", double="double = None")
     handed_in(folder, "while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
-    handed_in(folder, "borrowed", double="from tfmlib.attention import attend as double", largest="import tfmlib.data\n" + GOOD["largest"])
+    handed_in(folder, "borrowed", double="from tfmlib.attention import attention as double", largest="import tfmlib.data\n" + GOOD["largest"])
     handed_in(folder, "stubborn", double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass")
     for name, source in PATCHES.items(): handed_in(folder, name, double=f"{BAD}\n\n{source}", largest="pass")
     (folder / "no notebook.ipynb").write_text("once there was a notebook")
@@ -432,30 +434,39 @@ def test_every_name_in_the_gallery_leads_to_a_cell(path, verdicts):
 
 @pytest.fixture
 def built(tmp_path):
-    "Builds a page that is only the gallery, strictly, from a given table."
-    def build(table: dict | None) -> str:
+    "Builds a book that is only the gallery, strictly, from a given table: its front page, and the page of the lists."
+    def build(table: dict | None) -> tuple[str, str]:
         (tmp_path / "tfmlib/assets").mkdir(parents=True)
         if table is not None: (tmp_path / kills.FILE.relative_to(ROOT)).write_text(json.dumps(table))
         (tmp_path / "conf.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'extensions')!r})\nextensions = ['myst_parser', 'gallery']\n")
-        (tmp_path / "index.md").write_text((ROOT / "gallery.md").read_text())
+        (tmp_path / "index.md").write_text((ROOT / "gallery.md").read_text() + "\n```{toctree}\ngallery/99_lists\n```\n")
+        (tmp_path / "gallery").mkdir()
+        (tmp_path / "gallery/99_lists.md").write_text("# Wrong answers\n\n```{kill-table} 99_lists\n```\n")
         done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "-n", "-q", tmp_path, tmp_path / "out"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        return (tmp_path / "out/index.html").read_text()
+        return tuple((tmp_path / f"out/{name}.html").read_text() for name in ("index", "gallery/99_lists"))
     return build
+
+
+def test_every_practice_page_has_its_page_in_the_gallery():
+    told = [f"gallery/{path.stem}" for path in kills.pages()]
+    assert [page for page in toc_pages(ROOT / "_toc.yml") if page.startswith("gallery/")] == told
+    for page in told: assert f"{{kill-table}} {page.removeprefix('gallery/')}\n" in (ROOT / f"{page}.md").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", [None, {"pages": []}])
 def test_the_gallery_builds_without_a_practice_page(table, built):
-    assert "There is no practice page yet." in built(table)
+    assert all("There is no practice page yet." in text for text in built(table))
 
 
 @pytest.mark.slow
 def test_the_gallery_shows_what_the_table_holds(built, lists):
     page = kills.verdicts(lists)
     page["exercises"][0]["mutants"][0] |= {"passed": True, "why": "<b>"}
-    text = built({"pages": [kills.published(page)]})
-    counted = dict(re.findall(r'<th scope="row">([\w ]+)</th><td>(\d+)</td>', text))
+    front, text = built({"pages": [kills.published(page)]})
+    counted = dict(re.findall(r'<th scope="row">([\w ]+)</th><td>(\d+)</td></tr>', front))
     assert counted == {"exercises": "2", "stubs rejected": "2", "solutions accepted": "2", "wrong answers": "10", "wrong answers rejected": "9"}
+    assert '<a href="gallery/99_lists.html">' in front and "<td>2</td><td>10</td><td>9</td>" in front
     assert "4 of 5 rejected" in text and "not rejected" in text and "<b>" not in text
-    assert text.count('href="chapters/practice/99_lists.html#wrong-') == 10 and text.count('<th scope="col">') == 4
+    assert text.count('href="../chapters/practice/99_lists.html#wrong-') == 10 and text.count('<th scope="col">') == 4

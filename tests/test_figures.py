@@ -364,7 +364,7 @@ def visit(browser, site):
     assert not wrong
 
 
-def mix(page) -> float: return float(re.match(r"mix (−?[\d.]+)", page.locator(".tfm-readout").inner_text())[1].replace("−", "-"))
+def mix(page) -> float: return float(re.match(r"output (−?[\d.]+)", page.locator(".tfm-readout").inner_text())[1].replace("−", "-"))
 
 
 def expected(state: dict, products=None, seen=None, octaves=0.0) -> float:
@@ -398,7 +398,7 @@ def test_a_row_that_sees_nothing_gives_zero(visit):
     page = visit()
     for toggle in page.locator(".tfm-toggle").all(): toggle.press("Enter")
     assert page.locator(".tfm-toggle[aria-pressed=false]").count() == 6
-    assert "Nothing may be looked at" in page.locator(".tfm-readout").inner_text() and "NaN" not in page.locator("main").inner_text()
+    assert "Every key is masked" in page.locator(".tfm-readout").inner_text() and "NaN" not in page.locator("main").inner_text()
     assert page.locator(".tfm-mix").text_content() == "output 0.0"
 
 

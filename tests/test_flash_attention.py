@@ -8,28 +8,28 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfmlib.attention import attend, attend_gradients, causal_mask
+from tfmlib.attention import attention, attention_backward, causal_mask
 from tfmlib.checks import Watch
 from tfmlib.flash_attention import (
-    Seen,
+    MemoryHierarchy,
+    SoftmaxState,
     Tiles,
     TileTraffic,
-    TwoLevels,
+    attention_with_lse,
     blocks,
-    blockwise,
+    blockwise_attention,
     combine,
-    finish,
-    look,
-    merge,
-    plain,
-    plain_traffic,
-    split_keys,
-    tiled,
+    merge_states,
+    output_and_lse,
+    softmax_state,
+    split_kv_attention,
+    standard_attention,
+    standard_traffic,
+    tiled_attention,
     tiled_backward,
     tiled_traffic,
-    with_lse,
 )
-from tfmlib.heads import Heads, grouped
+from tfmlib.heads import MultiHeadAttention, grouped_query_attention
 
 sizes = st.integers(1, 12)
 
@@ -54,10 +54,10 @@ def seen_of(z, first=0):
     "What is seen of a row of scores whose values are their places and the squares of these."
     z = np.array(z, dtype=float)[None]
     at = first + np.arange(z.size)
-    return look(z, np.stack([at, at**2.], 1))
+    return softmax_state(z, np.stack([at, at**2.], 1))
 
 
-def close(a: Seen, b: Seen) -> None:
+def close(a: SoftmaxState, b: SoftmaxState) -> None:
     for x, y in zip(a, b): np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
@@ -65,16 +65,16 @@ def close(a: Seen, b: Seen) -> None:
 @given(rows, rows, rows)
 def test_merge_is_associative_and_commutative(a, b, c):
     a, b, c = seen_of(a, 0), seen_of(b, len(a)), seen_of(c, len(a) + len(b))
-    close(merge(merge(a, b), c), merge(a, merge(b, c)))
-    close(merge(a, b), merge(b, a))
+    close(merge_states(merge_states(a, b), c), merge_states(a, merge_states(b, c)))
+    close(merge_states(a, b), merge_states(b, a))
 
 
 @settings(deadline=None)
 @given(rows)
 def test_nothing_seen_is_neutral(z):
-    nothing = look(np.zeros((1, 0)), np.zeros((0, 2)))
-    close(merge(seen_of(z), nothing), seen_of(z))
-    close(merge(nothing, seen_of(z)), seen_of(z))
+    nothing = softmax_state(np.zeros((1, 0)), np.zeros((0, 2)))
+    close(merge_states(seen_of(z), nothing), seen_of(z))
+    close(merge_states(nothing, seen_of(z)), seen_of(z))
 
 
 @settings(deadline=None)
@@ -83,8 +83,8 @@ def test_any_order_of_pieces_gives_the_softmax(z, chance, size):
     parts = [seen_of(z[j], j.start) for j in blocks(0, len(z), size)]
     while len(parts) > 1:                                                    # merge two, anywhere, until one is left
         a, b = (parts.pop(chance.randrange(len(parts))) for _ in range(2))
-        parts.append(merge(a, b))
-    out, lse = finish(parts[0])
+        parts.append(merge_states(a, b))
+    out, lse = output_and_lse(parts[0])
     wanted = torch.tensor(z, dtype=torch.float64)
     shares = wanted.softmax(0).nan_to_num(0).numpy()
     at = np.arange(len(z))
@@ -95,25 +95,25 @@ def test_any_order_of_pieces_gives_the_softmax(z, chance, size):
 # --- the machine -------------------------------------------------------------------------------------------------
 
 def test_the_machine_counts_bytes_and_refuses_what_does_not_fit():
-    memory = TwoLevels(40, x=np.arange(12.).reshape(6, 2), narrow=np.zeros(6, np.float32))
+    memory = MemoryHierarchy(40, x=np.arange(12.).reshape(6, 2), narrow=np.zeros(6, np.float32))
     with memory.step():
         x = memory.load("x", slice(1, 3))
         memory.store("narrow", x.sum(1).astype(np.float32), slice(1, 3))
-        with memory.step(): memory.keep(np.zeros(1))
+        with memory.step(): memory.allocate(np.zeros(1))
         assert memory.held == 32
-    assert (memory.read, memory.written, memory.held, memory.most) == (32, 8, 0, 40)
-    with pytest.raises(ValueError, match="room: 48 bytes"): memory.load("x", slice(0, 3))
-    assert (memory.read, memory.held, memory.most) == (32, 0, 40)            # what is refused leaves no trace
+    assert (memory.read, memory.written, memory.held, memory.peak) == (32, 8, 0, 40)
+    with pytest.raises(ValueError, match="capacity: 48 bytes"): memory.load("x", slice(0, 3))
+    assert (memory.read, memory.held, memory.peak) == (32, 0, 40)            # what is refused leaves no trace
 
 
 def test_what_is_written_counts_as_it_lies_there():
-    memory = TwoLevels(40, narrow=np.zeros(6, np.float32))
+    memory = MemoryHierarchy(40, narrow=np.zeros(6, np.float32))
     memory.store("narrow", np.ones(2), slice(0, 2))
     assert memory.written == 8
 
 
 def test_what_is_loaded_is_a_copy():
-    memory = TwoLevels(1000, x=np.zeros((2, 2)))
+    memory = MemoryHierarchy(1000, x=np.zeros((2, 2)))
     memory.load("x", slice(0, 1))[:] = 5
     assert memory.slow["x"].max() == 0
 
@@ -123,33 +123,33 @@ def test_what_is_loaded_is_a_copy():
 def test_both_algorithms_are_attention_and_move_what_the_formulas_say(T, S, D, W, rows, cols, causal):
     given_ = drawn(T, S, D, W, T * S)
     mask = causal_mask(T, S) if causal else None
-    wanted = attend(*(torch.tensor(x) for x in given_.values()), mask)[0].numpy()
-    flash = TwoLevels(10**6, **given_)
-    tiled(flash, rows, cols, causal)
+    wanted = attention(*(torch.tensor(x) for x in given_.values()), mask)[0].numpy()
+    flash = MemoryHierarchy(10**6, **given_)
+    tiled_attention(flash, rows, cols, causal)
     np.testing.assert_allclose(flash.slow["out"], wanted, rtol=0, atol=1e-12)
     assert flash.read + flash.written == 8 * tiled_traffic(T, S, D, W, rows, causal)
     if causal: return
-    three = TwoLevels(10**6, **given_)
-    plain(three, rows, cols)
+    three = MemoryHierarchy(10**6, **given_)
+    standard_attention(three, rows, cols)
     np.testing.assert_allclose(three.slow["out"], wanted, rtol=0, atol=1e-12)
-    assert three.read + three.written == 8 * plain_traffic(T, S, D, W, rows)
+    assert three.read + three.written == 8 * standard_traffic(T, S, D, W, rows)
 
 
 @pytest.mark.parametrize("r, c, D, W", [(4, 4, 2, 2), (3, 5, 4, 1), (8, 1, 3, 3)])
 def test_tiles_need_the_room_that_the_formula_says(r, c, D, W):
     room = 8 * (r * D + 2 * r * (W + 2) + c * (D + W) + r * c)
-    tiled(TwoLevels(room, **drawn(24, 20, D, W)), r, c)
-    with pytest.raises(ValueError, match="room"): tiled(TwoLevels(room - 8, **drawn(24, 20, D, W)), r, c)
+    tiled_attention(MemoryHierarchy(room, **drawn(24, 20, D, W)), r, c)
+    with pytest.raises(ValueError, match="capacity"): tiled_attention(MemoryHierarchy(room - 8, **drawn(24, 20, D, W)), r, c)
 
 
 @settings(deadline=None, max_examples=40)
 @given(sizes, sizes, sizes, sizes, st.booleans())
 def test_the_way_back_in_tiles(T, S, rows, cols, causal):
-    memory = TwoLevels(10**6, **drawn(T, S, 3, 2, T + S), dout=np.random.default_rng(T).standard_normal((T, 2)))
-    tiled(memory, rows, cols, causal)
+    memory = MemoryHierarchy(10**6, **drawn(T, S, 3, 2, T + S), dout=np.random.default_rng(T).standard_normal((T, 2)))
+    tiled_attention(memory, rows, cols, causal)
     tiled_backward(memory, rows, cols, causal)
     q, k, v, dout = (torch.tensor(memory.slow[name]) for name in ("q", "k", "v", "dout"))
-    for name, wanted in zip(("dq", "dk", "dv"), attend_gradients(q, k, v, causal_mask(T, S) if causal else None, dout)):
+    for name, wanted in zip(("dq", "dk", "dv"), attention_backward(q, k, v, causal_mask(T, S) if causal else None, dout)):
         np.testing.assert_allclose(memory.slow[name], wanted.numpy(), rtol=0, atol=1e-12)
 
 
@@ -157,7 +157,7 @@ def test_the_way_back_in_tiles(T, S, rows, cols, causal):
 @given(sizes, sizes, sizes, sizes, st.booleans())
 def test_the_way_back_moves_no_matrix_and_skips_what_is_hidden(T, S, rows, cols, causal):
     D, W = 3, 2
-    memory = TwoLevels(10**6, **drawn(T, S, D, W), dout=np.ones((T, W)), out=np.ones((T, W)), lse=np.zeros(T))
+    memory = MemoryHierarchy(10**6, **drawn(T, S, D, W), dout=np.ones((T, W)), out=np.ones((T, W)), lse=np.zeros(T))
     tiled_backward(memory, rows, cols, causal)
     seen = causal_mask(T, S) if causal else torch.ones(T, S, dtype=torch.bool)
     pairs = [i.stop - i.start for j in blocks(0, S, cols) for i in blocks(0, T, rows) if seen[i, j].any()]
@@ -194,84 +194,84 @@ def test_blockwise_is_attend_both_ways(T, S, HG, causal, window, masked, rows, c
     told = {"causal": causal, "window": window, "rows": rows, "cols": cols}
     extra = torch.rand(2, 1, T, S, generator=torch.Generator().manual_seed(seed)) > 0.4 if masked else None
     if masked: mask = mask & extra
-    same_both_ways(lambda *t: blockwise(*t, extra, **told)[0], lambda *t: grouped(*t, mask)[0], tensors, 1e-12)
+    same_both_ways(lambda *t: blockwise_attention(*t, extra, **told)[0], lambda *t: grouped_query_attention(*t, mask)[0], tensors, 1e-12)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1, 12), (1, 4, 7, 1), (7, 12), (1, 12), (2, 4, 7, 12)])
 def test_masks_broadcast(shape):
     q, k, v = heads((2, 4, 7, 3), (2, 2, 12, 3), (2, 2, 12, 3))
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.3
-    torch.testing.assert_close(blockwise(q, k, v, mask, rows=3, cols=5)[0], grouped(q, k, v, mask)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(blockwise_attention(q, k, v, mask, rows=3, cols=5)[0], grouped_query_attention(q, k, v, mask)[0], rtol=0, atol=1e-12)
 
 
 def test_gradcheck_of_both_outputs():
     tensors = [t.requires_grad_() for t in heads((1, 4, 5, 3), (1, 2, 7, 3), (1, 2, 7, 2))]
-    assert torch.autograd.gradcheck(lambda *t: with_lse(*t, causal=True, window=4, rows=2, cols=3), tensors)
+    assert torch.autograd.gradcheck(lambda *t: attention_with_lse(*t, causal=True, window=4, rows=2, cols=3), tensors)
 
 
 def test_second_derivatives_are_refused():
     q, k, v = (t.requires_grad_() for t in heads((1, 1, 2, 3), (1, 1, 2, 3), (1, 1, 2, 3)))
-    with pytest.raises(NotImplementedError, match="gradients of gradients"): torch.autograd.grad(blockwise(q, k, v)[0].sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="gradients of gradients"): torch.autograd.grad(blockwise_attention(q, k, v)[0].sum(), q, create_graph=True)
 
 
 def test_log_sum_exp():
     q, k, v = heads((2, 3, 6, 4), (2, 3, 9, 4), (2, 3, 9, 4))
-    torch.testing.assert_close(with_lse(q, k, v, rows=4, cols=2)[1], (q @ k.mT / 2).logsumexp(-1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention_with_lse(q, k, v, rows=4, cols=2)[1], (q @ k.mT / 2).logsumexp(-1), rtol=0, atol=1e-12)
 
 
 def test_rows_that_see_nothing_give_zeros_and_no_gradient():
     q, k, v = (t.requires_grad_() for t in heads((1, 2, 6, 3), (1, 2, 4, 3), (1, 2, 4, 3)))
-    out, lse = with_lse(q, k, v, causal=True, rows=4, cols=3)
+    out, lse = attention_with_lse(q, k, v, causal=True, rows=4, cols=3)
     assert out[:, :, :2].abs().max() == 0 and bool((lse[:, :, :2] == -math.inf).all())
     out.sum().backward()
     assert q.grad[:, :, :2].abs().max() == 0 and all(bool(t.grad.isfinite().all()) for t in (q, k, v))
-    nothing = blockwise(q, k, v, torch.zeros(6, 4, dtype=torch.bool), rows=4, cols=3)[0]
+    nothing = blockwise_attention(q, k, v, torch.zeros(6, 4, dtype=torch.bool), rows=4, cols=3)[0]
     assert nothing.abs().max() == 0
 
 
 @pytest.mark.parametrize("T, S", [(0, 4), (4, 0), (0, 0)])
 def test_nothing_asked_or_nothing_to_see(T, S):
-    out, lse = with_lse(*heads((1, 2, T, 3), (1, 2, S, 3), (1, 2, S, 5)))
+    out, lse = attention_with_lse(*heads((1, 2, T, 3), (1, 2, S, 3), (1, 2, S, 5)))
     assert out.shape == (1, 2, T, 5) and not out.any() and bool((lse == -math.inf).all())
 
 
 @pytest.mark.parametrize("scale", [1, 100, 1e4])
 def test_large_scores(scale):
     q, k, v = heads((1, 2, 33, 8), (1, 2, 40, 8), (1, 2, 40, 8))
-    same_both_ways(lambda *t: blockwise(*t, causal=True, rows=16, cols=7)[0], lambda *t: attend(*t, causal_mask(33, 40))[0], (scale * q, k, v), 1e-9 * scale)
+    same_both_ways(lambda *t: blockwise_attention(*t, causal=True, rows=16, cols=7)[0], lambda *t: attention(*t, causal_mask(33, 40))[0], (scale * q, k, v), 1e-9 * scale)
 
 
 @pytest.mark.parametrize("dtype, tol", [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
 def test_types_stay_and_sums_are_wide(dtype, tol):
     exact = heads((1, 4, 50, 8), (1, 2, 70, 8), (1, 2, 70, 8))
     tensors = [t.to(dtype).requires_grad_() for t in exact]
-    out, lse = with_lse(*tensors, rows=16, cols=16)
+    out, lse = attention_with_lse(*tensors, rows=16, cols=16)
     assert out.dtype == dtype and lse.dtype == torch.float32
-    torch.testing.assert_close(out.double(), grouped(*(t.double() for t in tensors))[0], rtol=0, atol=tol)
+    torch.testing.assert_close(out.double(), grouped_query_attention(*(t.double() for t in tensors))[0], rtol=0, atol=tol)
     out.sum().backward()
     assert [t.grad.dtype for t in tensors] == [dtype] * 3
     long = torch.zeros(1, 1, 70_000, 1, dtype=dtype)                         # a sum of 70,000 does not fit float16
-    assert float(blockwise(torch.zeros(1, 1, 1, 1, dtype=dtype), long, long + 1)[0]) == 1
+    assert float(blockwise_attention(torch.zeros(1, 1, 1, 1, dtype=dtype), long, long + 1)[0]) == 1
     v = torch.ones(1, 1, 1, 1, dtype=dtype, requires_grad=True)
-    blockwise(torch.zeros(1, 1, 512, 1, dtype=dtype), v.detach(), v, rows=1)[0].sum().backward()
+    blockwise_attention(torch.zeros(1, 1, 512, 1, dtype=dtype), v.detach(), v, rows=1)[0].sum().backward()
     assert float(v.grad) == 512                                              # added up in bfloat16 it would stop at 256
 
 
 def test_autocast_does_not_reach_inside():
     tensors = heads((1, 2, 20, 8), (1, 2, 20, 8), (1, 2, 20, 8), dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16): inside = blockwise(*tensors)[0]
-    torch.testing.assert_close(inside, blockwise(*tensors)[0], rtol=0, atol=0)
+    with torch.autocast("cpu", torch.bfloat16): inside = blockwise_attention(*tensors)[0]
+    torch.testing.assert_close(inside, blockwise_attention(*tensors)[0], rtol=0, atol=0)
 
 
 def test_causal_is_aligned_at_the_bottom_right():
     q, k, v = heads((1, 1, 3, 4), (1, 1, 8, 4), (1, 1, 8, 4))
     whole = torch.cat([torch.randn(1, 1, 5, 4, dtype=q.dtype), q], 2)        # the same queries at the end of eight
-    torch.testing.assert_close(blockwise(q, k, v, causal=True)[0], F.scaled_dot_product_attention(whole, k, v, is_causal=True)[:, :, 5:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(blockwise_attention(q, k, v, causal=True)[0], F.scaled_dot_product_attention(whole, k, v, is_causal=True)[:, :, 5:], rtol=0, atol=1e-12)
 
 
 def test_window_of_one_is_the_value_itself():
     q, k, v = heads((1, 2, 9, 4), (1, 2, 9, 4), (1, 2, 9, 4))
-    for causal in (False, True): torch.testing.assert_close(blockwise(q, k, v, window=1, causal=causal, rows=4, cols=2)[0], v, rtol=0, atol=1e-15)
+    for causal in (False, True): torch.testing.assert_close(blockwise_attention(q, k, v, window=1, causal=causal, rows=4, cols=2)[0], v, rtol=0, atol=1e-15)
 
 
 def test_tiles_outside_the_band_are_not_computed():
@@ -293,20 +293,20 @@ def test_memory_does_not_grow_with_the_square():
             part(*leaves)[0].sum().backward()
         return run
     small, large = (heads(*[(1, 1, n, 8)] * 3, dtype=torch.float32) for n in (512, 1024))
-    def tile(*t): return blockwise(*t, rows=128, cols=128)
+    def tile(*t): return blockwise_attention(*t, rows=128, cols=128)
     for wrap in (lambda f: f, trained):
         assert peak(wrap(tile), *large) < 2.05 * peak(wrap(tile), *small)
-        assert peak(wrap(attend), *large) > 3.5 * peak(wrap(attend), *small)
+        assert peak(wrap(attention), *large) > 3.5 * peak(wrap(attention), *small)
 
 
 def test_a_part_of_heads():
-    layer, x = Heads(24, 6, groups=2).double(), torch.randn(2, 15, 24, dtype=torch.float64)
+    layer, x = MultiHeadAttention(24, 6, n_kv_heads=2).double(), torch.randn(2, 15, 24, dtype=torch.float64)
     wanted = layer(x, mask=causal_mask(15, 15))[0]
-    layer.part = blockwise
+    layer.attention_fn = blockwise_attention
     found, none = layer(x, causal=True, rows=4, cols=4)
     assert none is None
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-    torch.testing.assert_close(layer(x, x[:, :9], mask=torch.ones(2, 1, 1, 9, dtype=torch.bool))[0], Heads.forward(layer, x, x[:, :9])[0])
+    torch.testing.assert_close(layer(x, x[:, :9], mask=torch.ones(2, 1, 1, 9, dtype=torch.bool))[0], MultiHeadAttention.forward(layer, x, x[:, :9])[0])
 
 
 @pytest.mark.parametrize("name, change", [
@@ -316,7 +316,7 @@ def test_a_part_of_heads():
     ("window", {"window": 0}), ("window", {"window": 2.}), ("rows", {"rows": 0}), ("cols", {"cols": 1.5})])
 def test_what_does_not_fit_is_refused_by_name(name, change):
     fine = {"q": torch.zeros(1, 4, 5, 3), "k": torch.zeros(1, 2, 5, 3), "v": torch.zeros(1, 2, 5, 3)}
-    with pytest.raises(ValueError, match=f"^{name}:"): blockwise(**(fine | change))
+    with pytest.raises(ValueError, match=f"^{name}:"): blockwise_attention(**(fine | change))
 
 
 # --- pieces of the keys ------------------------------------------------------------------------------------------
@@ -326,16 +326,16 @@ def test_what_does_not_fit_is_refused_by_name(name, change):
 def test_split_keys(T, S, pieces, masked):
     q, k, v = heads((2, 4, T, 3), (2, 2, S, 3), (2, 2, S, 3), seed=S)
     mask = torch.rand(2, 1, T, S, generator=torch.Generator().manual_seed(S)) > 0.5 if masked else None
-    same_both_ways(lambda *t: split_keys(*t, mask, pieces=pieces)[0], lambda *t: grouped(*t, mask)[0], (q, k, v), 1e-12)
+    same_both_ways(lambda *t: split_kv_attention(*t, mask, n_splits=pieces)[0], lambda *t: grouped_query_attention(*t, mask)[0], (q, k, v), 1e-12)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 3, 1), (3, 1), (1, 10), (2, 4, 3, 10)])
 def test_split_keys_cuts_a_mask_only_where_it_is_long(shape):
     q, k, v = heads((2, 4, 3, 5), (2, 2, 10, 5), (2, 2, 10, 5))
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(2)) > 0.4
-    torch.testing.assert_close(split_keys(q, k, v, mask, pieces=4)[0], grouped(q, k, v, mask)[0], rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match="^pieces:"): split_keys(q, k, v, pieces=0)
-    with pytest.raises(ValueError, match="^mask:"): split_keys(q, k, v, mask[..., :1].expand(*mask.shape[:-1], 7))
+    torch.testing.assert_close(split_kv_attention(q, k, v, mask, n_splits=4)[0], grouped_query_attention(q, k, v, mask)[0], rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="^n_splits:"): split_kv_attention(q, k, v, n_splits=0)
+    with pytest.raises(ValueError, match="^mask:"): split_kv_attention(q, k, v, mask[..., :1].expand(*mask.shape[:-1], 7))
 
 
 def test_combine_weighs_the_pieces_by_what_they_saw():
@@ -359,8 +359,8 @@ def test_combine_of_nothing_is_nothing():
 @pytest.mark.parametrize("rows, cols, causal", [(4, 4, False), (2, 2, False), (3, 2, True), (6, 6, True), (1, 4, False), (2, 6, True)])
 def test_the_figure_counts_as_the_machine(rows, cols, causal):
     shown = TileTraffic(alt="tiles of a matrix of scores", scores=np.arange(36.).reshape(6, 6).tolist(), width=2, rows=rows, cols=cols, causal=causal)
-    memory = TwoLevels(10**6, **drawn(6, 6, 2, 2))
-    tiled(memory, rows, cols, causal)
+    memory = MemoryHierarchy(10**6, **drawn(6, 6, 2, 2))
+    tiled_attention(memory, rows, cols, causal)
     moved = shown.moved(len(shown.steps()))
     assert (4 * moved["read"], 4 * moved["written"]) == (memory.read, memory.written)       # 2 bytes for a number, not 8
     assert shown.moved(0) == {"read": 0, "written": 0} and "<svg" in shown.picture()

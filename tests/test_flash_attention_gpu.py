@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfmlib import flash_attention_gpu as gpu
-from tfmlib.attention import attend, causal_mask
-from tfmlib.flash_attention_gpu import chosen, flash_attention, flash_part
-from tfmlib.heads import Heads
+from tfmlib.attention import attention, causal_mask
+from tfmlib.flash_attention_gpu import choose_backend, flash_attention, flash_attention_fn
+from tfmlib.heads import MultiHeadAttention
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +44,7 @@ def test_every_choice_computes_the_same(data):
     mask = data.draw(st.sampled_from([None, torch.rand(T, S, generator=torch.Generator().manual_seed(1)) > .3]))
     right = definition(q, k, v, mask, **told)
     torch.testing.assert_close(flash_attention(q, k, v, mask, **told), right)
-    torch.testing.assert_close(flash_attention(q, k, v, mask, **told, use="blockwise"), right)
+    torch.testing.assert_close(flash_attention(q, k, v, mask, **told, backend="blockwise"), right)
 
 
 Fake = namedtuple("Fake", "shape dtype device requires_grad")
@@ -85,7 +85,7 @@ def test_choices(monkeypatch, mode, tensors, told, name, says):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: chip)
     monkeypatch.setattr(gpu, "speed_record", lambda: None)
     mask = told.pop("mask", None)
-    assert (choice := chosen(*tensors, mask, **told)).name == name and says in choice.why
+    assert (choice := choose_backend(*tensors, mask, **told)).name == name and says in choice.why
 
 
 def took(direction, D, causal, N, **ms):
@@ -111,17 +111,17 @@ def test_the_record_chooses(monkeypatch, tensors, told, name):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "that GPU")
     record = gpu.Record("flash_gpu", "make", "that GPU", "1", {"torch": "2"}, "c", "2026-01-01", 0, ROWS)
     monkeypatch.setattr(gpu, "speed_record", lambda: record)
-    assert (choice := chosen(*tensors, **told)).name == name and choice.why
+    assert (choice := choose_backend(*tensors, **told)).name == name and choice.why
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another GPU")
-    assert chosen(*tensors, **told).name in ("kernel", "decode", "sdpa")
+    assert choose_backend(*tensors, **told).name in ("kernel", "decode", "sdpa")
 
 
 @pytest.mark.parametrize("use", ["cudnn", "flash", "efficient"])
 def test_a_back_end_by_name(use):
     "One that cannot do it hands it on: on a CPU some can and some cannot."
     q, k, v = heads((1, 2, 6, 8), (1, 2, 6, 8), (1, 2, 6, 8))
-    torch.testing.assert_close(flash_attention(q, k, v, causal=True, use=use), definition(q, k, v, causal=True))
-    with pytest.raises(ValueError, match=f"use: {use}; expected no window"): flash_attention(q, k, v, window=3, use=use)
+    torch.testing.assert_close(flash_attention(q, k, v, causal=True, backend=use), definition(q, k, v, causal=True))
+    with pytest.raises(ValueError, match=f"backend: {use}; expected no window"): flash_attention(q, k, v, window=3, backend=use)
 
 
 def test_what_has_run_is_said():
@@ -134,9 +134,9 @@ def test_what_has_run_is_said():
 
 def test_part_of_heads():
     torch.manual_seed(0)
-    layer, x = Heads(32, 4, groups=2).double(), torch.randn(2, 9, 32, dtype=torch.float64)
+    layer, x = MultiHeadAttention(32, 4, n_kv_heads=2).double(), torch.randn(2, 9, 32, dtype=torch.float64)
     expected, _ = layer(x, mask=causal_mask(9, 9))
-    layer.part = flash_part
+    layer.attention_fn = flash_attention_fn
     out, none = layer(x, causal=True)
     torch.testing.assert_close(out, expected)
     assert none is None
@@ -148,11 +148,11 @@ q, k, v = heads((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 4))
 @pytest.mark.parametrize("call, says", [
     (lambda: flash_attention(q[0], k, v), r"q: \(2, 5, 4\); expected four dimensions"),
     (lambda: flash_attention(q, k, v, window=0), "window: 0; expected a whole number of at least 1"),
-    (lambda: flash_attention(q, k, v, use="cuda"), "use: 'cuda'; expected kernel, decode, sdpa, cudnn, flash, efficient, blockwise or None"),
-    (lambda: flash_attention(q, k, v, causal=True, use="sdpa"), "use: sdpa; expected no window"),
+    (lambda: flash_attention(q, k, v, backend="cuda"), "backend: 'cuda'; expected kernel, decode, sdpa, cudnn, flash, efficient, blockwise or None"),
+    (lambda: flash_attention(q, k, v, causal=True, backend="sdpa"), "backend: sdpa; expected no window"),
     (lambda: flash_attention(q, k, v, torch.ones(5, 6, dtype=torch.bool)), "mask"),
     (lambda: flash_attention(q, k, v, torch.ones(5, 7)), "mask: torch.float32; expected bool"),
-    (lambda: flash_attention(q, k, v, torch.ones(5, 7, dtype=torch.bool), use="kernel"), "mask: a tensor; expected none"),
+    (lambda: flash_attention(q, k, v, torch.ones(5, 7, dtype=torch.bool), backend="kernel"), "mask: a tensor; expected none"),
     (lambda: flash_attention(q, k, v, scale=-2.), "scale: -2.0; expected a positive number"),
     (lambda: flash_attention(q, k, v, scale=math.inf), "scale: inf; expected a positive number"),
     (lambda: flash_attention(q, k, v, scale=math.nan), "scale: nan; expected a positive number"),
@@ -164,7 +164,7 @@ def test_refusals(call, says):
 
 
 def test_attends():
-    torch.testing.assert_close(flash_attention(q, k, v), attend(q, k, v)[0])
+    torch.testing.assert_close(flash_attention(q, k, v), attention(q, k, v)[0])
 
 
 
@@ -181,14 +181,14 @@ def test_without_triton():
 import importlib.util, torch
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *a: None if name.split(".")[0] == "triton" else real(name, *a)
-from tfmlib.flash_attention_gpu import chosen, flash_attention, mode, prepare
+from tfmlib.flash_attention_gpu import choose_backend, flash_attention, mode, prepare
 q = torch.ones(1, 1, 3, 16)
-print(mode(), prepare(), chosen(q, q, q).name, float(flash_attention(q, q, q, window=2).mean()))
-try: flash_attention(q, q, q, use="kernel")
+print(mode(), prepare(), choose_backend(q, q, q).name, float(flash_attention(q, q, q, window=2).mean()))
+try: flash_attention(q, q, q, backend="kernel")
 except ValueError as e: print(e)
 """
     said = inside(code)
-    assert said.startswith("none none sdpa 1.0") and "use: kernel; expected Triton" in said
+    assert said.startswith("none none sdpa 1.0") and "backend: kernel; expected Triton" in said
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed here")
@@ -207,9 +207,9 @@ import torch
 from tfmlib.flash_attention_gpu import flash_attention, prepare
 prepare()
 q, k, v = torch.randn(3, 1, 2, 40, 20)
-ours, right = (flash_attention(q, k, v, causal=True, use=use) for use in ("kernel", "blockwise"))
-few = flash_attention(q[:, :, :3, :16], k[..., :16], v[..., :16], causal=True, use="decode")
-again = flash_attention(q[:, :, :3, :16], k[..., :16], v[..., :16], causal=True, use="blockwise")
+ours, right = (flash_attention(q, k, v, causal=True, backend=backend) for backend in ("kernel", "blockwise"))
+few = flash_attention(q[:, :, :3, :16], k[..., :16], v[..., :16], causal=True, backend="decode")
+again = flash_attention(q[:, :, :3, :16], k[..., :16], v[..., :16], causal=True, backend="blockwise")
 print(float((ours - right).abs().max()) < 1e-5, float((few - again).abs().max()) < 1e-5)
 """
     assert inside(code, TRITON_INTERPRET="0") == "True True\n"

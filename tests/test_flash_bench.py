@@ -17,20 +17,20 @@ from bench.gpu.correct import SHAPES, allowed
 from bench.gpu.settings import Setting
 from bench.gpu.speed import Case, shapes, strange
 from tfmlib.figures import ASSETS
-from tfmlib.flash_attention_gpu import PUBLISHED, Roofline, credited, drawn, intensity, points, speeds
+from tfmlib.flash_attention_gpu import PUBLISHED, Roofline, credited, intensity, points, show_record, speeds
 from tfmlib.proof import Pending, load_record, parse_record, recorded, spread
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_page_draws_a_record():
-    page = drawn(synthetic())
+    page = show_record(synthetic())
     assert "<svg" in page.html and "ours" in page.alt
     assert "a product of two matrices, alone, 733" in page.html and "forward 128, causal, ragged, 4,000" in page.html and page.html.count("<figure") == 6 and "Memory of the backward pass" in page.alt and "ours 489" in page.alt
 
 
 def test_the_page_says_that_a_record_is_pending():
-    shown = recorded("flash_no_such_record", drawn)
+    shown = recorded("flash_no_such_record", show_record)
     assert isinstance(shown, Pending) and "make bench-gpu" in repr(shown)
 
 

@@ -17,7 +17,7 @@ import torch
 from bench import gpu
 from bench.gpu import STAGES, adopt, card, choose, compile, correct, judge, kernels, run, settle, speed
 from bench.gpu.journal import Journal, key
-from tfmlib.flash_attention_gpu import accuracy, credited, drawn
+from tfmlib.flash_attention_gpu import accuracy, credited, show_record
 from tfmlib.proof import parse_record, spread
 
 HERE = Path(__file__).resolve().parent
@@ -147,7 +147,7 @@ def test_speed_is_rehearsed(rehearsal, records):
 
 @pytest.mark.slow
 def test_the_page_draws_what_was_rehearsed(records):
-    page = drawn(records["flash_gpu"])
+    page = show_record(records["flash_gpu"])
     assert "<svg" in page.html and "ours" in page.alt
     shown = accuracy(records["flash_correct_gpu"])
     assert "float32 and float16" in shown.alt and "64 tokens forwards and backwards added 0 MiB" in shown.html and shown.html.count("<rect") == 8

@@ -1,4 +1,4 @@
-"""`Heads` against PyTorch's layer, a loop over heads, repeated keys and its own promises."""
+"""`MultiHeadAttention` against PyTorch's layer, a loop over heads, repeated keys and its own promises."""
 import copy
 import math
 
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tfmlib.attention import attend, causal_mask, padding_mask
-from tfmlib.heads import HeadLinks, Heads, from_torch, grouped
+from tfmlib.attention import attention, causal_mask, padding_mask
+from tfmlib.heads import HeadView, MultiHeadAttention, attention_from_torch, grouped_query_attention
 
 small = st.integers(1, 4)
 MASKS = st.sampled_from(["none", "bool", "float", "padding", "per head", "rows"])
@@ -35,15 +35,15 @@ def layers(draw_):
     B, T, S, G, R, D, W, C, M = (draw_(small) for _ in range(9))
     seed, kind = draw_(st.integers(0, 2**31)), draw_(MASKS)
     torch.manual_seed(seed)
-    layer = Heads(C, G * R, G, head_width=D, value_width=W, memory_width=M, bias=draw_(st.booleans())).double()
+    layer = MultiHeadAttention(C, G * R, G, head_dim=D, value_dim=W, memory_dim=M, bias=draw_(st.booleans())).double()
     return layer, draw(seed, B, T, C), draw(seed + 1, B, S, M), masked(kind, seed + 2, B, G * R, T, S)
 
 
 def by_loop(layer, x, memory, mask):
     "The definition, head by head, sequence by sequence, with PyTorch's linear and softmax."
-    H, G = layer.heads, layer.groups
+    H, G = layer.n_heads, layer.n_kv_heads
     B, T, S = len(x), x.shape[1], memory.shape[1]
-    q, k, v = layer.query(x), layer.key(memory), layer.value(memory)
+    q, k, v = layer.q_proj(x), layer.k_proj(memory), layer.v_proj(memory)
     D, W = q.shape[-1] // H, v.shape[-1] // G
     full = torch.zeros(B, H, T, S, dtype=x.dtype)
     if mask is not None: full = full.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else full + mask
@@ -52,7 +52,7 @@ def by_loop(layer, x, memory, mask):
         g = h * G // H
         for b in range(B): weights[b, h] = (q[b, :, h * D:(h + 1) * D] @ k[b, :, g * D:(g + 1) * D].T / math.sqrt(D) + full[b, h]).softmax(-1)
         outs.append(weights[:, h] @ v[..., g * W:(g + 1) * W])
-    return layer.output(torch.cat(outs, -1)), weights
+    return layer.o_proj(torch.cat(outs, -1)), weights
 
 
 @settings(max_examples=150, deadline=None)
@@ -68,7 +68,7 @@ def test_equals_pytorch_forward_and_back(bias, memory_width, T, S, kind, seed):
     torch.manual_seed(seed)
     theirs = nn.MultiheadAttention(8, 4, bias=bias, kdim=memory_width, vdim=memory_width, batch_first=True, dtype=torch.float64)
     for p in theirs.parameters(): nn.init.normal_(p)
-    ours, x = from_torch(theirs), draw(seed, 2, T, 8)
+    ours, x = attention_from_torch(theirs), draw(seed, 2, T, 8)
     memory = draw(seed + 1, 2, S, memory_width or 8)
     mask = masked(kind, seed + 2, 2, 4, T, S)
     turned = None if mask is None else mask.expand(2, 4, T, S).flatten(0, 1)
@@ -78,11 +78,11 @@ def test_equals_pytorch_forward_and_back(bias, memory_width, T, S, kind, seed):
     for got, wanted in zip(mine, theirs_): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11)
     for out in (mine[0], theirs_[0]): out.sin().sum().backward()
     for got, wanted in zip(*leaves): torch.testing.assert_close(got.grad, wanted.grad, rtol=0, atol=1e-10)
-    joint = torch.cat([ours.query.weight.grad.flatten(), ours.key.weight.grad.flatten(), ours.value.weight.grad.flatten()])
+    joint = torch.cat([ours.q_proj.weight.grad.flatten(), ours.k_proj.weight.grad.flatten(), ours.v_proj.weight.grad.flatten()])
     split = [theirs.in_proj_weight.grad] if theirs.in_proj_weight is not None else [w.grad for w in (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)]
     torch.testing.assert_close(joint, torch.cat([w.flatten() for w in split]), rtol=0, atol=1e-10)
-    torch.testing.assert_close(ours.output.weight.grad, theirs.out_proj.weight.grad, rtol=0, atol=1e-10)
-    if bias: torch.testing.assert_close(torch.cat([ours.query.bias.grad, ours.key.bias.grad, ours.value.bias.grad]), theirs.in_proj_bias.grad, rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours.o_proj.weight.grad, theirs.out_proj.weight.grad, rtol=0, atol=1e-10)
+    if bias: torch.testing.assert_close(torch.cat([ours.q_proj.bias.grad, ours.k_proj.bias.grad, ours.v_proj.bias.grad]), theirs.in_proj_bias.grad, rtol=0, atol=1e-10)
 
 
 @settings(max_examples=100, deadline=None)
@@ -90,24 +90,24 @@ def test_equals_pytorch_forward_and_back(bias, memory_width, T, S, kind, seed):
 def test_shared_keys_are_repeated_keys_and_pytorchs(B, G, R, T, S, kind, seed):
     q, k, v = draw(seed, B, G * R, T, 4), draw(seed + 1, B, G, S, 4), draw(seed + 2, B, G, S, 3)
     mask = masked(kind, seed + 3, B, G * R, T, S)
-    out, weights = grouped(q, k, v, mask)
-    wanted = attend(q, k.repeat_interleave(R, 1), v.repeat_interleave(R, 1), mask)
+    out, weights = grouped_query_attention(q, k, v, mask)
+    wanted = attention(q, k.repeat_interleave(R, 1), v.repeat_interleave(R, 1), mask)
     for got, want in zip((out, weights), wanted): torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True), rtol=0, atol=1e-12)
 
 
 def test_rows_with_nothing_to_see_give_only_the_bias():
-    layer = Heads(8, 4, groups=2, bias=True).double()
+    layer = MultiHeadAttention(8, 4, n_kv_heads=2, bias=True).double()
     x = draw(0, 2, 5, 8).requires_grad_()
     out, weights = layer(x, mask=padding_mask(torch.tensor([5, 0]), 5)[:, None])
-    torch.testing.assert_close(out[1], layer.output.bias.expand(5, 8))
+    torch.testing.assert_close(out[1], layer.o_proj.bias.expand(5, 8))
     assert (weights[1] == 0).all()
     out[1].sum().backward()
     assert (x.grad == 0).all() and all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
 
 
 def test_gradcheck_with_shared_keys():
-    layer = Heads(4, 4, groups=2).double()
+    layer = MultiHeadAttention(4, 4, n_kv_heads=2).double()
     assert torch.autograd.gradcheck(lambda x, m: layer(x, m, causal_mask(3, 4))[0], (draw(0, 2, 3, 4).requires_grad_(), draw(1, 2, 4, 4).requires_grad_()))
 
 
@@ -117,7 +117,7 @@ def test_a_part_sees_the_keys_as_they_are(groups):
     def part(q, k, v, mask=None):
         seen.append([tuple(t.shape) for t in (q, k, v)])
         return q[..., :2], None
-    layer = Heads(16, 8, groups=groups, head_width=3, value_width=2, memory_width=5, part=part)
+    layer = MultiHeadAttention(16, 8, n_kv_heads=groups, head_dim=3, value_dim=2, memory_dim=5, attention_fn=part)
     out, weights = layer(torch.randn(2, 3, 16), torch.randn(2, 7, 5))
     assert seen == [[(2, 8, 3, 3), (2, groups, 7, 3), (2, groups, 7, 2)]] and out.shape == (2, 3, 16) and weights is None
 
@@ -126,79 +126,79 @@ def test_sharing_copies_no_keys():
     k = v = torch.randn(1, 2, 64, 4)
     def part(q, k_, v_, mask=None):
         assert k_.data_ptr() == k.data_ptr() and k_.shape == (1, 2, 64, 4) and q.shape == (1, 2, 4, 4)
-        return attend(q, k_, v_, mask)
-    assert grouped(torch.randn(1, 8, 1, 4), k, v, part=part)[0].shape == (1, 8, 1, 4)
+        return attention(q, k_, v_, mask)
+    assert grouped_query_attention(torch.randn(1, 8, 1, 4), k, v, attention_fn=part)[0].shape == (1, 8, 1, 4)
 
 
 def test_inner_part_may_keep_its_weights():
     fused = lambda q, k, v, mask=None: (F.scaled_dot_product_attention(q, k, v, mask), None)  # noqa: E731
     q, k, v = draw(0, 2, 4, 3, 4), draw(1, 2, 2, 5, 4), draw(2, 2, 2, 5, 4)
-    out, weights = grouped(q, k, v, causal_mask(3, 5), part=fused)
+    out, weights = grouped_query_attention(q, k, v, causal_mask(3, 5), attention_fn=fused)
     assert weights is None
-    torch.testing.assert_close(out, grouped(q, k, v, causal_mask(3, 5))[0])
+    torch.testing.assert_close(out, grouped_query_attention(q, k, v, causal_mask(3, 5))[0])
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_steps_equal_the_whole(groups):
     "Prefill and decode, with a cache as a part that this test writes itself."
-    layer, x, kept = Heads(8, 4, groups=groups).double(), draw(0, 2, 6, 8), []
+    layer, x, kept = MultiHeadAttention(8, 4, n_kv_heads=groups).double(), draw(0, 2, 6, 8), []
     whole, _ = layer(x, mask=causal_mask(6, 6))
     def cache(q, k, v, mask=None):
         kept.append((k, v))
-        return grouped(q, torch.cat([k for k, _ in kept], -2), torch.cat([v for _, v in kept], -2), mask)
-    layer.part = cache
+        return grouped_query_attention(q, torch.cat([k for k, _ in kept], -2), torch.cat([v for _, v in kept], -2), mask)
+    layer.attention_fn = cache
     steps = [layer(x[:, a:b], mask=causal_mask(b - a, b))[0] for a, b in ((0, 3), (3, 4), (4, 6))]
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("C, H", [(8, 1), (8, 4), (512, 8)])
 def test_parameters(C, H):
-    def count(**named): return sum(p.numel() for p in Heads(C, H, **named).parameters())
-    assert count() == 4 * C * C and count(bias=True) == 4 * C * C + 4 * C and count(groups=1) == 2 * C * C + 2 * C * C // H
+    def count(**named): return sum(p.numel() for p in MultiHeadAttention(C, H, **named).parameters())
+    assert count() == 4 * C * C and count(bias=True) == 4 * C * C + 4 * C and count(n_kv_heads=1) == 2 * C * C + 2 * C * C // H
 
 
 def test_a_layer_can_be_copied_and_saved():
-    layer = Heads(8, 4, groups=2)
+    layer = MultiHeadAttention(8, 4, n_kv_heads=2)
     twin, x = copy.deepcopy(layer), torch.randn(1, 3, 8)
     torch.testing.assert_close(twin(x), layer(x))
-    other = Heads(8, 4, groups=2)
+    other = MultiHeadAttention(8, 4, n_kv_heads=2)
     other.load_state_dict(layer.state_dict())
     torch.testing.assert_close(other(x), layer(x))
-    assert set(layer.state_dict()) == {f"{n}.weight" for n in ("query", "key", "value", "output")}
+    assert set(layer.state_dict()) == {f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "o_proj")}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
-    layer, x = Heads(32, 4, groups=2), torch.randn(2, 9, 32)
+    layer, x = MultiHeadAttention(32, 4, n_kv_heads=2), torch.randn(2, 9, 32)
     out, weights = copy.deepcopy(layer).to(dtype)(x.to(dtype), mask=causal_mask(9, 9))
     assert out.dtype == weights.dtype == dtype
     torch.testing.assert_close(out.float(), layer(x, mask=causal_mask(9, 9))[0], rtol=0, atol=0.02)
 
 
 def test_lengths_of_nothing():
-    layer = Heads(8, 2)
+    layer = MultiHeadAttention(8, 2)
     assert layer(torch.randn(0, 3, 8))[0].shape == (0, 3, 8) and layer(torch.randn(2, 0, 8))[0].shape == (2, 0, 8)
     out, weights = layer(torch.randn(2, 3, 8), torch.randn(2, 0, 8))
     assert (out == 0).all() and weights.shape == (2, 2, 3, 0)
-    assert Heads(8, 4, groups=2)(torch.randn(2, 0, 8))[0].shape == (2, 0, 8)
+    assert MultiHeadAttention(8, 4, n_kv_heads=2)(torch.randn(2, 0, 8))[0].shape == (2, 0, 8)
 
 
 @pytest.mark.parametrize("named, says", [
-    (dict(width=8, heads=3), r"^heads: 3; expected a divisor of width, 8, or a head_width"),
-    (dict(width=8, heads=4, groups=3), r"^groups: 3; expected a divisor of heads, 4"),
-    (dict(width=8, heads=4, groups=8), r"^groups: 8; expected a divisor of heads, 4"),
-    (dict(width=8, heads=0), r"^heads: 0; expected a whole number"),
-    (dict(width=0, heads=1), r"^width: 0; expected a whole number"),
-    (dict(width=8, heads=2.0), r"^heads: 2.0; expected a whole number"),
-    (dict(width=8, heads=True), r"^heads: True; expected a whole number"),
-    (dict(width=8, heads=4, groups=0), r"^groups: 0; expected a whole number"),
-    (dict(width=8, heads=4, head_width=0), r"^head_width: 0; expected a whole number"),
-    (dict(width=8, heads=4, value_width=-1), r"^value_width: -1; expected a whole number"),
-    (dict(width=8, heads=4, memory_width=0), r"^memory_width: 0; expected a whole number"),
-    (dict(width=None, heads=4), r"^width: None; expected a whole number"),
+    (dict(d_model=8, n_heads=3), r"^n_heads: 3; expected a divisor of d_model, 8, or a head_dim"),
+    (dict(d_model=8, n_heads=4, n_kv_heads=3), r"^n_kv_heads: 3; expected a divisor of n_heads, 4"),
+    (dict(d_model=8, n_heads=4, n_kv_heads=8), r"^n_kv_heads: 8; expected a divisor of n_heads, 4"),
+    (dict(d_model=8, n_heads=0), r"^n_heads: 0; expected a whole number"),
+    (dict(d_model=0, n_heads=1), r"^d_model: 0; expected a whole number"),
+    (dict(d_model=8, n_heads=2.0), r"^n_heads: 2.0; expected a whole number"),
+    (dict(d_model=8, n_heads=True), r"^n_heads: True; expected a whole number"),
+    (dict(d_model=8, n_heads=4, n_kv_heads=0), r"^n_kv_heads: 0; expected a whole number"),
+    (dict(d_model=8, n_heads=4, head_dim=0), r"^head_dim: 0; expected a whole number"),
+    (dict(d_model=8, n_heads=4, value_dim=-1), r"^value_dim: -1; expected a whole number"),
+    (dict(d_model=8, n_heads=4, memory_dim=0), r"^memory_dim: 0; expected a whole number"),
+    (dict(d_model=None, n_heads=4), r"^d_model: None; expected a whole number"),
 ])
 def test_sizes_are_refused_by_name(named, says):
-    with pytest.raises(ValueError, match=says): Heads(**named)
+    with pytest.raises(ValueError, match=says): MultiHeadAttention(**named)
 
 
 x8, m6 = torch.zeros(2, 3, 8), torch.zeros(2, 5, 6)
@@ -223,12 +223,12 @@ x8, m6 = torch.zeros(2, 3, 8), torch.zeros(2, 5, 6)
 ])
 @pytest.mark.parametrize("groups", [4, 2])
 def test_inputs_are_refused_by_name(named, says, groups):
-    with pytest.raises(ValueError, match=says): Heads(8, 4, groups=groups, memory_width=6)(**named)
+    with pytest.raises(ValueError, match=says): MultiHeadAttention(8, 4, n_kv_heads=groups, memory_dim=6)(**named)
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 3, 4), (2, 3, 4, 2), (2, 4, 3, 4), (4, 3, 2)])
 def test_what_a_part_gives_is_refused_by_name(shape):
-    with pytest.raises(ValueError, match=r"^out: .*expected \(B, 4, T, 2\) from the part"): Heads(8, 4, part=lambda q, k, v, mask: (torch.zeros(shape), None))(x8)
+    with pytest.raises(ValueError, match=r"^out: .*expected \(B, 4, T, 2\) from attention_fn"): MultiHeadAttention(8, 4, attention_fn=lambda q, k, v, mask: (torch.zeros(shape), None))(x8)
 
 
 q4, k3 = torch.zeros(2, 4, 3, 8), torch.zeros(2, 3, 5, 8)
@@ -243,42 +243,42 @@ q4, k3 = torch.zeros(2, 4, 3, 8), torch.zeros(2, 3, 5, 8)
     ((q4, k3[:, :2], k3[:, :2], torch.ones(2, 3, 5, dtype=torch.bool)), r"^mask: \(2, 3, 5\); expected"),
 ])
 def test_grouped_refuses_by_name(args, says):
-    with pytest.raises(ValueError, match=says): grouped(*args)
+    with pytest.raises(ValueError, match=says): grouped_query_attention(*args)
 
 
 @pytest.mark.parametrize("named, says", [
     (dict(add_bias_kv=True), "^theirs: has bias_k"), (dict(add_zero_attn=True), "^theirs: has bias_k"), (dict(kdim=3, vdim=4), "^theirs: kdim 3, vdim 4")])
 def test_from_torch_refuses(named, says):
-    with pytest.raises(ValueError, match=says): from_torch(nn.MultiheadAttention(8, 4, **named))
+    with pytest.raises(ValueError, match=says): attention_from_torch(nn.MultiheadAttention(8, 4, **named))
 
 
 def test_from_torch_copies_and_does_not_share():
     theirs = nn.MultiheadAttention(8, 4, batch_first=True)
-    ours = from_torch(theirs)
-    ours.query.weight.data.zero_()
-    assert theirs.in_proj_weight[:8].abs().sum() > 0 and ours.output.bias is not None
+    ours = attention_from_torch(theirs)
+    ours.q_proj.weight.data.zero_()
+    assert theirs.in_proj_weight[:8].abs().sum() > 0 and ours.o_proj.bias is not None
 
 
 def test_head_links_draws_what_is_chosen():
     weights = [[[[.9, .1], [.2, .8]], [[.3, .7], [.6, .4]]]]
     made = {"sentences": [["a", "b"]], "weights": weights, "alt": "two words joined by lines", "heads": [True, True]}
-    assert HeadLinks(**made).picture().count("<path") == 4
-    assert HeadLinks(**made | {"query": 0}).picture().count("<path") == 2
-    assert HeadLinks(**made | {"heads": [False, False]}).picture().count("<path") == 0
+    assert HeadView(**made).picture().count("<path") == 4
+    assert HeadView(**made | {"query": 0}).picture().count("<path") == 2
+    assert HeadView(**made | {"heads": [False, False]}).picture().count("<path") == 0
 
 
 def test_head_links_hides_weak_lines():
     weights = [[[[.9, .1], [.2, .8]]]]
     made = {"sentences": [["a", "b"]], "weights": weights, "alt": "two words joined by lines", "heads": [True]}
-    assert [HeadLinks(**made, least=least).picture().count("<path") for least in (0., .15, .5)] == [4, 3, 2]
+    assert [HeadView(**made, least=least).picture().count("<path") for least in (0., .15, .5)] == [4, 3, 2]
 
 
 def test_what_else_the_part_wants_to_know_is_handed_on_by_name():
     told = []
 
-    def part(q, k, v, mask, places=None): told.append(places); return grouped(q, k, v, mask)
+    def part(q, k, v, mask, positions=None): told.append(positions); return grouped_query_attention(q, k, v, mask)
 
-    layer, x = Heads(8, 2, part=part), torch.randn(1, 3, 8)
-    layer(x, places=[5, 6, 9])
+    layer, x = MultiHeadAttention(8, 2, attention_fn=part), torch.randn(1, 3, 8)
+    layer(x, positions=[5, 6, 9])
     assert told == [[5, 6, 9]]
     with pytest.raises(TypeError, match="elsewhere"): layer(x, elsewhere=1)

@@ -49,6 +49,17 @@ def test_formulas_are_set_and_numbered(tmp_path):
     assert len(re.findall(r'class="eqno">\(\d\)', page)) == 2 and 'href="#equation-law">(1)' in page.replace('class="reference internal" ', "")
 
 
+def test_a_single_letter_is_text_and_a_strut_is_none(tmp_path):
+    "What a formula would need more elements for than it has signs."
+    done = sphinx(tmp_path, "# Page\n\n$T$ and $x_t$ and $2$ and $\\alpha$ and $\\ell + 1$\n")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "out/index.html").read_text()
+    assert '<span class="math katex"><span class="mord mathnormal" style="margin-right:0.13889em;">T</span></span>' in page
+    assert '<span class="math katex"><span class="mord">2</span></span>' in page and '>α</span></span> and' in page
+    assert page.count('class="msupsub mtight tfm-script" style="vertical-align:-0.2143em;') == 1 and "vlist" not in page
+    assert page.count("<math") == 2 and "strut\"" not in page.replace("pstrut", "") and page.count("--h:") == 3
+
+
 def test_pages_load_only_the_book_itself(book):
     "No page names a script, style sheet, font or image of another host; nothing of the stock theme's weight is published."
     loads = re.compile(r'<(?:script|img|iframe|source)[^>]+src="(?:https?:)?//|<link[^>]+rel="(?:stylesheet|preload|icon)"[^>]+href="(?:https?:)?//|url\(["\']?(?:https?:)?//|@import')
@@ -66,10 +77,22 @@ def test_code_has_a_span_only_where_it_is_coloured():
     html = highlight(code, PythonLexer(), Slim(nowrap=True))
     assert re.sub(r"</?span[^>]*>", "", html).replace("&#39;", "'").replace("&quot;", '"') == code        # nothing is lost
     assert re.findall(r'<span class="(\w+)">(.*?)</span>', html)[:4] == [("nf", "@cached"), ("k", "def"), ("nf", "f"), ("m", "None")]
-    assert html.count("<span") == 15 and "x[" in html and "(x, *, y=" in html
+    assert html.count("<span") == 14 and "x[" in html and "(x, *, y=" in html
+
+
+def test_a_list_of_numbers_is_one_span():
+    html = highlight("x = f([1, 2.5, [-3, None]], 4) + 5\ny = ('a', 'b')\n", PythonLexer(), Slim(nowrap=True))
+    assert re.findall(r'<span class="(\w+)">(.*?)</span>', html.replace("&#39;", "'")) == [("m", "1, 2.5, [-3, None]], 4"), ("m", "5"), ("s", "'a', 'b'")]
 
 
 @pytest.mark.parametrize("html, kept", [
+    ('<div class="highlight-ipython3 notranslate"><div class="highlight"><pre>x\ny</pre></div>\n</div>', '<div class="highlight-ipython3 notranslate highlight"><pre>x\ny</pre></div>'),
+    ('<p class="collapsed admonition-title">Code</p>\n<p class="expanded admonition-title">Code</p>', '<p class="admonition-title">Code</p>'),
+    ('<summary>\n<p class="admonition-title">Code</p>\n</summary>', "<summary>Code</summary>"),
+    ('<div class="output text_html"><div class="tfm-check tfm-fail"><p>x</p></div></div>', '<div class="tfm-check tfm-fail"><p>x</p></div>'),
+    ('<div class="output text_html"><div class="tfm-check"><div>x</div></div></div>',) * 2,
+    ('<div class="tfm-check tfm-pass" role="status"><p><strong>✓ f</strong></p><p>x</p></div>', '<div class="tfm-check tfm-pass" role="status"><strong>✓ f</strong><p>x</p></div>'),
+    ('<p class="collapsed admonition-title">Show</p>\n<p class="expanded admonition-title">Hide</p>',) * 2,
     ('<code><span class="pre">a</span> <span class="pre">b</span></code>', "<code>a b</code>"), ("<pre><span></span>x</pre>", "<pre>x</pre>"),
     ("<td><p>one</p></td>", "<td>one</td>"), ('<td class="n"><p>a <em>b</em></p>\n</td>', '<td class="n">a <em>b</em></td>'),
     ("<td><p>one</p><p>two</p></td>", "<td><p>one</p><p>two</p></td>"), ("<dd><p>one</p>\n<ul><li>x</li></ul></dd>", "<dd><p>one</p>\n<ul><li>x</li></ul></dd>"),

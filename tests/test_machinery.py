@@ -8,12 +8,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import built
+import folds
 import ledger_rules
 import nbdev_cells
 import pytest
 import reference
 import rules
 import yaml
+from docutils import nodes
+from docutils.utils import new_document
 from ledger import VERDICTS, faults, settled
 from pages import notebooks, title, toc_pages
 from test_defects import build, replace, small
@@ -31,6 +34,38 @@ def prepared(*cells: dict) -> list[dict]:
     notebook = {"cells": list(cells)}
     nbdev_cells.prepare(notebook, "../api/05_heads.html")
     return notebook["cells"]
+
+
+@pytest.mark.parametrize(("source", "title"), [
+    ("x = 1\nclaim('a',\n      true_when={})", "How this is checked"), ("curves(x, y,\n       alt='a line', caption='A line.')", "Code of the figure"),
+    ("import math\nfrom torch import (\n    nn,\n)\n\ntorch.set_printoptions(precision=4)", "Imports"), ("#| export\nimport math\n\ndef f(x): return x\n\nclass G: pass", "f, G"), ("x = 1", "Code")])
+def test_a_fold_is_named_by_what_it_holds(source, title):
+    *_, cell = prepared(code("#| default_exp heads"), code(source, metadata={"tags": ["hide-input"]}))
+    assert cell["metadata"]["mystnb"] == {"code_prompt_show": title, "code_prompt_hide": title}
+
+
+@pytest.mark.parametrize(("source", "tag"), [
+    ('diagram({"x": Box("x (y)", (0, 0))}, alt="a box",\n        caption="x")', "remove-input"), ("#| hidden\ntimeline(\n    {},\n    alt='a bar',\n)", "remove-input"),
+    ("rows = 3\ndiagram({}, alt='rows')", "hide-input"), ("diagram({}, alt='a')\nassert True", "hide-input"), ("diagrams(alt='a')", "hide-input")])
+def test_the_code_of_a_diagram_is_not_shown(source, tag):
+    *_, cell = prepared(code("#| default_exp heads"), code(source, metadata={"tags": ["hide-input"]}))
+    assert cell["metadata"]["tags"] == [tag]
+
+
+def test_the_evidence_of_a_claim_is_folded():
+    head, rows = '<div class="tfm-claim tfm-holds"><p>holds</p>', [f'<li><span class="tfm-kind">{kind}</span> {kind}</li>' for kind in ("for", "rather", "measured")]
+    def shown(*rows): return prepared(code("claim('a')", outputs=[{"data": {"text/html": f"{head}<ul>{''.join(rows)}</ul></div>"}}]))[0]["outputs"][0]["data"]["text/html"]
+    assert shown(*rows) == f"{head}<ul>{rows[1]}</ul><details><summary>Evidence</summary><ul>{rows[0]}{rows[2]}</ul></details></div>"
+    assert shown(rows[1]) == f"{head}<ul>{rows[1]}</ul></div>" and shown() == f"{head}</div>"
+
+
+def test_further_claims_are_one_fold_and_their_heading_stays_in_sight():
+    document, section = new_document(""), nodes.section(ids=["more"])
+    section += [nodes.title("", folds.MORE), nodes.paragraph("", "lead"), *(nodes.raw("", f'<div class="tfm-claim" id="{n}"></div>', format="html") for n in "ab")]
+    document += [nodes.section("", nodes.title("", "Masks"), nodes.paragraph("", "text")), section]
+    folds.FoldSection(document).run()
+    assert [child.astext()[:40] for child in section.children[:3]] == [folds.MORE, "<details><summary>Show all 2</summary>", "lead"]
+    assert section.children[-1].astext() == "</details>" and len(section.children) == 6 and len(document[0].children) == 2
 
 
 def test_label_names_the_module_that_a_cell_goes_to():

@@ -10,20 +10,20 @@ from torch import nn
 
 from tfmlib.figures import ASSETS
 from tfmlib.recurrence import (
-    Backwards,
-    GradientJourney,
+    Concat,
+    GradientFlow,
     GRUCell,
     LSTMCell,
-    Recurrent,
+    RecurrentLayer,
+    Reversed,
     RNNCell,
-    SideBySide,
+    backprop_through_time,
     first_symbol,
     gradient_norms,
-    rebuilt,
     recall_accuracy,
+    rnn_from_torch,
     rnn_jacobians,
     scan,
-    through_time,
     unroll,
 )
 
@@ -44,9 +44,9 @@ def test_a_cell_has_pytorchs_parameters_and_takes_its_weights(_, theirs, ours):
     other, cell = theirs(3, 4), ours(3, 4)
     assert {n: p.shape for n, p in other.named_parameters()} == {n: p.shape for n, p in cell.named_parameters()}
     cell.load_state_dict(other.state_dict())
-    x, states = torch.randn(5, 3), tuple(torch.randn(5, 4) for _ in range(cell.states))
-    wanted = other(x, states if cell.states == 2 else states[0])
-    for mine, right in zip(cell(x, states), wanted if cell.states == 2 else (wanted,), strict=True):
+    x, states = torch.randn(5, 3), tuple(torch.randn(5, 4) for _ in range(cell.n_states))
+    wanted = other(x, states if cell.n_states == 2 else states[0])
+    for mine, right in zip(cell(x, states), wanted if cell.n_states == 2 else (wanted,), strict=True):
         torch.testing.assert_close(mine, right)
 
 
@@ -63,7 +63,7 @@ def test_a_cell_starts_as_pytorchs_does(_, theirs, ours):
 def test_outputs_and_gradients_equal_pytorchs(seed, pair, B, T, inputs, width, layers, both):
     torch.manual_seed(seed)
     theirs = pair[0](inputs, width, layers, bidirectional=both, batch_first=True, dtype=torch.float64)
-    ours, x, weight = rebuilt(theirs), draw(seed, B, T, inputs), draw(seed + 1, B, T, width * (1 + both))
+    ours, x, weight = rnn_from_torch(theirs), draw(seed, B, T, inputs), draw(seed + 1, B, T, width * (1 + both))
     found = []
     for run, model in ((lambda y: theirs(y)[0], theirs), (ours, ours)):
         y = x.clone().requires_grad_()
@@ -88,7 +88,7 @@ def test_the_last_state_goes_on_where_the_sequence_stopped(cell):
 def test_the_last_state_is_pytorchs(kind):
     theirs, x = kind(3, 4, batch_first=True, dtype=torch.float64), draw(0, 2, 6, 3)
     _, state = theirs(x)
-    _, mine = unroll(rebuilt(theirs)[0].layers[0].cell, x)
+    _, mine = unroll(rnn_from_torch(theirs)[0].layers[0].cell, x)
     for a, b in zip(mine, state if isinstance(state, tuple) else (state,), strict=True): torch.testing.assert_close(a, b[0], rtol=0, atol=1e-12)
 
 
@@ -101,20 +101,20 @@ def test_the_rows_of_a_batch_do_not_meet(cell):
 
 
 def test_backwards_and_side_by_side():
-    layer, x = Recurrent(RNNCell(3, 4)).double(), draw(0, 2, 6, 3)
-    torch.testing.assert_close(Backwards(layer)(x), layer(x.flip(1)).flip(1))
-    torch.testing.assert_close(Backwards(Backwards(layer))(x), layer(x), rtol=0, atol=1e-12)
-    assert SideBySide(layer, Backwards(layer))(x).shape == (2, 6, 8)
+    layer, x = RecurrentLayer(RNNCell(3, 4)).double(), draw(0, 2, 6, 3)
+    torch.testing.assert_close(Reversed(layer)(x), layer(x.flip(1)).flip(1))
+    torch.testing.assert_close(Reversed(Reversed(layer))(x), layer(x), rtol=0, atol=1e-12)
+    assert Concat(layer, Reversed(layer))(x).shape == (2, 6, 8)
 
 
 @every_cell
 def test_what_a_cell_refuses(cell):
     part = cell(3, 4)
-    state = part.start(torch.zeros(2, 3))
+    state = part.initial_state(torch.zeros(2, 3))
     for x, given_state, name in (
             (torch.zeros(2, 5), state, "x"), (torch.zeros(2, 1, 3), state, "x"), (torch.zeros(2, 3), state[0], "state"),
-            (torch.zeros(2, 3), (torch.zeros(1, 4),) * part.states, "state"), (torch.zeros(2, 3), state + state, "state"),
-            (torch.zeros(2, 3), (torch.zeros(2, 3),) * part.states, "state"), (torch.zeros(2, 3), (), "state"), (torch.zeros(2, 3), None, "state")):
+            (torch.zeros(2, 3), (torch.zeros(1, 4),) * part.n_states, "state"), (torch.zeros(2, 3), state + state, "state"),
+            (torch.zeros(2, 3), (torch.zeros(2, 3),) * part.n_states, "state"), (torch.zeros(2, 3), (), "state"), (torch.zeros(2, 3), None, "state")):
         with pytest.raises(ValueError, match=f"^{name}: "): part(x, given_state)
     for x in (torch.zeros(2, 3), torch.zeros(2, 0, 3), torch.zeros(2, 5, 3, dtype=torch.int64), torch.zeros(2, 5, 4)):
         with pytest.raises(ValueError, match="^x: "): unroll(part, x)
@@ -125,12 +125,12 @@ def test_what_a_cell_refuses(cell):
 @pytest.mark.parametrize("theirs", [nn.RNN(3, 4), nn.RNN(3, 4, batch_first=True, nonlinearity="relu"), nn.LSTM(3, 4, batch_first=True, proj_size=2),
                                     nn.GRU(3, 4, batch_first=True, bias=False), nn.GRU(3, 4, 2, batch_first=True, dropout=0.1), nn.Linear(3, 4)])
 def test_what_rebuilt_refuses(theirs):
-    with pytest.raises(ValueError, match="^theirs: "): rebuilt(theirs)
+    with pytest.raises(ValueError, match="^theirs: "): rnn_from_torch(theirs)
 
 
 def test_rebuilt_copies():
     theirs = nn.GRU(3, 4, batch_first=True)
-    ours = rebuilt(theirs)
+    ours = rnn_from_torch(theirs)
     with torch.no_grad(): theirs.weight_ih_l0.zero_()
     assert all(float(p.detach().abs().sum()) > 0 for p in ours.parameters())
 
@@ -143,7 +143,7 @@ def test_gradients_through_time_equal_autograd(seed, T, C, scale):
     torch.manual_seed(seed)
     cell = RNNCell(2, C).double()
     with torch.no_grad(): cell.weight_hh *= scale
-    x, state, states = draw(seed, 1, T, 2), cell.start(torch.zeros(1, 2).double()), []
+    x, state, states = draw(seed, 1, T, 2), cell.initial_state(torch.zeros(1, 2).double()), []
     for t in range(T):
         state = (cell(x[:, t], state)[0],)
         state[0].retain_grad()
@@ -151,7 +151,7 @@ def test_gradients_through_time_equal_autograd(seed, T, C, scale):
     g = draw(seed + 1, C)
     (states[-1][0] @ g).backward()
     h = torch.cat(states).detach()
-    mine = through_time(rnn_jacobians(cell.weight_hh.detach(), h), g)
+    mine = backprop_through_time(rnn_jacobians(cell.weight_hh.detach(), h), g)
     assert mine.shape == (T, C)
     torch.testing.assert_close(mine, torch.cat([s.grad for s in states]), rtol=0, atol=1e-10)
 
@@ -160,16 +160,16 @@ def test_what_the_journey_refuses():
     for U, h in ((torch.eye(3), torch.zeros(4, 2)), (torch.zeros(2, 3), torch.zeros(4, 2)), (torch.eye(2), torch.zeros(4, 2, 2)), (torch.eye(2), torch.zeros(0, 2))):
         with pytest.raises(ValueError, match="^h, weight_hh: "): rnn_jacobians(U, h)
     for J, g in ((torch.zeros(4, 2, 3), torch.zeros(2)), (torch.zeros(2, 2), torch.zeros(2)), (torch.zeros(4, 2, 2), torch.zeros(1, 2)), (torch.zeros(4, 2, 2), torch.zeros(3))):
-        with pytest.raises(ValueError, match="^jacobians, g: "): through_time(J, g)
+        with pytest.raises(ValueError, match="^jacobians, g: "): backprop_through_time(J, g)
 
 
 def test_gradient_norms_are_those_of_the_product_of_jacobians():
     torch.manual_seed(0)
     cell, x = RNNCell(3, 4).double(), draw(0, 1, 7, 3)
-    norms = gradient_norms(Recurrent(cell), x, torch.Generator().manual_seed(5))[0]
+    norms = gradient_norms(RecurrentLayer(cell), x, torch.Generator().manual_seed(5))[0]
     direction = nn.functional.normalize(torch.randn(1, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64), dim=-1)[0]
     h = unroll(cell, x)[0][0].detach()
-    at_states = through_time(rnn_jacobians(cell.weight_hh.detach(), h), direction)
+    at_states = backprop_through_time(rnn_jacobians(cell.weight_hh.detach(), h), direction)
     at_inputs = (at_states * (1 - h**2)) @ cell.weight_ih.detach()
     torch.testing.assert_close(norms, at_inputs.norm(dim=-1).flip(0), rtol=0, atol=1e-12)
     assert not x.requires_grad
@@ -248,14 +248,14 @@ def one_thread():
 def test_recall_is_learnt_where_it_is_easy_and_at_chance_without_training(one_thread):
     def model():
         torch.manual_seed(0)
-        return nn.Sequential(Recurrent(RNNCell(16, 24)), nn.Linear(24, 8))
+        return nn.Sequential(RecurrentLayer(RNNCell(16, 24)), nn.Linear(24, 8))
     assert recall_accuracy(model(), 2, 0, steps=150) > 0.95
     assert recall_accuracy(model(), 2, 0, steps=1) < 0.4
 
 
 @pytest.mark.parametrize("eigenvalue, coupling, gate, squash", [(0.9, 5., 0., False), (1.2, 0., 0., True), (0.5, 0., 0.91, False), (1.3, 3., 0.2, True), (0., 0., 0., False)])
 def test_the_figure_draws_what_autograd_finds(eigenvalue, coupling, gate, squash):
-    figure = GradientJourney(alt="growth of a gradient", eigenvalue=eigenvalue, coupling=coupling, gate=gate, squash=squash, steps=12)
+    figure = GradientFlow(alt="growth of a gradient", eigenvalue=eigenvalue, coupling=coupling, gate=gate, squash=squash, steps=12)
     U = torch.tensor([[eigenvalue, coupling], [0., eigenvalue]], dtype=torch.float64)
     x = [0.5 * torch.tensor([math.sin(0.3 * t), math.cos(0.5 * t)], dtype=torch.float64) for t in range(12)]
 

@@ -1,4 +1,4 @@
-"""How long a page runs: its head says it from a record, in the book and in the copies alike, and types no time."""
+"""How long a page runs and takes: its head says the one from a record and the other as counted, in the book and in the copies alike, and types no time."""
 import json
 import re
 from pathlib import Path
@@ -26,6 +26,47 @@ def test_head_says_it_from_the_record(name):
     rows = {row["page"]: row for row in json.loads(RECORD.read_text())["rows"]}
     code = sum(cell["cell_type"] == "code" for cell in pages.notebooks(ROOT)[f"chapters/{name}"]["cells"])
     assert 0.85 < rows[name]["cells"] / code < 1.15, f"{rows[name]['cells']} cells were measured, {code} are there: PYTHONPATH=. .venv/bin/python -m bench pages"
+
+
+EVERY = {p.stem: "".join(json.loads(p.read_text())["cells"][0]["source"]) for p in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}
+
+
+@pytest.mark.parametrize("name", [name for name, head in EVERY.items() if "*Time:*" in head or not name.startswith("00")])
+def test_head_says_how_long_it_takes_as_counted(name):
+    assert re.findall(r"\*Time:\* (\S+?)(?=[,.] )", EVERY[name]) == [f"{{minutes}}`{name}`"]
+
+
+CELLS = [
+    {"cell_type": "markdown", "metadata": {}, "source": "word " * 400}, {"cell_type": "code", "metadata": {}, "source": "#| default_exp x\n# ten words"},
+    {"cell_type": "code", "metadata": {}, "source": "#| export\nx = 1\n\ny = 2"}, {"cell_type": "code", "metadata": {}, "source": "x = 1\nz = 3"},
+    {"cell_type": "code", "metadata": {"tags": ["hide-input"]}, "source": "w = 4"}, {"cell_type": "markdown", "metadata": {}, "source": "## More claims, checked\n\n" + "word " * 400},
+    {"cell_type": "code", "metadata": {}, "source": "v = 5"}, {"cell_type": "markdown", "metadata": {}, "source": "## What to take away"}]
+
+
+def test_minutes():
+    "400 words, three new lines and a heading; neither what is folded nor a line that was there before."
+    assert pages.minutes({"cells": CELLS}) == (400 + 5) / 200 + 1.5
+
+
+@pytest.mark.parametrize("minutes, words", [(2, "15 minutes"), (22, "15 minutes"), (23, "30 minutes"), (58, "an hour"), (75, "1¼ hours"), (209, "3½ hours"), (240, "4 hours")])
+def test_in_hours(minutes, words): assert pages.in_hours(minutes) == words
+
+
+def test_minutes_of_no_chapter(house):
+    with pytest.raises(myst.Unresolved, match="minutes 05_b: no such chapter"): myst.Page(myst.Book(house), "chapters/05_b").resolve("{minutes}`05_b`")
+
+
+FIRST = ("one", "two", "three", "four", "five", "six")
+
+
+@pytest.mark.parametrize("name", [p.stem for p in sorted((ROOT / "chapters/practice").glob("[0-9][0-9]_*.ipynb"))])
+def test_practice_page_takes_as_long_as_its_exercises(name):
+    "All of them, and the first ones that its head names."
+    texts = ["".join(c["source"]) for c in pages.notebooks(ROOT)[f"chapters/practice/{name}"]["cells"] if c["cell_type"] == "markdown"]
+    times = [int(t) for text in texts for t in re.findall(r"^[●○]{3} · (\d+) minutes", text, re.M)]
+    assert len(times) == sum("```{exercise}" in text for text in texts), "each exercise says how long it takes"
+    every, some, first = re.search(r"\*Time:\* (\d+) minutes for everything, (\d+) of them for the first (\w+)\.", texts[0]).groups()
+    assert (int(every), int(some)) == (sum(times), sum(times[:FIRST.index(first) + 1]))
 
 
 def test_bench_measures_what_the_heads_say():

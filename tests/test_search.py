@@ -11,23 +11,23 @@ import yaml
 from findable import folded, words
 from nbdev_cells import public_names
 from pages import notebooks
-from search import told
+from term_places import told
 
 pytestmark = [pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = {                                          # what is typed -> where the first hit leads
-    "causal_mask": "04_attention.html#tfm-causal_mask", "causal mask": "04_attention.html#tfm-causal_mask", "rotary": "06_positions.html#tfm-Rotary",
-    "√D": "04_attention.html#why-the-square-root", "square root": "04_attention.html#why-the-square-root", "RoPE": "06_positions.html#turning-queries-and-keys",
-    "rope": "06_positions.html#turning-queries-and-keys", "rotary position embeddings": "06_positions.html#turning-queries-and-keys",
-    "softmax": "02_alignment.html#the-decoder", "LSTM": "01_recurrence.html#gates", "beam search": "08_transformer.html#tfm-beam_search",
+    "causal_mask": "04_attention.html#tfm-causal_mask", "causal mask": "04_attention.html#tfm-causal_mask", "rotary": "06_positions.html#tfm-RotaryEmbedding",
+    "why the square root": "04_attention.html#why-the-square-root", "inverse square root": "08_transformer.html#the-learning-rate", "RoPE": "06_positions.html#rotary-position-embedding",
+    "rope": "06_positions.html#rotary-position-embedding", "rotary position embeddings": "06_positions.html#rotary-position-embedding",
+    "softmax": "04_attention.html#the-formula", "LSTM": "01_recurrence.html#gates", "beam search": "08_transformer.html#tfm-beam_search",
     "BPE": "03_tokens.html#merges-on-paper", "byte-pair encoding": "03_tokens.html#merges-on-paper", "top-p": "10_decoders.html#tfm-top_p",
     "nucleus sampling": "10_decoders.html#tfm-top_p", "layer norm": "07_block.html#tfm-LayerNorm", "LayerNorm": "07_block.html#tfm-LayerNorm",
     "layernorm": "07_block.html#tfm-LayerNorm", "layer normalisation": "07_block.html#tfm-LayerNorm", "FlashAttention": "17_flash_attention.html",
     "flash attention": "17_flash_attention.html", "perplexity": "10_decoders.html#tfm-perplexity", "label smoothing": "08_transformer.html#training",
-    "masks": "04_attention.html#masks-who-may-look-where", "multi-head attention": "05_heads.html#side-by-side", "attention": "04_attention.html#the-formula",
-    "scaled dot-product attention": "04_attention.html#the-formula", "vanishing gradients": "01_recurrence.html#how-far-the-gradient-gets", "cross-entropy": "10_decoders.html#the-loss-by-hand",
-    "swiglu": "07_block.html#the-layer-that-works-alone", "grouped-query": "05_heads.html#fewer-keys-than-queries", "tokeniz": "03_tokens.html#tfm-Tokenizer",
-    "positions": "06_positions.html", "warm-up": "07_block.html#does-it-train", "ADAMW": "00_training.html#tfm-AdamW", "encoders": "02_alignment.html#tfm-Encoder",
+    "masks": "04_attention.html#masks-who-may-attend-to-whom", "multi-head attention": "05_heads.html#attention-with-several-heads", "attention": "04_attention.html#tfm-attention",
+    "scaled dot-product attention": "04_attention.html#the-formula", "vanishing gradients": "01_recurrence.html#vanishing-and-exploding", "cross-entropy": "10_decoders.html#the-loss-by-hand",
+    "swiglu": "07_block.html#tfm-SwiGLU", "grouped-query": "05_heads.html#fewer-keys-than-queries", "tokeniz": "03_tokens.html#tfm-Tokenizer",
+    "positions": "06_positions.html", "warm-up": "07_block.html#does-it-train", "ADAMW": "00_training.html#tfm-AdamW", "encoders": "08_transformer.html#tfm-Encoder",
 }
 
 
@@ -56,6 +56,12 @@ def index(book) -> dict:
 @pytest.mark.parametrize("query", FIRST)
 def test_definition_comes_first(page, query):
     assert hits(page, query)[0][0] == FIRST[query]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("query", ["√D", "square root"])
+def test_a_section_is_found_beside_a_term(page, query):
+    assert "04_attention.html#why-the-square-root" in [where for where, _ in hits(page, query)[:3]]
 
 
 @pytest.mark.browser
@@ -170,7 +176,7 @@ def test_folding_keeps_other_words():
 
 def test_places_that_are_told_are_checked(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("search.log.warning", lambda *a, **k: said.append(a[0] % a[1:]))
+    monkeypatch.setattr("term_places.log.warning", lambda *a, **k: said.append(a[0] % a[1:]))
     (tmp_path / "defined.yml").write_text("gate: 01_a#gates\nlost: 01_a#nowhere\nelsewhere: 99_z#x\n")
     found = [{"page": "chapters/01_a", "anchor": "gates"}]
     assert told(tmp_path / "defined.yml", found) == {"gate": ("chapters/01_a", "gates"), "lost": ("chapters/01_a", "nowhere")}

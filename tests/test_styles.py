@@ -100,7 +100,7 @@ def growth(start, gains, order):
 
 
 # --- 8: the transformer
-def smoothed_surprise(scores, y, smoothing):
+def label_smoothed_loss(scores, y, smoothing):
     scores, y = scores[y != 0], y[y != 0]
     if len(y) == 0: raise ValueError("y")
     loss = scores.logsumexp(-1) - scores[torch.arange(len(y)), y]
@@ -150,9 +150,23 @@ def backward_flops(N, D, rows, cols, causal):
     return [(10 * N * N * D) >> bool(causal), 2 * 7 * rows * cols * D * tiles]
 
 
+# --- 22: inside a trained model
+def neurons(x, up, up_bias, down):
+    activation = torch.nn.functional.gelu(torch.nn.functional.linear(x, up, up_bias))
+    each = torch.einsum("tf,cf->tfc", activation, down)
+    return [each, each.square().sum(-1).max(1).indices]
+
+
+def edit_several(weight, keys, values, second_moment):
+    half = torch.linalg.cholesky(second_moment)
+    white = torch.linalg.solve_triangular(half, keys.T, upper=False)
+    change = (values.T - weight @ keys.T) @ torch.linalg.pinv(white)
+    return weight + torch.linalg.solve_triangular(half.T, change.T, upper=True).T
+
+
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
-         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (smoothed_surprise, ranked), "decoders": (nucleus, write_on),
-         "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,)}
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "decoders": (nucleus, write_on),
+         "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
 
 
 @pytest.mark.parametrize(("page", "answer"), [(page, answer) for page, answers in RIGHT.items() for answer in answers], ids=lambda x: getattr(x, "__name__", x))

@@ -26,20 +26,20 @@ from tfmlib.tokens import (
     PATTERN,
     Embedding,
     Tokenizer,
-    apply,
+    apply_bpe,
     as_text,
     book_tokenizer,
-    chips,
-    from_letters,
-    join,
-    learn,
-    letters,
-    load,
+    bytes_to_unicode,
+    learn_bpe,
+    load_tokenizer,
+    merge_pair,
     merge_steps,
-    save,
-    shown,
-    train,
+    printable,
+    save_tokenizer,
+    show_tokens,
     train_book_tokenizer,
+    train_tokenizer,
+    unicode_to_bytes,
 )
 
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -88,9 +88,9 @@ def merges_of(made: Theirs) -> list[tuple[str, str]]: return [tuple(m) for m in 
 @pytest.mark.parametrize("name", CORPORA)
 def test_merges_and_ids_equal_the_library(name):
     text, size = CORPORA[name](), 256 + 1_500
-    ours, other = train(text, size), theirs([text], size)
-    assert [tuple(map(letters, m)) for m in ours.merges] == merges_of(other) and len(ours.merges) > 250
-    assert {letters(t): i for i, t in enumerate(ours.vocab)} == other.get_vocab()
+    ours, other = train_tokenizer(text, size), theirs([text], size)
+    assert [tuple(map(bytes_to_unicode, m)) for m in ours.merges] == merges_of(other) and len(ours.merges) > 250
+    assert {bytes_to_unicode(t): i for i, t in enumerate(ours.vocab)} == other.get_vocab()
     for new in [text[:50_000], *(make() for make in OTHER.values())]:
         assert ours.encode(new) == other.encode(new).ids
         assert ours.decode(ours.encode(new)) == new
@@ -100,13 +100,13 @@ def test_merges_and_ids_equal_the_library(name):
 @given(st.lists(st.text("ab c", max_size=40), max_size=4), st.integers(256, 330))
 def test_ties_and_overlaps_equal_the_library(texts, size):
     "Few letters: nearly every merge is a tie, and runs of one letter overlap."
-    assert [tuple(map(letters, m)) for m in train(texts, size).merges] == merges_of(theirs(texts, size))
+    assert [tuple(map(bytes_to_unicode, m)) for m in train_tokenizer(texts, size).merges] == merges_of(theirs(texts, size))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text("ab", min_size=20, max_size=120), st.text("ab", max_size=60))
 def test_ids_equal_the_library_on_ties(learnt, text):
-    assert train(learnt, 300).encode(text) == theirs([learnt], 300).encode(text).ids
+    assert train_tokenizer(learnt, 300).encode(text) == theirs([learnt], 300).encode(text).ids
 
 
 def test_two_merges_may_make_one_token():
@@ -114,7 +114,7 @@ def test_two_merges_may_make_one_token():
     twice = Tokenizer([(b"a", b"b"), (b"b", b"c"), (b"ab", b"c"), (b"a", b"bc")])
     assert len(twice) == 256 + 3 and len(twice.ranks) == 4
     assert twice.ranks[twice.ids[b"a"], twice.ids[b"bc"]] == (3, twice.ids[b"abc"])
-    other = Theirs(models.BPE({letters(t): i for i, t in enumerate(twice.vocab)}, [tuple(map(letters, m)) for m in twice.merges]))
+    other = Theirs(models.BPE({bytes_to_unicode(t): i for i, t in enumerate(twice.vocab)}, [tuple(map(bytes_to_unicode, m)) for m in twice.merges]))
     other.pre_tokenizer = BYTE_LEVEL
     for text in ("abc", "abcabc", "xbc abc bcb", "aabcc"): assert twice.encode(text) == other.encode(text).ids
 
@@ -123,7 +123,7 @@ def test_two_merges_may_make_one_token():
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=25).map(str.encode), st.integers(1, 5), max_size=6))
 def test_learning_never_makes_a_token_twice(counts):
     "Equal bytes are cut alike wherever no token crosses their ends, so that a second way to a token finds no pair."
-    made = [a + b for a, b in learn(counts, 400)]
+    made = [a + b for a, b in learn_bpe(counts, 400)]
     assert len(set(made)) == len(made)
 
 
@@ -148,21 +148,21 @@ def recounted(counts: dict[bytes, int], size: int) -> list[tuple[bytes, bytes]]:
         pair = min(found, key=lambda p: (-found[p], p))
         merges.append((vocab[pair[0]], vocab[pair[1]]))
         if (token := b"".join(merges[-1])) not in vocab: vocab.append(token)
-        words = {w: join(ids, pair, vocab.index(token)) for w, ids in words.items()}
+        words = {w: merge_pair(ids, pair, vocab.index(token)) for w, ids in words.items()}
     return merges
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.binary(min_size=1, max_size=8) | st.text("abc", min_size=1, max_size=9).map(str.encode), st.integers(1, 9), max_size=12), st.integers(256, 290))
 def test_the_heap_finds_what_recounting_finds(counts, size):
-    assert learn(counts, size) == recounted(counts, size)
+    assert learn_bpe(counts, size) == recounted(counts, size)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.text("ab", min_size=1, max_size=30).map(str.encode), st.integers(1, 4), min_size=1, max_size=5))
 def test_pieces_of_one_or_two_letters_are_learnt_to_the_last_pair(counts):
     "Runs that overlap, pieces that end in the pair, new tokens side by side: as counting again, until nothing is left."
-    assert learn(counts, 500) == recounted(counts, 500)
+    assert learn_bpe(counts, 500) == recounted(counts, 500)
 
 
 RECORDED = {row["shape"]: row for row in load_record("tokens_speed").rows if row["what"] == "shape"}
@@ -177,7 +177,7 @@ def test_learning_has_no_cliff(shape, monkeypatch):
     for what in ("learn, ratio", "encode, ratio"): assert row[what]["q10"] < 3 * max(.3, RECORDED[shape][what]["median"]), what
 
 
-OWL = train(book_text("v1")[0][:20_000] + "say hello 🦉 Grüße\n" * 9, 700, ["<|end|>", "<|end|>!", "<|user|>"])
+OWL = train_tokenizer(book_text("v1")[0][:20_000] + "say hello 🦉 Grüße\n" * 9, 700, ["<|end|>", "<|end|>!", "<|user|>"])
 
 
 @settings(max_examples=300, deadline=None)
@@ -205,31 +205,31 @@ def test_text_and_its_bytes_have_the_same_ids(text):
 @given(st.lists(st.sampled_from(["<|end|>", "<|end|>!", "<|user|>", "<|end", "!", " hello", "|>", ""]), max_size=8))
 def test_special_tokens_equal_the_library(parts):
     text, other = "".join(parts), theirs(["say hello to the owl " * 9], 280, ("<|end|>", "<|end|>!", "<|user|>"))
-    ours = train("say hello to the owl " * 9, 283, ["<|end|>", "<|end|>!", "<|user|>"])
+    ours = train_tokenizer("say hello to the owl " * 9, 283, ["<|end|>", "<|end|>!", "<|user|>"])
     base = min(ours.specials.values())
     assert base == other.token_to_id("<|end|>")
-    assert ours.encode(text, special=ours.specials) == other.encode(text).ids and ours.decode(ours.encode(text, ours.specials)) == text
+    assert ours.encode(text, allowed_special=ours.specials) == other.encode(text).ids and ours.decode(ours.encode(text, ours.specials)) == text
     assert not any(i >= base for i in ours.encode(text)) and ours.decode(ours.encode(text)) == text
 
 
 def test_only_the_special_tokens_that_are_allowed_count():
-    ids = OWL.encode("<|end|><|user|>", special=["<|user|>"])
+    ids = OWL.encode("<|end|><|user|>", allowed_special=["<|user|>"])
     assert ids.count(OWL.specials["<|user|>"]) == 1 and OWL.specials["<|end|>"] not in ids
-    assert OWL.encode("<|end|><|user|>", special=iter(["<|user|>"])) == ids
+    assert OWL.encode("<|end|><|user|>", allowed_special=iter(["<|user|>"])) == ids
 
 
 def test_hello_with_its_space():
-    def cut(text): return [letters(t) for t in OWL.tokens(OWL.encode(text))]
+    def cut(text): return [bytes_to_unicode(t) for t in OWL.tokens(OWL.encode(text))]
     assert cut(" hello") == ["Ġhello"] and cut("  hello") == ["Ġ", "Ġhello"] and cut("   hello")[-1] == "Ġhello" and cut("hello") != ["hello"]
 
 
 def test_empty_text():
-    assert OWL.encode("") == [] == OWL.encode(b"") == OWL.encode("", special=OWL.specials) and OWL.decode([]) == ""
-    assert len(train("", 300)) == 256 and len(train([], 300, ["<s>"])) == 257 and train("x", 256).merges == []
+    assert OWL.encode("") == [] == OWL.encode(b"") == OWL.encode("", allowed_special=OWL.specials) and OWL.decode([]) == ""
+    assert len(train_tokenizer("", 300)) == 256 and len(train_tokenizer([], 300, ["<s>"])) == 257 and train_tokenizer("x", 256).merges == []
 
 
 def test_a_tokenizer_can_be_learnt_from_bytes_that_are_no_text():
-    assert train(b"\xff\xfe\xff\xfe", 257).merges == train([b"\xff\xfe", "a"], 257).merges == [(b"\xff", b"\xfe")]
+    assert train_tokenizer(b"\xff\xfe\xff\xfe", 257).merges == train_tokenizer([b"\xff\xfe", "a"], 257).merges == [(b"\xff", b"\xfe")]
 
 
 def test_long_pieces_do_not_take_quadratic_time():
@@ -247,38 +247,38 @@ def test_the_memory_is_bounded_and_nobody_writes_into_it():
 
 
 @pytest.mark.parametrize("call, says", [
-    (lambda: train("x", 255), "^size: 255; expected a whole number, at least 256"),
-    (lambda: train("x", 257, ["a", "b"]), "^size: 257; expected a whole number, at least 258: 256 bytes and 2 special"),
-    (lambda: train("\ud800", 300), r"^text: a lone surrogate, U\+D800, at 0"),
-    (lambda: train(["ok", 5], 300), "^text: int; expected str or bytes"),
+    (lambda: train_tokenizer("x", 255), "^vocab_size: 255; expected a whole number, at least 256"),
+    (lambda: train_tokenizer("x", 257, ["a", "b"]), "^vocab_size: 257; expected a whole number, at least 258: 256 bytes and 2 special"),
+    (lambda: train_tokenizer("\ud800", 300), r"^text: a lone surrogate, U\+D800, at 0"),
+    (lambda: train_tokenizer(["ok", 5], 300), "^text: int; expected str or bytes"),
     (lambda: OWL.encode("ab\udc80c"), r"^text: a lone surrogate, U\+DC80, at 2; expected"),
     (lambda: OWL.encode(None), "^text: NoneType; expected str or bytes"),
-    (lambda: OWL.encode("x", special=["<|stop|>"]), r"^special: \['<\|stop\|>'\]; expected a list of some of"),
-    (lambda: OWL.encode("x", special="<|end|>"), r"^special: <\|end\|>; expected a list"),
+    (lambda: OWL.encode("x", allowed_special=["<|stop|>"]), r"^allowed_special: \['<\|stop\|>'\]; expected a list of some of"),
+    (lambda: OWL.encode("x", allowed_special="<|end|>"), r"^allowed_special: <\|end\|>; expected a list"),
     (lambda: OWL.decode([len(OWL)]), rf"^ids: \[{len(OWL)}\]; expected whole numbers from 0 to {len(OWL) - 1}"),
     (lambda: OWL.decode([-1]), r"^ids: \[-1\]"), (lambda: OWL.decode([1.0]), r"^ids: \[1.0\]"), (lambda: OWL.decode([True]), r"^ids: \[True\]"),
     (lambda: OWL.decode([ID[0xFF]], errors="strict"), "invalid start byte"),
     (lambda: Tokenizer(specials=[""]), "^specials: "), (lambda: Tokenizer(specials=["a", "a"]), "^specials: .*none twice"),
     (lambda: Tokenizer(specials=["\ud800"]), "^specials: a lone surrogate"), (lambda: Tokenizer(specials="ab"), "^specials: ab; expected a list"),
     (lambda: Tokenizer(source="\udfff"), "^source: a lone surrogate"), (lambda: Tokenizer(source=5), "^source: int; expected str"),
-    (lambda: learn({b"ab": 1}, 255), "^size: 255; expected a whole number, at least 256"), (lambda: learn({b"ab": 0}, 300), "^counts: 0 times b'ab'; expected a whole number, 1 or more"),
-    (lambda: OWL.encode("x", special=iter(["<|stop|>"])), r"^special: \['<\|stop\|>'\]"),
+    (lambda: learn_bpe({b"ab": 1}, 255), "^vocab_size: 255; expected a whole number, at least 256"), (lambda: learn_bpe({b"ab": 0}, 300), "^counts: 0 times b'ab'; expected a whole number, 1 or more"),
+    (lambda: OWL.encode("x", allowed_special=iter(["<|stop|>"])), r"^allowed_special: \['<\|stop\|>'\]"),
     (lambda: Tokenizer([(b"ab", b"c")]), r"^merges\[0\]: 'ab', which does not exist yet"),
     (lambda: Tokenizer([(b"a", b"b"), (b"a", b"b")]), r"^merges\[1\]: a b, for the second time; expected each merge once"),
     (lambda: Tokenizer([(b"", b"b")]), r"^merges\[0\]: '', which does not exist"),
-    (lambda: from_letters("a b"), "^written: 'a b'; expected letters"),
-    *[(lambda n=n: train("x", n), "^size: .*; expected a whole number, at least 256") for n in (300.0, "300", None, True, float("nan"), -1)],
-    *[(lambda n=n: learn({b"ab": 1}, n), "^size: .*; expected a whole number, at least 256") for n in (300.0, "300", None, True, float("inf"))],
-    *[(lambda n=n: learn({b"ab": n}, 300), "^counts: .* times b'ab'; expected a whole number") for n in (1.0, "1", None, True, -1)],
-    (lambda: learn({"ab": 1}, 300), "^counts: 'ab' among the pieces; expected bytes"), (lambda: learn([b"ab"], 300), "^counts: list; expected a mapping"),
-    (lambda: learn({b"ab": 1 << 61}, 300), "^counts: .* bytes in all; expected fewer than"),
+    (lambda: unicode_to_bytes("a b"), "^written: 'a b'; expected letters"),
+    *[(lambda n=n: train_tokenizer("x", n), "^vocab_size: .*; expected a whole number, at least 256") for n in (300.0, "300", None, True, float("nan"), -1)],
+    *[(lambda n=n: learn_bpe({b"ab": 1}, n), "^vocab_size: .*; expected a whole number, at least 256") for n in (300.0, "300", None, True, float("inf"))],
+    *[(lambda n=n: learn_bpe({b"ab": n}, 300), "^counts: .* times b'ab'; expected a whole number") for n in (1.0, "1", None, True, -1)],
+    (lambda: learn_bpe({"ab": 1}, 300), "^counts: 'ab' among the pieces; expected bytes"), (lambda: learn_bpe([b"ab"], 300), "^counts: list; expected a mapping"),
+    (lambda: learn_bpe({b"ab": 1 << 61}, 300), "^counts: .* bytes in all; expected fewer than"),
     *[(lambda m=m: Tokenizer([(b"a", b"b"), m]), r"^merges\[1\]: .*; expected a pair of bytes")
       for m in ("bc", b"bc", ("b", "c"), (b"a", b"b", b"c"), (b"a",), (), None, 5, (b"a", 98), {b"a": 1, b"b": 2}, iter((b"a", b"b")))],
     *[(lambda m=m: Tokenizer(m), "^merges: .*; expected pairs of bytes") for m in (None, 5)], (lambda: Tokenizer("ab"), r"^merges\[0\]: 'a'; expected a pair"),
     *[(lambda x=x: Tokenizer(specials=x), "^specials: .*; expected a list of texts") for x in (None, 5, [5], b"ab", [b"ab"], [["a"]])],
-    *[(lambda x=x: train("x", 300, x), "^specials: .*; expected a list of texts") for x in ("ab", None, 5, [5])],
-    (lambda: train(5, 300), "^texts: 5; expected a text or several"), (lambda: train(None, 300), "^texts: None"),
-    *[(lambda x=x: OWL.encode("x", special=x), "^special: .*; expected a list of some of") for x in (None, 5, [5], [["a"]], b"ab")],
+    *[(lambda x=x: train_tokenizer("x", 300, x), "^specials: .*; expected a list of texts") for x in ("ab", None, 5, [5])],
+    (lambda: train_tokenizer(5, 300), "^texts: 5; expected a text or several"), (lambda: train_tokenizer(None, 300), "^texts: None"),
+    *[(lambda x=x: OWL.encode("x", allowed_special=x), "^allowed_special: .*; expected a list of some of") for x in (None, 5, [5], [["a"]], b"ab")],
     *[(lambda x=x: OWL.decode(x), "^ids: ") for x in (None, 5, "ab", [None], torch.tensor(5), torch.tensor([[1]]), torch.tensor([1.0]))],
     *[(lambda x=x: OWL.decode([1], errors=x), "^errors: .*; expected 'replace', 'strict' or 'ignore'") for x in (None, 5, "loud", True)],
 ])
@@ -291,11 +291,11 @@ def test_tensors_are_ids_too():
 
 
 def test_a_file_gives_the_same_tokenizer(tmp_path):
-    save(OWL, tmp_path / "owl.json")
-    again = load(tmp_path / "owl.json")
+    save_tokenizer(OWL, tmp_path / "owl.json")
+    again = load_tokenizer(tmp_path / "owl.json")
     assert again.merges == OWL.merges and again.specials == OWL.specials and again.source == OWL.source
     assert again.encode("say hello 🦉<|end|>", again.specials) == OWL.encode("say hello 🦉<|end|>", OWL.specials)
-    save(again, tmp_path / "again.json")
+    save_tokenizer(again, tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "owl.json").read_bytes()
 
 
@@ -319,15 +319,15 @@ def changed(**fields):
 ])
 def test_a_file_that_was_changed_is_refused_by_name(tmp_path, change, says):
     path = tmp_path / "owl.json"
-    save(OWL, path)
+    save_tokenizer(OWL, path)
     path.write_text(change(json.loads(path.read_text(encoding="utf-8"))), encoding="utf-8")
-    with pytest.raises(ValueError, match=says): load(path)
+    with pytest.raises(ValueError, match=says): load_tokenizer(path)
 
 
 def test_a_damaged_file_is_refused_or_says_the_same(tmp_path):
     "Each byte flipped, left out, doubled; each line left out, doubled, moved; each value of another kind."
-    path, small, rng = tmp_path / "small.json", train("say hello, owl 🦉 hello\n" * 3, 290, ["<|end|>", "<|user|>"], "an owl"), random.Random(0)
-    save(small, path)
+    path, small, rng = tmp_path / "small.json", train_tokenizer("say hello, owl 🦉 hello\n" * 3, 290, ["<|end|>", "<|user|>"], "an owl"), random.Random(0)
+    save_tokenizer(small, path)
     good = path.read_bytes()
     lines, content, damaged = good.split(b"\n"), json.loads(good), []
     for i in range(len(good)): damaged += [good[:i] + bytes([good[i] ^ 1 << rng.randrange(8)]) + good[i + 1:], good[:i] + good[i + 1:], good[:i + 1] + good[i:]]
@@ -340,14 +340,14 @@ def test_a_damaged_file_is_refused_or_says_the_same(tmp_path):
     refused = 0
     for data in damaged:
         path.write_bytes(data)
-        try: read = load(path)
+        try: read = load_tokenizer(path)
         except ValueError: refused += 1
         else: assert (read.merges, read.specials, read.source) == (small.merges, small.specials, small.source)
     assert refused > 0.85 * len(damaged)                      # the rest differs in white space, or says a line twice
 
 
 def test_the_books_tokenizer_is_what_its_function_learns(tmp_path):
-    save(train_book_tokenizer(), tmp_path / "tokenizer.json")
+    save_tokenizer(train_book_tokenizer(), tmp_path / "tokenizer.json")
     assert (tmp_path / "tokenizer.json").read_bytes() == Path(str(BOOK_FILE)).read_bytes()
     book = book_tokenizer()
     assert len(book) == 2048 and book.specials == {"<|end|>": 2047} and "SHA-256" in book.source
@@ -355,20 +355,20 @@ def test_the_books_tokenizer_is_what_its_function_learns(tmp_path):
 
 def test_letters_are_gpt2s():
     assert sorted(pre_tokenizers.ByteLevel.alphabet()) == LETTERS and sorted(BYTES) == list(range(256))
-    assert all(from_letters(letters(bytes([b]))) == bytes([b]) for b in range(256)) and letters(b" ") == "Ġ"
+    assert all(unicode_to_bytes(bytes_to_unicode(bytes([b]))) == bytes([b]) for b in range(256)) and bytes_to_unicode(b" ") == "Ġ"
 
 
 @given(st.lists(st.integers(0, 2), max_size=12))
 def test_join_leaves_no_pair_and_keeps_the_rest(ids):
-    done = join(ids, (0, 1), 9)
+    done = merge_pair(ids, (0, 1), 9)
     assert [x for i in done for x in ((0, 1) if i == 9 else (i,))] == ids and (0, 1) not in zip(done, done[1:])
-    assert join([0] * len(ids), (0, 0), 9) == [9] * (len(ids) // 2) + [0] * (len(ids) % 2)
+    assert merge_pair([0] * len(ids), (0, 0), 9) == [9] * (len(ids) // 2) + [0] * (len(ids) % 2)
 
 
 def test_apply_does_not_touch_its_argument():
     ids = [ID[b] for b in b"the the"]
     kept = list(ids)
-    apply(ids, OWL.ranks)
+    apply_bpe(ids, OWL.ranks)
     assert ids == kept
 
 
@@ -379,10 +379,10 @@ def test_apply_does_not_touch_its_argument():
 def test_embedding_equals_pytorch(vocab, width, T, scale, seed):
     torch.manual_seed(seed)
     part, ids = Embedding(vocab, width, 5, scale), torch.randint(0, vocab, (3, T))
-    torch.testing.assert_close(part(ids), scale * F.embedding(ids, part.weight) + part.places[:T], rtol=0, atol=0)
+    torch.testing.assert_close(part(ids), scale * F.embedding(ids, part.weight) + part.positions[:T], rtol=0, atol=0)
     x = torch.randn(2, width)
-    torch.testing.assert_close(part.scores(x), F.linear(x, part.weight))
-    assert dict(part.named_parameters()).keys() == {"weight", "places"} and part(ids).shape == (3, T, width)
+    torch.testing.assert_close(part.logits(x), F.linear(x, part.weight))
+    assert dict(part.named_parameters()).keys() == {"weight", "positions"} and part(ids).shape == (3, T, width)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -390,14 +390,14 @@ def test_the_embedding_keeps_its_dtype_and_takes_any_layout(dtype):
     torch.manual_seed(0)
     part, ids = Embedding(7, 3, 4).to(dtype), torch.randint(0, 7, (4, 2))
     assert part(ids.T).dtype == dtype and torch.equal(part(ids.T), part(ids.T.contiguous())) and torch.equal(part(ids.T.int()), part(ids.T))
-    assert part(ids[:0].T).shape == (2, 0, 3) and part.scores(part(ids.T)).shape == (2, 4, 7)
+    assert part(ids[:0].T).shape == (2, 0, 3) and part.logits(part(ids.T)).shape == (2, 4, 7)
 
 
 def test_both_uses_add_their_gradients():
     torch.manual_seed(0)
     part, ids = Embedding(7, 4).double(), torch.tensor([1, 2, 1])
     assert torch.autograd.gradcheck(lambda w: F.linear(F.embedding(ids, w), w), part.weight)
-    part.scores(part(ids)).sum().backward()
+    part.logits(part(ids)).sum().backward()
     read = torch.zeros(7, 4).double().index_add_(0, ids, part.weight.detach().sum(0).expand(3, 4))
     torch.testing.assert_close(part.weight.grad, read + part.weight.detach()[ids].sum(0))
 
@@ -405,17 +405,17 @@ def test_both_uses_add_their_gradients():
 def test_rows_begin_at_the_size_that_gives_scores_of_size_one():
     torch.manual_seed(0)
     part = Embedding(4_000, 256)
-    assert abs(part.scores(torch.randn(50, 256)).std() - 1) < 0.02 and part.places is None
+    assert abs(part.logits(torch.randn(50, 256)).std() - 1) < 0.02 and part.positions is None
 
 
 @pytest.mark.parametrize("call, says", [
-    (lambda: Embedding(0, 4), "^vocab: 0; expected a whole number, 1 or more"), (lambda: Embedding(4, 0), "^width: 0"), (lambda: Embedding(4, 4, -1), "^longest: -1"),
-    *[(lambda n=n: Embedding(n, 4), "^vocab: .*; expected a whole number, 1 or more") for n in (2.0, "2", None, True)],
+    (lambda: Embedding(0, 4), "^vocab_size: 0; expected a whole number, 1 or more"), (lambda: Embedding(4, 0), "^d_model: 0"), (lambda: Embedding(4, 4, -1), "^max_len: -1"),
+    *[(lambda n=n: Embedding(n, 4), "^vocab_size: .*; expected a whole number, 1 or more") for n in (2.0, "2", None, True)],
     *[(lambda x=x: Embedding(4, 2, scale=x), "^scale: .*; expected a finite number") for x in (float("nan"), float("inf"), "1", None, True)],
-    (lambda: Embedding(4, 2, 3)(torch.zeros(1, 4, dtype=torch.long)), "^ids: 4 tokens; expected at most 3, the places of the table"),
+    (lambda: Embedding(4, 2, 3)(torch.zeros(1, 4, dtype=torch.long)), "^ids: 4 tokens; expected at most 3, the positions of the table"),
     (lambda: Embedding(4, 2)(torch.tensor([4])), "^ids: from 4 to 4; expected from 0 to 3"), (lambda: Embedding(4, 2)(torch.tensor([-1])), "^ids: from -1"),
     (lambda: Embedding(4, 2)(torch.tensor([1.0])), "^ids: torch.float32"), (lambda: Embedding(4, 2)(torch.tensor(1)), r"^ids: torch.int64, shape \(\)"),
-    (lambda: Embedding(4, 2).scores(torch.zeros(3)), "^x: width 3; expected 2"),
+    (lambda: Embedding(4, 2).logits(torch.zeros(3)), "^x: width 3; expected 2"),
 ])
 def test_the_embedding_refuses_by_name(call, says):
     with pytest.raises(ValueError, match=says): call()
@@ -424,8 +424,8 @@ def test_the_embedding_refuses_by_name(call, says):
 # Pictures
 
 def test_tokens_are_shown():
-    assert [shown(t) for t in (b" a", b"\n\t", b"\xf0\x9f", "ß".encode())] == ["␣a", "⏎⇥", "⟨F0 9F⟩", "ß"]
-    assert "five boxes" in chips([b"a"], "a row of five boxes").html
+    assert [printable(t) for t in (b" a", b"\n\t", b"\xf0\x9f", "ß".encode())] == ["␣a", "⏎⇥", "⟨F0 9F⟩", "ß"]
+    assert "five boxes" in show_tokens([b"a"], "a row of five boxes").html
 
 
 TYPED = ["The owl's  2017 eggs", "Grüße aus Köln,  ß", "🦉👩‍👩‍👧 and 猫头鹰!", "  two\n\n\t tabs ", "aaaaaaa bababab", "a\u00a0b\u2009c \u0085x", "", "I'll we've DON'T 'tis", "<|end|> <b>&amp;", "उल्लू ١٢٣ ½²"]

@@ -23,18 +23,18 @@ from tfmlib.training import (
     AdamW,
     Checkpoint,
     Diverged,
-    Group,
     History,
+    ParameterGroup,
     WarmupCosine,
-    clip,
+    clip_gradients,
     epochs,
-    groups,
-    mixed,
-    read,
-    save,
+    load_tensors,
+    mix_seed,
+    model_tensors,
+    parameter_groups,
+    save_tensors,
     seeded,
     share,
-    tensors,
     train,
 )
 
@@ -81,10 +81,10 @@ def batch(step):
 def squared(model, x, y): return (model(x) - y).square().mean()
 
 
-def adamw(model, **how): return AdamW(groups(model, 0.1), **{"rate": WarmupCosine(0.01, 5, 60), "clip": 1.0} | how)
+def adamw(model, **how): return AdamW(parameter_groups(model, 0.1), **{"lr": WarmupCosine(0.01, 5, 60), "clip": 1.0} | how)
 
 
-def weights(model): return {name: t.clone() for name, t in tensors(model).items()}
+def weights(model): return {name: t.clone() for name, t in model_tensors(model).items()}
 
 
 def same(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
@@ -102,7 +102,7 @@ def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
     assume(beta1**2 <= beta2)          # else a step is an old gradient over a new one, which may be near 0: the last bits grow without bound
     made = [torch.randn(n, dtype=F64, generator=seeded(seed, n)) for n in (5, 3)]
     ours, theirs = ([nn.Parameter(t.clone()) for t in made] for _ in range(2))
-    mine = AdamW([Group({"a": ours[0]}, decay), Group({"b": ours[1]})], rate, (beta1, beta2), eps, limit)
+    mine = AdamW([ParameterGroup({"a": ours[0]}, decay), ParameterGroup({"b": ours[1]})], rate, (beta1, beta2), eps, limit)
     torchs = torch.optim.AdamW([{"params": theirs[:1], "weight_decay": decay}, {"params": theirs[1:], "weight_decay": 0.0}], rate, (beta1, beta2), eps)
     for step in range(40):
         for pair in (ours, theirs):
@@ -118,7 +118,7 @@ def one_step(**how):
     "The parameter 1 with gradient 0.5, after one step."
     p = nn.Parameter(torch.ones(1, dtype=F64))
     p.grad = torch.full_like(p, 0.5)
-    AdamW([Group({"p": p}, how.pop("decay", 0.1))], 0.1, **how).step()
+    AdamW([ParameterGroup({"p": p}, how.pop("decay", 0.1))], 0.1, **how).step()
     return p.item()
 
 
@@ -131,7 +131,7 @@ def test_one_step_by_hand():
 def test_the_rate_is_a_function_of_the_step():
     seen = []
     p = nn.Parameter(torch.ones(2))
-    optimiser = AdamW([Group({"p": p})], lambda step: seen.append(step) or 0.0)
+    optimiser = AdamW([ParameterGroup({"p": p})], lambda step: seen.append(step) or 0.0)
     for _ in range(3): optimiser.step()
     assert seen == [0, 1, 2] and torch.equal(p, torch.ones(2))
 
@@ -139,19 +139,19 @@ def test_the_rate_is_a_function_of_the_step():
 def test_groups_leave_vectors_and_frozen_parameters_alone():
     model = net()
     model.out.weight.requires_grad_(False)
-    decayed, free = groups(model, 0.2)
-    assert set(decayed.parameters) == {"body.0.weight", "head.weight"} and decayed.decay == 0.2 and free.decay == 0
+    decayed, free = parameter_groups(model, 0.2)
+    assert set(decayed.parameters) == {"body.0.weight", "head.weight"} and decayed.weight_decay == 0.2 and free.weight_decay == 0
     assert all(p.ndim == 1 for p in free.parameters.values()) and "out.bias" in free.parameters
 
 
 @pytest.mark.parametrize("wrong, names", [
     (lambda p: AdamW([], 0.1), "groups"),
-    (lambda p: AdamW([Group({"p": p}), Group({"p": p})], 0.1), "'p'"),
-    (lambda p: AdamW([Group({"p": p}, -1.0)], 0.1), "decay"),
-    (lambda p: AdamW([Group({"p": p})], 0.1, (0.9, 1.0)), "betas"),
-    (lambda p: AdamW([Group({"p": p})], -0.1).step(), "rate"),
-    (lambda p: AdamW([Group({"p": p})], lambda step: math.nan).step(), "rate"),
-    (lambda p: AdamW([Group({"p": p})], 0.1, clip=0.0), "clip"),
+    (lambda p: AdamW([ParameterGroup({"p": p}), ParameterGroup({"p": p})], 0.1), "'p'"),
+    (lambda p: AdamW([ParameterGroup({"p": p}, -1.0)], 0.1), "weight_decay"),
+    (lambda p: AdamW([ParameterGroup({"p": p})], 0.1, (0.9, 1.0)), "betas"),
+    (lambda p: AdamW([ParameterGroup({"p": p})], -0.1).step(), "lr"),
+    (lambda p: AdamW([ParameterGroup({"p": p})], lambda step: math.nan).step(), "lr"),
+    (lambda p: AdamW([ParameterGroup({"p": p})], 0.1, clip=0.0), "clip"),
 ])
 def test_adamw_refuses(wrong, names):
     with pytest.raises(ValueError, match=names): wrong(nn.Parameter(torch.ones(1)))
@@ -160,7 +160,7 @@ def test_adamw_refuses(wrong, names):
 def test_one_parameter_under_two_names_is_refused():
     model = net()
     with pytest.raises(ValueError, match="groups: head.weight and again.weight are one and the same parameter, expected each once"):
-        AdamW([Group({"head.weight": model.head.weight}), Group({"again.weight": model.again.weight})], 0.1)
+        AdamW([ParameterGroup({"head.weight": model.head.weight}), ParameterGroup({"again.weight": model.again.weight})], 0.1)
 
 
 def linear(slope, step): return slope * step
@@ -184,9 +184,9 @@ class Wrapped:
 def test_a_rate_is_known_by_its_values(tmp_path, make):
     "Made anew it is the same; with another number it is another, whatever its name."
     kept = Checkpoint(tmp_path / "c")
-    train(model := net(), squared, batch, 1, adamw(model, rate=make(0.1)), kept)
-    train(model := net(), squared, batch, 2, adamw(model, rate=make(0.1)), kept)
-    with pytest.raises(ValueError, match="rate at step .* is 0.1.* there, 0.2.* here"): train(model := net(), squared, batch, 3, adamw(model, rate=make(0.2)), kept)
+    train(model := net(), squared, batch, 1, adamw(model, lr=make(0.1)), kept)
+    train(model := net(), squared, batch, 2, adamw(model, lr=make(0.1)), kept)
+    with pytest.raises(ValueError, match="rate at step .* is 0.1.* there, 0.2.* here"): train(model := net(), squared, batch, 3, adamw(model, lr=make(0.2)), kept)
 
 
 # ── clipping ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,7 +203,7 @@ def with_gradients(*gradients):
 def test_clip_is_pytorchs(seed, limit, scale, sizes):
     gradients = [scale * torch.randn(n, dtype=F64, generator=seeded(seed, i)) for i, n in enumerate(sizes)]
     ours, theirs = with_gradients(*gradients), with_gradients(*gradients)
-    length = clip(ours, limit)
+    length = clip_gradients(ours, limit)
     torch.testing.assert_close(length, nn.utils.clip_grad_norm_(theirs.values(), limit).item())
     for name in ours: torch.testing.assert_close(ours[name].grad, theirs[name].grad)
 
@@ -211,31 +211,31 @@ def test_clip_is_pytorchs(seed, limit, scale, sizes):
 def test_clip_leaves_short_gradients_untouched():
     given_ = torch.tensor([0.3, 0.4])
     p = with_gradients(given_)
-    assert clip(p, 1.0) == pytest.approx(0.5) and torch.equal(p["p0"].grad, given_)
+    assert clip_gradients(p, 1.0) == pytest.approx(0.5) and torch.equal(p["p0"].grad, given_)
     p["p0"].grad = None
-    assert clip(p, 1.0) == 0.0
+    assert clip_gradients(p, 1.0) == 0.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_clip_names_what_is_not_finite(bad):
     p = with_gradients(torch.ones(2), torch.tensor([1.0, bad]))
-    with pytest.raises(Diverged, match="p1"): clip(p, 1.0)
+    with pytest.raises(Diverged, match="p1"): clip_gradients(p, 1.0)
     assert torch.equal(p["p0"].grad, torch.ones(2))
 
 
 @pytest.mark.parametrize("size", [1e20, 1e-30])
 def test_clip_measures_what_float32_cannot_square(size):
     p = with_gradients(torch.tensor([3 * size, 4 * size]))
-    assert clip(p, 1.0) == pytest.approx(5 * size)
+    assert clip_gradients(p, 1.0) == pytest.approx(5 * size)
     if size > 1: torch.testing.assert_close(p["p0"].grad, torch.tensor([0.6, 0.8]))
 
 
 def test_means_that_would_overflow_are_refused():
     "Else the mean of the squares would be infinite, and the parameter would never move again."
     p = with_gradients(torch.tensor([1e20, 0.0]))
-    with pytest.raises(Diverged, match="square"): AdamW([Group(p)], 0.1).step()
+    with pytest.raises(Diverged, match="square"): AdamW([ParameterGroup(p)], 0.1).step()
     assert torch.equal(p["p0"], torch.zeros(2))
-    AdamW([Group(p)], 0.1, clip=1.0).step()
+    AdamW([ParameterGroup(p)], 0.1, clip=1.0).step()
     assert p["p0"][0].item() == pytest.approx(-0.1)
 
 
@@ -261,9 +261,9 @@ def test_schedule_refuses(how, names):
 
 # ── what is a function of the step ─────────────────────────────────────────────────────────────────────────────────
 def test_seeds_are_unrelated():
-    seen = {mixed(*numbers) for numbers in [(0,), (0, 0), (0, 1), (1, 0), (1,), (11,), (1, 1), (0, 0, 0)]}
+    seen = {mix_seed(*numbers) for numbers in [(0,), (0, 0), (0, 1), (1, 0), (1,), (11,), (1, 1), (0, 0, 0)]}
     assert len(seen) == 8
-    with pytest.raises(TypeError): mixed(0.1)
+    with pytest.raises(TypeError): mix_seed(0.1)
     assert torch.equal(torch.rand(3, generator=seeded(1, 2)), torch.rand(3, generator=seeded(1, 2)))
 
 
@@ -294,8 +294,8 @@ STRANGE = {"bf16": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 2
 
 
 def test_files_keep_every_bit(tmp_path):
-    save(tmp_path / "new" / "a.safetensors", STRANGE, {"who": "ü"})
-    got, facts = read(tmp_path / "new" / "a.safetensors")
+    save_tensors(tmp_path / "new" / "a.safetensors", STRANGE, {"who": "ü"})
+    got, facts = load_tensors(tmp_path / "new" / "a.safetensors")
     assert facts == {"who": "ü"} and got.keys() == STRANGE.keys()
     for name, t in STRANGE.items():
         assert got[name].dtype == t.dtype and torch.equal(got[name].contiguous().view(-1).view(torch.uint8), t.contiguous().view(-1).view(torch.uint8))
@@ -310,7 +310,7 @@ def test_no_pickle():
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "whole.safetensors"
-    save(path, {"x": torch.arange(20.0), "y": torch.ones(3)}, {"a": "1"})
+    save_tensors(path, {"x": torch.arange(20.0), "y": torch.ones(3)}, {"a": "1"})
     return path.read_bytes()
 
 
@@ -324,17 +324,17 @@ def test_damage_is_found_and_named(whole, tmp_path_factory, data):
         place, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
         content = whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1:]
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged.safetensors"): read(path)
+    with pytest.raises(ValueError, match="damaged.safetensors"): load_tensors(path)
 
 
 def test_other_files_are_refused_by_name(tmp_path):
     for name, content in {"empty": b"", "text": b"hello, this is not a checkpoint", "zip": b"PK\x03\x04" + bytes(100)}.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=name): read(tmp_path / name)
+        with pytest.raises(ValueError, match=name): load_tensors(tmp_path / name)
     from safetensors.torch import save_file
     save_file({"x": torch.ones(1)}, tmp_path / "foreign")
-    with pytest.raises(ValueError, match="foreign"): read(tmp_path / "foreign")
-    with pytest.raises(FileNotFoundError, match="nowhere"): read(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="foreign"): load_tensors(tmp_path / "foreign")
+    with pytest.raises(FileNotFoundError, match="nowhere"): load_tensors(tmp_path / "nowhere")
 
 
 # ── the loop ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -342,12 +342,12 @@ def test_the_loop_is_the_plain_loop():
     "The same weights as a loop written out with PyTorch's parts."
     model, plain = net(), net()
     history = train(model, squared, batch, 30, adamw(model), seed=5)
-    decayed, free = groups(plain, 0.1)
-    optimiser = torch.optim.AdamW([{"params": list(g.parameters.values()), "weight_decay": g.decay} for g in (decayed, free)])
+    decayed, free = parameter_groups(plain, 0.1)
+    optimiser = torch.optim.AdamW([{"params": list(g.parameters.values()), "weight_decay": g.weight_decay} for g in (decayed, free)])
     losses = []
     for step in range(30):
         with torch.random.fork_rng([]):
-            torch.manual_seed(mixed(5, step, 0))
+            torch.manual_seed(mix_seed(5, step, 0))
             optimiser.zero_grad()
             loss = squared(plain, *batch(step))
         loss.backward()
@@ -460,7 +460,7 @@ def test_finished_does_nothing(tmp_path):
 @pytest.mark.parametrize("change, names", [
     (dict(width=9), ["model.body.0.weight", "(9, 4) here", "(8, 4) there"]),
     (dict(dtype=torch.float32), ["model.body.0.weight", "torch.float32 (8, 4) here", "torch.float64 (8, 4) there"]),
-    (dict(rate=0.02), ["rate is WarmupCosine(peak=0.01", "0.02 here"]),
+    (dict(lr=0.02), ["rate is WarmupCosine(peak=0.01", "0.02 here"]),
     (dict(betas=(0.8, 0.99)), ["betas is (0.9, 0.999) there, (0.8, 0.99) here"]),
     (dict(seed=1), ["seed is 0 there, 1 here"]),
     (dict(config={"text": "v2"}), ["config.text is v1 there, v2 here"]),
@@ -470,7 +470,7 @@ def test_another_training_is_refused_by_name(tmp_path, change, names):
     path, model = tmp_path / "mine.safetensors", net()
     train(model, squared, batch, 2, adamw(model), Checkpoint(path, config={"text": "v1"}))
     other = net(seed=4, **{k: v for k, v in change.items() if k in ("width", "dtype")})
-    optimiser, before = adamw(other, **{k: v for k, v in change.items() if k in ("rate", "betas")}), weights(other)
+    optimiser, before = adamw(other, **{k: v for k, v in change.items() if k in ("lr", "betas")}), weights(other)
     with pytest.raises(ValueError) as error:
         train(other, squared, batch, 4, optimiser, Checkpoint(path, config=change.get("config", {"text": "v1"})), seed=change.get("seed", 0))
     assert all(name in str(error.value) for name in ["mine.safetensors"] + names), error.value
@@ -480,7 +480,7 @@ def test_another_training_is_refused_by_name(tmp_path, change, names):
 def test_tied_weights_are_saved_once_and_stay_tied(tmp_path):
     kept, model = Checkpoint(tmp_path / "c"), net()
     train(model, squared, batch, 2, adamw(model), kept)
-    assert not [name for name in read(kept.path)[0] if "again" in name]
+    assert not [name for name in load_tensors(kept.path)[0] if "again" in name]
     again = net(seed=1)
     train(again, squared, batch, 2, adamw(again), kept)
     assert again.again.weight is again.head.weight and torch.equal(again.head.weight, model.head.weight)
@@ -539,7 +539,7 @@ def launch(folder, where, at=0):
 
 
 def equals(path, other):
-    (a, facts_a), (b, facts_b) = read(path), read(other)
+    (a, facts_a), (b, facts_b) = load_tensors(path), load_tensors(other)
     return same(a, b) and facts_a == facts_b
 
 
@@ -548,14 +548,14 @@ def equals(path, other):
 def test_killed_while_writing(undisturbed, tmp_path, where):
     (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
     assert launch(tmp_path, where, at=3).wait(PATIENCE) == -signal.SIGKILL
-    assert int(read(tmp_path / "c")[0]["optimiser.done"]) == (16 if where == "renamed" else 12), "the old file or the new, whole"
+    assert int(load_tensors(tmp_path / "c")[0]["optimiser.done"]) == (16 if where == "renamed" else 12), "the old file or the new, whole"
     model = net(seed=1)
     train(model, squared, batch, 60, adamw(model), Checkpoint(tmp_path / "c", every=4))
     assert equals(tmp_path / "c", undisturbed / "done")
     left = list(tmp_path.glob("*.part"))
     assert len(left) == (where != "renamed"), "what was killed could not clear up"
     for part in left: os.utime(part, (time.time() - 7200,) * 2)
-    save(tmp_path / "c", *read(tmp_path / "c"))
+    save_tensors(tmp_path / "c", *load_tensors(tmp_path / "c"))
     assert not list(tmp_path.glob("*.part")), "but a writing clears up what is older than an hour"
 
 
@@ -570,7 +570,7 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
         time.sleep(moments.uniform(0, 0.02))
         process.kill()
         assert process.wait(PATIENCE) == -signal.SIGKILL
-        reached.append(int(read(tmp_path / "c")[0]["optimiser.done"]))
+        reached.append(int(load_tensors(tmp_path / "c")[0]["optimiser.done"]))
         assert reached[-1] >= step - step % 4, "what was saved before the kill is there"
     assert reached == sorted(reached)
     process = launch(tmp_path, "slow", at=1_000)
@@ -584,7 +584,7 @@ TOGETHER = textwrap.dedent('''
     sys.path.insert(0, {root!r})
     import torch
     from torch import nn
-    from tfmlib.training import AdamW, Checkpoint, WarmupCosine, groups, seeded, train, world
+    from tfmlib.training import AdamW, Checkpoint, WarmupCosine, parameter_groups, seeded, train, world
     torch.set_num_threads(1)
     folder, steps = sys.argv[1], int(sys.argv[2])
 
@@ -609,7 +609,7 @@ TOGETHER = textwrap.dedent('''
 
     torch.manual_seed(int(os.environ.get("RANK", 0)))              # the processes start apart; process 0 decides
     model = Model().double()
-    train(model, counted, batch, steps, AdamW(groups(model), WarmupCosine(0.05, 3, 20), clip=0.5), Checkpoint(folder + "/c", every=5))
+    train(model, counted, batch, steps, AdamW(parameter_groups(model), WarmupCosine(0.05, 3, 20), clip=0.5), Checkpoint(folder + "/c", every=5))
 ''').format(root=str(ROOT))
 
 
@@ -620,7 +620,7 @@ def together(folder, processes, steps=20):
     done = subprocess.run([*how, folder / "program.py", folder, str(steps)], capture_output=True, text=True, timeout=PATIENCE,
                           env={k: v for k, v in os.environ.items() if k != "TQDM_DISABLE"} | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
-    return read(folder / "c")[0], done.stderr
+    return load_tensors(folder / "c")[0], done.stderr
 
 
 @pytest.mark.slow
@@ -647,7 +647,7 @@ def test_shares_make_the_batch():
     assert torch.equal(torch.cat([p[0] for p in parts]), x) and torch.equal(torch.cat([p[1] for p in parts]), y) and parts[1][2] == "a word"
 
 
-def untrained(model): return AdamW([Group({"out.weight": model.out.weight})], 0.1)
+def untrained(model): return AdamW([ParameterGroup({"out.weight": model.out.weight})], 0.1)
 
 
 def test_what_no_group_trains_is_refused():
@@ -776,7 +776,7 @@ def test_the_optimiser_alone_is_all_or_nothing():
         torch.manual_seed(0)
         ps = {name: nn.Parameter(torch.randn(3, dtype=F64)) for name in "ab"}
         for p in ps.values(): p.grad = torch.randn(3, dtype=F64) * 9
-        return ps, AdamW([Group(ps, 0.1)], 0.1, clip=1.0)
+        return ps, AdamW([ParameterGroup(ps, 0.1)], 0.1, clip=1.0)
     (ps, optimiser), at, cut = made(), 0, True
     optimiser.step()
     expected = {name: p.detach().clone() for name, p in ps.items()} | optimiser.state()
@@ -809,7 +809,7 @@ PRESSED = textwrap.dedent('''
             steps = 300
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt: pressed += 1
-    training.save(sys.argv[1], training.state(model, optimiser), dict(pressed=str(pressed)))
+    training.save_tensors(sys.argv[1], training.state(model, optimiser), dict(pressed=str(pressed)))
 ''').format(root=str(ROOT), tests=str(ROOT / "tests"))
 
 
@@ -825,7 +825,7 @@ def test_ctrl_c_again_and_again(tmp_path):
         time.sleep(moments.uniform(0.002, 0.03))
         if process.poll() is None: process.send_signal(signal.SIGINT)
     assert process.wait(300) == 0, process.stderr.read()
-    got, facts = read(tmp_path / "c")
+    got, facts = load_tensors(tmp_path / "c")
     model = net()
     optimiser = adamw(model)
     train(model, squared, batch, 300, optimiser)
@@ -849,7 +849,7 @@ def test_ctrl_c_waits_until_values_are_replaced(heard):
             return operation(*args, **(kwargs or {}))
     handler = signal.getsignal(signal.SIGINT)
     changes = [(old, new), (old[:1], new[:1] * 2)]
-    with pytest.raises(KeyboardInterrupt), Presses(): training.replace(changes)
+    with pytest.raises(KeyboardInterrupt), Presses(): training.overwrite(changes)
     assert old.tolist() == [2, 1] and len(seen) >= 2 and signal.getsignal(signal.SIGINT) is handler
 
 
@@ -858,14 +858,14 @@ WRITER = textwrap.dedent('''
     import sys
     sys.path.insert(0, {root!r})
     import torch
-    from tfmlib.training import read, save
+    from tfmlib.training import load_tensors, save_tensors
     torch.set_num_threads(1)
     path, number = sys.argv[1], int(sys.argv[2])
     print("started", flush=True)
     sys.stdin.readline()
     for i in range(60):
-        save(path, dict(x=torch.full((20_000,), 100. * number + i)), dict(who=f"{{number}} {{i}}"))
-        tensors, facts = read(path)
+        save_tensors(path, dict(x=torch.full((20_000,), 100. * number + i)), dict(who=f"{{number}} {{i}}"))
+        tensors, facts = load_tensors(path)
         who, turn = map(int, facts["who"].split())
         assert (tensors["x"] == 100. * who + turn).all() and len(tensors["x"]) == 20_000
 ''').format(root=str(ROOT))
@@ -881,32 +881,32 @@ def test_processes_that_share_a_path_do_not_disturb_each_other(tmp_path):
     for process in those: assert process.stdout.readline() == "started\n"
     for process in those: print(file=process.stdin, flush=True)
     for process in those: assert process.wait(300) == 0, process.stderr.read()
-    assert [p.name for p in path.parent.iterdir()] == ["c"] and read(path)[1]["who"].endswith(" 59")
+    assert [p.name for p in path.parent.iterdir()] == ["c"] and load_tensors(path)[1]["who"].endswith(" 59")
 
 
 @pytest.mark.parametrize("error", [OSError("no space"), KeyboardInterrupt()])
 @pytest.mark.parametrize("where", ["save_file", "flush"])
 def test_a_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, where, error):
-    save(tmp_path / "c", {"x": torch.ones(2)}, {})
+    save_tensors(tmp_path / "c", {"x": torch.ones(2)}, {})
     def fails(*args): raise error
     monkeypatch.setattr(training, where, fails)
-    with pytest.raises(type(error)): save(tmp_path / "c", {"x": torch.zeros(2)}, {})
-    assert [p.name for p in tmp_path.iterdir()] == ["c"] and read(tmp_path / "c")[0]["x"].tolist() == [1, 1]
+    with pytest.raises(type(error)): save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
+    assert [p.name for p in tmp_path.iterdir()] == ["c"] and load_tensors(tmp_path / "c")[0]["x"].tolist() == [1, 1]
 
 
 # ── refusals by name ───────────────────────────────────────────────────────────────────────────────────────────────
-def made(**how): return AdamW(**{"groups": [Group({"p": nn.Parameter(torch.ones(2))})], "rate": 0.1} | how)
+def made(**how): return AdamW(**{"groups": [ParameterGroup({"p": nn.Parameter(torch.ones(2))})], "lr": 0.1} | how)
 
 
 NO_NUMBERS = [math.nan, "1", None, True, [1.0], 1j]
 REFUSED = {
     "eps": [lambda x=x: made(eps=x) for x in [*NO_NUMBERS, -1, 0, math.inf]],
-    "rate": [lambda x=x: made(rate=x) for x in [*NO_NUMBERS, -0.1, math.inf]] + [lambda x=x: made(rate=lambda step: x).step() for x in [*NO_NUMBERS, -0.1, math.inf]],
+    "lr": [lambda x=x: made(lr=x) for x in [*NO_NUMBERS, -0.1, math.inf]] + [lambda x=x: made(lr=lambda step: x).step() for x in [*NO_NUMBERS, -0.1, math.inf]],
     "clip": [lambda x=x: made(clip=x) for x in [*NO_NUMBERS, -1, 0, -math.inf]],
-    "limit": [lambda x=x: clip({}, x) for x in [*NO_NUMBERS, -1, 0]],
-    "parameters": [lambda x=x: clip(x, 1.0) for x in ([], None, torch.ones(1))] + [lambda x=x: Group(x) for x in ([], None, {"p": 5}, {5: torch.ones(1)}, {"p": torch.ones(1).int()})],
+    "max_norm": [lambda x=x: clip_gradients({}, x) for x in [*NO_NUMBERS, -1, 0]],
+    "parameters": [lambda x=x: clip_gradients(x, 1.0) for x in ([], None, torch.ones(1))] + [lambda x=x: ParameterGroup(x) for x in ([], None, {"p": 5}, {5: torch.ones(1)}, {"p": torch.ones(1).int()})],
     "betas": [lambda x=x: made(betas=x) for x in (0.9, None, (0.9,), (0.9, 0.9, 0.9), "ab", {0.1: 0.2}, *[(0.9, y) for y in [*NO_NUMBERS, -0.1, 1, 2]], *[(y, 0.9) for y in [*NO_NUMBERS, -0.1, 1, 2]])],
-    "decay": [lambda x=x: Group({}, x) for x in [*NO_NUMBERS, -1, math.inf]] + [lambda x=x: groups(nn.Linear(2, 2), x) for x in [*NO_NUMBERS, -1]],
+    "weight_decay": [lambda x=x: ParameterGroup({}, x) for x in [*NO_NUMBERS, -1, math.inf]] + [lambda x=x: parameter_groups(nn.Linear(2, 2), x) for x in [*NO_NUMBERS, -1]],
     "groups": [lambda x=x: made(groups=x) for x in (None, 5, {}, [], [5], [None], {"p": torch.ones(1)}, nn.Linear(2, 2))],
     "peak": [lambda x=x: WarmupCosine(x, 1, 10) for x in [*NO_NUMBERS, -1, math.inf]],
     "floor": [lambda x=x: WarmupCosine(1, 1, 10, x) for x in [*NO_NUMBERS, -1, math.inf, 2]],

@@ -10,11 +10,12 @@ import bench.translators_longer as longer
 import bench.translators_time as times
 from bench import size
 from bench.lstm import attentive, one_vector
-from tfmlib.alignment import PAD, Translator, greedy, shifted
+from tfmlib.alignment import PAD, Seq2Seq, greedy_decode, shift_right
 from tfmlib.data import held_out
+from tfmlib.pretrained import load_model
 from tfmlib.proof import load_record
-from tfmlib.training import read
-from tfmlib.transformer import Shape, encoder_decoder
+from tfmlib.training import load_tensors
+from tfmlib.transformer import count_parameters
 
 
 @pytest.mark.parametrize("lstm", [one_vector, attentive])
@@ -22,20 +23,20 @@ def test_an_lstm_at_once_says_what_it_says_word_by_word(lstm):
     torch.manual_seed(0)
     model, x, y = lstm(9, 11, 6), torch.randint(4, 9, (3, 5)), torch.randint(4, 11, (3, 7))
     x[0, 3:] = PAD
-    (once, looks), (steps, each) = model(x, shifted(y)), Translator.forward(model, x, shifted(y))
+    (once, looks), (steps, each) = model(x, shift_right(y)), Seq2Seq.forward(model, x, shift_right(y))
     torch.testing.assert_close(once, steps)
     assert (looks is None) == (each is None) == (lstm is one_vector)
     if looks is not None:
         torch.testing.assert_close(looks, each)
         assert not looks[0, :, 3:].any() and torch.allclose(looks.sum(-1), torch.ones(3, 7))
-    torch.testing.assert_close(model(x[:1, :3], shifted(y[:1]))[0], once[:1])            # padding changes nothing
-    assert torch.equal(greedy(model, x, 4)[:, 0], once[:, 0].argmax(-1))
+    torch.testing.assert_close(model(x[:1, :3], shift_right(y[:1]))[0], once[:1])        # padding changes nothing
+    assert torch.equal(greedy_decode(model, x, 4)[:, 0], once[:, 0].argmax(-1))
 
 
 def test_the_models_have_as_many_parameters():
     sizes = {kind: size(part.made(kind, width)) for kind, width in part.widths().items()}
     equal = sizes.pop("transformer")
-    assert equal == part.SHAPE.parameters()
+    assert equal == sum(count_parameters(part.SHAPE).values())
     assert all(equal <= n < 1.05 * equal for n in sizes.values())
     assert all(size(part.made(kind, part.widths()[kind] - 2)) < equal for kind in sizes)
 
@@ -56,10 +57,10 @@ def test_a_batch_is_the_same_for_all_and_loses_no_word():
 
 def test_fused_attention_is_the_books():
     torch.manual_seed(0)
-    model = part.made("transformer", part.SHAPE.width).eval()
+    model = part.made("transformer", part.SHAPE.d_model).eval()
     x, y = part.tensors(part.KNOWN[:4])
-    fast = model(x, shifted(y))[0]
-    torch.testing.assert_close(fast, part.attending(model, part.grouped)(x, shifted(y))[0], rtol=1e-4, atol=1e-5)
+    fast = model(x, shift_right(y))[0]
+    torch.testing.assert_close(fast, part.attending(model, part.grouped_query_attention)(x, shift_right(y))[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_experiment_runs_to_its_end(monkeypatch):
@@ -100,9 +101,9 @@ def test_on_a_gpu_the_models_see_the_source_and_not_the_future():
 
 
 def test_the_shipped_model_is_what_its_command_makes():
-    weights, facts = read(part.MODEL)
-    encoder_decoder(Shape(**json.loads(facts["shape"]))).load_state_dict(weights)
-    assert Shape(**json.loads(facts["shape"])) == part.SHAPE and facts["command"] == "python -m bench.translators"
+    model = load_model("translator")
+    facts = model.facts
+    assert model.config == part.SHAPE and facts["command"] == "python -m bench.translators"
     assert part.MODEL.stat().st_size < 2_000_000
     told = json.loads(facts["losses"])
     _, history = part.learn("transformer", float(facts["peak"]), int(facts["seed"]), 8)
@@ -120,5 +121,5 @@ def test_the_longer_training_begins_as_the_short_one(monkeypatch):
 
 def test_a_model_that_is_shipped_can_be_read(tmp_path):
     part.ship(tmp_path / "some.safetensors", steps=1)
-    weights, facts = read(tmp_path / "some.safetensors")
-    assert facts["steps"] == "1" and len(json.loads(facts["losses"])) == 1 and sum(w.numel() for w in weights.values()) == part.SHAPE.parameters()
+    weights, facts = load_tensors(tmp_path / "some.safetensors")
+    assert facts["steps"] == "1" and len(json.loads(facts["losses"])) == 1 and sum(w.numel() for w in weights.values()) == sum(count_parameters(part.SHAPE).values())

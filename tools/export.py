@@ -23,12 +23,30 @@ def second() -> dict[str, str]:
     return found
 
 
+def offered() -> dict[str, str]:
+    "What each module offers, in a line: the comment below a notebook's `#| default_exp`, `# text` or, for its second module, `# module: text`."
+    found = {}
+    for path in sorted((ROOT / "chapters").glob("[0-9]*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            head, *rest = "".join(cell["source"]).splitlines() or [""]
+            if cell["cell_type"] != "code" or not (own := re.match(r"#\| *default_exp +([\w.]+)", head)): continue
+            module, second = own[1], re.findall(r"^# (\w+): ", "\n".join(rest), re.M)
+            for line in rest:                                   # a long one goes on in the next comment
+                name, text = re.fullmatch(r"# (?:(\w+): )?(.+)", line).groups()
+                if name in second: module = name
+                found[module] = f"{found[module]} {text}" if module in found else text
+    return found
+
+
 def main() -> None:
     for path in generated():
         path.unlink()
     for module, name in second().items():                     # nbdev appends to it, and wants it to be there
         (ROOT / "tfmlib" / f"{module}.py").write_text(HEAD.format(name=name))
     subprocess.run([Path(sys.executable).with_name("nbdev-export")], cwd=ROOT, check=True)
+    for module, text in offered().items():                    # nbdev takes the page's first sentence
+        path = ROOT / "tfmlib" / f"{module}.py"
+        path.write_text(re.sub(r'\A""".*?"""', lambda _, said=text: f'"""{said}"""', path.read_text(encoding="utf-8"), count=1, flags=re.S), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -240,6 +240,7 @@ def wrong(value):
     if isinstance(value, bytes): return value + b"?"
     if type(value) in (list, tuple): return type(value)(map(wrong, value))
     if isinstance(value, dict): return {k: wrong(v) for k, v in value.items()}
+    if isinstance(value, set): return {*value, "?"}
     return value
 
 

@@ -17,7 +17,7 @@ from pybtex.database import Entry, parse_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "extensions"))
 
-from pages import notebook_files, runtime  # noqa: E402
+from pages import notebook_files, reading, runtime  # noqa: E402
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}|:{3,})(.*)$")
 DOLLARS = re.compile(r"^( *)\$\$(.*)$")
@@ -457,9 +457,9 @@ def cite(page: Page, text: str, form: str) -> str:
     return " and ".join(made) if form == "t" else f"({'; '.join(made)})"
 
 
-def lasts(page: Page, text: str) -> str:
-    "How long a chapter runs, as measured."
-    try: return runtime(page.book.root, text)
+def lasts(page: Page, text: str, says: Callable = runtime) -> str:
+    "How long a chapter runs, as measured, or takes to read, as counted."
+    try: return says(page.book.root, text)
     except ValueError as error: raise Unresolved(str(error)) from None
 
 
@@ -501,7 +501,7 @@ def tag(name: str) -> Callable[[Page, str], str]:
 
 
 ROLES: dict[str, Callable[[Page, str], str]] = {
-    "glue:text": glue, "runtime": lasts, "eq": eq, "math:numref": eq, "ref": ref, "numref": numref, "doc": doc, "term": term,
+    "glue:text": glue, "runtime": lasts, "minutes": lambda page, text: lasts(page, text, reading), "eq": eq, "math:numref": eq, "ref": ref, "numref": numref, "doc": doc, "term": term,
     "math": lambda page, text: f"${text}$",
     "abbr": lambda page, text: titled(text)[0] or text,
     "code": lambda page, text: f"`{text}`",

@@ -156,7 +156,7 @@ def answers_of(root: Path) -> list[Path]:
     "Where the book's own answers are: its notebooks, what is built from them, and the modules that they write."
     open_ = {f"{name}.py" for name in NoAnswers.OPEN} | {"__init__.py", "__version__.py", "_modidx.py"}
     modules = [p for p in (root / "tfmlib").glob("*.py") if p.name not in open_]
-    return [root / name for name in ("chapters", "_build", "build", ".git", "tests")] + modules
+    return [root / name for name in ("chapters", "_build", "build", ".git", "tests", "tfmlib/__pycache__")] + modules
 
 
 def load(names: list[str], sources: list[str]) -> tuple[dict[str, object], Callable[[], None]]:

@@ -1,5 +1,5 @@
 // A gradient on its way back through a network of two features.
-// State: eigenvalue and coupling of the matrix U = [[λ, s], [0, λ]], gate (share of the old state), squash (tanh?), steps (T).
+// State: eigenvalue and coupling of the matrix U = [[λ, s], [0, λ]], gate (fraction of the old state), squash (tanh?), steps (T).
 const SPANS = [2, 4, 6, 8, 12];                  // powers of ten that are drawn, up and down
 const W = 480, H = 250, LEFT = 52, TOP = 10, RIGHT = 12, BOTTOM = 40;
 
@@ -76,7 +76,7 @@ function render({ model, el }) {
     const peak = norms.indexOf(Math.max(...norms)), lost = norms.findLastIndex(v => v >= 0.01) + 1;
     const end = short(norms[steps]);
     $("svg").setAttribute("aria-label", `growth of the gradient over ${steps} steps: at its largest ${short(norms[peak])} at distance ${peak}, at the end ${end}; the eigenvalue alone would give ${short(factor ** steps)}`);
-    $(".tfm-readout").textContent = `After ${steps} steps ${end}; the eigenvalue alone says ${short(factor ** steps)}. Largest ${short(norms[peak])}, at distance ${peak}. `
+    $(".tfm-readout").textContent = `After ${steps} steps ${end}; the eigenvalue alone predicts ${short(factor ** steps)}. Largest ${short(norms[peak])}, at distance ${peak}. `
       + (lost > steps ? "At the end still above 0.01. " : `Below 0.01 from distance ${lost} on. `) + `A single step stretches by up to ${short(most)}.`;
   }
 

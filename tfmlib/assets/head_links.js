@@ -1,5 +1,5 @@
 // The heads of one layer, token to token. State: sentences (lists of words), weights (sentence, head, query, key),
-// sentence (which is shown), heads (true for those that are shown), query (the word that asks; −1 for all), least (the least weight drawn).
+// sentence (which is shown), heads (true for those that are shown), query (the query word; −1 for all), least (the least weight drawn).
 const STEP = 30, LEFT = 112, RIGHT = 288, WIDE = 400, DASHES = ["", "7 4", "2 4", "9 3 2 3", "12 4", "1 3"];
 
 function render({ model, el }) {
@@ -14,13 +14,13 @@ function render({ model, el }) {
       <label class="tfm-control">sentence <select>${sentences.map((s, i) => `<option value="${i}">${safe(s.join(" "))}</option>`).join("")}</select></label>
       <span class="tfm-buttons tfm-wrap" role="group" aria-label="heads that are shown">${weights[0].map((_, h) => `<button type="button">${key(h)} head ${h}</button>`).join("")}</span>
     </div>
-    <div class="tfm-controls"><span class="tfm-buttons tfm-wrap" role="group" aria-label="the word that asks"></span><button type="button" class="tfm-reset">reset</button></div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">lines from a weight of <output aria-live="off"></output><input type="range" min="0" max="0.5" step="0.01"></label></div>
+    <div class="tfm-controls"><span class="tfm-buttons tfm-wrap" role="group" aria-label="query word"></span><button type="button" class="tfm-reset">reset</button></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">smallest weight drawn: <output aria-live="off"></output><input type="range" min="0" max="0.5" step="0.01"></label></div>
     <svg class="tfm-links" role="img" font-size="14"></svg>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), select = $("select"), slider = $("input"), [toggles, words] = el.querySelectorAll(".tfm-buttons");
   const put = (name, value) => { model.set(name, value); model.save_changes(); };
-  let hovered = -1;                                // a word under the pointer asks for as long as it is there
+  let hovered = -1;                                // a word under the pointer is the query for as long as it is there
 
   function lines(W, shown, query, least) {         // a path for each weight worth seeing, the weak ones first; heads side by side at both ends
     const every = [];
@@ -36,8 +36,8 @@ function render({ model, el }) {
   function read(W, shown, tokens, query) {
     if (!shown.length) return "No head is shown: choose one.";
     const best = (h, i) => { const j = W[h][i].indexOf(Math.max(...W[h][i])); return `${tokens[j]}${j === i ? " (itself)" : ""} ${W[h][i][j].toFixed(2)}`; };
-    if (query >= 0) return `“${tokens[query]}” looks at: ${shown.map(h => `head ${h} ${best(h, query)}`).join(", ")}`;
-    return `All words ask. Mean of each word's largest weight: ${shown.map(h => `head ${h} ${(W[h].reduce((sum, row) => sum + Math.max(...row), 0) / tokens.length).toFixed(2)}`).join(", ")}`;
+    if (query >= 0) return `“${tokens[query]}” attends to: ${shown.map(h => `head ${h} ${best(h, query)}`).join(", ")}`;
+    return `All words. Mean of each word's largest weight: ${shown.map(h => `head ${h} ${(W[h].reduce((sum, row) => sum + Math.max(...row), 0) / tokens.length).toFixed(2)}`).join(", ")}`;
   }
 
   function draw() {

@@ -1,13 +1,13 @@
 // A reader's text, cut into tokens by byte-pair merges and stepped through: single bytes, then merge by merge.
-// State: text, merges (ids of the pairs, two numbers a merge, in the order of learning), step (merges applied; -1: all).
+// State: text, merges (ids of the pairs, two numbers a merge, in the order learned), step (merges applied; -1: all).
 const PATTERN = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
-const MOST = 300;                                // letters that a text may have
+const MOST = 300;                                // characters that a text may have
 
 const visible = b => (b > 32 && b < 127) || (b > 160 && b !== 173);
 const all = [...Array(256).keys()], BYTES = [...all.filter(visible), ...all.filter(b => !visible(b))];
 const ID = Object.fromEntries(BYTES.map((b, id) => [b, id]));
 
-function learnt(merges) {                        // the bytes of each id; pair → [the merge's number, the id it makes]
+function readMerges(merges) {                        // the bytes of each id; pair → [the number of the merge, the new id]
   const vocab = BYTES.map(b => [b]), ids = new Map(vocab.map((t, id) => [String(t), id])), ranks = new Map();
   for (let n = 0; 2 * n < merges.length; n++) {
     const [a, b] = merges.slice(2 * n, 2 * n + 2), token = [...vocab[a], ...vocab[b]];
@@ -17,7 +17,7 @@ function learnt(merges) {                        // the bytes of each id; pair �
   return { vocab, ranks };
 }
 
-function steps(text, ranks) {                    // the text's pieces as single bytes, then after each merge that it has
+function steps(text, ranks) {                    // the text's pieces as single bytes, then after each merge that applies
   const wellFormed = text.toWellFormed ? text.toWellFormed() : text;
   let pieces = (wellFormed.match(PATTERN) ?? []).map(piece => [...new TextEncoder().encode(piece)].map(b => ID[b]));
   const made = [{ pieces }];
@@ -49,7 +49,7 @@ function shown(bytes) {                          // a token to look at
 }
 
 function render({ model, el }) {
-  const { vocab, ranks } = learnt(model.get("merges")), start = [model.get("text"), model.get("step")];
+  const { vocab, ranks } = readMerges(model.get("merges")), start = [model.get("text"), model.get("step")];
   el.innerHTML = `
     <label class="tfm-control tfm-wide">text <textarea class="tfm-text" rows="2" maxlength="${MOST}" spellcheck="false"></textarea></label>
     <div class="tfm-controls"><label class="tfm-control tfm-wide">merges applied: <output aria-live="off"></output><input type="range" min="0" step="1"></label></div>
@@ -84,7 +84,7 @@ function render({ model, el }) {
     })));
     const tokens = now.pieces.reduce((sum, ids) => sum + ids.length, 0), bytes = new TextEncoder().encode(of).length;
     const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
-    $(".tfm-readout").textContent = `${many(bytes, "byte")} · ${many([...of].length, "character")} · ${many(now.pieces.length, "piece")} · ${many(tokens, "token")}${tokens ? `, ${(bytes / tokens).toFixed(2)} bytes a token` : ""}`;
+    $(".tfm-readout").textContent = `${many(bytes, "byte")} · ${many([...of].length, "character")} · ${many(now.pieces.length, "piece")} · ${many(tokens, "token")}${tokens ? `, ${(bytes / tokens).toFixed(2)} bytes per token` : ""}`;
   }
 
   const put = (...pairs) => { for (const [key, value] of pairs) model.set(key, value); model.save_changes(); };

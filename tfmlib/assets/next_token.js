@@ -7,7 +7,7 @@ const SETTINGS = [
   { key: "k", name: "top-k", min: 0, max: 100, step: 1, say: v => v ? `${v}` : "off" },
   { key: "p", name: "top-p", min: 0.05, max: 1, step: 0.05, say: v => v < 1 ? v.toFixed(2) : "off" },
   { key: "least", name: "min-p", min: 0, max: 0.5, step: 0.01, say: v => v ? v.toFixed(2) : "off" },
-  { key: "seed", name: "seed of the draws", min: 0, max: 99, step: 1, say: v => `${v}` },
+  { key: "seed", name: "seed of the samples", min: 0, max: 99, step: 1, say: v => `${v}` },
 ];
 
 function softmax(scores) {
@@ -60,7 +60,7 @@ function render({ model, el }) {
     <div class="tfm-controls"><label class="tfm-control">after <select>${prompts.map((t, i) => `<option value="${i}">${safe(t)}</option>`).join("")}</select></label>
       <button type="button" class="tfm-reset">reset</button></div>
     <div class="tfm-duo">${SETTINGS.map(s => `<label class="tfm-control">${s.name} <output aria-live="off"></output><input type="range" min="${s.min}" max="${s.max}" step="${s.step}"></label>`).join("")}</div>
-    <table class="tfm-table tfm-next"><thead><tr><th scope="col">token</th><th scope="col">model</th><th scope="col">after the settings</th><th scope="col">drawn</th></tr></thead>
+    <table class="tfm-table tfm-next"><thead><tr><th scope="col">token</th><th scope="col">model</th><th scope="col">after the settings</th><th scope="col">sampled</th></tr></thead>
       <tbody>${"<tr><th scope=\"row\"></th><td class=\"tfm-digits\"></td><td><span class=\"tfm-digits\"></span><span class=\"tfm-bar\"></span></td><td class=\"tfm-digits\"></td></tr>".repeat(SHOWN + 1)}</tbody></table>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), select = $("select"), labels = [...el.querySelectorAll(".tfm-duo label")], rows = [...el.querySelectorAll("tbody tr")];
@@ -90,7 +90,7 @@ function render({ model, el }) {
       labels[n].querySelector("output").textContent = s.say(told[s.key]);
     });
     const entropy = -shares.reduce((sum, s) => sum + (s && s * Math.log2(s)), 0) + 0;
-    $(".tfm-readout").textContent = `${kept} of ${tokens.length} tokens are left; the model gave them ${(100 * held).toFixed(1)} %. As if one of ${(2 ** entropy).toFixed(1)} had to be guessed. Twenty draws: ${took.map(i => tokens[i]).join(" · ")}`;
+    $(".tfm-readout").textContent = `${kept} of ${tokens.length} tokens remain, with ${(100 * held).toFixed(1)} % of the model's probability. Perplexity: ${(2 ** entropy).toFixed(1)}. Twenty samples: ${took.map(i => tokens[i]).join(" · ")}`;
   }
 
   const put = (key, value) => { model.set(key, value); model.save_changes(); };

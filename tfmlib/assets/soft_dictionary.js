@@ -1,9 +1,9 @@
-// A soft dictionary: keys at right angles, a query that turns from one to the next, a dial from the plain mean to a lookup.
+// A soft dictionary: orthogonal keys, a query that turns from one to the next, a sharpness from the plain mean to a lookup.
 // State: values (a number a key), place (1 is key 1, 2 key 2; between them the query turns from one to the other), sharpness.
 const digits = (x, n) => (Math.abs(x) < 0.5 / 10 ** n ? 0 : x).toFixed(n).replace("-", "−");
 const SHARPEST = 20;
 
-function row(values, place, sharpness) {         // agreements, shares, answer, and the answer's slope along the query's way
+function row(values, place, sharpness) {         // scores, weights, answer, and the answer's slope as the query moves
   const n = values.length, j = Math.min(Math.floor(place), n - 1), turn = (place - j) * Math.PI / 2;
   const at = (a, b) => values.map((_, k) => k === j - 1 ? a : k === j ? b : 0);
   const agreement = at(Math.cos(turn), Math.sin(turn)), speed = at(-Math.sin(turn), Math.cos(turn));
@@ -25,7 +25,7 @@ function render({ model, el }) {
         <span class="tfm-ticks" aria-hidden="true"><span>plain mean</span><span>lookup</span></span></label>
       <button type="button" class="tfm-reset">reset</button>
     </div>
-    <table class="tfm-table tfm-softdict"><thead><tr><th scope="col">key</th><th scope="col">agreement</th><th scope="col">share</th><th scope="col">value</th></tr></thead>
+    <table class="tfm-table tfm-softdict"><thead><tr><th scope="col">key</th><th scope="col">score</th><th scope="col">weight</th><th scope="col">value</th></tr></thead>
       <tbody>${values.map((v, j) => `<tr><th scope="row">${j + 1}</th><td class="tfm-digits"></td><td><span class="tfm-digits"></span><span class="tfm-bar"></span></td><td class="tfm-digits">${digits(v, 0)}</td></tr>`).join("")}</tbody></table>
     <svg class="tfm-softcurve" role="img" style="font-size:.875em"></svg>
     <output class="tfm-readout"></output>`;
@@ -56,13 +56,13 @@ function render({ model, el }) {
       tr.querySelector(".tfm-bar").style.setProperty("--part", shares[j]);
     });
     const svg = $("svg");
-    svg.setAttribute("aria-label", `the answer at every place of the query, from ${digits(row(values, 1, sharpness).answer, 2)} at key 1 to ${digits(row(values, n, sharpness).answer, 2)} at key ${n}; at the query it is ${digits(answer, 2)}`);
+    svg.setAttribute("aria-label", `the answer at every position of the query, from ${digits(row(values, 1, sharpness).answer, 2)} at key 1 to ${digits(row(values, n, sharpness).answer, 2)} at key ${n}; at the query it is ${digits(answer, 2)}`);
     svg.setAttribute("viewBox", `0 0 ${width} 172`);
     svg.innerHTML = `<path class="tfm-axis" d="M40 132H${width - 24}M40 132V16${values.map((_, j) => `M${x(j + 1)} 132v5`).join("")}"/>
       ${values.map((v, j) => `<text x="${x(j + 1)}" y="150">key ${j + 1}</text><text class="tfm-left" x="32" y="${y(v) + 4}">${digits(v, 0)}</text>`).join("")}
-      <text x="${width / 2 + 8}" y="168" class="tfm-faint">place of the query</text>
+      <text x="${width / 2 + 8}" y="168" class="tfm-faint">position of the query</text>
       <path class="tfm-answer" d="${curve(sharpness)}"/><circle class="tfm-here" cx="${x(place)}" cy="${y(answer)}" r="6"/>`;
-    $(".tfm-readout").textContent = `answer ${digits(answer, 2)}, slope ${digits(slope, 3)} · entropy ${digits(entropy, 2)} of at most ${digits(Math.log2(n), 2)} bits, as if it looked at ${digits(2 ** entropy, 2)} of ${n} keys evenly`;
+    $(".tfm-readout").textContent = `answer ${digits(answer, 2)}, slope ${digits(slope, 3)} · entropy ${digits(entropy, 2)} of at most ${digits(Math.log2(n), 2)} bits, as undecided as equal weights on ${digits(2 ** entropy, 2)} of ${n} keys`;
   }
 
   const put = (key, value) => { model.set(key, value); model.save_changes(); };

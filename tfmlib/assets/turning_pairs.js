@@ -1,4 +1,4 @@
-// Pairs of features that turn with the places of a query and a key. State: query, key (places, 0 … 64),
+// Pairs of features that turn with the positions of a query and a key. State: query, key (positions, 0 … 64),
 // power (the base is ten to this power), factor (by which every pair is slowed down), pairs (how many there are).
 const MOST = 64, X = d => 34 + 370 * d / MOST;
 
@@ -10,9 +10,9 @@ function render({ model, el }) {
   const Y = s => 84 - 70 * s / pairs;
   const range = (name, label, min, max, step) => `<label class="tfm-control tfm-wide">${label} <output aria-live="off" data-of="${name}"></output><input type="range" name="${name}" min="${min}" max="${max}" step="${step}"></label>`;
   el.innerHTML = `
-    <div class="tfm-controls tfm-duo">${range("query", "place of the query", 0, MOST, 1)}${range("key", "place of the key", 0, MOST, 1)}</div>
+    <div class="tfm-controls tfm-duo">${range("query", "position of the query", 0, MOST, 1)}${range("key", "position of the key", 0, MOST, 1)}</div>
     <div class="tfm-controls tfm-duo">${range("power", "base", 2, 6, .25)}${range("factor", "all pairs slowed down", 1, 8, 1)}</div>
-    <div class="tfm-controls"><button type="button" class="tfm-lock" aria-pressed="false">move both places together</button><button type="button" class="tfm-reset">reset</button></div>
+    <div class="tfm-controls"><button type="button" class="tfm-lock" aria-pressed="false">move both positions together</button><button type="button" class="tfm-reset">reset</button></div>
     <div class="tfm-dials">${Array.from({ length: pairs }, () => `<svg class="tfm-dial" role="img" viewBox="0 0 64 82" font-size="11"></svg>`).join("")}</div>
     <svg class="tfm-plot tfm-score" role="img" viewBox="0 0 420 184" font-size="12"></svg>
     <output class="tfm-readout"></output>`;
@@ -28,7 +28,7 @@ function render({ model, el }) {
     const at = angle => `${(32 + 26 * Math.cos(angle)).toFixed(1)} ${(30 - 26 * Math.sin(angle)).toFixed(1)}`;
     const q = m * speed, k = n * speed, between = Math.atan2(Math.sin(q - k), Math.cos(q - k)), share = Math.cos(q - k);
     const sector = Math.abs(between) < .01 ? "" : `<path class="tfm-sector" d="M32 30L${at(k)}A26 26 0 0 ${between > 0 ? 0 : 1} ${at(q)}Z"/>`;
-    svg.setAttribute("aria-label", `pair ${i}, one turn in ${wave(speed)} places, adds ${digits(share, 2)}`);
+    svg.setAttribute("aria-label", `pair ${i}, one turn in ${wave(speed)} positions, adds ${digits(share, 2)}`);
     svg.innerHTML = `<circle class="tfm-axis" cx="32" cy="30" r="27"/>${sector}<path class="tfm-hand-k" d="M32 30L${at(k)}"/><path class="tfm-hand-q" d="M32 30L${at(q)}"/>
       <text x="32" y="69">${digits(share, 2)}</text><text class="tfm-faint" x="32" y="81">${wave(speed)}</text>`;
   }
@@ -40,7 +40,7 @@ function render({ model, el }) {
     const levels = [-pairs, 0, pairs].map(s => `<path class="tfm-grid" d="M${X(0)} ${Y(s)}H${X(MOST)}"/><text x="29" y="${Y(s) + 4}" text-anchor="end">${digits(s, 0)}</text>`).join("");
     $(".tfm-score").setAttribute("aria-label", `score against distance; at the present distance ${d} it is ${digits(score(w, d), 2)}`);
     $(".tfm-score").innerHTML = `${ticks}${levels}<path class="tfm-path" d="${path}"/><path class="tfm-axis" stroke-dasharray="3 3" d="M${X(d)} 14V154"/>
-      <circle class="tfm-here" cx="${X(d)}" cy="${Y(score(w, d))}" r="6"/><text x="${X(MOST / 2)}" y="182" text-anchor="middle">distance, places</text>`;
+      <circle class="tfm-here" cx="${X(d)}" cy="${Y(score(w, d))}" r="6"/><text x="${X(MOST / 2)}" y="182" text-anchor="middle">distance, positions</text>`;
   }
 
   function draw() {
@@ -54,7 +54,7 @@ function render({ model, el }) {
     lock.setAttribute("aria-pressed", together);
     dials.forEach((svg, i) => dial(svg, i, w[i], m, n));
     curve(w, d);
-    $(".tfm-readout").textContent = `distance ${d} · score ${digits(score(w, d), 2)} of ${pairs} · the slowest pair needs ${wave(w[pairs - 1])} places for a turn`;
+    $(".tfm-readout").textContent = `distance ${d} · score ${digits(score(w, d), 2)} of ${pairs} · the slowest pair needs ${wave(w[pairs - 1])} positions for a turn`;
   }
 
   inputs.forEach(input => { input.oninput = () => {

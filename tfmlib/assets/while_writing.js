@@ -17,7 +17,7 @@ function render({ model, el }) {
     <div class="tfm-controls"><span class="tfm-buttons" role="group" aria-label="word"><button type="button">◀ word back</button><button type="button">next word ▶</button></span>
       <button type="button" class="tfm-reset">reset</button></div>
     <svg class="tfm-links tfm-writes" role="img" font-size="14"></svg>
-    <table class="tfm-table tfm-next"><thead><tr><th scope="col">next word</th><th scope="col" colspan="2">how likely</th></tr></thead><tbody></tbody></table>
+    <table class="tfm-table tfm-next"><thead><tr><th scope="col">next word</th><th scope="col" colspan="2">probability</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout" aria-live="polite"></output>`;
   const $ = q => el.querySelector(q), [sentence, look] = el.querySelectorAll("select"), slider = $("input"), [back, next] = el.querySelectorAll(".tfm-buttons button");
   const put = (...pairs) => { for (const [name, value] of pairs) model.set(name, value); model.save_changes(); };
@@ -33,7 +33,7 @@ function render({ model, el }) {
     slider.setAttribute("aria-valuetext", `word ${at + 1} of ${target.length}: ${target[at]}`);
     $("output").textContent = `${at + 1} of ${target.length}`;
     back.disabled = at === 0; next.disabled = at === target.length - 1;
-    const said = `“${target[at]}” is written while looking at “${source[strongest(now)]}” (${now[strongest(now)].toFixed(2)})`;
+    const said = `“${target[at]}” attends most to “${source[strongest(now)]}” (${now[strongest(now)].toFixed(2)})`;
     const svg = $("svg"), label = (x, anchor, words, upto, bold) => words.map((t, i) => i <= upto ? `<text x="${x}" y="${y(i) + 5}" text-anchor="${anchor}"${i === bold ? ' class="tfm-asks"' : ""}>${safe(t)}</text>` : "").join("");
     svg.setAttribute("viewBox", `0 0 ${WIDE} ${STEP * Math.max(source.length, target.length) + 4}`);
     svg.setAttribute("aria-label", `${target.slice(0, at).join(" ")} … ${said}`);

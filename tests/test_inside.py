@@ -1,0 +1,261 @@
+"""Lens, hooks, probes and ablation on models small enough to compute by hand; `rome_edit` and `memit_edit` against solvers that know nothing of their formulas."""
+import json
+import math
+import re
+
+import lxml.etree
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tfmlib.figures import ASSETS
+from tfmlib.heads import MultiHeadAttention
+from tfmlib.inside import (
+    CausalTrace,
+    ablated,
+    captured,
+    class_subspace,
+    fit_probe,
+    logit_lens,
+    memit_edit,
+    replaced,
+    rome_edit,
+)
+
+sizes = st.integers(1, 6)
+
+
+def draw(seed, *shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@st.composite
+def memories(draw_):
+    "A matrix, kept keys that span all features, edits, and a strength."
+    C, F_, n = draw_(sizes), draw_(sizes), draw_(sizes)
+    seed, more = draw_(st.integers(0, 2**31)), draw_(st.integers(4, 30))
+    kept = draw(seed, F_ + more, F_) * draw(seed + 1, F_).abs().add(.2)   # features of different sizes
+    return draw(seed + 2, C, F_), kept, draw(seed + 3, n, F_), draw(seed + 4, n, C), draw_(st.floats(.01, 100))
+
+
+def second_moment(kept): return kept.T @ kept / len(kept)
+
+
+@settings(max_examples=150, deadline=None)
+@given(memories())
+def test_one_edit_is_exact_of_rank_one_and_the_least_change_to_kept_answers(memory):
+    W, kept, keys, values, _ = memory
+    key, value = keys[0], values[0]
+    new = rome_edit(W, key, value, second_moment(kept))
+    torch.testing.assert_close(new @ key, value, rtol=1e-8, atol=1e-8)
+    assert torch.linalg.matrix_rank(new - W, rtol=1e-9) <= 1
+    # all changes that fulfil the condition: one of them, plus anything on the keys at a right angle; the best by least squares
+    free = torch.linalg.svd(key[None])[2][1:]                             # (F - 1, F), orthogonal to key
+    first = torch.outer(value - W @ key, key) / (key @ key)
+    along = torch.linalg.lstsq(kept @ free.T, -(kept @ first.T)).solution.T if len(free) else torch.zeros(len(W), 0, dtype=W.dtype)
+    torch.testing.assert_close(new, W + first + along @ free, rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=150, deadline=None)
+@given(memories())
+def test_many_edits_are_the_least_squares_of_kept_and_edited(memory):
+    W, kept, keys, values, strength = memory
+    weight = math.sqrt(strength / len(kept))
+    least = torch.linalg.lstsq(torch.cat([kept * weight, keys]), torch.cat([kept @ W.T * weight, values])).solution.T
+    torch.testing.assert_close(memit_edit(W, keys, values, second_moment(kept), strength), least, rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(memories())
+def test_one_edit_is_the_limit_of_many_and_scale_does_not_count(memory):
+    W, kept, keys, values, _ = memory
+    C = second_moment(kept)
+    one = rome_edit(W, keys[0], values[0], C)
+    torch.testing.assert_close(rome_edit(W, keys[0], values[0], 7 * C), one)                              # only the direction of C⁻¹ k counts
+    size = float(keys[0] @ torch.linalg.solve(C, keys[0]))
+    for s in (1., 1e-2, 1e-4):                                            # with one edit, a share 1 / (1 + s) of it is made
+        torch.testing.assert_close(memit_edit(W, keys[:1], values[:1], C, s * size), W + (one - W) / (1 + s), rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(memories())
+def test_nothing_missing_nothing_changed_and_arguments_stay(memory):
+    W, kept, keys, values, strength = memory
+    C, before = second_moment(kept), [t.clone() for t in (W, keys, values)]
+    torch.testing.assert_close(rome_edit(W, keys[0], W @ keys[0], C), W)
+    torch.testing.assert_close(memit_edit(W, keys, keys @ W.T, C, strength), W)
+    rome_edit(W, keys[0], values[0], C), memit_edit(W, keys, values, C, strength)
+    assert all(torch.equal(a, b) for a, b in zip((W, keys, values), before))
+
+
+def test_the_example_on_paper():
+    W, keys = torch.tensor([[10., 0.], [0., 20.]]), torch.tensor([[1., 0.], [1., 1.]])
+    new = rome_edit(W, keys[1], torch.tensor([10., 60.]), second_moment(keys))
+    torch.testing.assert_close(new @ keys.T, torch.tensor([[10., 10.], [0., 60.]]))
+
+
+def test_float32_stays_float32():
+    W, kept = draw(0, 3, 4).float(), draw(1, 20, 4).float()
+    assert rome_edit(W, kept[0], draw(2, 3).float(), second_moment(kept)).dtype == torch.float32
+    assert memit_edit(W, kept[:2], draw(2, 2, 3).float(), second_moment(kept), 1.).dtype == torch.float32
+
+
+W, KEY, VALUE, C = draw(0, 3, 4), draw(1, 4), draw(2, 3), second_moment(draw(3, 20, 4))
+REFUSED = {
+    "weight of three axes": (dict(weight=W[None]), "weight"),
+    "key of the values' width": (dict(key=VALUE), r"key: \(3,\); expected \(4,\)"),
+    "value of the keys' width": (dict(value=KEY), r"value: \(4,\); expected \(3,\)"),
+    "a key as a row": (dict(key=KEY[None]), "key"),
+    "a zero key": (dict(key=KEY * 0), "key: zero"),
+    "a key of another type": (dict(key=KEY.float()), "key: torch.float32"),
+    "a key that is not finite": (dict(key=KEY * math.inf), "key"),
+    "a value that is not finite": (dict(value=VALUE * math.nan), "value"),
+    "second moment of the values": (dict(second_moment=torch.eye(3).double()), r"second_moment: \(3, 3\)"),
+    "second moment of another type": (dict(second_moment=C.float()), "second_moment"),
+    "second moment not symmetric": (dict(second_moment=C + torch.triu(torch.ones(4, 4), 1)), "second_moment: not symmetric"),
+    "second moment of too few keys": (dict(second_moment=second_moment(draw(4, 3, 4))), "second_moment: singular"),
+    "second moment with a negative direction": (dict(second_moment=-C), "second_moment"),
+    "half precision": (dict(weight=W.half(), key=KEY.half(), value=VALUE.half(), second_moment=C.half()), "weight: torch.float16"),
+    "no features": (dict(weight=W[:, :0], key=KEY[:0], second_moment=C[:0, :0]), "key"),
+}
+
+
+@pytest.mark.parametrize("change, message", REFUSED.values(), ids=REFUSED)
+def test_one_edit_refuses_by_name(change, message):
+    with pytest.raises(ValueError, match=message): rome_edit(**{"weight": W, "key": KEY, "value": VALUE, "second_moment": C} | change)
+
+
+MANY_REFUSED = {
+    "one key without its axis": (dict(keys=KEY), r"keys: \(4,\); expected \(n, F\)"),
+    "fewer values than keys": (dict(values=VALUE[None]), r"values: \(1, 3\); expected \(2, 3\)"),
+    "keys of another width": (dict(keys=draw(0, 2, 3)), "keys"),
+    "no edits": (dict(keys=draw(0, 0, 4), values=draw(0, 0, 3)), "keys"),
+    "a number for a key": (dict(keys=torch.tensor(1.).double()), "keys"),
+    "strength zero": (dict(strength=0), "strength: 0"),
+    "strength negative": (dict(strength=-1.), "strength"),
+    "strength not a number": (dict(strength=math.nan), "strength"),
+    "second moment singular": (dict(second_moment=torch.zeros(4, 4).double()), "second_moment: singular"),
+}
+
+
+@pytest.mark.parametrize("change, message", MANY_REFUSED.values(), ids=MANY_REFUSED)
+def test_many_edits_refuse_by_name(change, message):
+    given_ = {"weight": W, "keys": draw(5, 2, 4), "values": draw(6, 2, 3), "second_moment": C, "strength": 1.} | change
+    with pytest.raises(ValueError, match=message): memit_edit(**given_)
+
+
+# --- reading and replacing states -----------------------------------------------------------------------------------
+
+class Pair(nn.Module):
+    "A module that returns two things, as attention does."
+    def forward(self, x): return x + 1, "weights"
+
+
+def hooks(*modules: nn.Module) -> int: return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
+
+
+def test_the_lens_is_norm_then_output_matrix():
+    state, W = draw(0, 2, 3, 4), draw(1, 7, 4)
+    norm = nn.LayerNorm(4).double()
+    torch.testing.assert_close(logit_lens(state, norm, lambda x: x @ W.T), norm(state) @ W.T)
+
+
+def test_captured_records_outputs_or_inputs_at_every_call_and_leaves_no_hook():
+    first, second, x = nn.Linear(2, 2).double(), Pair(), draw(0, 3, 2)
+    with captured(first, second) as outputs, captured(second, inputs=True) as inputs:
+        for _ in range(2): second(first(x))
+    y = first(x)
+    for found, wanted in zip(outputs + inputs, [y, y + 1, y, y + 1, y, y], strict=True): torch.testing.assert_close(found, wanted)
+    assert hooks(first, second) == 0 and len(outputs) == 4
+
+
+def test_replaced_changes_the_first_part_of_the_output_while_open():
+    pair, plain, x = Pair(), nn.Identity(), draw(0, 3, 2)
+    with replaced(pair, lambda out: 2 * out), replaced(plain, lambda out: -out):
+        found, weights = pair(x)
+        torch.testing.assert_close(found, 2 * (x + 1))
+        torch.testing.assert_close(plain(x), -x)
+        assert weights == "weights"
+    torch.testing.assert_close(pair(x)[0], x + 1)
+    assert hooks(pair, plain) == 0
+
+
+@pytest.mark.parametrize("open_one", [lambda m: captured(m), lambda m: replaced(m, torch.neg)])
+def test_hooks_go_when_the_model_fails(open_one):
+    module = nn.Identity()
+    with pytest.raises(KeyError), open_one(module): raise KeyError
+    assert hooks(module) == 0
+
+
+# --- ablation ---------------------------------------------------------------------------------------------------------
+
+def heads_written(attention: MultiHeadAttention, x) -> torch.Tensor:
+    "What the heads hand to the output matrix, (B, T, H, D)."
+    with captured(attention.o_proj, inputs=True) as z: attention(x)
+    return z[0].unflatten(-1, (attention.n_heads, -1))
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean", "resample"])
+@pytest.mark.parametrize("heads", [[1], [0, 2], []])
+def test_ablation_replaces_these_heads_and_no_others(kind, heads):
+    torch.manual_seed(0)
+    attention, x = MultiHeadAttention(12, 3).double(), draw(0, 4, 5, 12)
+    with torch.no_grad():
+        z = heads_written(attention, x)
+        wanted = z.clone()
+        for h in heads:
+            for b in range(4): wanted[b, :, h] = {"zero": 0 * z[b, :, h], "mean": sum(z[i, t, h] for i in range(4) for t in range(5)) / 20, "resample": z[b - 1, :, h]}[kind]
+        with ablated(attention, heads, kind), captured(attention) as out: attention(x)
+        torch.testing.assert_close(out[0], attention.o_proj(wanted.flatten(-2)))
+        torch.testing.assert_close(heads_written(attention, x), z)             # afterwards it is the model of before
+    assert hooks(attention.o_proj) == 0
+
+
+def test_ablation_refuses_another_kind():
+    with pytest.raises(ValueError, match="kind: 'median'"), ablated(MultiHeadAttention(4, 2), [0], "median"): pass
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------
+
+def test_a_probe_reads_what_is_written_and_nothing_else():
+    labels, other = torch.arange(400) % 3, torch.arange(400).mul(7919) % 4
+    states = draw(0, 3, 8)[labels] + 0.1 * draw(1, 400, 8) + 5
+    probe, control = fit_probe(states[:300], labels[:300], 3), fit_probe(states[:300], other[:300], 4)
+    assert (probe(states[300:]) == labels[300:]).all()
+    assert (control(states[300:]) == other[300:]).double().mean() < 0.5
+
+
+def test_a_probe_is_ridge_regression_on_one_hot_labels():
+    "Against a least-squares solver on the data with the penalty as further rows."
+    states, labels = draw(0, 30, 4), torch.arange(30) % 3
+    z, target = states - states.mean(0), nn.functional.one_hot(labels, 3).double()
+    penalty = (0.5 * 30 * z.square().mean()) ** 0.5                           # squared: ridge times rows times mean variance
+    rows = torch.cat([z, penalty * torch.eye(4).double()])
+    W_ = torch.linalg.lstsq(rows, torch.cat([target - target.mean(0), torch.zeros(4, 3).double()])).solution
+    assert torch.equal(fit_probe(states, labels, 3, ridge=0.5)(states), (z @ W_ + target.mean(0)).argmax(-1))
+
+
+@pytest.mark.parametrize("change, message", [(dict(labels=torch.zeros(4).long()), "labels"), (dict(states=draw(0, 2, 3, 4)), "labels"), (dict(ridge=0), "ridge: 0")])
+def test_a_probe_refuses_by_name(change, message):
+    with pytest.raises(ValueError, match=message): fit_probe(**{"states": draw(0, 6, 3), "labels": torch.arange(6) % 2, "n_classes": 2} | change)
+
+
+def test_class_subspace_holds_the_differences_of_the_means():
+    labels, states = torch.arange(60) % 4, draw(0, 60, 7)
+    basis = class_subspace(states, labels)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(3).double())
+    means = torch.stack([states[labels == c].mean(0) for c in range(4)])
+    between = means - means[0]
+    torch.testing.assert_close(between @ basis @ basis.T, between)
+
+
+# --- the figure ---------------------------------------------------------------------------------------------------------
+
+def test_the_figure_and_its_module_share_their_values():
+    grid = [[[0.5, 1.], [0., 0.25]]]
+    made = CausalTrace(sentences=[["Ada", "Ash"]], kinds=["state"], rows=[["before", "after"]], restored=[grid], alt="A grid of two depths and two words: 1 at the second word")
+    asked = set(re.findall(r'model\.[gs]et\("(\w+)"', (ASSETS / "causal_trace.js").read_text())) | set(re.findall(r'put\("(\w+)"', (ASSETS / "causal_trace.js").read_text()))
+    state = json.loads(lxml.etree.fromstring(made.figure().html).get("data-state"))
+    assert asked == set(state) and state == made.state()
+    assert "<svg" in made.picture()
