@@ -238,7 +238,7 @@ def judged(checker, name: str, source: str, known: dict[str, str], names: dict, 
     "The verdict on the mutants of one solution, by label: all; or one in so many, and whether it was killed or lives."
     solution, calls, found, compared = names[name], [], {}, None
     kernel, start = not inspect.isfunction(solution), time.process_time()
-    if not kernel: checker.examine(mutations.recorder(solution, calls))
+    checker.examine(solution if kernel else mutations.recorder(solution, calls))
     seconds = 0.3 + 5 * (time.process_time() - start)
     made = [*mutations.wrappers(solution, calls), *mutations.rewritten(source, name, names, calls)]
     for mutant in made[::part]:

@@ -150,11 +150,16 @@ def ignored(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
             yield Mutant("usual value", name, lambda name=name, value=value: changing(f, lambda _: {name: value}))
 
 
+_FORMED: list = []                                                     # kept, so that no two of them have one address
+
+
 def form(value) -> str:
     "What a memory by shape knows of a value."
     if isinstance(value, Tensor): return f"{value.dtype} {tuple(value.shape)}"
     if type(value) in (list, tuple): return f"{type(value).__name__}({', '.join(map(form, value))})"
-    return repr(value) if plain(value) else f"{type(value)} {id(value)}"
+    if plain(value): return repr(value)
+    _FORMED.append(value)
+    return f"{type(value)} {id(value)}"
 
 
 def remembered(f: Callable, calls: list[Call]) -> Iterator[Mutant]:

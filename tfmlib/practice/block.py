@@ -801,6 +801,8 @@ def _(attempt, seed, dtype):
         same_type(found, dtype)
         again = attempt(strided(x), inner, _rule_norm, layer, 2)
         expect(again, found, what="the stream for a view")
+        if torch.equal(found, attempt(x.flip(0), inner, _rule_norm, layer, 2)):
+            raise Mismatch("the stream is the same after other tokens; expected another one")
         expect(x, before, what="the stream before it, afterwards,")
         x = found
 
