@@ -3,10 +3,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import ticked
+from bench import over_seeds, ticked
 from tfmlib.data import ROWS, Pair, pairs
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
-from tfmlib.proof import spread
 from tfmlib.training import AdamW, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE = "cpu"
@@ -90,5 +89,5 @@ def measure(seed: int) -> list[dict]:
             model = Reader(len(english), len(french), heads)
             train(model, loss, epochs(*data, size=64, seed=s), STEPS, AdamW(parameter_groups(model, 0.1), WarmupCosine(0.01, 30, STEPS), clip=1.0))
             with torch.no_grad(): found.append(judged(model, data[0], *test, agrees) | {"baseline": baseline(data, *test[:2], agrees)})
-        rows.append({"heads": heads} | {name: spread(f[name] for f in found) for name in found[0]})
+        rows.append({"heads": heads} | over_seeds(found))
     return rows

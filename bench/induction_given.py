@@ -13,7 +13,7 @@ from tfmlib.training import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
-GIVEN = {"nothing": (), "one back": (1,), "two back": (2,), "one back and itself": (1, 0), "two and three back": (2, 3)}
+GIVEN = {"nothing": (), "one back": (1,), "two back": (2,), "one back and itself": (1, 0), "two and three back": (2, 3), "two and four back": (2, 4)}
 
 
 def clamped(back: tuple[int, ...]):

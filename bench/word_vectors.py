@@ -14,11 +14,11 @@ DEVICE = "cpu"
 SEED = 0
 SENTENCES, WIDTH, WINDOW = 2_000, 8, 2
 TUNED_ON, JUDGED_ON = (100, 101, 102), (0, 1, 2, 3, 4)                     # seeds of the texts
-CHECKPOINTS = (12, 25, 50, 100, 200, 400, 800)                             # steps after which a run is looked at
+CHECKPOINTS = (6, 12, 25, 50, 100, 200, 400, 800, 1600)                           # steps after which a run is looked at
 GRID = {"random": [{}],
-        "ppmi": [{"shift": shift, "power": power} for shift, power in product((1, 2, 5), (0., .5, 1.))],
-        "skip-gram": [{"lr": lr, "negatives": n} for lr, n in product((.003, .01, .03, .1), (2, 5))],
-        "glove": [{"lr": lr, "cap": cap} for lr, cap in product((.01, .03, .1), (10, 50, 200))]}
+        "ppmi": [{"shift": shift, "power": power} for shift, power in product((1, 2, 5), (0., .5, 1., 2., 3., 4.))],
+        "skip-gram": [{"lr": lr, "negatives": n} for lr, n in product((.01, .03, .1), (2, 5, 10))],
+        "glove": [{"lr": lr, "cap": cap} for lr, cap in product((.1, .3, 1.), (50, 200, 1000))]}
 NOUN = {"masculine": "noun", "feminine": "noun"}
 CLASS = {word: NOUN.get(kind, kind) for kind, rows in ROWS.items() for english, _ in rows for word in english}
 WORDS = sorted(CLASS)
@@ -38,7 +38,7 @@ def cooccurrence(seed: int) -> np.ndarray:
 
 def auc(E: np.ndarray) -> float:
     "How often a pair of words from one class has a larger cosine than a pair from two classes."
-    E = E / np.linalg.norm(E, axis=1, keepdims=True)
+    E = E / np.maximum(np.linalg.norm(E, axis=1, keepdims=True), 1e-12)          # a word whose row is zero is like no other
     i, j = np.triu_indices(len(WORDS), 1)
     classes = np.array([CLASS[word] for word in WORDS])
     same, rank = classes[i] == classes[j], (E @ E.T)[i, j].argsort().argsort() + 1

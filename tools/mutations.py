@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial, wraps
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -21,11 +22,18 @@ KINDS = {
     "usual value": "an argument is ignored: its most frequent value stands for it",
     "frozen size": "a number read off a shape is typed in",
     "remembered": "what was computed for a shape is given again",
+    "kept": "the same tensor or list is given for the same arguments, which the caller may have changed",
     "detached": "no gradient flows back",
+    "detached in 32 bits": "no gradient flows back in 32 bits",
+    "gradient asked for": "an argument is made to require a gradient",
     "32 bits": "computed in 32 bits and cast back",
     "16 bits": "computed in 16 bits and cast back",
+    "clamped": "numbers beyond a thousand are cut down",
+    "flushed": "numbers below a millionth count as zero",
     "one type": "one floating type is refused, or given back whatever came",
     "contiguous": "an argument that is not contiguous is refused",
+    "equal sizes": "wrong where two sizes that can differ are alike",
+    "longer than 16": "wrong where there are more than sixteen",
     "first calls": "right for the first calls only",
     "changed input": "an argument is changed in place",
     "input returned": "an argument is the answer, or the answer is the caller's own list",
@@ -36,6 +44,7 @@ KINDS = {
     "off by one": "a whole number is one more or one less",
     "axis": "the axis 0 for −1, and the other way round",
     "min and max": "min for max, floor for ceil, any for all, and for or, and the other way round",
+    "reshape": "numbers are read in another order, where axes should change places",
     "sign": "+ for −, and the other way round",
     "infinity": "a large number for ∞",
     "dropped term": "an operand is left out",
@@ -189,9 +198,38 @@ def remembered(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     for name in sorted(given): yield Mutant("remembered", name, lambda name=name: kept(name))
 
 
+def exactly(value) -> str:
+    "What a memory by value knows of it."
+    if isinstance(value, Tensor): return f"{form(value)} {value.requires_grad} {hash(value.detach().contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else value.item())}"
+    if type(value) in (list, tuple): return f"{type(value).__name__}({', '.join(map(exactly, value))})"
+    if type(value) is dict: return f"dict({', '.join(f'{k!r}: {exactly(v)}' for k, v in value.items())})"
+    return form(value)
+
+
+def kept(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
+    "Answers that are given again, the very same object, for the same arguments."
+    def by_value():
+        known: dict = {}
+        shape = inspect.signature(f)
+
+        @wraps(f)
+        def attempt(*args, **kwargs):
+            key = exactly(dict(shape.bind(*args, **kwargs).arguments))
+            if key not in known: known[key] = f(*args, **kwargs)
+            return known[key]
+        return attempt
+
+    parts = [a for c in calls for a in (c.answer if type(c.answer) is tuple else [c.answer])]
+    asked = any(isinstance(v, Tensor | list | dict) for c in calls for v in c.arguments.values())   # not of what is predicted once and for all
+    if asked and any(isinstance(a, Tensor | list | dict | set) for a in parts): yield Mutant("kept", "the answer", by_value)
+
+
 def detached(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
-    "Gradients that do not flow, at all or to one argument."
+    "Gradients that do not flow, at all, to one argument or in one type; and gradients that nobody asked for."
     yield Mutant("detached", "the answer", lambda: answering(f, lambda answer, _: each(Tensor.detach, answer)))
+    if not any(floats(c.arguments) for c in calls): return
+    yield Mutant("detached in 32 bits", "the answer", lambda: answering(f, lambda answer, a: each(Tensor.detach, answer) if widest(a) == torch.float32 else answer))
+    yield Mutant("gradient asked for", "all arguments", lambda: changing(f, lambda a: [t.requires_grad_() for t in floats(a) if t.is_leaf] and None))
     for name in sorted({n for c in calls for n, v in c.arguments.items() if floats(v)}):
         yield Mutant("detached", name, lambda name=name: changing(f, lambda a: {name: each(Tensor.detach, a[name])} if name in a else {}))
 
@@ -223,6 +261,55 @@ def types(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     for dtype in (torch.float32, torch.float64):
         yield Mutant("one type", f"refuses {dtype}", lambda dtype=dtype: refuses(dtype))
         yield Mutant("one type", f"gives {dtype}", lambda dtype=dtype: answering(f, lambda answer, _: cast(answer, dtype)))
+
+
+def ranges(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
+    "Answers for numbers that are neither large nor small."
+    if not any(floats(c.arguments) for c in calls): return
+
+    def of_each(do): return changing(f, lambda a: {n: each(lambda t: do(t) if t.is_floating_point() else t, v) for n, v in a.items()})
+    yield Mutant("clamped", "all arguments", lambda: of_each(lambda t: torch.where(t.isfinite(), t.clamp(-1e3, 1e3), t)))
+    yield Mutant("flushed", "all arguments", lambda: of_each(lambda t: torch.where(t.abs() < 1e-6, 0 * t, t)))
+
+
+def axes(arguments: dict) -> dict[str, int]:
+    "The sizes of a call's tensors and the lengths of its lists and texts, each by the words for it."
+    found = {}
+    for name, value in arguments.items():
+        if isinstance(value, Tensor): found |= {f"axis {i - value.ndim} of {name}": n for i, n in enumerate(value.shape)}
+        elif isinstance(value, list | str | bytes): found[f"len({name})"] = len(value)
+    return found
+
+
+def wrong_if(f: Callable, asked: Callable[[dict], bool]) -> Callable:
+    "The function `f`, wrong for the arguments that `asked` is true of."
+    return answering(f, lambda answer, a: wrong(answer) if asked(a) else answer)
+
+
+def sized(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
+    "Answers that are wrong for certain sizes."
+    texts = {name: {c.arguments.get(name) for c in calls} for c in calls for name, v in c.arguments.items() if isinstance(v, str)}
+    chosen = {name for name, given in texts.items() if len(given) < 10}                             # one of a few words, which has no length
+    seen = [{n: size for n, size in axes(c.arguments).items() if n.removeprefix("len(")[:-1] not in chosen} for c in calls]
+    names = sorted({name for found in seen for name in found})
+    lengths = {argument: [n for n in names if n.endswith((f" of {argument}", f"({argument})"))] for c in calls for argument in c.arguments}
+
+    def alike(sizes, argument):
+        there = [sizes[n] for n in lengths[argument] if sizes.get(n, 1) > 1]
+        return len(set(there)) < len(there)
+
+    def ranks(argument): return [sum(n in found for n in lengths[argument]) for found in seen]
+
+    for argument in sorted(lengths):
+        several = [found for found in seen if sum(n in found for n in lengths[argument]) > 1]
+        if any(not alike(found, argument) for found in several):
+            yield Mutant("equal sizes", f"two axes of {argument}", lambda argument=argument: wrong_if(f, lambda given: alike(axes(given), argument)))
+    for a, b in combinations([n for n in lengths if lengths[n]], 2):
+        m, n = lengths[a][-2:][0], lengths[b][-2:][0]                                               # of tensors the axis before the last, which holds the rows
+        if ranks(a) == ranks(b) and any(found.get(m) != found.get(n) for found in seen):
+            yield Mutant("equal sizes", f"{m} and {n}", lambda m=m, n=n: wrong_if(f, lambda given: (s := axes(given)).get(m, 0) == s.get(n, 1) > 1))
+    if any(len({found[n] for found in seen if n in found}) > 1 for n in names):
+        yield Mutant("longer than 16", "any axis", lambda: wrong_if(f, lambda given: max((n for name, n in axes(given).items() if name in names), default=0) > 16))
 
 
 def strides(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
@@ -324,7 +411,7 @@ def inputs(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     if any(isinstance(a, list | dict) for a in parts): yield Mutant("input returned", "the caller's own", lambda: answering(f, own))
 
 
-WRAPPING = (ignored, remembered, detached, types, strides, calls_only, inputs, elements)
+WRAPPING = (ignored, remembered, kept, detached, types, ranges, sized, strides, calls_only, inputs, elements)
 
 
 def wrappers(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
@@ -445,6 +532,14 @@ def steps(node: ast.AST) -> Iterator[Change]:
         yield "dropped step", None, in_words(node)
 
 
+def order(node: ast.AST) -> Iterator[Change]:
+    "Axes that should change places, and numbers that are read in another order instead."
+    turned = isinstance(node, ast.Attribute) and node.attr in ("mT", "T") or isinstance(node, ast.Call) and called(node) in ("transpose", "swapaxes", "permute", "movedim")
+    if not turned: return
+    inner = node.value if isinstance(node, ast.Attribute) else node.args[0] if of_module(node) else node.func.value
+    yield "reshape", ast.Call(ast.Attribute(inner, "reshape", ast.Load()), [ast.Attribute(node, "shape", ast.Load())], []), in_words(node)
+
+
 def sizes(node: ast.AST) -> Iterator[Change]:
     "A number read off a shape, typed in."
     shape = isinstance(node, ast.Subscript) and getattr(node.value, "attr", "") == "shape"
@@ -492,7 +587,7 @@ def sources(source: str, name: str) -> Iterator[tuple[str, str, Callable[[], str
     for where in list(places(function)):
         parent, field, i = where
         node = getattr(parent, field) if i is None else getattr(parent, field)[i]
-        for change in (numbers, operators, functions, steps, sizes):
+        for change in (numbers, operators, functions, steps, order, sizes):
             for kind, new, words in change(node):
                 number = kind in ("off by one", "axis")
                 what = words or f"{in_words(node)} → {in_words(new)}" + (f" in {in_words(parent)}" if number else "")

@@ -452,7 +452,8 @@ def _(attempt, order, count):
 common_rules(check_through, _stream,
     lambda seed: (rounded(9, 4, seed=seed), [(torch.cos, torch.sin), (torch.tanh, torch.cos)],
     "pre", _last),
-    also=((rounded(2, 3, 4), [(torch.cos, torch.sin)], "post", _last),))
+    also=((rounded(2, 3, 4), [(torch.cos, torch.sin)], "post", _last),
+    (rounded(4, 4), [(torch.cos, torch.sin)], "pre", _last)))
 
 # %% ../../chapters/practice/07_block.ipynb #growth-checker
 _ORDERS = ("pre", "post", "bare", "plain")

@@ -331,7 +331,8 @@ def _long(question: int, answer: int, padding: int) -> tuple[Tensor, int, int]:
 @check_answer_tokens.property("long questions, long answers, and much padding", _long(105, 3, 1), _long(300, 300, 300), _long(2, 1, 257), _long(0, 700, 1))
 def _(attempt, *case): _flagged(attempt, *case)
 
-common_rules(check_answer_tokens, _flags, lambda seed: (torch.randint(4, (9, 7), generator=torch.Generator().manual_seed(60 + seed)), 2, 3), flows=False)
+common_rules(check_answer_tokens, _flags, lambda seed: (torch.randint(4, (9, 7), generator=torch.Generator().manual_seed(60 + seed)), 2, 3), flows=False,
+    also=((torch.randint(4, (6, 6), generator=torch.Generator().manual_seed(62)), 2, 3),))
 
 # %% ../../chapters/practice/10_decoders.ipynb #copies-checker
 def _even(T: int, H: int = 1) -> Tensor:

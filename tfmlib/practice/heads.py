@@ -15,7 +15,7 @@ import tracemalloc
 import torch
 from torch import Tensor
 
-from ..checks import Watch, common_rules, does_without, gradients_flow, parts, refuses, rounded, watched
+from ..checks import Watch, common_rules, does_without, gradients_flow, in_proportion, parts, refuses, rounded, watched
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
@@ -263,6 +263,11 @@ def _(attempt, *case): _same_sum(attempt, *case)
 @check_without_heads.property("a removed head leaves no trace in a gradient", *(_spoilt(_FIVE, part, (at, huge)) for part, at in ((0, (_ALL, 2)), (1, 0)) for huge in _HUGE[:2]))
 def _(attempt, *case): gradients_flow(attempt, _left, case, ())
 
+@check_without_heads.property("without a bias the output is in proportion to tiny numbers", _found(2, 3, 2, 2, 5, 1))
+def _(attempt, z, w_o, b_o, removed):
+    tiny = 1e-9 * z, w_o, 0 * b_o, removed
+    in_proportion(attempt(*tiny), _left(*tiny), 1e-9, "it")
+
 common_rules(check_without_heads, _left, lambda seed: (rounded(2, 3, 4, 2, seed=seed), rounded(6, 5, seed=seed + 2), rounded(5, seed=seed + 4), (1,)), also=(_found(2, 2, 1, 1, 3), _found(1, 3, 2, 2, 6, 2, 0, 1)))
 
 # %% ../../chapters/practice/05_heads.ipynb #unpack-checker
@@ -435,7 +440,8 @@ def _(attempt, *case): _agrees(attempt, *case)
 
 @check_shared_keys.property("neighbouring query heads read the same key/value head",
     _shared_case(1, 2, 1, 1, 2), _shared_case(1, 4, 2, 1, 3), _shared_case(1, 6, 2, 2, 3), _shared_case(2, 4, 2, 2, 4), _shared_case(3, 6, 3, 2, 1),
-    _shared_case(2, 2, 1, 2, 2, D=1, W=1), _shared_case(2, 12, 3, 5, 9, D=3, W=2), _shared_case(1, 16, 1, 1, 4), _shared_case(1, 10, 5, 3, 2))
+    _shared_case(2, 2, 1, 2, 2, D=1, W=1), _shared_case(2, 12, 3, 5, 9, D=3, W=2), _shared_case(1, 16, 1, 1, 4), _shared_case(1, 10, 5, 3, 2),
+    _shared_case(1, 2, 1, 20, 33))
 def _(attempt, *case): _agrees(attempt, *case)
 
 @check_shared_keys.property("hidden keys get no weight",

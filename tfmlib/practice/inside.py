@@ -50,7 +50,8 @@ def _(attempt, *case): expect(attempt(*case), _replaced(*case))
 def _(attempt, *case): refuses(attempt, *case)
 
 common_rules(check_ablate, _replaced,
-    lambda seed: (rounded(9, 3, 2, 4, seed=80 + seed), seed, ("mean", "resample")[seed]))
+    lambda seed: (rounded(9, 3, 2, 4, seed=80 + seed), seed, ("mean", "resample")[seed]),
+    large=(rounded(2, 20, 3, 17, seed=82), 1, "mean"))
 
 # %% ../../chapters/practice/22_inside.ipynb #neurons-checker
 def _neuron_by_neuron(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor) -> Tensor:
@@ -379,7 +380,8 @@ _CLOSE = (torch.zeros(1, 3).double(), torch.stack([doubles(1., 0., 0.), doubles(
     doubles(1., 2.)[:, None], torch.eye(3).double())
 _SEVERAL = (_to_edit(2, 3, 2), _to_edit(3, 3, 2, seed=4), _to_edit(3, 5, 3, seed=8),
     _to_edit(5, 4, 2, seed=12), _to_edit(4, 8, 6, seed=16, stretch=0.7), _to_edit(2, 9, 8, seed=20),
-    _to_edit(4, 5, 4, seed=24), _to_edit(6, 40, 15, seed=28))
+    _to_edit(4, 5, 4, seed=24), _to_edit(6, 40, 15, seed=28),
+    _to_edit(3, 4, 4, seed=32))
 
 @check_edit_several.property("one key is answered with its value", _to_edit(1, 2, 1),
     _to_edit(3, 4, 1, seed=4))
@@ -443,7 +445,7 @@ def _(attempt, worlds):
         raise Mismatch(f"{said}; expected at most 0.78")
 
 @check_edit_few.property("with other numbers of keys, features and rows it still answers exactly",
-    (6, 3, 2), (5, 1, 17))
+    (6, 3, 2), (5, 1, 17), (5, 5, 2), (4, 1, 4))
 def _(attempt, features, seen, out):
     weight, key, value, some, _ = _world(50, features, seen, out)
     expect(same_shape(attempt(weight, key, value, some), weight, "the new matrix") @ key, value,

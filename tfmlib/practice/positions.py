@@ -64,7 +64,7 @@ def _(attempt, *case): _sines(attempt, *case)
 def _(attempt, *case): _sines(attempt, *case)
 
 @check_sinusoids.property("positions in any order and of any shape",
-    (_positions(3), 4, 10_000.), (_positions(7, 2, 2, -5), 4, 100.), (_positions([0, 1], [40, 3], [9, 9]), 6, 10_000.), (_positions(5, 4).int(), 8, 10_000.),
+    (_positions(3), 4, 10_000.), (_positions(7, 2, 2, -5), 4, 100.), (_positions([0, 1], [40, 3], [9, 9]), 6, 10_000.), (_positions(5, 4).int(), 8, 10_000.), (5 * torch.arange(16).view(4, 4), 6, 100.), (torch.arange(40), 4, 100.),
     (torch.tensor(5), 4, 10_000.), (torch.arange(24).view(2, 3, 4), 6, 100.), (torch.arange(6).view(2, 3).mT, 4, 10_000.), (_positions([[7]]).short(), 2, 10.), (torch.arange(0), 4, 100.), (torch.arange(0).view(0, 3), 6, 100.))
 def _(attempt, *case): _sines(attempt, *case)
 
