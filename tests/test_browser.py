@@ -122,6 +122,7 @@ def test_page_is_sound(contexts, served, name, theme):
 
 def test_long_pages_are_laid_out_as_they_are_read(page):
     "What is far below is skipped until it comes near, is found by its anchor all the same, and is printed."
+    page.add_init_script("window.requestIdleCallback = () => 0")                           # the browser is never idle: what was not read is not laid out, however late we look
     page.goto("chapters/07_block.html")
     state = "e => e.checkVisibility({ contentVisibilityAuto: true })"
     sections = page.locator(".tfm-text > section > section")

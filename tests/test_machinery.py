@@ -1,5 +1,6 @@
 """The book's own extensions: labels on exported cells, the reference, the page of claims."""
 import ast
+import html
 import json
 import re
 import subprocess
@@ -8,9 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import built
+import colab
 import folds
 import ledger_rules
 import nbdev_cells
+import nbformat
 import pytest
 import reference
 import rules
@@ -281,3 +284,17 @@ def test_equations_and_exercises_are_numbered_page_by_page(book):
         assert equations == list(range(1, len(equations) + 1)), path.name
         assert exercises == [f"{chapter}.{n}" for n in range(1, len(exercises) + 1)], path.name
         assert exercises or path.parent.name != "practice"
+
+
+# --- texts that cells have glued ------------------------------------------------------------------------------------
+
+@pytest.mark.slow
+def test_glued_texts_stand_as_they_were_glued(book):
+    "Also 1.60, of which myst-nb makes 1.6."
+    used, lost = 0, []
+    for name in notebooks(ROOT):
+        nb, page = nbformat.read(ROOT / f"{name}.ipynb", as_version=4), (book / f"{name}.html").read_text(encoding="utf-8")
+        texts, pasted = colab.glued(nb), set(map(html.unescape, re.findall(r'<span class="pasted-text">(.*?)</span>', page)))
+        asked = {key for c in nb.cells if c.cell_type == "markdown" for key in re.findall(r"\{glue:text\}`([^`:]+)`", c.source)}
+        used, lost = used + len(asked), lost + [(name, key, texts[key]) for key in sorted(asked) if texts[key] not in pasted]
+    assert used > 300 and lost == []
