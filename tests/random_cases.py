@@ -166,7 +166,7 @@ def _(r, m): return (r.choice("ABCDE"),)
 def _(r, m): return (r.randint(2, 200),)
 
 
-@cases("align", 3, 1)
+@cases("align", 3, 2)
 def _(r, m): return (r.randint(0, 5),)
 
 
@@ -559,13 +559,13 @@ def _(r, m):
         if len(case[0].unique(dim=0)) == len(case[0]): return case
 
 
-@cases("ranked", 3_000, 0, 2)
+@cases("ranked", 3_000, 0, 3)
 def _(r, m):
     end = r.randint(2, 4)
     return [(tuple(r.sizes(r.randint(1, 8), 5)), -r.uniform(.1, 9)) for _ in range(r.randint(1, 6))], r.choice([0., r.random()]), end
 
 
-@cases("leaks", 8, 1)
+@cases("leaks", 8, 2)
 def _(r, m):
     x, given = r.choice([m._PAIR, m._MORE])
     place = r.randrange(given.shape[1] - 1)

@@ -29,7 +29,7 @@ LONG_MODULES: dict[str, tuple[int, str]] = {  # the statements it may have, and 
     "tfmlib.training": (430, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
     "tfmlib.flash_kernels": (500, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them"),
     "tfmlib.transformer": (410, "the configuration of every model, the registries of parts, what builds from them, and the searches"),
-    "tfmlib.practice": (520, "a page of exercises is as long as its checkers, and cases of every size, type and magnitude take a line each"),
+    "tfmlib.practice": (530, "a page of exercises is as long as its checkers, and cases of every size, type and magnitude take a line each"),
 }
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 

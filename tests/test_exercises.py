@@ -409,7 +409,7 @@ def test_csv_does_not_run_in_a_spreadsheet():
     assert submissions.as_csv(rows) == "file,exercise,passed,failed,why\n'=1+1.ipynb,double,yes,,'-1\n"
 
 
-@pytest.mark.parametrize(("flags", "said"), [([], "folder: None is no folder"), (["nowhere"], "folder: nowhere is no folder"),
+@pytest.mark.parametrize(("flags", "said"), [([], "folder: None is not a folder"), (["nowhere"], "folder: nowhere is not a folder"),
                                              (["."], "holds no notebook"), ([".", "--timeout", "0"], "timeout: 0.0")])
 def test_a_bad_call_is_refused(flags, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -305,7 +305,7 @@ def changed(**fields):
 
 
 @pytest.mark.parametrize("change, says", [
-    (lambda c: "{", "^path: .* is no JSON"), (lambda c: "[]", "^format: "), (changed(format="other"), "^format: "),
+    (lambda c: "{", "^path: .* is not valid JSON"), (lambda c: "[]", "^format: "), (changed(format="other"), "^format: "),
     (changed(version=2), "^version: 2; expected 1"), (lambda c: json.dumps({k: v for k, v in c.items() if k != "version"}), "^version: None"),
     (changed(pattern=r"\S+"), "^pattern: "), (lambda c: json.dumps({k: v for k, v in c.items() if k != "merges"}), "^merges: missing"),
     (changed(merges=[1]), "^merges: missing .*or no list of texts"), (changed(merges=["a b c"]), r"^merges\[0\]: 'a b c'; expected two tokens"),
@@ -313,8 +313,8 @@ def changed(**fields):
     (changed(merges=["a \x00"]), r"^merges\[0\]: .*in letters"), (changed(specials="<|end|>"), "^specials: missing"), (changed(specials=["<|stop|>"]), "^digest: "),
     (changed(source="another text"), "^digest: "), (changed(source=None), "^source: NoneType"), (changed(more=1), "^digest: .*the file was changed"),
     (changed(version=1.0), "^digest: "), (changed(version=True), "^digest: "), (changed(merges=["a "]), r"^merges\[0\]: '', which does not exist"),
-    (lambda c: json.dumps(c).replace('"version": 1', '"version": ' + 5_000 * "1"), "^path: .* is no JSON"),
-    (lambda c: json.dumps(c).replace('"version": 1', '"version": NaN'), "^version: nan; expected 1"), (lambda c: 100_000 * "[", "^path: .* is no JSON"),
+    (lambda c: json.dumps(c).replace('"version": 1', '"version": ' + 5_000 * "1"), "^path: .* is not valid JSON"),
+    (lambda c: json.dumps(c).replace('"version": 1', '"version": NaN'), "^version: nan; expected 1"), (lambda c: 100_000 * "[", "^path: .* is not valid JSON"),
     (lambda c: json.dumps(c | {"merges": c["merges"][:-1]}), "^digest: "), (lambda c: json.dumps({k: v for k, v in c.items() if k != "digest"}), "^digest: None"),
 ])
 def test_a_file_that_was_changed_is_refused_by_name(tmp_path, change, says):

@@ -433,10 +433,11 @@ def spoil(value) -> None:
 
 def asked_again(attempt: Callable, *case) -> None:
     "Raise a Mismatch if an answer is another one after the first answer was changed."
-    first = attempt(*copy.deepcopy(case))
+    def given(): return [x if callable(x) else copy.deepcopy(x) for x in case]
+    first = attempt(*given())
     kept = copy.deepcopy(each(Tensor.detach, first))
     spoil(first)
-    with asked(case): again = attempt(*copy.deepcopy(case))
+    with asked(case): again = attempt(*given())
     for a, b in zip(tensors(again), tensors(kept)):
         expect(a, b, what="its second answer, after the first one was changed,")
     if not same(*(each(lambda x: None, value) for value in (again, kept))):

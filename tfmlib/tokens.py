@@ -395,7 +395,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"path: {path} is no JSON ({error}); expected a file that `save_tokenizer` wrote"
+            f"path: {path} is not valid JSON ({error}); expected a file that `save_tokenizer` wrote"
         ) from None
     need(isinstance(content, dict) and content.get("format") == FORMAT, "format",
          f"{path} is something else", FORMAT)

@@ -19,6 +19,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from unittest.mock import patch
 
@@ -145,15 +146,28 @@ def alike(a, b) -> bool:
     except Exception: return True
 
 
-def gradients(f: Callable, arguments: dict) -> list:
+def gradients(f: Callable, arguments: dict, dtype: torch.dtype = torch.float64) -> list:
     "The gradients of a function's answer at its arguments; None where none flows."
-    given = {n: mutations.cast(v, torch.float64) for n, v in arguments.items()}
+    given = {n: mutations.cast(v, dtype) for n, v in arguments.items()}
     given = {n: each(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()), v) for n, v in given.items()}
     (state, answer, given), made = outcome(f, given), []
     at = floats(given)
     if state == "gives": made = [t for t in floats([answer] if not isinstance(answer, tuple) else answer) if t.requires_grad]
     if not made or not at: return [None] * len(at)
     return list(torch.autograd.grad(sum(t.nan_to_num(0, 0, 0).sum() + t.nan_to_num(0, 0, 0).square().sum() for t in made), at, allow_unused=True))
+
+
+def spoils(f: Callable, arguments: dict) -> bool:
+    "Does a change of its answer change its next answer?"
+    try: arguments = copied(arguments)
+    except mutations.Uncopied: return False
+    def asked():
+        with contextlib.suppress(Exception), limit(1.): return f(**arguments)
+    first = asked()
+    if inspect.isgenerator(first): return False
+    before = deepcopy(each(Tensor.detach, first))
+    for part in first if type(first) is tuple else (first,): mutations.into(part)
+    return not alike(asked(), before)
 
 
 def moves(slope) -> bool: return slope is not None and bool((slope != 0).any())
@@ -179,10 +193,12 @@ class Compared:
 
     def differs(self, mutant: Mutant) -> bool:
         "Does a mutant give anything that the solution does not?"
-        if mutant.kind == "one in eight": return True                                # inputs like small ones have not rows enough
-        if mutant.kind == "detached":
+        if mutant.kind in ("one in eight", "longer than 16", "gradient asked for"): return True     # inputs like small ones are small; what an argument requires is not compared
+        if mutant.kind.startswith("detached"):
+            dtype = torch.float32 if "32" in mutant.kind else torch.float64
             return any(moves(a) and not moves(b) for c in self.chosen
-                       for a, b in zip(gradients(self.solution, c.arguments), gradients(mutant.made(), c.arguments)))
+                       for a, b in zip(gradients(self.solution, c.arguments, dtype), gradients(mutant.made(), c.arguments, dtype)))
+        if mutant.kind == "kept": return any(spoils(mutant.made(), c.arguments) for c in self.chosen)
         attempt = mutant.made()
         for arguments, wanted in self.pairs:
             found = outcome(attempt, arguments)

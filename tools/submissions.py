@@ -442,7 +442,7 @@ def main() -> None:
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if given.pupil: return pupil(given.pupil, given.timeout, given.checkers)
-    if given.folder is None or not given.folder.is_dir(): parser.error(f"folder: {given.folder} is no folder; expected one that holds notebooks")
+    if given.folder is None or not given.folder.is_dir(): parser.error(f"folder: {given.folder} is not a folder; expected one that holds notebooks")
     if given.timeout <= 0: parser.error(f"timeout: {given.timeout}; expected more than 0 seconds")
     paths = sorted(given.folder.glob("*.ipynb"))
     if not paths: parser.error(f"folder: {given.folder} holds no notebook (*.ipynb)")

@@ -15,7 +15,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from ..checks import cast, common_rules, compare, doubles, expect_number, parts, rounded
+from ..checks import asked_again, cast, common_rules, compare, doubles, expect_number, parts, rounded
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/02_alignment.ipynb #additive-checker
@@ -322,6 +322,8 @@ def _(attempt, *case):
     wanted = min(script.text.index(end) + 1 if end in script.text else len(script.text), longest)
     if script.calls != wanted: raise Mismatch(f"it took {script.calls} steps; expected {wanted}")
 
+check_greedy_words.property("an answer that is changed does not change the next one", *_scripts(([4, 5, 1], 1, 9)))(lambda attempt, *case: asked_again(attempt, *case))
+
 @check_greedy_words.property("one number may be both tokens", *_scripts(([4, 5, 3, 0], 0, 9)), *_scripts(([6, 2], 2, 4), ([2], 2, 4), begin=2, state=3))
 def _(attempt, *case): _expect_words(attempt, *case)
 
@@ -568,6 +570,8 @@ def _(attempt, seed):
         fits = fits and all(isinstance(s, int) and 0 <= s < len(source) for s in links)
         if not fits:
             raise Mismatch(f"the links of {target} are {short(links)}; expected {len(target)} positions from 0 to {len(source) - 1}")
+
+check_align.property("an answer that is changed does not change the next one", (corpus(3, 12)[0],))(lambda attempt, pairs: asked_again(attempt, pairs))
 
 @check_align.property("fewer than one link in twenty is wrong", (0,), (1,), (2,))
 def _(attempt, seed):

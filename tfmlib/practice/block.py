@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
 from tfmlib.checks import (
-    Watch, attention_masks, common_rules, does_without, doubles, drawn_mask, expect_whole, refuses,
+    Watch, asked_again, attention_masks, common_rules, does_without, doubles, drawn_mask, expect_whole, refuses,
     rounded, same_shape, same_type, strided, tensors, watched,
 )
 from ..proof import Checker, Mismatch, expect, short
@@ -523,6 +523,9 @@ check_growth.property(
     for start, gains in ((1., [-1.]), (0., [0., 2.]), (1e-9, [1e-4, -3e-5]),
     (7., [0.3] * 30 + [-0.01]), (1e5, [1e10] * 15), (1e-300, [1e-3, 1e3]))))(_predicts)
 
+check_growth.property("an answer that is changed does not change the next one",
+    (4., [2., 0.5], "pre"))(lambda attempt, *case: asked_again(attempt, *case))
+
 @check_growth.property("any other order raises a ValueError",
     *((1., gains, order)
     for gains, order in (([1.], "norm"), ([], "PRE"), ([2., 1.], ""), ([1.], "p"), ([1.], "are"),
@@ -801,6 +804,8 @@ def _(attempt, seed, dtype):
         found = same_shape(attempt(x, inner, _rule_norm, layer, 2), x, "the stream")
         same_type(found, dtype)
         again = attempt(strided(x), inner, _rule_norm, layer, 2)
+        if x.requires_grad: raise Mismatch("the stream before it requires a gradient afterwards")
+        asked_again(attempt, x, inner, _rule_norm, layer, 2)
         expect(again, found, what="the stream for a view")
         if torch.equal(found, attempt(x.flip(0), inner, _rule_norm, layer, 2)):
             raise Mismatch("the stream is the same after other tokens; expected another one")

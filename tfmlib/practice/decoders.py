@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..checks import common_rules, doubles, expect_number, expect_whole, gives, own, refuses, rounded, same_type
+from ..checks import asked_again, common_rules, doubles, expect_number, expect_whole, gives, own, refuses, rounded, same_type
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/10_decoders.ipynb #perplexity-checker
@@ -266,6 +266,8 @@ def _(attempt, *case):
     inputs, right = _expect_text(attempt, *case), _generated(*case[:4], case[5])[1]
     expect_whole(len(inputs), len(right), "the number of calls of the model")
     gives(inputs, right, "the list of the model's inputs")
+
+check_write_on.property("an answer that is changed does not change the next one", (_model(5)[0], [0], 4, 20, None))(lambda attempt, *case: asked_again(attempt, *case))
 
 @check_write_on.property("the text may fill max_len", ("counting", 4, [0, 1], 3, 5, None), ("mixing", 5, [0], 1, 2, None))
 def _(attempt, *case):

@@ -157,7 +157,7 @@ _MODELS = ((0, 1, 2, [None]), (0, 1, 4, [1, 1, None]), (1, 2, 4, [1, 1, None]),
     (0, 1, 4, [1, 1]),
     (0, 1, 2, []), (0, 1, 3, [0, None, 0]), (0, 1, 3, [9, 1]), (1, 3, 6, [1, 1, 1, None]),
     (2, 4, 7, [2, 1, None, 0]), (0, 1, 3, [None, None, None]), (0, 1, 3, [3, 1, 3]),
-    (0, 1, 7, [None, None, None]))
+    (0, 1, 7, [None, None, None]), (0, 1, 2, [1, *[0] * 16, None]))
 
 @check_states_that_know.property(
     "all states that have seen both names and that the last word can still see", *_MODELS)

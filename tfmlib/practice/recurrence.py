@@ -672,6 +672,7 @@ def _step(attempt, x: Tensor, h: Tensor) -> Tensor:
         raise Mismatch(f"the new state has type {found.dtype}; expected {h.dtype}")
     for name, now, was in zip("xh", (x, h), before, strict=True):
         if not torch.equal(now, was): raise Mismatch(f"{name} has been changed in place")
+    if x.requires_grad: raise Mismatch("x requires a gradient afterwards; expected it as before")
     return found
 
 
@@ -695,6 +696,9 @@ def _(attempt, T, B, seed):
         h = _step(attempt, x[:, t], h)
         if not torch.equal(h.argmax(-1), wanted[:, t]):
             raise Mismatch(f"after step {t + 1} the largest numbers are at {h.argmax(-1).tolist()}; expected {wanted[:, t].tolist()}")
+
+check_keep_cell.property("an answer that is changed does not change the next one",
+    (_symbols(1, 3, 6)[:, 0], doubles(*range(24)).view(3, 8)))(lambda attempt, *case: asked_again(attempt, *case))
 
 @check_keep_cell.property("two hundred symbols from 8 on change nothing", (200, 8, 4))
 def _(attempt, T, B, seed):
