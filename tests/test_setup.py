@@ -1,6 +1,7 @@
 """Setting up: which Python, which PyTorch, what is said meanwhile, and nothing is called done that failed."""
 import ast
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -38,7 +39,8 @@ def script(path: Path, text: str) -> Path:
 
 
 def make(house: Path, *what: str) -> subprocess.CompletedProcess:
-    return subprocess.run(["make", "--no-print-directory", *what], cwd=house, text=True, capture_output=True, timeout=120)
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKEOVERRIDES", "VENV", "PYTHON", "TORCH")}  # an outer make's
+    return subprocess.run(["make", "--no-print-directory", *what], cwd=house, text=True, capture_output=True, timeout=120, env=env)
 
 
 # --- which Python -------------------------------------------------------------------------------------------------
