@@ -20,7 +20,7 @@ from .proof import need
 # %% ../chapters/04_attention.ipynb #masks-export
 def causal_mask(
     T: int,  # queries
-    S: int,  # keys; the last query stands at the last key
+    S: int,  # keys; the last query is at the last key
     device: torch.device | str | None = None,
 ) -> Tensor:  # (T, S), True where query t may attend to key s
     "Hide the future: with T < S the queries are the last T positions of the sequence."
@@ -78,8 +78,8 @@ def check_mask(
 # %% ../chapters/04_attention.ipynb #softmax-export
 def masked_softmax(
     scores: Tensor,              # (..., T, S)
-    mask: Tensor | None = None,  # boolean, True = may look; or floating point, added
-) -> Tensor:  # (..., T, S), rows sum to 1, or to 0 where nothing may be seen
+    mask: Tensor | None = None,  # boolean, True = visible; or floating point, added
+) -> Tensor:  # (..., T, S), rows sum to 1, or to 0 where all keys are masked
     "Softmax over the keys that the mask lets through."
     if mask is None: return scores.softmax(-1)
     if mask.dtype == torch.bool: scores = scores.masked_fill(~mask, -math.inf)
@@ -92,11 +92,11 @@ def attention(
     q: Tensor,                   # queries (..., T, D)
     k: Tensor,                   # keys    (..., S, D)
     v: Tensor,                   # values  (..., S, W)
-    mask: Tensor | None = None,  # broadcasts to (..., T, S): True = may look; or added
+    mask: Tensor | None = None,  # broadcasts to (..., T, S): True = visible; or added
 ) -> tuple[Tensor, Tensor]:      # output (..., T, W), weights (..., T, S)
     "Average `v` with weights from the softmax of scaled query-key products."
     check_shapes(q, k, v, mask)
-    # half precision adds up in 32 bits
+    # half precision is accumulated in 32 bits
     wide = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         scores = q.to(wide) @ k.to(wide).mT / math.sqrt(q.shape[-1])      # (..., T, S)
@@ -120,10 +120,10 @@ def attention_backward(
 
 # %% ../chapters/04_attention.ipynb #interactive-class
 class AttentionRow(Interactive):
-    "One row of attention that a reader moves: products, divisor, mask, weights, weighted mean."
+    "One row of attention that a reader can change: products, divisor, mask, weights, output."
     module = "attention_row"
-    tokens = traitlets.List().tag(sync=True)    # the words, queries and keys alike
-    values = traitlets.List().tag(sync=True)    # one number a token
+    tokens = traitlets.List().tag(sync=True)    # the words, as queries and as keys
+    values = traitlets.List().tag(sync=True)    # one number per token
     products = traitlets.List().tag(sync=True)  # q·k, (queries, keys), between -12 and 12
     mask = traitlets.List().tag(sync=True)      # True where a query may attend
     row = traitlets.Int().tag(sync=True)        # the query that is shown

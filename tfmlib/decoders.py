@@ -74,7 +74,7 @@ def chunk(
 ) -> Tensor:                  # (N, length)
     """Cut a text into chunks that begin with the last token of the previous one.
 
-    A shorter rest is left out.
+    A shorter remainder is left out.
     """
     ids = torch.as_tensor(ids)
     need(type(length) is int and length > 1, "length", repr(length),
@@ -126,9 +126,9 @@ MODEL_CONFIGS.update({
 # %% ../chapters/10_decoders.ipynb #decoder-export
 @torch.no_grad()
 def init_weights(model: "CausalLM", seed: int) -> None:
-    "Draw every matrix anew: small, and smaller where blocks write to the stream."
+    "Draw small random matrices, smaller where blocks write to the residual stream."
     g, config = torch.Generator().manual_seed(seed), model.config
-    spread = (2 / (5 * config.d_model)) ** 0.5  # 0.023 at GPT-2's width; it took 0.02
+    spread = (2 / (5 * config.d_model)) ** 0.5  # 0.023 at GPT-2's width; it used 0.02
     for name, w in model.named_parameters():
         if w.is_meta: continue
         writes = name.endswith(("o_proj.weight", "down.weight"))
@@ -138,7 +138,7 @@ def init_weights(model: "CausalLM", seed: int) -> None:
 
 
 class CausalLM(nn.Module):
-    "Tokens in; for each of them, a logit for every token that may come next."
+    "Map tokens to logits: after each token, one for every possible next token."
     def __init__(
         self,
         config: ModelConfig,
@@ -160,10 +160,10 @@ class CausalLM(nn.Module):
     def hidden_states(
         self,
         ids: Tensor,                         # (B, T)
-        padding_mask: Tensor | None = None,  # (B, T), False at padding; all by default
-        positions: Tensor | None = None,     # (T,), (B, T); from the first real token
+        padding_mask: Tensor | None = None,  # (B, T), False at padding; None: all True
+        positions: Tensor | None = None,     # (T,), (B, T); None: from first real token
     ) -> tuple[Tensor, list]:                # (B, T, C), each block's weights (or None)
-        "What the stack makes of the tokens."
+        "The output of the stack of blocks, before the logits."
         check_inputs(ids, self.config.max_len, padding_mask)
         T = ids.shape[1]
         mask = causal_mask(T, T, ids.device)
@@ -191,7 +191,7 @@ MODELS["decoder"] = Part(CausalLM)
 
 # %% ../chapters/10_decoders.ipynb #inputs-export
 def check_inputs(ids: Tensor, max_len: int, padding_mask: Tensor | None = None) -> None:
-    "Refuse what is no batch of tokens, nothing at all, or too long."
+    "Refuse ids that are not a batch of tokens, are empty, or are too long."
     need(ids.ndim == 2, "ids", tuple(ids.shape), "(B, T), a row for each sequence")
     need(ids.numel() > 0, "ids", tuple(ids.shape), "at least one token in each of at least one row")
     need(ids.shape[1] <= max_len, "ids", f"{ids.shape[1]} tokens",
@@ -207,7 +207,7 @@ def check_inputs(ids: Tensor, max_len: int, padding_mask: Tensor | None = None) 
 
 
 def check_reach(positions: Tensor, T: int, max_len: int) -> int:
-    "One more than the largest position; refuse positions that a model of this length has not."
+    "One more than the largest position; refuse positions that the model does not have."
     check_positions(positions, T)
     low, high = map(int, positions.aminmax())
     fits = 0 <= low and high < max_len
@@ -375,7 +375,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:  # (B, V) -> (B, V)
     check_logits(logits)
     need(0 < p <= 1, "p", p, "above 0, at most 1")
     least_first, order = logits.sort(dim=-1, stable=True)
-    # not needed for p, nor is any token below it
+    # not needed to reach p, nor is any less likely token
     out = least_first.softmax(-1).cumsum(-1) <= 1 - p
     out[:, -1] = False
     return logits.masked_fill(torch.zeros_like(out).scatter(-1, order, out), -torch.inf)

@@ -70,7 +70,7 @@ def blocks(start: int, stop: int, size: int) -> list[slice]:
 def standard_attention(memory: MemoryHierarchy, rows: int, cols: int) -> None:
     """Attention in three steps.
 
-    From `q`, `k`, `v` in slow memory, they make `scores`, `weights` and `out` there.
+    It computes `scores`, `weights` and `out` from `q`, `k`, `v`, all in slow memory.
     """
     (T, D), (S, W) = memory.slow["q"].shape, memory.slow["v"].shape
     memory.slow |= {
@@ -104,28 +104,28 @@ def standard_attention(memory: MemoryHierarchy, rows: int, cols: int) -> None:
 
 # %% ../chapters/17_flash_attention.ipynb #seen-export
 class SoftmaxState(NamedTuple):
-    "What the keys so far leave behind for each of T queries."
+    "The softmax state of the keys so far, for each of T queries."
     max: np.ndarray    # (..., T) the largest score
     sum: np.ndarray    # (..., T) the sum of exp(score − max)
     acc: np.ndarray    # (..., T, W) the same sum, weighted with the values
 
 
 def finite_max(top: np.ndarray) -> np.ndarray:
-    "What is subtracted from scores: their maximum, or 0 where there is none."
+    "The number to subtract from scores: their maximum, or 0 where it is −∞."
     return np.where(top == -np.inf, 0, top)
 
 
 def softmax_state(
     scores: np.ndarray, v: np.ndarray
 ) -> SoftmaxState:  # (..., T, S), (..., S, W)
-    "The state of some keys; a score of −∞ is a hidden key."
+    "The state of some keys; a score of −∞ marks a hidden key."
     top = scores.max(-1, initial=-np.inf)
     e = np.exp(scores - finite_max(top)[..., None])
     return SoftmaxState(top, e.sum(-1), e @ v)
 
 
 def merge_states(a: SoftmaxState, b: SoftmaxState) -> SoftmaxState:
-    "The state of the keys of both."
+    "The state of both sets of keys."
     top = np.maximum(a.max, b.max)
     rescale_a, rescale_b = (
         np.exp(a.max - finite_max(top)),
@@ -255,7 +255,7 @@ class Tiles:
     cols: int              # keys in a tile
 
     def band(self, i: slice) -> tuple[int, int, int, int]:
-        "Where the first and last query of a tile are, and how far they see each way."
+        "Positions of a tile's first and last query, and how far they see each way."
         back = self.T + self.S if self.window is None else self.window - 1
         return (
             i.start + self.S - self.T,

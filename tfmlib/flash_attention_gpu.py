@@ -366,7 +366,7 @@ def against_length(record: Record, unit: str, ylabel: str, what: str, yscale: st
                if name.endswith(f" {unit}") and t["median"] > 0]
     reached = "; ".join(f"{name} {found[name]:.0f}" for name in found)
     return show(ax.figure, f"{what}: {reached}, at {rows[-1]['N']} tokens",
-                f"{what}. From the 10 % to the 90 % quantile it is at most "
+                f"{what}. The range from the 10 % to the 90 % quantile is at most "
                 f"{100 * max(spreads, default=0):.0f} % of the median.")
 
 
@@ -404,7 +404,8 @@ def accuracy(record: Record) -> Picture:
     return matrix(worst, types, list(names),
                   alt=f"Largest errors of output and gradients in {' and '.join(types)}, as "
                       "multiples of those of PyTorch's plain back-end", digits=2,
-                  caption="Largest error over all shapes, that of PyTorch's plain back-end = 1. "
+                  caption="Largest error over all shapes, divided by that of PyTorch's plain "
+                          "back-end. "
                           f"{longest['N']:,} tokens forwards and backwards added "
                           f"{longest['MiB']['median']:.0f} MiB; {inline(record.source)}.")
 

@@ -26,7 +26,7 @@ LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 # %% ../chapters/18_flash_attention_gpu.ipynb #move-export
 @triton.jit
 def opened(x, strides, h, N, SIZE: tl.constexpr, D: tl.constexpr, MADE: tl.constexpr):
-    "What tiles of head `h` move through: a descriptor, given or made, or an address."
+    "The object through which tiles of head `h` move: a descriptor, given or made, or an address."
     if isinstance(x, tl.tensor_descriptor): return x
     else:
         x += tl.program_id(2).to(tl.int64) * strides[0] + h.to(tl.int64) * strides[1]
@@ -99,7 +99,7 @@ def visible(i, j, back, ahead, BACK: tl.constexpr, AHEAD: tl.constexpr):
 
 @triton.jit
 def there(i, j, S, back, ahead, BACK: tl.constexpr, AHEAD: tl.constexpr):
-    "And does key j exist?"
+    "Is key j inside the band of position i, and does it exist?"
     if BACK or AHEAD: return (j < S) & visible(i, j, back, ahead, BACK, AHEAD)
     else: return j < S
 

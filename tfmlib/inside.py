@@ -33,7 +33,7 @@ def logit_lens(
 def captured(*modules: nn.Module, inputs: bool = False) -> Iterator[list[Tensor]]:
     """While open, record the output of the modules at every call, or their first input.
 
-    Of an output that is a tuple, record the first part.
+    If an output is a tuple, record its first part.
     """
     kept = []
     def keep(module, given, out):

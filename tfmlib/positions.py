@@ -92,7 +92,7 @@ class SinusoidalEmbedding(PositionalEncoding):
     def __init__(self, d_model: int, base: float = 10_000.):
         super().__init__()
         self.d_model, self.base, self.table = d_model, base, PositionTable()
-        inverse_frequencies(d_model, base)  # refuses what does not fit
+        inverse_frequencies(d_model, base)  # validates the arguments
 
     def encode(self, positions: Tensor) -> Tensor:  # (..., T) -> (..., T, C), float64
         "The encoding itself: sine and cosine of each pair side by side."
@@ -120,7 +120,7 @@ class PositionTable:
         dtype: torch.dtype, device: torch.device,
         variant: tuple = (),   # what else the rows depend on
     ) -> Tensor:               # (N, C), N at least `length`
-        "The table, computed anew if it is too short or for something else."
+        "The table, recomputed if it is too short or was made for something else."
         key = dtype, device, variant
         if self.key != key or len(self.kept) < length:
             size = max(64, 1 << (length - 1).bit_length())  # a power of two: it seldom grows
@@ -160,7 +160,7 @@ class LearnedEmbedding(PositionalEncoding):
 def relative_position_bucket(
     offset: Tensor,  # position of the key minus position of the query, integers
     n_buckets: int = 32,          # how many numbers each head learns
-    max_distance: int = 128,      # from here on all distances fall into the last bucket
+    max_distance: int = 128,      # at this distance or more, all share the last bucket
     bidirectional: bool = False,  # do keys after the query have buckets of their own?
 ) -> Tensor:                      # of the offset's shape, 0 … n_buckets - 1
     "T5's bucket of an offset: one each for near keys, ever wider ones for far keys."
@@ -195,7 +195,7 @@ class RelativePositionBias(PositionalEncoding):
         super().__init__()
         need(type(n_heads) is int and n_heads > 0, "n_heads", repr(n_heads),
              "an integer of at least 1")
-        # refuses what does not fit
+        # validates the arguments
         relative_position_bucket(
             torch.zeros(0, dtype=torch.long), n_buckets, max_distance, bidirectional
         )
@@ -222,7 +222,7 @@ def alibi_slopes(
 ) -> Tensor:    # (H,) float64
     """ALiBi's slope of each head: a geometric sequence that ends at 2⁻⁸.
 
-    Between powers of two, the other slopes are every other one of the next power's.
+    Between powers of two, the rest are every other slope of the next power of two.
     """
     need(type(n_heads) is int and n_heads > 0, "n_heads", repr(n_heads),
          "an integer of at least 1")
@@ -236,7 +236,7 @@ class ALiBi(PositionalEncoding):
     def __init__(self, n_heads: int):
         super().__init__()
         self.n_heads = n_heads
-        alibi_slopes(n_heads)  # refuses what does not fit
+        alibi_slopes(n_heads)  # validates the arguments
 
     def bias(self, query_positions, key_positions):
         # (..., T, S)
@@ -250,7 +250,7 @@ class ALiBi(PositionalEncoding):
 
 # %% ../chapters/06_positions.ipynb #placed-export
 class PositionalAttention(nn.Module):
-    """An attention function that knows positions.
+    """An attention function with positional information.
 
     It rotates queries and keys, adds the bias to the mask, and calls another function.
     """
@@ -267,7 +267,7 @@ class PositionalAttention(nn.Module):
         q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), (B, G, S, D), (B, G, S, W)
         mask: Tensor | None = None,  # (T, S) or four dimensions
         positions: Tensor | tuple[Tensor, Tensor] | None = None,  # (T,), (B, T) or pair
-        length: int | None = None,  # positions are below it, as the caller knows
+        length: int | None = None,  # the caller's bound: all positions are below it
     ) -> tuple[Tensor, Tensor | None]:
         "Rotate queries and keys, add the bias to the mask, call the inner function."
         queries, keys = query_key_positions(positions, q, k)
@@ -488,7 +488,7 @@ class NTKAware(RopeScaling):
 
 @dataclass(frozen=True)
 class DynamicNTK(RopeScaling):
-    "NTK-aware scaling by the present length; no change up to the trained length."
+    "NTK-aware scaling by the current length; no change up to the trained length."
     original_max_len: int
 
     def __call__(self, dim, base, length):
@@ -504,7 +504,7 @@ class Llama3Scaling(RopeScaling):
     Pairs with many turns stay as they are; pairs with few are slowed down.
     """
     original_max_len: int
-    # turns up to which a pair is slowed down by the whole factor
+    # turns up to which a pair is slowed down by the full factor
     low_freq_factor: float = 1.
     high_freq_factor: float = 4.  # turns from which a pair stays as it is
 
@@ -537,7 +537,7 @@ class YaRN(RopeScaling):
     def __call__(self, dim, base, length):
         need(self.beta_fast > self.beta_slow, "beta_fast", self.beta_fast,
              f"more than beta_slow, {self.beta_slow}")
-        # the index with so many turns
+        # the index of the pair with this many turns
         def pair(turns):
             return (
                 dim
@@ -567,7 +567,7 @@ def blend_frequencies(inv_freq: Tensor, factor: float, kept: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LongRoPE(RopeScaling):
-    "A divisor for each pair, found by search; another set beyond the trained length."
+    "A divisor for each pair, found by search; a second set beyond the trained length."
     original_max_len: int
     short_factor: tuple[float, ...]
     long_factor: tuple[float, ...]

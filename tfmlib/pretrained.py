@@ -202,7 +202,7 @@ def with_copies(state: Mapping[str, Tensor], names: list[TensorName]) -> dict[st
 
 
 def check_copies(state: Mapping[str, Tensor], names: list[TensorName]) -> None:
-    "Refuse copies and constants with other numbers."
+    "Refuse copies and constants with different numbers."
     first = originals(names)
     for name in (name for name in names if name.theirs in state):
         given, own = state[name.theirs], first[name.ours]
@@ -242,7 +242,7 @@ def fill_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 # %% ../chapters/08_transformer.ipynb #marian-export
 class MarianSinusoidalEmbedding(SinusoidalEmbedding):
-    "The code of 2017 with all sines before all cosines."
+    "The original encoding, with all sines before all cosines."
     def encode(self, positions):
         code = super().encode(positions)
         return torch.cat([code[..., ::2], code[..., 1::2]], -1)

@@ -147,7 +147,7 @@ def backprop_through_time(
 
 # %% ../chapters/01_recurrence.ipynb #journey-class
 class GradientFlow(Interactive):
-    "How a gradient grows on its way back through a network of two features that the reader sets."
+    "How a gradient grows on its way back through a network of two features, set by the reader."
     module = "gradient_journey"
     eigenvalue = traitlets.Float(0.9).tag(sync=True)  # both eigenvalues of the recurrent matrix
     # how much the first feature receives of the second
@@ -284,8 +284,8 @@ def scan(
     need(fits, "a, b", (a.dtype, b.dtype), "one floating-point type")
     reach = 1  # steps that each position covers
     while reach < a.shape[-1]:
-        # before the first step: a = 1,
+        # steps before the first do nothing: a = 1, b = 0
         before_a = F.pad(a[..., :-reach], (reach, 0), value=1.)
-        before_b = F.pad(b[..., :-reach], (reach, 0))  # b = 0, which does nothing
+        before_b = F.pad(b[..., :-reach], (reach, 0))
         a, b, reach = a * before_a, a * before_b + b, 2 * reach
     return b

@@ -36,7 +36,7 @@ from .training import replacing
 def merge_pair(
     ids: Sequence,  # tokens of one piece of text
     pair: tuple,    # two tokens
-    new,            # what they become
+    new,            # the token that replaces them
 ) -> list:
     "Replace the pair by the new token, from the left, without overlap."
     out, i = [], 0
@@ -47,7 +47,7 @@ def merge_pair(
     return out
 
 # %% ../chapters/03_tokens.ipynb #alphabet-export
-VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]          # bytes that Latin-1 prints
+VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]          # printable in Latin-1
 BYTES = bytes([*VISIBLE, *(b for b in range(256) if b not in VISIBLE)])  # id → byte
 ID = {b: i for i, b in enumerate(BYTES)}                                 # byte → id
 # id → printable character
@@ -77,7 +77,7 @@ PATTERN = regex.compile(
 
 # %% ../chapters/03_tokens.ipynb #countable-export
 def check_counts(counts: Mapping[bytes, int]) -> None:
-    "Refuse counts from which no merges can be learned."
+    "Reject counts from which no merges can be learned."
     need(isinstance(counts, Mapping), "counts", type(counts).__name__,
          "a mapping of pieces to numbers")
     for piece, n in counts.items():
@@ -113,7 +113,7 @@ class LinkedTokens:
         return at
 
     def entries(self, at: np.ndarray) -> Iterator[tuple]:
-        "For each pair at these positions, by falling frequency: minus its count, pair, positions."
+        "For each pair at these positions, most frequent first: minus its count, pair, positions."
         order = self.pairs[at].argsort(kind="stable")
         at = at[order]
         pairs = np.concatenate(([-1], self.pairs[at], [-1]))
@@ -206,7 +206,7 @@ def apply_bpe(
 def as_text(
     text: str | bytes,
     name: str = "text",  # its name in an error message
-) -> str:  # bytes that are not UTF-8 become lone surrogates, which a given str may not hold
+) -> str:  # bytes that are not UTF-8 become lone surrogates, which a str must not contain
     "A text that can be split into pieces."
     if isinstance(text, bytes): return text.decode("utf-8", "surrogateescape")
     need(isinstance(text, str), name, type(text).__name__, "str or bytes")

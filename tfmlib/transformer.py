@@ -154,7 +154,7 @@ class Transformer(nn.Module):
 @dataclass(frozen=True)
 class Part:
     "A row of a registry: how a part is built, and the options that it reads."
-    build: Callable                                 # its arguments: beside the registry
+    build: Callable                                 # arguments: see the registry
     options: Mapping = field(default_factory=dict)  # name -> default
     in_attention: bool = False  # positions: do they act inside the attention?
     final_norm: bool = False    # norm positions: does a stack end with a norm?
@@ -166,14 +166,14 @@ def build_sublayer(kind: type, config, inner: nn.Module) -> nn.Module:
 
 
 def build_heads(config, layer: int, attention_fn: Callable) -> MultiHeadAttention:
-    "Multi-head, or with fewer heads of keys and values grouped-query attention."
+    "Multi-head or, with fewer heads of keys and values, grouped-query attention."
     return MultiHeadAttention(config.d_model, config.n_heads, config.n_kv_heads,
                               config.head_dim, bias=config.attention_bias,
                               attention_fn=attention_fn)
 
 
 def build_rotary(config, causal: bool) -> RotaryEmbedding:
-    "RoPE, with the configuration's base and rule of scaling."
+    "RoPE, with the configuration's base and scaling rule."
     width = config.head_dim or config.d_model // config.n_heads
     return RotaryEmbedding(width, config.rope_base, read_scaling(config.rope_scaling))
 
@@ -337,7 +337,7 @@ def build_block(
     config: ModelConfig,
     layer: int,                         # the block's number, from 0
     attention_fn: Callable,             # of self-attention
-    cross_fn: Callable | None = None,   # of cross-attention, if it looks at a memory
+    cross_fn: Callable | None = None,   # of cross-attention, if there is a memory
 ) -> TransformerBlock:
     "Self-attention, cross-attention where there is a memory, and a feed-forward layer."
     def join(inner): return config.part("norm_position").build(config, inner)
