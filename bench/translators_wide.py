@@ -84,21 +84,26 @@ def learn(task: str, width: int, kind: str, peak: float, seed: int, steps: int, 
     return model, train(model, translation_loss, batches(task, seed), steps, optimiser, watch=watch and (lambda step: watch(model, step)), seed=seed)
 
 
+def followed(what: str, facts: dict, peak: float, seed: int) -> list[dict]:
+    "The learning curve at one rate, with every seed."
+    task, width, kind = (facts[name] for name in ("task", "width", "model"))
+    def watch(model, step): return quality(model, sentences(task)["test"]) if step in STOPS else None
+    runs = [learn(task, width, kind, peak, seed + s, STEPS, watch)[1] for s in SEEDS]
+    return [{"what": what, **facts, "peak": f"{peak:g}", "steps": stop} | over_seeds([{name: float(h[name][i]) for name in ("BLEU", "exact")} for h in runs])
+            for i, stop in enumerate(runs[0].steps("BLEU").tolist())]
+
+
 def compared(case: tuple[tuple[str, int], str], seed: int = SEED) -> list[dict]:
-    "One kind of model at one task and size: the choice of its rate, and its learning curve with every seed."
+    "One kind of model at one task and size: the choice of its rate, and its learning curve; in the first case at the second best rate, too."
     (task, width), kind = case
     torch.set_num_threads(1)
-    parts = sentences(task)
     facts, rows = {"task": task, "width": width, "model": kind, "parameters": size(made(kind, width, seed))}, []
     for peak in PEAKS:
-        found = quality(learn(task, width, kind, peak, seed + len(SEEDS), TRIED)[0], parts["choice"])
+        found = quality(learn(task, width, kind, peak, seed + len(SEEDS), TRIED)[0], sentences(task)["choice"])
         rows.append({"what": "rate", **facts, "peak": f"{peak:g}"} | {name: spread([value]) for name, value in found.items()})
-    best = PEAKS[max(range(len(PEAKS)), key=lambda i: rows[i]["BLEU"]["median"])]
-    def watch(model, step): return quality(model, parts["test"]) if step in STOPS else None
-    runs = [learn(task, width, kind, best, seed + s, STEPS, watch)[1] for s in SEEDS]
-    for i, stop in enumerate(runs[0].steps("BLEU").tolist()):
-        rows.append({"what": "curve", **facts, "peak": f"{best:g}", "steps": stop} | over_seeds([{name: float(h[name][i]) for name in ("BLEU", "exact")} for h in runs]))
-    return rows
+    best, second, *_ = sorted(PEAKS, key=lambda peak: -rows[PEAKS.index(peak)]["BLEU"]["median"])
+    rows += followed("curve", facts, best, seed)
+    return rows + (followed("runner-up", facts, second, seed) if (task, width) == CASES[0] else [])
 
 
 def distances(task: str) -> dict[str, dict]:

@@ -44,7 +44,7 @@ def one_of(allowed: Sequence, **named) -> None:
 
 def stream(
     seed: int | Random,  # a whole number from 0, or a generator to go on with
-    world: str = "",     # whose numbers: streams of two worlds have nothing in common
+    world: str = "",     # name of the world: streams of two worlds are unrelated
 ) -> Random:
     "The stream of random numbers that `seed` stands for."
     if isinstance(seed, Random): return seed
@@ -61,9 +61,9 @@ def shuffled(rng: Random, items: Sequence) -> list:
 
 # %% ../chapters/00_data.ipynb #rules-export
 def recalled(
-    x: Tensor,  # keys and values in turn, then the questions (B, 2·pairs + questions)
+    x: Tensor,  # alternating keys and values, then questions (B, 2·pairs + questions)
     questions: int = 1,
-) -> Tensor:    # the value that stood beside each asked key (B, questions)
+) -> Tensor:    # the value paired with the key of each question (B, questions)
     "Look up the questions at the end of `x` among the pairs before them."
     at_least(1, questions=questions)
     if not isinstance(x, Tensor):
@@ -115,7 +115,7 @@ def sequences(
 def one_line(
     x: Tensor,               # questions (B, T)
     y: Tensor,               # answers   (B, S)
-    mark: int,               # a token that stands in neither
+    mark: int,               # a separator that occurs in neither
 ) -> tuple[Tensor, Tensor]:  # tokens (B, T + 1 + S), True at tokens of the answer
     "Question, mark and answer in one row."
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
@@ -144,7 +144,7 @@ def recall(
     questions: int = 1,      # all different
     seed: int | Random = 0,
 ) -> tuple[Tensor, Tensor]:  # (B, 2·pairs + questions), answers (B, questions)
-    "Pairs of key and value, then keys that ask for their values."
+    "Pairs of key and value, then keys whose values are to be recalled."
     at_least(1, batch=batch, pairs=pairs, keys=keys, values=values, questions=questions)
     if pairs > keys:
         raise ValueError(
@@ -266,21 +266,21 @@ class Speaker:
 # %% ../chapters/00_data.ipynb #pair-export
 @dataclass(frozen=True)
 class Pair:
-    "A sentence, its translation, and which word stands for which."
+    "A sentence, its translation, and which word translates which."
     source: tuple[str, ...]  # English (S,)
     target: tuple[str, ...]  # French (S,)
-    order: tuple[int, ...]   # target word t stands for source word order[t]
+    order: tuple[int, ...]   # target word t translates source word order[t]
     # source word s agrees with the noun at heads[s]; −1: with none
     heads: tuple[int, ...]
 
     @property
     def alignment(self) -> Tensor:
-        "True where target word t stands for source word s (T, S)."
+        "True where target word t translates source word s (T, S)."
         return torch.tensor(self.order)[:, None] == torch.arange(len(self.source))
 
 def translated(
     seed: int | Random = 0,
-    depth: int = 2,          # how many phrases may hang on one another
+    depth: int = 2,          # how deeply phrases may be nested
 ) -> Pair:
     "One sentence with its translation."
     at_least(0, depth=depth)
@@ -332,8 +332,8 @@ def pairs(
 def bleu(
     hypotheses: Sequence[str],  # what the model said, a string for each sentence
     references: Sequence[str],  # what was expected
-    tokenize: str = "none",  # how words are cut: "none" at blanks, "13a" for real prose
-    order: int = 4,             # the longest run that counts
+    tokenize: str = "none",  # word splitting: "none" at spaces, "13a" for real prose
+    order: int = 4,             # the longest n-gram that counts
 ) -> float:                     # 0 to 100
     "Corpus BLEU, as sacrebleu computes it."
     for name, texts in (("hypotheses", hypotheses), ("references", references)):

@@ -70,7 +70,7 @@ def _said(alt: str) -> str:
     return alt
 
 def text(
-    x: float, y: float,  # px; y is the line that letters stand on
+    x: float, y: float,  # px; y is the baseline of the letters
     content: str,
     at: str = "middle",  # which part of the text is at x: "start", "middle" or "end"
     colour: str = "ink",
@@ -94,7 +94,7 @@ def rect(
     )
 
 def svg(
-    body: str,  # what stands between <svg> and </svg>; `@@` stands for the figure's id
+    body: str,  # what goes between <svg> and </svg>; `@@` stands for the figure's id
     width: float,   # px
     height: float,  # px
     alt: str,       # what is to be seen
@@ -314,7 +314,7 @@ def heat(
     return figure(svg("".join(out), left + w + 4, top + h + 46, alt), alt, caption)
 
 # %% ../chapters/00_figures.ipynb #axes
-# a line's second name, beside its colour
+# dash patterns, which tell lines apart without their colours
 DASHES = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 1))]
 
 class _Decades(LogLocator):
@@ -523,7 +523,7 @@ def links(
 
 # %% ../chapters/00_figures.ipynb #interactive
 def _four(value):
-    "Plain JSON values; floats have 4 digits, so that every machine gives the same."
+    "Plain JSON values; floats are rounded to 4 decimals, the same on every machine."
     if isinstance(value, dict): return {k: _four(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)): return [_four(v) for v in value]
     if not isinstance(value, float): return value
@@ -555,7 +555,7 @@ class Interactive(anywidget.AnyWidget):
         self.add_class("tfm-stage")
 
     def picture(self) -> str:
-        "The present state as a still <svg>: what stands where no script runs."
+        "The current state as a static <svg>, shown where no script runs."
         raise NotImplementedError(f"{type(self).__name__} needs a method picture()")
 
     def state(self) -> dict:

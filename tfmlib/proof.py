@@ -208,7 +208,7 @@ def claim(
 # %% ../chapters/00_proof.ipynb #glue-export
 def glue(
     name: str,   # unique on its page
-    text: str,   # as it shall stand in the sentence
+    text: str,   # as it should appear in the sentence
 ) -> None:
     "Keep `text` under `name` for the prose of this page."
     if not isinstance(text, str):
@@ -230,7 +230,7 @@ class Mismatch(AssertionError):
 def short(value, most: int = 64) -> str:
     """A value as a learner can read it.
 
-    Tensors are lists with four digits; what is longer than `most` is given by its size.
+    Tensors become lists with four digits; anything longer than `most` becomes its size.
     """
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         listed = value.tolist()
@@ -364,7 +364,7 @@ class Result:
 
 
 class Overtime(BaseException):
-    "An attempt took too long. (No `except Exception` of a learner's swallows it.)"
+    "An attempt took too long. (A learner's `except Exception` does not catch it.)"
 
 
 @contextmanager
@@ -377,7 +377,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         hasattr(signal, "setitimer")
         and threading.current_thread() is threading.main_thread()
     )
-    # or somebody's alarm rings before
+    # or an earlier timer fires first
     if not able or 0 < signal.getitimer(signal.ITIMER_PROF)[0] <= seconds:
         yield
         return
@@ -396,7 +396,7 @@ def time_limit(seconds: float) -> Iterator[None]:
                 signal.ITIMER_PROF,
                 max(left - (time.process_time() - start), 1e-3),
                 again,
-            )  # whoever set an alarm before
+            )  # restart the earlier timer
 
 
 class Checker:
@@ -491,7 +491,7 @@ def arguments(case: tuple, room: int = 300) -> str:
 def reason(error: BaseException, case: tuple, attempt=None) -> str:
     """Why a case failed, and the case, on one line.
 
-    If the error brings along what was asked, that replaces the case.
+    If the error carries the arguments that were used, they replace the case.
     """
     return (
         f"{said(error, attempt)} (with "
@@ -704,7 +704,7 @@ def circumstances(commit: str) -> dict:
 # %% ../chapters/00_proof.ipynb #pending-export
 @dataclass(frozen=True)
 class Pending:
-    "Stands where a record will be drawn."
+    "A placeholder for a record that does not exist yet."
     name: str
     command: str
 

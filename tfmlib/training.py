@@ -284,14 +284,14 @@ class AdamW:
         ]
 
     def state(self) -> dict[str, Tensor]:
-        "All that it remembers, as the tensors themselves."
+        "The whole state of the optimiser, as the tensors themselves."
         parts = {"mean": self.mean, "square": self.square, "moves": self.moves}
         return {"done": self.done} | {
             f"{part}.{name}": t for part, ts in parts.items() for name, t in ts.items()
         }
 
     def settings(self) -> dict[str, str]:
-        "All that it was told, as text."
+        "All its settings, as text."
         told = {"betas": self.betas, "eps": self.eps, "clip": self.limit} | {
             f"decay of {name}": d for name, d in self.decay.items()
         }
@@ -469,8 +469,8 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 class Checkpoint:
     "Where a training is kept, how often it is written, and what must stay the same."
     path: str | Path
-    every: int = 100  # steps between two writings; the last step is always written
-    # further facts that a resumed training must share
+    every: int = 100  # steps between two checkpoints; the last step is always saved
+    # further facts that must be the same when training resumes
     config: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -695,7 +695,7 @@ def advance(
 
 # %% ../chapters/00_training.ipynb #train-export
 def state(model: nn.Module, optimiser: AdamW) -> dict[str, Tensor]:
-    "All that a training is, as the tensors themselves."
+    "The whole state of a training run, as the tensors themselves."
     parts = {"model": model_tensors(model), "optimiser": optimiser.state()}
     return {f"{part}.{name}": t for part, ts in parts.items() for name, t in ts.items()}
 
@@ -773,11 +773,11 @@ def train(
     model: nn.Module,
     loss: Callable,  # (model, *batch) -> mean over the rows, or (sum, count)
     batch: Callable[[int], tuple],  # step -> tensors (rows, ...), the same at each call
-    steps: int,                                         # to arrive at
+    steps: int,                                         # to train up to
     optimiser: AdamW,
     checkpoint: Checkpoint | None = None,  # continue from it and keep it up to date
     watch: Callable[[int], dict | None] | None = None,  # updates done -> history items
-    seed: int = 0,  # of what the model draws: dropout
+    seed: int = 0,  # of the model's own random numbers: dropout
 ) -> History:
     "Bring a model to step `steps`; leave it in evaluation mode."
     check_whole("steps", steps)

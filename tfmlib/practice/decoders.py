@@ -7,6 +7,7 @@ __all__ = ['check_perplexity_of', 'check_survivors', 'check_nucleus', 'check_wri
            'RUNS', 'check_diagnosis', 'check_odd_rows', 'check_split_joint', 'check_induction_by_hand']
 
 # %% ../../chapters/practice/10_decoders.ipynb #imports
+import itertools
 import math
 
 import torch
@@ -46,7 +47,8 @@ def _(attempt, logits, ids, loss_mask): expect(expect_number(attempt(logits, ids
 
 @check_perplexity_of.property("only counted tokens matter, all with the same weight",
     (*_random(1, 4, 3, 4), _from(2, T=4)), (*_random(2, 6, 3, 5), _from(1, 5, T=6)), (*_random(3, 6, 4, 6), _from(5, 2, 6, T=6)),
-    (*_random(2, 5, 3, 7), torch.tensor([[True, False, True, False, True], [False, True, False, False, False]])))
+    (*_random(2, 5, 3, 7), torch.tensor([[True, False, True, False, True], [False, True, False, False, False]])),
+    (*_random(2, 5000, 3, 14), _from(4700, 4990, T=5000)))
 def _(attempt, logits, ids, loss_mask): expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
 
 @check_perplexity_of.property("the first token of a row never counts", (*_random(1, 3, 3, 8), torch.tensor([[True, False, True]])), (*_random(2, 4, 3, 9), torch.tensor([[True, True, False, False], [True, False, False, True]])))
@@ -144,7 +146,8 @@ def _spread(B: int, V: int, seed: int) -> Tensor:
 
 check_nucleus = Checker("nucleus")
 
-@check_nucleus.property("it keeps the most likely tokens until their sum suffices", (_FOUR, .7), (_FOUR, .8), (_FOUR, .96), (_FOUR, .3), (doubles(.1, .9).log()[None], .5), (_spread(1, 9, 0), .6), (_spread(1, 30, 1), .85), (_spread(2, 400, 6), .97))
+@check_nucleus.property("it keeps the most likely tokens until their sum suffices", (_FOUR, .7), (_FOUR, .8), (_FOUR, .96), (_FOUR, .3), (doubles(.1, .9).log()[None], .5), (_spread(1, 9, 0), .6), (_spread(1, 30, 1), .85), (_spread(2, 400, 6), .97),
+    (_spread(1, 50_257, 8), .97))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 @check_nucleus.property("each row is independent", (torch.cat([_FOUR, 4 * _FOUR, _FOUR.flip(1)]), .7), (torch.cat([3 * _FOUR, _FOUR / 2]), .8), (_spread(5, 12, 2), .5), (_spread(4, 4, 7), .9), (doubles(3., -5.)[:, None], .4))
@@ -169,7 +172,8 @@ def _of_equals(attempt, B: int, V: int, p: float, dtype: torch.dtype = torch.flo
     if found.shape != (B, V): raise Mismatch(f"it has shape {tuple(found.shape)}; expected {(B, V)}")
     for row in found: expect_whole(int(row.sum()), math.ceil(round(p * V, 9)), f"the number of tokens kept, of {V} that are equally likely,")
 
-check_nucleus.property("of equal logits no more are kept than are needed", (1, 4, .5), (2, 8, .375), (1, 4, .6), (1, 1000, .9005))(_of_equals)
+check_nucleus.property("of equal logits no more are kept than are needed", (1, 4, .5), (2, 8, .375), (1, 4, .6), (1, 1000, .9005),
+    (1, 50_257, .9))(_of_equals)
 
 @check_nucleus.property("at p = 1 even the smallest probability is kept", (doubles(0., -40.)[None], 1.), (doubles(0., -40., 3., -700.)[None], 1.), (doubles(0., -800., _OUT)[None], 1.), (torch.tensor([[0., -5000., -120.]]), 1.))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
@@ -178,6 +182,17 @@ check_nucleus.property("a sum that misses p by rounding alone suffices, with log
     *((1, V, p, dtype) for V, p in ((10, .2), (10, .3), (10, .8), (10, .9), (25, .2), (1000, .6)) for dtype in (torch.float64, torch.float32)))(_of_equals)
 
 @check_nucleus.property("a sum that misses p by more does not", (doubles(0., -16.)[None], 1 - 1e-8), (doubles(0., -23.)[None], 1 - 1e-11), (torch.tensor([[-23., 0., _OUT]]), 1 - 1e-11))
+def _(attempt, logits, p): _keeps(attempt, logits, p)
+
+def _short_by(part: float, V: int, n: int) -> tuple[Tensor, float]:
+    "Logits, and a p of which the n largest probabilities lack this part."
+    logits = _spread(1, V, V)
+    return logits, float(logits.softmax(-1).topk(n).values.sum()) / (1 - part)
+
+
+@check_nucleus.property("one part in 10¹² may be missing, and no more, even if p is small",
+    _short_by(4e-12, 9, 1), _short_by(4e-12, 40, 1), _short_by(4e-12, 300, 2),
+    _short_by(4e-13, 40, 1), _short_by(4e-13, 300, 2), _short_by(4e-12, 2000, 1))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 common_rules(check_nucleus, _kept, lambda seed: (_spread(9, 7, 60 + seed), .6), flows=False)
@@ -246,7 +261,8 @@ def _expect_text(attempt, kind: str, V: int, prompt: list, steps: int, max_len: 
 
 check_write_on = Checker("write_on")
 
-@check_write_on.property("each token has the largest logit given all tokens before it", ("counting", 3, [0], 4, 20, None), ("counting", 5, [3, 1], 6, 20, None), ("mixing", 7, [2, 5], 5, 20, None), ("mixing", 11, [1, 2, 3, 4], 8, 20, None), ("forbidding", 5, [3], 4, 9, None), ("counting", 1, [0], 3, 9, None), ("mixing", 300, [*range(299, 260, -1)], 40, 99, None))
+@check_write_on.property("each token has the largest logit given all tokens before it", ("counting", 3, [0], 4, 20, None), ("counting", 5, [3, 1], 6, 20, None), ("mixing", 7, [2, 5], 5, 20, None), ("mixing", 11, [1, 2, 3, 4], 8, 20, None), ("forbidding", 5, [3], 4, 9, None), ("counting", 1, [0], 3, 9, None), ("mixing", 300, [*range(299, 260, -1)], 40, 99, None),
+    ("mixing", 9, 80 * [*range(9)], 5, 800, None), ("mixing", 7, [2, 5], 300, 400, None))
 def _(attempt, *case): _expect_text(attempt, *case)
 
 @check_write_on.property("nothing follows a generated stop, and stop itself is in the text", ("counting", 3, [0], 4, 20, 2), ("counting", 6, [2], 9, 20, 4), ("counting", 4, [1, 3], 5, 20, 0), ("counting", 4, [2, 0], 3, 20, 2), ("counting", 4, [0, 2], 6, 20, 2), ("counting", 400, [297], 9, 20, 300))
@@ -300,7 +316,8 @@ def _flagged(attempt, *case) -> None:
     _same_flags(attempt(*case), _flags(*case), "positions that count")
 
 
-_TOKENS = torch.tensor([7, -100, 16_777_217, 16_777_216, 10**12])    # some are equal in 32 bits, none in 64
+# some are equal in 32 bits, none in 64
+_TOKENS = torch.tensor([7, -100, 16_777_217, 16_777_216, 10**12, 2**32 + 7])
 
 
 def _drawn(*shape: int, seed: int) -> Tensor: return _TOKENS[torch.randint(len(_TOKENS), shape, generator=torch.Generator().manual_seed(seed))]
@@ -330,7 +347,8 @@ def _long(question: int, answer: int, padding: int) -> tuple[Tensor, int, int]:
     "One row, padded with end tokens."
     return torch.tensor([[1] * question + [8] + [2] * answer + [9] * padding + [0]]), 8, 9
 
-@check_answer_tokens.property("long questions, long answers, and much padding", _long(105, 3, 1), _long(300, 300, 300), _long(2, 1, 257), _long(0, 700, 1))
+@check_answer_tokens.property("long questions, long answers, and much padding", _long(105, 3, 1), _long(300, 300, 300), _long(2, 1, 257), _long(0, 700, 1),
+    _long(1500, 1500, 1500))
 def _(attempt, *case): _flagged(attempt, *case)
 
 common_rules(check_answer_tokens, _flags, lambda seed: (torch.randint(4, (9, 7), generator=torch.Generator().manual_seed(60 + seed)), 2, 3), flows=False,
@@ -384,10 +402,13 @@ def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids
 @check_copying.property("two tokens are equal only if all their digits are", (_attends(1, 3, 12), torch.tensor([100_000, 5, 100_001])), (_attends(2, 3, 13), torch.tensor([16_777_216, 5, 16_777_217])), (_attends(2, 9, 14), _drawn(9, seed=4)), (_attends(1, 5, 15), torch.tensor([-100, 0, -1, -100, 0])))
 def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("an earlier occurrence may be far back", (_attends(1, 60, 16), torch.arange(60) % 50), (_attends(4, 4, 17), torch.tensor([0, 3, 3, 0])), (_even(260), torch.full((260,), 5)), (_attends(2, 200, 18), _drawn(200, seed=5)))
+@check_copying.property("an earlier occurrence may be far back", (_attends(1, 60, 16), torch.arange(60) % 50), (_attends(4, 4, 17), torch.tensor([0, 3, 3, 0])), (_even(260), torch.full((260,), 5)), (_attends(2, 200, 18), _drawn(200, seed=5)),
+    (_even(1100), torch.arange(1100) % 1000))
 def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-common_rules(check_copying, _copies, lambda seed: (_attends(9, 6, 60 + seed), torch.tensor([1, 2, 1, 3, 2, 1]).roll(seed)), linear_in=("weights",))
+common_rules(check_copying, _copies, lambda seed: (_attends(9, 6, 60 + seed), torch.tensor([1, 2, 1, 3, 2, 1]).roll(seed)), linear_in=("weights",),
+    # nothing repeats
+    also=((_attends(2, 4, 70), torch.arange(4)), (_attends(3, 1, 71), torch.tensor([5]))))
 
 # %% ../../chapters/practice/10_decoders.ipynb #diagnose-checker
 _STEPS = (0, 10, 25, 50, 100, 200, 300, 400, 500, 600)
@@ -498,7 +519,10 @@ def _(attempt, weight, bias):
         expect(found[f"{name}.{kind}"], right, 0, f"{name}.{kind}")
 
 @check_split_joint.property("shapes that do not fit are refused", (rounded(3, 8), rounded(8)), (rounded(9, 3), rounded(3)), (rounded(2, 8), rounded(8)), (rounded(2, 6), rounded(5)), (rounded(2, 6), rounded(2)),
-    (rounded(2, 6), rounded(7)), (rounded(2, 6), rounded(9)), (rounded(2, 6), rounded(1)), (rounded(9, 3), rounded(9)), (rounded(2, 5), rounded(6)), (rounded(2, 7), rounded(6)), (rounded(3, 8), rounded(9)), (rounded(3, 10), rounded(9)), (rounded(3, 3), rounded(9)))
+    (rounded(2, 6), rounded(7)), (rounded(2, 6), rounded(9)), (rounded(2, 6), rounded(1)), (rounded(9, 3), rounded(9)), (rounded(2, 5), rounded(6)), (rounded(2, 7), rounded(6)), (rounded(3, 8), rounded(9)), (rounded(3, 10), rounded(9)), (rounded(3, 3), rounded(9)),
+    *((rounded(2, n), rounded(m)) for n, m in itertools.product((0, 3, 6, 12, 18), repeat=2)
+      if n != 6 or m != 6),
+    *((rounded(2, 6), rounded(*shape)) for shape in ((2, 3), (3, 2), (1, 6))))
 def _(attempt, weight, bias): refuses(lambda *case: [*attempt(*case)], weight, bias)
 
 def _by_part(weight: Tensor, bias: Tensor) -> tuple:
@@ -520,7 +544,14 @@ def _rules_of_parts() -> None:
         check_split_joint.property(statement, *cases)(lambda attempt, *case, test=test: test(_listed(attempt), *case))
 
 
+
 _rules_of_parts()
+
+@check_split_joint.property("GPT-2's own width is possible", (768,))
+def _(attempt, C):
+    found = _listed(attempt)(*_joint(C))
+    for part, right in zip(found, _by_part(*_joint(C))):
+        expect(part, right, 0, "one of the six tensors")
 
 # %% ../../chapters/practice/10_decoders.ipynb #open-checker
 def _repeats(V: int, T: int, n: int = 40) -> tuple[Tensor, Tensor]:
@@ -529,6 +560,12 @@ def _repeats(V: int, T: int, n: int = 40) -> tuple[Tensor, Tensor]:
     order = torch.rand(n, V, generator=g).argsort(1)
     period = torch.randint(3, V + 1, (n, 1), generator=g)
     return order.gather(1, torch.arange(T) % period), period
+
+
+def _drawn_sizes(n: int) -> list[tuple[int, int]]:
+    "Pairs of a vocabulary and a length."
+    drawn = torch.randint(3, 40, (n, 2), generator=torch.Generator().manual_seed(0))
+    return [(V, V + more) for V, more in drawn.tolist()]
 
 
 def _logits(made: dict, ids: Tensor) -> Tensor:
@@ -564,9 +601,10 @@ check_induction_by_hand = Checker("induction_by_hand")
 def _(attempt, V, T): _nine(attempt, V, T)
 
 @check_induction_by_hand.property("where the token has occurred before, the next one is predicted",
-                                  (5, 12), (9, 20), (16, 40), (24, 30))
+                                  (5, 12), (9, 20), (16, 40), (24, 30),
+                                  *_drawn_sizes(6), (200, 400))
 def _(attempt, V, T):
-    ids, period = _repeats(V, T + 1)
+    ids, period = _repeats(V, T + 1, 40 if V < 100 else 4)
     found = _logits(_nine(attempt, V, T), ids[:, :-1]).argmax(-1)
     seen_before = torch.arange(T) >= period
     right = float((found == ids[:, 1:])[seen_before].double().mean())

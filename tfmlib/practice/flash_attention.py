@@ -57,19 +57,25 @@ def _averages_right(attempt, scores: list, values: list, every: int = 1) -> None
     expect(doubles(*found[every - 1::every]), [_softmax_average(scores[:n], values[:n]) for n in ends], what="the sequence of averages")
 
 
-def _grows(attempt, count: int) -> bool:
-    "Does it hold more after nearly all pairs than after a fifth of them, in tensors or in Python objects?"
-    def pairs():
-        for n in range(count): yield math.sin(n), math.cos(n)
+def _waves(count: int): return ((math.sin(n), math.cos(n)) for n in range(count))
 
-    with Watch() as watch: list(attempt(pairs()))
-    held = {}
+
+def _bytes_held(attempt, count: int, *after: int) -> list[int]:
+    "The bytes that NumPy and Python objects take after these of so many pairs."
+    held = dict.fromkeys(after, 0)
     tracemalloc.start()
     try:
-        for n, _ in enumerate(attempt(pairs())):
-            if n in (count // 5, count - 10): held[n] = tracemalloc.get_traced_memory()[0]
+        for n, _ in enumerate(attempt(_waves(count))):
+            if n in held: held[n] = tracemalloc.get_traced_memory()[0]
     finally: tracemalloc.stop()
-    return watch.largest > 8 or held.get(count - 10, 0) > held.get(count // 5, 0) + count
+    return list(held.values())
+
+
+def _grows(attempt, count: int) -> bool:
+    "Does it hold more after nearly all pairs than after a fifth of them, in tensors or in Python objects?"
+    with Watch() as watch: list(attempt(_waves(count)))
+    early, late = _bytes_held(attempt, count, count // 5, count - 10)
+    return watch.largest > 8 or late > early + count
 
 
 check_running = Checker("running")
@@ -93,6 +99,22 @@ def _(attempt, count):
     if _grows(attempt, count): raise Mismatch("its memory grows with the number of pairs; expected three numbers, however many have come")
 
 check_running.property("the value of a hidden pair does not matter", ([0., -_INF, 2.], [1., _INF, 3.]), ([-_INF, 0.], [math.nan, 4.]), ([1., -_INF], [2., -_INF]))(_averages_right)
+
+check_running.property("several thousand pairs are averaged as few are",
+    (rounded(6000, seed=5).tolist(), rounded(6000, seed=6).tolist(), 1500))(_averages_right)
+
+@check_running.property("no memory is set aside for later pairs", (50,))
+def _(attempt, count):
+    if _bytes_held(attempt, count, count - 10)[0] > 8192:
+        raise Mismatch("it holds more than 8,192 bytes; expected three numbers")
+
+@check_running.property("several runs at the same time do not disturb each other",
+    (_RUNS[0], _RUNS[3]), (_RUNS[4], _RUNS[5]), (_RUNS[5], _RUNS[4]))
+def _(attempt, *runs):
+    count = min(len(scores) for scores, _ in runs)
+    found = torch.tensor([*zip(*(attempt(zip(*run)) for run in runs))], dtype=torch.float64)
+    wanted = [[_softmax_average(s[:n], v[:n]) for s, v in runs] for n in range(1, count + 1)]
+    expect(found, wanted, what="the sequence of averages of two runs")
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #faults-checker
 _ROWS = {"rising": ([1., 2., 3., 4.], [0., 10., 20., 60.]),
@@ -146,7 +168,8 @@ _NONE = torch.full((1,), -_INF, dtype=torch.float64)
 _ANSWERS = (
     (doubles(1)[None], doubles(math.log(3)), doubles(5)[None], doubles(0)), (doubles(1, 2)[None], doubles(0), doubles(3, 8)[None], doubles(0)),
     (rounded(3, 2), rounded(3, seed=1), rounded(3, 2, seed=2), rounded(3, seed=3)), (rounded(2, 4, 3), rounded(2, 4, seed=5), rounded(2, 4, 3, seed=6), rounded(2, 4, seed=7)),
-    (doubles(0)[None], doubles(0), doubles(4)[None], doubles(0)), (doubles(0, 0)[None], doubles(-20), doubles(1e9, 0)[None], doubles(-45)))
+    (doubles(0)[None], doubles(0), doubles(4)[None], doubles(0)), (doubles(0, 0)[None], doubles(-20), doubles(1e9, 0)[None], doubles(-45)),
+    (doubles(0)[None], doubles(0), doubles(1e20)[None], doubles(-45)))
 
 
 def _merged(out_a, lse_a, out_b, lse_b) -> tuple[Tensor, Tensor]:
@@ -185,6 +208,10 @@ def _(attempt, a, b, c, x, y, z):
     left, right = attempt(*attempt(a, x, b, y), c, z), attempt(a, x, *attempt(b, y, c, z))
     for one, other, what in zip(left, right, ("the output", "the log-sum-exp")): expect(one, other, what=what + ", merged from the left,")
 
+@check_merge_answers.property("either half may be the first",
+    *((*case[2:], *case[:2]) for case in _ANSWERS))
+def _(attempt, *case): _merges(attempt, *case)
+
 def _two(*lead: int, W: int, seed: int = 0, hide: tuple = ((), ())) -> tuple:
     "Two answers; in either, all keys of these queries of the flattened batch are hidden."
     answers = []
@@ -196,7 +223,8 @@ def _two(*lead: int, W: int, seed: int = 0, hide: tuple = ((), ())) -> tuple:
 
 
 common_rules(check_merge_answers, _merged, lambda seed: _two(9, W=3, seed=seed), "output", "log-sum-exp", linear_in=("out_b",), large=_two(300, W=3, seed=9),
-    also=(_two(2, 1, 3, 2, W=2, seed=5), _two(3, W=3, seed=6, hide=((0, 1), (1, 2))), _two(1, W=1, seed=7, hide=((0,), (0,)))))
+    also=(_two(2, 1, 3, 2, W=2, seed=5), _two(3, W=3, seed=6, hide=((0, 1), (1, 2))), _two(1, W=1, seed=7, hide=((0,), (0,))),
+    _two(4, 50, W=2, seed=11, hide=((3, 9, 150), (7, 9)))))
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #tiles-checker
 def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -216,7 +244,8 @@ def _(attempt, *case): expect(attempt(*case), _attention(*case[:3]))
 @check_in_tiles.property("several tiles are the same attention", _sizes(2, 4, 2, 2, 1, 2), _sizes(4, 4, 2, 2, 2, 2), _sizes(6, 8, 3, 2, 3, 2), _sizes(8, 6, 2, 5, 2, 3), _sizes(3, 3, 3, 3, 1, 1))
 def _(attempt, *case): expect(attempt(*case), _attention(*case[:3]))
 
-@check_in_tiles.property("tiles need not divide the lengths", _sizes(3, 2, 2, 2, 2, 2), _sizes(2, 3, 2, 2, 2, 2), _sizes(7, 11, 3, 2, 4, 3), _sizes(5, 5, 2, 3, 3, 4), _sizes(50, 170, 6, 5, 16, 48))
+@check_in_tiles.property("tiles need not divide the lengths", _sizes(3, 2, 2, 2, 2, 2), _sizes(2, 3, 2, 2, 2, 2), _sizes(7, 11, 3, 2, 4, 3), _sizes(5, 5, 2, 3, 3, 4), _sizes(50, 170, 6, 5, 16, 48),
+    _sizes(90, 700, 3, 2, 40, 90))
 def _(attempt, *case): expect(attempt(*case), _attention(*case[:3]))
 
 @check_in_tiles.property("large scores are safe", _sizes(2, 4, 2, 2, 2, 2, 900.), _sizes(5, 9, 3, 2, 2, 2, -3000.), (doubles(-2000)[None], doubles(1, 1.1, 1)[:, None], doubles(3, 1, 5)[:, None], 1, 2),
@@ -245,15 +274,45 @@ def _(attempt, *case):
     small, large = (watched(attempt, *c).calls for c in (_sizes(down, right, 2, 2, 1, 1), case))
     if large > 1.5 * small: raise Mismatch(f"{down} × {right} tiles of {rows} × {cols} take {large} operations, the same number of tiles of 1 × 1 takes {small}; expected the same number")
 
-@check_in_tiles.property("PyTorch's attention, softmax and logsumexp are not called", _sizes(4, 6, 2, 2, 2, 3), _sizes(3, 2, 2, 2, 4, 4), _sizes(1, 1, 1, 1, 1, 1), _turned(*_sizes(4, 6, 2, 3, 2, 2)), cast(_sizes(4, 6, 2, 2, 2, 3), torch.float32))
-def _(attempt, *case): does_without(("scaled_dot", "softmax", "logsumexp"), attempt, *case)
+_FORBIDDEN = "scaled_dot", "softmax", "logsumexp"
 
-check_in_tiles.property("no tensor is larger with other widths, for views, and for 32 bits", _sizes(12, 24, 16, 1, 4, 4), _turned(*_sizes(8, 40, 4, 2, 4, 4)), cast(_sizes(8, 40, 4, 2, 4, 4), torch.float32))(_stays_small)
+@check_in_tiles.property("PyTorch's attention, softmax and logsumexp are not called", _sizes(4, 6, 2, 2, 2, 3), _sizes(3, 2, 2, 2, 4, 4), _sizes(1, 1, 1, 1, 1, 1), _turned(*_sizes(4, 6, 2, 3, 2, 2)), cast(_sizes(4, 6, 2, 2, 2, 3), torch.float32),
+    _sizes(5, 800, 2, 2, 3, 100))
+def _(attempt, *case): does_without(_FORBIDDEN, attempt, *case)
 
-@check_in_tiles.property("with more keys it holds no more at one time", _sizes(4, 48, 3, 2, 4, 4), cast(_sizes(3, 48, 3, 2, 4, 4), torch.float32))
+check_in_tiles.property("no tensor is larger with other widths, for views, for 32 bits, or with more rows",
+    _sizes(12, 24, 16, 1, 4, 4), _turned(*_sizes(8, 40, 4, 2, 4, 4)),
+    cast(_sizes(8, 40, 4, 2, 4, 4), torch.float32), _sizes(9, 800, 3, 2, 4, 50),
+    _sizes(800, 9, 3, 2, 50, 4), _sizes(600, 700, 3, 2, 100, 90))(_stays_small)
+
+@check_in_tiles.property("with more keys it holds no more at one time", _sizes(4, 48, 3, 2, 4, 4), cast(_sizes(3, 48, 3, 2, 4, 4), torch.float32),
+    _sizes(4, 800, 3, 2, 4, 4))
 def _(attempt, q, k, v, rows, cols):
-    few, all_ = (watched(attempt, q, k[:n], v[:n], rows, cols).most for n in (12, 48))
-    if all_ > few: raise Mismatch(f"its tensors hold {few} numbers at one time with 12 keys, {all_} with 48; expected no more")
+    few, all_ = (watched(attempt, q, k[:n], v[:n], rows, cols).most for n in (12, len(k)))
+    if all_ > few: raise Mismatch(f"its tensors hold {few} numbers at one time with 12 keys, {all_} with {len(k)}; expected no more")
+
+@check_in_tiles.property("where gradients are required, no tensor is larger, and none of these is called",
+    _sizes(16, 60, 2, 2, 8, 6), _sizes(9, 800, 3, 2, 4, 50), _sizes(3, 2, 2, 2, 4, 4),
+    cast(_sizes(12, 24, 4, 2, 4, 4), torch.float32))
+def _(attempt, q, k, v, *tiles):
+    case = *(x.requires_grad_() for x in (q, k, v)), *tiles
+    _stays_small(attempt, *case)
+    for name in sorted(watched(attempt, *case).names):
+        if any(word in name for word in _FORBIDDEN):
+            raise Mismatch(f"it called {name}; expected to do without")
+
+@check_in_tiles.property("arrays and lists hold no more than tensors do",
+    _sizes(200, 300, 2, 2, 50, 60), cast(_sizes(300, 400, 2, 2, 50, 50), torch.float32))
+def _(attempt, q, k, *others):
+    attempt(q, k, *others)                   # what is loaded once does not count
+    tracemalloc.start()
+    try:
+        attempt(q, k, *others)
+        most = tracemalloc.get_traced_memory()[1]
+    finally: tracemalloc.stop()
+    if most > (limit := 2 * len(q) * len(k)):
+        raise Mismatch(f"with {len(q)} queries and {len(k)} keys, arrays and lists take more than "
+                       f"{limit:,} bytes at one time; expected a tile at most")
 
 common_rules(check_in_tiles, lambda q, k, v, rows, cols: _attention(q, k, v),
     lambda seed: (rounded(9, 3, seed=seed), rounded(7, 3, seed=seed + 2), rounded(7, 2, seed=seed + 4), 4, 3), linear_in=("v",), also=(_sizes(3, 2, 1, 2, 4, 4),))
@@ -286,7 +345,8 @@ def _(attempt, *case):
     given, wanted = _one_tile(*case)
     expect(attempt(*given), wanted, what="the gradient")
 
-@check_tile_gradient.property("a tile needs nothing of the others", _gradient_case(1, 4, 1, 0, 2), _gradient_case(1, 4, 1, 2, 4), _gradient_case(3, 7, 2, 2, 3), _gradient_case(5, 9, 4, 4, 9), _gradient_case(3, 3, 3, 0, 1), _gradient_case(20, 150, 3, 40, 90))
+@check_tile_gradient.property("a tile needs nothing of the others", _gradient_case(1, 4, 1, 0, 2), _gradient_case(1, 4, 1, 2, 4), _gradient_case(3, 7, 2, 2, 3), _gradient_case(5, 9, 4, 4, 9), _gradient_case(3, 3, 3, 0, 1), _gradient_case(20, 150, 3, 40, 90),
+    _gradient_case(3, 5, 300, 1, 4))
 def _(attempt, *case):
     given, wanted = _one_tile(*case)
     expect(attempt(*given), wanted, what="the gradient")
@@ -314,12 +374,37 @@ def _(attempt, *case):
 
 def _tile_by_number(scores, v, out, lse, dout) -> Tensor:
     "The formula, score by score."
-    rows = [[math.exp(float(scores[t, s] - lse[t])) * float(dout[t] @ (v[s] - out[t])) for s in range(len(v))] for t in range(len(scores))]
+    def one(t, s):
+        if scores[t, s] == -_INF: return 0.
+        return math.exp(float(scores[t, s] - lse[t])) * float(dout[t] @ (v[s] - out[t]))
+    rows = [[one(t, s) for s in range(len(v))] for t in range(len(scores))]
     return torch.tensor(rows, dtype=torch.float64)
 
 
-common_rules(check_tile_gradient, _tile_by_number, lambda seed: (rounded(9, 3, seed=seed), rounded(3, 2, seed=seed + 2), rounded(9, 2, seed=seed + 4), rounded(9, seed=seed + 6), rounded(9, 2, seed=seed + 8)),
-    flows=False, linear_in=("dout",))
+def _some_tile(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A tile of three keys, of a row with others.
+
+    Scores are at most −1.2 and log-sum-exps at least 1.2, so that no log-sum-exp is below
+    that of the tile, even if one of them is scaled or comes from a different seed.
+    """
+    scores, lse = -1.2 - rounded(9, 3, seed=seed).abs(), 1.2 + rounded(9, seed=seed + 6).abs()
+    v, out, dout = (rounded(n, 2, seed=seed + i) for n, i in ((3, 2), (9, 4), (9, 8)))
+    return scores, v, out, lse, dout
+
+
+common_rules(check_tile_gradient, _tile_by_number, _some_tile, flows=False, linear_in=("dout",))
+
+def _huge_where_hidden(huge: float) -> tuple:
+    "A huge value, hidden from the first query and visible to the second; the third sees none."
+    scores = doubles(0, -_INF, 0, 0, -_INF, -_INF).view(3, 2)
+    out, lse = doubles(1, huge / 2, 0)[:, None], doubles(0, math.log(2), -_INF)
+    return scores, doubles(1, huge)[:, None], out, lse, doubles(1e9, 1 / huge, -1e9)[:, None]
+
+@check_tile_gradient.property("the value of a hidden key does not matter",
+    _huge_where_hidden(1e300), cast(_huge_where_hidden(1e36), torch.float32))
+def _(attempt, *case):
+    wanted = _tile_by_number(*cast(case, torch.float64))
+    expect(attempt(*case), wanted, what="the gradient")
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #table-checker
 def _from_the_table() -> tuple[float, ...]:
@@ -374,7 +459,12 @@ def _(attempt, *case): _needs(attempt, *case)
 @check_causal_tiles.property("all small sizes", *itertools.product(range(1, 5), range(1, 5), range(1, 4), range(1, 4)))
 def _(attempt, *case): _needs(attempt, *case)
 
-@check_causal_tiles.property("large sizes", (128, 128, 64, 64), (300, 1200, 128, 256), (1000, 70, 250, 30))
+@check_causal_tiles.property("tiles larger than the matrix", (1, 5, 600, 8), (1, 5, 8, 600),
+    (5, 9, 600, 2), (6, 2, 700, 700), (4, 4, 1000, 1000), (3, 1500, 2000, 9000))
+def _(attempt, *case): _needs(attempt, *case)
+
+@check_causal_tiles.property("large sizes", (128, 128, 64, 64), (300, 1200, 128, 256), (1000, 70, 250, 30),
+    (4096, 5000, 512, 300), (5000, 3000, 700, 256))
 def _(attempt, *case): _needs(attempt, *case)
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #traffic-checker
@@ -392,7 +482,8 @@ def _counts(attempt, *case) -> None: expect_whole(attempt(*case), _walk(*case), 
 
 check_keys_outside = Checker("keys_outside")
 
-@check_keys_outside.property("one tile of keys: everything once, the state twice", (1, 1, 1, 1, 1), (2, 3, 1, 1, 3), (3, 2, 4, 2, 2), (8, 8, 2, 2, 16))
+@check_keys_outside.property("one tile of keys: everything once, the state twice", (1, 1, 1, 1, 1), (2, 3, 1, 1, 3), (3, 2, 4, 2, 2), (8, 8, 2, 2, 16),
+    (10, 20, 4, 4, 64), (3, 500, 2, 5, 501), (7, 9, 3, 2, 10_000))
 def _(attempt, *case): _counts(attempt, *case)
 
 @check_keys_outside.property("every further tile of keys loads all queries again", (1, 2, 1, 1, 1), (2, 4, 1, 3, 2), (8, 8, 2, 2, 4), (16, 64, 8, 4, 8))
@@ -401,7 +492,8 @@ def _(attempt, *case): _counts(attempt, *case)
 @check_keys_outside.property("so does a tile that is not full", (2, 3, 1, 1, 2), (5, 7, 3, 2, 4), (10, 100, 8, 8, 33))
 def _(attempt, *case): _counts(attempt, *case)
 
-@check_keys_outside.property("many keys are counted exactly", (1000, 2**20, 128, 64, 100), (10**14 + 1, 10**4 + 1, 127, 64, 30), (1, 10**17 + 1, 1, 1, 10**17))
+@check_keys_outside.property("many keys are counted exactly", (1000, 2**20, 128, 64, 100), (10**14 + 1, 10**4 + 1, 127, 64, 30), (1, 10**17 + 1, 1, 1, 10**17),
+    (10**16, 10**6, 128, 128, 64), (10**30, 10**20 + 1, 64, 3, 10**12))
 def _(attempt, T, S, D, W, cols): expect_whole(attempt(T, S, D, W, cols), S * (D + W) + -(-S // cols) * T * (D + 2 * W + 4), "the count")
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #choose-checker
@@ -467,13 +559,15 @@ def _reaches(attempt, *case) -> None:
 
 check_attainable = Checker("attainable")
 
-@check_attainable.property("where it is memory-bound", (16_384, 128, 4, *_H100), (16_384, 64, 4, *_H100), (100, 64, 1, 4, 1e12, 1e9), (1, 1, 0, 1, 1e9, 1.))
+@check_attainable.property("where it is memory-bound", (16_384, 128, 4, *_H100), (16_384, 64, 4, *_H100), (100, 64, 1, 4, 1e12, 1e9), (1, 1, 0, 1, 1e9, 1.),
+    (4096, 64, 40, *_H100), (300, 32, 11, *_H100), (2048, 128, 5000, *_H100))
 def _(attempt, *case): _reaches(attempt, *case)
 
 @check_attainable.property("where it is compute-bound", (16_384, 128, 0, *_H100), (4096, 64, 0, *_H100), (4096, 4096, 4, *_H100), (4096, 64, 0, 4, 2e13, 3.35e12))
 def _(attempt, *case): _reaches(attempt, *case)
 
-@check_attainable.property("numbers of 1, 4 and 8 bytes", (16_384, 128, 4, 1, 1979e12, 3.35e12), (2048, 64, 4, 4, 6e13, 3.35e12), (512, 32, 6, 8, 3e13, 3.35e12))
+@check_attainable.property("numbers of 1, 4, 8 and any other number of bytes", (16_384, 128, 4, 1, 1979e12, 3.35e12), (2048, 64, 4, 4, 6e13, 3.35e12), (512, 32, 6, 8, 3e13, 3.35e12),
+    (4096, 64, 4, 3, 1e15, 3e12), (4096, 64, 4, 16, 1e15, 3e12), (1000, 80, 2, 100, 1e15, 3e12))
 def _(attempt, *case): _reaches(attempt, *case)
 
 @check_attainable.property("short sequences, in which queries and keys are most of what moves", (16, 128, 4, *_H100), (64, 256, 0, *_H100), (128, 64, 2, *_H100))

@@ -16,6 +16,7 @@ from tfmlib.checks import (
     rounded, same_shape, same_type, strided,
 )
 from ..proof import Checker, Mismatch, expect, short
+from ..training import mix_seed
 
 # %% ../../chapters/practice/22_inside.ipynb #ablate-checker
 def _replaced(z: Tensor, head: int, kind: str) -> Tensor:
@@ -33,24 +34,32 @@ def _replaced(z: Tensor, head: int, kind: str) -> Tensor:
 check_ablate = Checker("ablate")
 _HEADS = (doubles(10., 11., 9.).view(1, 3, 1, 1), rounded(2, 2, 2, 2), rounded(3, 2, 3, 2, seed=5),
     rounded(2, 4, 2, 3, seed=9))
+_KINDS = ("zero", "mean", "resample")
 
-@check_ablate.property("zero", *((z, z.shape[2] - 1, "zero") for z in _HEADS))
+def _ablations(kind: str) -> tuple:
+    "The last head of each tensor, and the others of the one with three heads."
+    last = ((z, z.shape[2] - 1, kind) for z in _HEADS)
+    return *last, *((_HEADS[2], head, kind) for head in (0, 1))
+
+
+@check_ablate.property("zero", *_ablations("zero"))
 def _(attempt, *case): expect(attempt(*case), _replaced(*case))
 
-@check_ablate.property("the mean over batch and positions",
-    *((z, z.shape[2] - 1, "mean") for z in _HEADS))
+@check_ablate.property("the mean over batch and positions", *_ablations("mean"))
 def _(attempt, *case): expect(attempt(*case), _replaced(*case))
 
 @check_ablate.property("the output for the previous sequence, at the same position",
-    *((z, z.shape[2] - 1, "resample") for z in _HEADS))
+    *_ablations("resample"))
 def _(attempt, *case): expect(attempt(*case), _replaced(*case))
 
 @check_ablate.property("any other kind raises a ValueError", (rounded(2, 2, 2, 2), 0, "median"),
-    (rounded(2, 2, 2, 2), 1, "Zero"))
+    (rounded(2, 2, 2, 2), 1, "Zero"),
+    *((_HEADS[2], 0, kind) for kind in ("random", "zeros", "z", "means", "max", "resampled", "")))
 def _(attempt, *case): refuses(attempt, *case)
 
 common_rules(check_ablate, _replaced,
     lambda seed: (rounded(9, 3, 2, 4, seed=80 + seed), seed, ("mean", "resample")[seed]),
+    also=tuple((rounded(2, 3, 3, 2, seed=86), head, kind) for kind in _KINDS for head in range(3)),
     large=(rounded(2, 20, 3, 17, seed=82), 1, "mean"))
 
 # %% ../../chapters/practice/22_inside.ipynb #neurons-checker
@@ -87,7 +96,7 @@ _TIED = (doubles(1., 2.)[:, None], doubles(1., 1., 1.)[:, None], doubles(0., 0.,
     torch.stack([doubles(1., 3., -5.), doubles(1., 4., 0.)]))
 _MEMORIES = (_memory(1, 2, 2), _memory(2, 2, 3), _memory(3, 3, 3, seed=5), _memory(4, 3, 5, seed=7),
     _memory(2, 6, 20, seed=9), _memory(3, 1, 4), _memory(3, 2, 1), _memory(0, 2, 3),
-    _memory(7, 12, 90, seed=11))
+    _memory(7, 12, 90, seed=11), _memory(2, 3, 301, seed=15), _memory(1, 2, 520, seed=19))
 
 @check_neurons.property(
     "the contributions of a token sum to the output of the layer, without its last bias",
@@ -107,7 +116,8 @@ def _(attempt, *case):
 @check_neurons.property("the second part is the neuron with the longest contribution", _SHORT_VALUE,
     _NEGATIVE, _LONG_VALUE, _TIED, *_MEMORIES,
     *(_memory(6, 3, 4, seed=s) for s in range(20, 60, 5)),
-    *(_of_size(size, dtype) for size in (1e9, 1e-9) for dtype in (torch.float64, torch.float32)))
+    *(_of_size(size, dtype) for size in (1e9, 1e-9, 1e14, 1e-14)
+      for dtype in (torch.float64, torch.float32)))
 def _(attempt, *case):
     found, wanted = attempt(*case)[1], _neuron_by_neuron(*case).norm(dim=-1)
     same_type(found, torch.int64, "the index of the largest")
@@ -142,13 +152,12 @@ def _paths(windows: list, length: int) -> list:
 
 
 def _by_paths(first: int, family: int, last: int, windows: list) -> list:
-    paths, known = _paths(windows, last + 1), []
-    for depth in range(len(windows) + 1):
-        for word in range(last + 1):
-            through = [p for p in paths if p[depth] == word]
-            begins, ends = {p[0] for p in through}, {p[-1] for p in through}
-            if {first, family} <= begins and last in ends: known.append((depth, word))
-    return known
+    begins, ends = {}, {}  # of the paths through each state
+    for path in _paths(windows, last + 1):
+        for state in enumerate(path):  # depth, word
+            begins.setdefault(state, set()).add(path[0])
+            ends.setdefault(state, set()).add(path[-1])
+    return sorted(s for s in begins if {first, family} <= begins[s] and last in ends[s])
 
 
 check_states_that_know = Checker("states_that_know")
@@ -157,7 +166,9 @@ _MODELS = ((0, 1, 2, [None]), (0, 1, 4, [1, 1, None]), (1, 2, 4, [1, 1, None]),
     (0, 1, 4, [1, 1]),
     (0, 1, 2, []), (0, 1, 3, [0, None, 0]), (0, 1, 3, [9, 1]), (1, 3, 6, [1, 1, 1, None]),
     (2, 4, 7, [2, 1, None, 0]), (0, 1, 3, [None, None, None]), (0, 1, 3, [3, 1, 3]),
-    (0, 1, 7, [None, None, None]), (0, 1, 2, [1, *[0] * 16, None]))
+    (0, 1, 7, [None, None, None]), (0, 1, 2, [1, *[0] * 16, None]),
+    (0, 1, 12, [None, None]), (3, 10, 14, [None, 2, None]), (0, 1, 30, [None, None]),
+    (0, 1, 40, [20, 20]), (5, 40, 70, [65]), (1, 65, 130, [None]))
 
 @check_states_that_know.property(
     "all states that have seen both names and that the last word can still see", *_MODELS)
@@ -207,6 +218,12 @@ def _case(C: int, H: int, D: int, head: int, reachable: bool = True, seed: int =
         block @ rounded(D, seed=seed + 1) if reachable else rounded(C, seed=seed + 2))
 
 
+def _uneven(case: tuple) -> tuple:
+    "The same, but every second column of the matrix is a millionth as long."
+    weight, *rest = case
+    return weight * 1e-6 ** (torch.arange(weight.shape[1]) % 2).double(), *rest
+
+
 def _written(weight: Tensor, values: Tensor, attention: Tensor, bias: Tensor) -> Tensor:
     "What a layer adds to the stream: values (T, H, D), attention weights (H, T, T)."
     return torch.einsum("hts,shd->thd", attention, values).flatten(1) @ weight.T + bias
@@ -215,9 +232,13 @@ def _written(weight: Tensor, values: Tensor, attention: Tensor, bias: Tensor) ->
 check_hidden_constant = Checker("hidden_constant")
 _REACHABLE = (_case(2, 1, 1, 0), _case(3, 2, 2, 0, seed=3), _case(4, 2, 2, 1, seed=7),
     _case(6, 3, 2, 2, seed=11), _case(8, 2, 4, 1, seed=15),
-    _case(20, 1, 17, 0, seed=17))
+    _case(20, 1, 17, 0, seed=17),
+    _case(2, 1, 2, 0, seed=43), _case(3, 2, 3, 1, seed=45),  # a head as wide as the model
+    _uneven(_case(4, 2, 2, 1, seed=7)), _uneven(_case(8, 2, 4, 0, seed=47)),
+    _case(40, 12, 30, 11, seed=49))
 _BEYOND = (_case(3, 2, 1, 0, False, seed=20), _case(5, 2, 2, 1, False, seed=24),
-    _case(8, 2, 3, 0, False, seed=28))
+    _case(8, 2, 3, 0, False, seed=28), _uneven(_case(5, 2, 2, 1, False, seed=24)),
+    _uneven(_case(8, 2, 3, 0, False, seed=28)))
 
 def _changed(attempt, weight, head, n_heads, shift):
     "The layer's output before and after, whole and with the head set to zero."
@@ -254,7 +275,8 @@ def _(attempt, *case):
     constant, _ = parts(attempt(*case), "the constant", "the bias")
     D = weight.shape[1] // n_heads
     block = weight[:, head * D:(head + 1) * D]
-    expect(block.T @ (shift - block @ constant), torch.zeros(D), tol=1e-6,
+    along = block / block.norm(dim=0).clamp(max=1)  # or a short column would hardly count
+    expect(along.T @ (shift - block @ constant), torch.zeros(D), tol=1e-6,
         what="the gradient of the squared distance")
 
 def _nearest(weight: Tensor, head: int, n_heads: int, shift: Tensor) -> tuple[Tensor, Tensor]:
@@ -299,10 +321,10 @@ def _damage(new: Tensor, old: Tensor, moment: Tensor) -> float:
     return float(((new - old) @ moment @ (new - old).T).trace())
 
 
-def _answers(attempt, *case) -> None:
+def _answers(attempt, *case, tol: float = 1e-6) -> None:
     "Raise a Mismatch unless the new matrix answers each key with its value."
     new = same_shape(attempt(*case), case[0], "the new matrix")
-    expect(case[1] @ new.T, case[2],
+    expect(case[1] @ new.T, case[2], tol,
         what="the answer" if case[1].ndim == 1 else "the list of answers")
 
 
@@ -329,32 +351,42 @@ def _in_units(attempt, case: tuple, *units: float) -> None:
         what="the new matrix, in the original units,")
 
 
-def _changes_little(attempt, weight, keys, values, moment) -> None:
-    "The same edit, with a hundred-millionth of the difference."
-    little = 1e-8
-    old = keys @ weight.T
+_LITTLE = {"a hundred million": 1e-8, "2.5 trillion": 4e-13}
+
+
+def _changes_little(attempt, weight, keys, values, moment, times="a hundred million") -> None:
+    "The same edit, with a small part of the difference: one in so many."
+    little, old = _LITTLE[times], keys @ weight.T
     found = (attempt(weight, keys, old + little * (values - old), moment) - weight) / little
-    expect(found, _best(weight, keys, values, moment) - weight,
-        what="the change, times a hundred million,")
+    expect(found, _best(weight, keys, values, moment) - weight, max(1e-6, 4e-15 / little),
+        f"the change, times {times},")
+
+
+def _hardly_more(edits: tuple) -> tuple:
+    "These edits, with values that are the old answers, a little larger."
+    return tuple((w, k, 2 * k @ w.T, s, "2.5 trillion") for w, k, _, s in edits)
 
 
 check_edit_one = Checker("edit_one")
 _EYE = (torch.zeros(1, 2).double(), doubles(3., 4.), doubles(50.), torch.eye(2).double())
 _STRETCHED = (torch.zeros(1, 2).double(), doubles(1., 1.), doubles(1.), torch.diag(doubles(1., 9.)))
-_RARE = (torch.zeros(1, 2).double(), doubles(1., 1.), doubles(1.), torch.diag(doubles(1., 1e-8)))
+_RARE, _RARER = ((torch.zeros(1, 2).double(), doubles(1., 1.), doubles(1.),
+    torch.diag(doubles(1., used))) for used in (1e-8, 1e-12))
 _EDITS = (_to_edit(2, 2), _to_edit(3, 3, seed=4), _to_edit(3, 5, seed=8), _to_edit(5, 3, seed=12),
     _to_edit(4, 6, seed=16, stretch=0.5), _to_edit(3, 1), _to_edit(8, 30, seed=20))
 _UNITS = ((1., 1., 1e12), (1., 1., 1e-12), (1., 1e-10, 1.), (1., 1e10, 1.), (1e9, 1., 1.),
     (1e-9, 1e9, 1e-9))
 
-@check_edit_one.property("the key is answered with its value", _EYE, _STRETCHED, *_EDITS, _RARE)
+@check_edit_one.property("the key is answered with its value", _EYE, _STRETCHED, *_EDITS, _RARE,
+    _RARER)
 def _(attempt, *case): _answers(attempt, *case)
 
 @check_edit_one.property("if all directions are used equally, the damage is the least possible",
     _EYE)
 def _(attempt, *case): _damages_least(attempt, *case)
 
-@check_edit_one.property("and if some are used more than others", _STRETCHED, *_EDITS, _RARE)
+@check_edit_one.property("and if some are used more than others", _STRETCHED, *_EDITS, _RARE,
+    _RARER)
 def _(attempt, *case): _damages_least(attempt, *case)
 
 @check_edit_one.property("if the answer is right already, nothing changes",
@@ -362,7 +394,7 @@ def _(attempt, *case): _damages_least(attempt, *case)
 def _(attempt, *case): expect(attempt(*case), case[0], what="the new matrix")
 
 @check_edit_one.property("if it is nearly right, the small difference is still made up",
-    *_EDITS[:3])
+    *_EDITS[:3], *_hardly_more(_EDITS[:3]))
 def _(attempt, *case): _changes_little(attempt, *case)
 
 @check_edit_one.property("the units make no difference", *((_EDITS[2], *units) for units in _UNITS))
@@ -378,10 +410,11 @@ _APART = (torch.zeros(1, 3).double(), torch.eye(3).double()[:2], doubles(1., 2.)
     torch.diag(doubles(1., 4., 9.)))
 _CLOSE = (torch.zeros(1, 3).double(), torch.stack([doubles(1., 0., 0.), doubles(1., 1e-3, 0.)]),
     doubles(1., 2.)[:, None], torch.eye(3).double())
+_CLOSER = (_CLOSE[0], torch.stack([doubles(1., 0., 0.), doubles(1., 2.**-18, 0.)]), *_CLOSE[2:])
 _SEVERAL = (_to_edit(2, 3, 2), _to_edit(3, 3, 2, seed=4), _to_edit(3, 5, 3, seed=8),
     _to_edit(5, 4, 2, seed=12), _to_edit(4, 8, 6, seed=16, stretch=0.7), _to_edit(2, 9, 8, seed=20),
     _to_edit(4, 5, 4, seed=24), _to_edit(6, 40, 15, seed=28),
-    _to_edit(3, 4, 4, seed=32))
+    _to_edit(3, 4, 4, seed=32), _to_edit(2, 40, 20, seed=36), _to_edit(3, 90, 70, seed=40))
 
 @check_edit_several.property("one key is answered with its value", _to_edit(1, 2, 1),
     _to_edit(3, 4, 1, seed=4))
@@ -400,12 +433,16 @@ def _(attempt, *case): _damages_least(attempt, *case)
 def _(attempt, *case): expect(attempt(*case), case[0], what="the new matrix")
 
 @check_edit_several.property("if they are nearly right, the small differences are still made up",
-    *_SEVERAL[:3])
+    *_SEVERAL[:3], *_hardly_more(_SEVERAL[:3]))
 def _(attempt, *case): _changes_little(attempt, *case)
 
 @check_edit_several.property("the units make no difference",
     *((_SEVERAL[2], *units) for units in _UNITS))
 def _(attempt, *case): _in_units(attempt, *case)
+
+@check_edit_several.property(
+    "keys that are nearly equal are answered, each with its own value, to three digits", _CLOSER)
+def _(attempt, *case): _answers(attempt, *case, tol=1e-3)
 
 common_rules(check_edit_several, _least, lambda seed: _to_edit(9, 5, 3, seed=60 + 10 * seed),
     symmetric=("moment",))
@@ -430,19 +467,22 @@ def _(attempt, seed):
     new = same_shape(attempt(weight, key, value, some), weight, "the new matrix")
     expect(new @ key, value, tol=1e-6, what="the answer")
 
-@check_edit_few.property(
-    "on keys that it has not seen, it does at most 0.78 of the naive rule's damage", (40,))
-def _(attempt, worlds):
+def _little_damage(attempt, seeds, most: float) -> None:
+    "Raise a Mismatch if the mean damage in these worlds is too large a part of the naive rule's."
     ratios = []
-    for seed in range(worlds):
+    for seed in seeds:
         weight, key, value, some, moment = _world(seed)
         naive = weight + torch.outer(value - weight @ key, key / (key @ key))
         new = same_shape(attempt(weight, key, value, some), weight, "the new matrix")
         ratios.append(_damage(new, weight, moment) / _damage(naive, weight, moment))
     mean = sum(ratios) / len(ratios)
-    if not mean <= 0.78:
-        said = f"its mean damage in {worlds} worlds is {mean:.2f} of the naive rule's"
-        raise Mismatch(f"{said}; expected at most 0.78")
+    if not mean <= most:
+        said = f"its mean damage in {len(ratios)} worlds is {mean:.2f} of the naive rule's"
+        raise Mismatch(f"{said}; expected at most {most}")
+
+@check_edit_few.property(
+    "on keys that it has not seen, it does at most 0.78 of the naive rule's damage", (40,))
+def _(attempt, worlds): _little_damage(attempt, range(worlds), 0.78)
 
 @check_edit_few.property("with other numbers of keys, features and rows it still answers exactly",
     (6, 3, 2), (5, 1, 17), (5, 5, 2), (4, 1, 4))
@@ -450,6 +490,14 @@ def _(attempt, features, seen, out):
     weight, key, value, some, _ = _world(50, features, seen, out)
     expect(same_shape(attempt(weight, key, value, some), weight, "the new matrix") @ key, value,
         tol=1e-6, what="the answer")
+
+@check_edit_few.property("a short or long key is answered exactly, too",
+    (0, 1e-5, 1.), (1, 1e-9, 1.), (2, 1e5, 1.), (3, 1e-9, 1e-9), (4, 1e5, 1e5))
+def _(attempt, seed, of_key, of_others):
+    weight, key, value, some, _ = _world(seed)
+    new = attempt(weight, of_key * key, value, of_others * some)
+    expect(same_shape(new, weight, "the new matrix") @ (of_key * key), value, tol=1e-6,
+        what="the answer")
 
 @check_edit_few.property(
     "32 bits in, 32 bits out, and so for 64; views, and arguments that are not modified",
@@ -463,3 +511,8 @@ def _(attempt, seed, dtype):
 
 @check_edit_few.property("gradients flow back to every floating argument", (0,))
 def _(attempt, seed): gradients_flow(attempt, attempt, _world(seed, 6, 3)[:4], ())
+
+@check_edit_few.property(
+    "in many other worlds, it does at most 0.9 of the naive rule's damage", (200,))
+def _(attempt, worlds):
+    _little_damage(attempt, [mix_seed(22, n) for n in range(worlds)], 0.9)

@@ -15,7 +15,9 @@ import random
 import torch
 from torch import Tensor
 
-from ..checks import answered, common_rules, doubles, expect_number, parts, refuses, rounded, same_type
+from tfmlib.checks import (
+    answered, common_rules, doubles, expect_number, gradients_flow, parts, refuses, rounded, same_type,
+)
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/06_positions.ipynb #helpers
@@ -60,12 +62,14 @@ def _(attempt, *case): _sines(attempt, *case)
 def _(attempt, *case): _sines(attempt, *case)
 
 @check_sinusoids.property("the base is the argument", (_positions(0, 1), 4, 100.), (_positions(0, 1, 2), 6, 500_000.), (_positions(1), 4, 2.), (_positions(3), 2, 7.),
-    (torch.arange(12), 32, 10_000.), (_positions(2, 5, 7), 10, 50.), (_positions(9), 128, 1e6))
+    (torch.arange(12), 32, 10_000.), (_positions(2, 5, 7), 10, 50.), (_positions(9), 128, 1e6),
+    *((_positions(0, 3), 4, base) for base in (100., 100.4, 99.7, 100.04)))
 def _(attempt, *case): _sines(attempt, *case)
 
 @check_sinusoids.property("positions in any order and of any shape",
     (_positions(3), 4, 10_000.), (_positions(7, 2, 2, -5), 4, 100.), (_positions([0, 1], [40, 3], [9, 9]), 6, 10_000.), (_positions(5, 4).int(), 8, 10_000.), (5 * torch.arange(16).view(4, 4), 6, 100.), (torch.arange(40), 4, 100.),
-    (torch.tensor(5), 4, 10_000.), (torch.arange(24).view(2, 3, 4), 6, 100.), (torch.arange(6).view(2, 3).mT, 4, 10_000.), (_positions([[7]]).short(), 2, 10.), (torch.arange(0), 4, 100.), (torch.arange(0).view(0, 3), 6, 100.))
+    (torch.tensor(5), 4, 10_000.), (torch.arange(24).view(2, 3, 4), 6, 100.), (torch.arange(6).view(2, 3).mT, 4, 10_000.), (_positions([[7]]).short(), 2, 10.), (torch.arange(0), 4, 100.), (torch.arange(0).view(0, 3), 6, 100.),
+    (torch.arange(24).view(2, 1, 4, 3), 4, 100.), (torch.arange(32).view(2, 2, 2, 2, 2, 1), 4, 100.))
 def _(attempt, *case): _sines(attempt, *case)
 
 @check_sinusoids.property("far positions keep their digits", *((_positions(-p if p % 2 else p), 64, 10_000.) for p in (999, 4_002, 32_771, 99_999, 1_000_002)),
@@ -140,10 +144,12 @@ def _(attempt, *case): _penalties(attempt, *case)
 @check_alibi.property("slopes for other numbers", (3, 2, 2), (6, 2, 2), (12, 2, 2), (7, 2, 2), (71, 2, 2), *((n_heads, 2, 2) for n_heads in range(9, 41)))
 def _(attempt, *case): _penalties(attempt, *case)
 
-@check_alibi.property("the queries are the last T of the S keys", (1, 1, 2), (1, 1, 3), (2, 2, 4), (3, 4, 5), (5, 3, 70), (1, 5, 5), (12, 7, 20), (3, 0, 2))
+@check_alibi.property("the queries are the last T of the S keys", (1, 1, 2), (1, 1, 3), (2, 2, 4), (3, 4, 5), (5, 3, 70), (1, 5, 5), (12, 7, 20), (3, 0, 2),
+    (2, 0, 0), (5, 0, 0))
 def _(attempt, *case): _penalties(attempt, *case)
 
-@check_alibi.property("in long texts, too", (1, 2, 200), (2, 1, 1000), (3, 2, 5001), (1, 1, 70_000))
+@check_alibi.property("in long texts, too", (1, 2, 200), (2, 1, 1000), (3, 2, 5001), (1, 1, 70_000),
+    (2, 64, 64), (3, 100, 300), (1, 600, 700))
 def _(attempt, *case): _penalties(attempt, *case)
 
 @check_alibi.property("more queries than keys are refused", (2, 3, 2), (1, 1, 0), (3, 4, 3), (1, 9, 8), (6, 50, 2))
@@ -156,7 +162,7 @@ def _turns(attempt, t: Tensor, positions: Tensor, base: float, interleaved: bool
     "Compare with RoPE computed pair by pair in 64 bits."
     found = attempt(t, positions, base, interleaved)
     same_type(found, t.dtype)
-    expect(found, _rotated(t, positions, base, interleaved), tol or max(4 * torch.finfo(t.dtype).eps, 1e-5))
+    expect(found, _rotated(t, positions, base, interleaved), tol or max(torch.finfo(t.dtype).eps, 1e-5))
 
 
 def _token(*values: float) -> Tensor: return doubles(*values).view(1, 1, 1, -1)
@@ -164,6 +170,9 @@ def _token(*values: float) -> Tensor: return doubles(*values).view(1, 1, 1, -1)
 
 _FAR = (_positions(5003), _positions(1_000_001), _positions(3_000_017))
 _WAY = (_positions(40), _positions(301), _positions(-2_049), _positions(4001), _positions(-65_537), _positions(-1_000_001))
+_FAR_OWN = _positions([5003, 1_000_001], [-3_000_017, 40])          # for each of two sequences
+_INTEGERS = {torch.int8: (100, -128, 127), torch.uint8: (200, 0, 255),
+    torch.int16: (30_000, -32_768, 9), torch.int32: (2_000_000, 0, -5)}
 
 @check_turn.property("at position 0 nothing is rotated, at position 1 the first pair by the angle 1, from x towards y",
     *((_token(1, 0), _positions(p), 10_000., n) for p, n in ((0, True), (0, False), (1, True), (1, False))))
@@ -181,26 +190,40 @@ def _(attempt, *case): _turns(attempt, *case)
 def _(attempt, *case): _turns(attempt, *case)
 
 @check_turn.property("one list of positions is for all sequences, however many there are",
-    *((rounded(n, n_heads, n, 4, seed=n), 3 * torch.arange(n) + 1, 100., way) for n, n_heads in ((1, 1), (2, 1), (3, 3)) for way in (False, True)), (rounded(1, 2, 0, 4), torch.arange(0), 100., True))
+    *((rounded(n, n_heads, n, 4, seed=n), 3 * torch.arange(n) + 1, 100., way) for n, n_heads in ((1, 1), (2, 1), (3, 3)) for way in (False, True)), *((rounded(1, 2, 0, 4), torch.arange(0), 100., way) for way in (True, False)))
 def _(attempt, *case): _turns(attempt, *case)
 
 @check_turn.property("each sequence has its own positions", *((rounded(*shape, seed=7), torch.tensor(p), 10_000., n) for n in (False, True) for shape, p in (
-    ((2, 1, 1, 2), [[0], [1]]), ((2, 2, 1, 4), [[5], [1]]), ((2, 3, 2, 4), [[0, 1], [8, 9]]), ((3, 3, 3, 6), [[0, 1, 2], [0, 0, 1], [9, 4, 5]]), ((1, 2, 3, 4), [[2, 3, 4]]), ((3, 1, 1, 2), [[4], [0], [-7]]))))
+    ((2, 1, 1, 2), [[0], [1]]), ((2, 2, 1, 4), [[5], [1]]), ((2, 3, 2, 4), [[0, 1], [8, 9]]), ((3, 3, 3, 6), [[0, 1, 2], [0, 0, 1], [9, 4, 5]]), ((1, 2, 3, 4), [[2, 3, 4]]), ((3, 1, 1, 2), [[4], [0], [-7]]),
+    ((2, 1, 3, 4), [[0, 1, 5], [0, 4, 5]]), ((3, 2, 2, 4), [[0, 1], [0, 1], [6, 1]]),
+    ((3, 1, 4, 2), [[3, 4, 5, 6], [3, 4, 5, 6], [3, 4, 9, 6]]))),
+    *((rounded(2, 2, 0, 4), torch.arange(0).view(2, 0), 100., n) for n in (False, True)))
 def _(attempt, *case): _turns(attempt, *case)
 
 @check_turn.property("far positions are right, in 32 bits and in 64",
     *((_token(1, 1, 1, 1).float(), far, 10_000., n) for far in _FAR for n in (False, True)),
-    *((rounded(1, 1, 1, D, seed=2, dtype=kind), far, 500_000., D == 8) for far, D in ((*((p, 8) for p in (*_WAY, *_FAR)), (_WAY[3], 128), (_WAY[5], 128))) for kind in (torch.float32, torch.float64)))
+    *((rounded(1, 1, 1, D, seed=2, dtype=kind), far, 500_000., D == 8) for far, D in ((*((p, 8) for p in (*_WAY, *_FAR)), (_WAY[3], 128), (_WAY[5], 128))) for kind in (torch.float32, torch.float64)),
+    *((t.to(kind), p, 10_000., n) for kind in (torch.float32, torch.float64) for n in (False, True)
+      for t, p in ((rounded(2, 2, 2, 4), _FAR_OWN),
+                   (rounded(1, 1, 600, 4), torch.arange(600) + 3_000_000))))
 def _(attempt, *case): _turns(attempt, *case, tol=1e-9 if case[0].dtype == torch.float64 else 1e-5)
 
 @check_turn.property("half precision in, half precision out, and far positions are right",
     *((rounded(1, 1, 1, 4, dtype=kind), p, 10_000., n) for kind in (torch.bfloat16, torch.float16) for n in (True, False) for p in (_positions(3), _positions(-4001), *_FAR)),
-    *((_token(1000, 642).to(kind), _positions(1), 100., n) for kind in (torch.float16, torch.bfloat16) for n in (False, True)))
+    *((_token(1000, 642).to(kind), _positions(1), 100., n) for kind in (torch.float16, torch.bfloat16) for n in (False, True)),
+    *(((77 * t).to(kind), p, 100., n) for kind in (torch.float16, torch.bfloat16) for n in (False, True)
+      for t, p in ((rounded(1, 2, 40, 4), torch.arange(40)), (rounded(2, 2, 2, 6), _FAR_OWN),
+                   (rounded(1, 1, 0, 4), torch.arange(0)))))
 def _(attempt, *case): _turns(attempt, *case)
 
 @check_turn.property("an odd number of features is refused", (rounded(1, 1, 1, 3), _positions(1), 10_000., True), (rounded(1, 2, 1, 5), _positions(1), 10_000., False),
     *((rounded(2, 2, T, D), torch.arange(T), 100., way) for T, D in ((1, 1), (2, 3), (4, 7), (3, 9)) for way in (False, True)))
 def _(attempt, *case): refuses(attempt, *case)
+
+@check_turn.property("positions may be integers of any type",
+    *((rounded(1, 2, 3, 4), _positions(*p).to(kind), 100., n)
+      for kind, p in _INTEGERS.items() for n in (False, True)))
+def _(attempt, *case): _turns(attempt, *case)
 
 common_rules(check_turn, _rotated, lambda seed: (rounded(2, 1, 9, 6, seed=seed), torch.arange(9) + 5 * seed, 100., True),
     also=((rounded(2, 2, 3, 4), torch.arange(6).view(2, 3), 50., False),), linear_in=("t",), large=(rounded(2, 3, 7, 16), 11 * torch.arange(7), 10_000., False))
@@ -313,7 +336,16 @@ def _(attempt, *case): _buckets(attempt, *case)
 @check_bucket.property("any number of buckets and any maximum distance", _offsets([-1, -2, -5], 2, 8, False), _offsets([-2, -6], 3, 8, False), _offsets([3, -100, 50], 10, 20, True), *map(_drawn_offsets, range(30)))
 def _(attempt, *case): _buckets(attempt, *case)
 
-@check_bucket.property("offsets of any size", *(_offsets([-3_000_000_000, 5_000_000_000, -40_000], 32, max_distance, ways) for max_distance in (128, 100_000) for ways in (False, True)))
+_EVERY_TYPE = {torch.int8: (-128, 5, 127), torch.uint8: (0, 1, 5, 255),
+    torch.int16: (-32_768, 300), torch.int32: (-2**31, 7)}
+
+@check_bucket.property("offsets of any size and type",
+    *(_offsets([-3_000_000_000, 5_000_000_000, -40_000], 32, max_distance, ways)
+      for max_distance in (128, 100_000) for ways in (False, True)),
+    *(_offsets([-2_000_000, 50_000_000, -70_000_000, -2**50], 32, max_distance, ways)
+      for max_distance in (10**9, 2**60) for ways in (False, True)),
+    *((torch.tensor(offsets, dtype=kind), 32, 128, ways)
+      for kind, offsets in _EVERY_TYPE.items() for ways in (False, True)))
 def _(attempt, *case): _buckets(attempt, *case)
 
 common_rules(check_bucket, _all_buckets, lambda seed: (torch.arange(9) - 8 - seed, 32, 128, False), flows=False, also=((torch.arange(6).view(2, 3) - 3, 16, 50, True),))
@@ -323,7 +355,9 @@ check_ntk_base = Checker("ntk_base")
 
 def _stretched(attempt, dim: int, base: float, s: float) -> None:
     "Compare the slowest pair under both bases."
-    new = expect_number(attempt(dim, base, s), "the new base")
+    new = expect_number(found := attempt(dim, base, s), "the new base")
+    if isinstance(found, Tensor):
+        raise Mismatch(f"the new base is the tensor {short(found)}; expected a Python number")
     if not new > 0: raise Mismatch(f"the new base is {short(new)}; expected more than 0")
     slowest = [b ** -((dim - 2) / dim) for b in (base, new)]
     expect(slowest[0] / slowest[1], s, 1e-9, "the slowest pair's wavelength, as a multiple of what it was,")
@@ -340,10 +374,12 @@ def _(attempt, *case): _stretched(attempt, *case)
 @check_ntk_base.property("the wavelength of the slowest pair is stretched by s", (4, 100., 2.), (6, 10_000., 4.), (16, 10_000., 4.))
 def _(attempt, *case): _stretched(attempt, *case)
 
-@check_ntk_base.property("for any width, base and s", (128, 10_000., 8.), (64, 500_000., 1.5), (256, 10_000., 32.), (10, 2., 3.), (4, 10_000., 100.), (128, 10_000., 1000.), *map(_drawn_texts, range(24)))
+@check_ntk_base.property("for any width, base and s", (128, 10_000., 8.), (64, 500_000., 1.5), (256, 10_000., 32.), (10, 2., 3.), (4, 10_000., 100.), (128, 10_000., 1000.), *map(_drawn_texts, range(24)),
+    (4, 1e7, 1e10), (6, 1e12, 1e20), (8, 1e60, 1e90))
 def _(attempt, *case): _stretched(attempt, *case)
 
-@check_ntk_base.property("a single pair cannot be both the fastest and the slowest: refused", (2, 10_000., 4.), (2, 500_000., 1.5), (2, 100., 1.), (2, 2., 1e6))
+@check_ntk_base.property("a single pair cannot be both the fastest and the slowest: refused", (2, 10_000., 4.), (2, 500_000., 1.5), (2, 100., 1.), (2, 2., 1e6),
+    *((2, base, s) for base in (1.5, 1.001, 1e12) for s in (1., 4., 1e9)))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/06_positions.ipynb #tune-given
@@ -434,13 +470,14 @@ def _(attempt, *case): _converted(attempt, *case, only="QK")
 def _(attempt, *case): _converted(attempt, *case, only="QK")
 
 @check_for_halves.property("rows are rearranged and columns are not, as many as there may be", *(_weights(n_heads, n_kv_heads, D, C)
-    for n_heads, n_kv_heads, D in ((1, 1, 4), (1, 1, 6), (2, 1, 6), (2, 2, 4)) for C in (n_heads * D, n_kv_heads * D, D, 2)))
+    for n_heads, n_kv_heads, D in ((1, 1, 4), (1, 1, 6), (2, 1, 6), (2, 2, 4)) for C in (n_heads * D, n_kv_heads * D, D, 2)),
+    _weights(4, 2, 128, 1), _weights(3, 1, 200, 2))
 def _(attempt, *case): _converted(attempt, *case, only="QK")
 
 @check_for_halves.property("values are never rotated: they stay as they are", _weights(1, 1, 4, 1), _weights(2, 1, 6, 2))
 def _(attempt, *case): _converted(attempt, *case)
 
-@check_for_halves.property("biases too, and half precision", _weights(1, 1, 4), _weights(2, 2, 6), _weights(4, 2, 6), _weights(1, 1, 2), _weights(2, 1, 6, 3, dtype=torch.bfloat16), _weights(2, 1, 6, dtype=torch.float16))
+@check_for_halves.property("biases too, and half precision", _weights(1, 1, 4), _weights(2, 2, 6), _weights(4, 2, 6), _weights(1, 1, 2), _weights(2, 1, 6, 3, dtype=torch.bfloat16), _weights(2, 1, 6, dtype=torch.float16), _weights(2, 2, 300))
 def _(attempt, *case): _converted(attempt, *case)
 
 @check_for_halves.property("the scores are those of the old layout", _weights(1, 1, 6, 4), _weights(4, 2, 8, 5))
@@ -492,13 +529,16 @@ def _(attempt, *case): _bands(attempt, *case)
 @check_three_bands.property("between them the part of the old frequency grows linearly with the turns", (2, 100., 8., 16, 1., 4.), (6, 100., 8., 64, 1., 4.), (16, 10_000., 8., 128, 1., 4.))
 def _(attempt, *case): _bands(attempt, *case)
 
-@check_three_bands.property("other limits", (2, 100., 4., 16, 2., 3.), (12, 10_000., 4., 256, 1., 32.), (16, 500_000., 16., 4096, .5, 100.), (8, 10_000., 8., 128, 0., 4.), (4, 100., 8., 100, 1., 1 + 1e-8), *map(_drawn_bands, range(24)))
+@check_three_bands.property("other limits", (2, 100., 4., 16, 2., 3.), (12, 10_000., 4., 256, 1., 32.), (16, 500_000., 16., 4096, .5, 100.), (8, 10_000., 8., 128, 0., 4.), (4, 100., 8., 100, 1., 1 + 1e-8), *map(_drawn_bands, range(24)),
+    *((8, 10_000., 8., 128, *limits)
+      for limits in ((-1., 4.), (-2., 40.), (-30., 5.), (-3., 0.), (-4., -1.), (1., 1e12))))
 def _(attempt, *case): _bands(attempt, *case)
 
 @check_three_bands.property("the rule of Llama 3.1", (16, 500_000., 8., 8192, 1., 4.), (128, 500_000., 8., 8192, 1., 4.), (256, 500_000., 8., 8_192_000, 1., 4.))
 def _(attempt, *case): _bands(attempt, *case)
 
-@check_three_bands.property("limits that leave nothing between them are refused", (8, 10_000., 8., 128, 4., 1.), (8, 10_000., 8., 128, 2., 2.), (4, 100., 2., 50, 0., 0.), (2, 100., 1., 7, .5, .25), (8, 10_000., 8., 128, 1 + 1e-8, 1.))
+@check_three_bands.property("limits that leave nothing between them are refused", (8, 10_000., 8., 128, 4., 1.), (8, 10_000., 8., 128, 2., 2.), (4, 100., 2., 50, 0., 0.), (2, 100., 1., 7, .5, .25), (8, 10_000., 8., 128, 1 + 1e-8, 1.),
+    (8, 10_000., 8., 128, -1., -4.), (6, 100., 2., 64, -2., -2.))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/06_positions.ipynb #next-checker
@@ -558,7 +598,8 @@ def _(attempt, *case): _continued(attempt, *case)
 @check_next_scores.property("several calls, each with the keys that the last one returned", ((3, 3), 1, 1, 1, 1), ((7, 4, 5), 2, 4, 1, 1, 1), ((6, 5), 2, 3, 2, 1))
 def _(attempt, *case): _continued(attempt, *case)
 
-@check_next_scores.property("long texts, too", ((130, 3), 1, 1), ((300, 290), 1, 2, 1))
+@check_next_scores.property("long texts, too", ((130, 3), 1, 1), ((300, 290), 1, 2, 1),
+    ((700, 5), 1, 2), ((1100,), 1, 1, 1))
 def _(attempt, *case): _continued(attempt, *case)
 
 def _next_of_whole_texts(q, k, cached, padding_mask, rotate) -> tuple[Tensor, Tensor]:
@@ -583,6 +624,40 @@ def _new(B: int, n_heads: int, cached: int, T: int, D: int, rotate, seed: int = 
 
 common_rules(check_next_scores, _next_of_whole_texts, lambda seed: _new(9, 2, 4, 1, 6, _rotate_in_type, seed), "scores", "keys",
     also=(_new(2, 1, 2, 3, 4, _rotate_in_type), _new(1, 1, 2, 1, 6, _stay)))
+
+
+def _next_of_padded_texts(q, k, cached, padding_mask, rotate) -> tuple[Tensor, Tensor]:
+    "Each text by itself, without its padding, in whose columns everything is 0."
+    T, S = q.shape[2], padding_mask.shape[1]
+    scores, keys = q.new_zeros(*q.shape[:3], S), q.new_zeros(*q.shape[:2], S, q.shape[3])
+    for b, length in enumerate(padding_mask.sum(1).tolist()):
+        text, start = slice(b, b + 1), S - length
+        skip = max(T - length, 0)                               # new columns that are padding
+        found = _next_of_whole_texts(q[text, :, skip:], k[text, :, skip:],
+            cached[text, :, start:], padding_mask[text, start:], rotate)
+        scores[text, :, skip:] = torch.nn.functional.pad(found[0], (start, 0), value=-math.inf)
+        keys[text, :, start:] = found[1]
+    return scores, keys
+
+
+@check_next_scores.property("gradients flow back with padding, too, whatever is cached there",
+    *((lengths, T, content) for lengths, T in (((4, 2), 1), ((5, 3, 4), 2), ((3, 1), 3))
+      for content in _ANYTHING))
+def _(attempt, lengths, T, content):
+    padding_mask, S = _texts(lengths, 1)[2], max(lengths)
+    token = padding_mask[:, None, :, None]
+
+    def of_tokens(q, k, cached) -> tuple[Tensor, Tensor]:
+        "What the attempt gives for tokens."
+        q, k = (torch.where(token[:, :, S - T:], t, 7.) for t in (q, k))
+        cached = torch.where(token[:, :, :S - T], cached, content)
+        found = parts(attempt(q, k, cached, padding_mask, _rotate_in_type), "scores", "keys")
+        for x, name in zip(found, ("scores", "keys")): same_type(x, q.dtype, name)
+        return torch.where(token[:, :, S - T:], found[0], 0.), torch.where(token, found[1], 0.)
+
+    def right(q, k, cached): return _next_of_padded_texts(q, k, cached, padding_mask, _rotate_in_type)
+    case = tuple(rounded(len(lengths), 2, n, 4, seed=n) for n in (T, T, S - T))
+    gradients_flow(of_tokens, right, case, ("scores", "keys"))
 
 # %% ../../chapters/practice/06_positions.ipynb #offset-checker
 def _dot(q, k, m=0, n=0): return sum(a * b for a, b in zip(q, k))
@@ -634,7 +709,8 @@ _REGIONS = {
     "near": lambda m, n: abs(n - m) < 100,
     "far": lambda m, n: abs(n - m) > 50_000}
 _BOTH = (("beyond 60,000", "ahead"), ("beyond 60,000", "behind"), ("beyond 60,000", "near"), ("beyond 60,000", "far"), ("near", "ahead"), ("near", "behind"), ("far", "ahead"), ("far", "behind"))
-_PERIODS = (1000, 2, 5, 64, 7, 3)
+_PERIODS = (1000, 2, 5, 64, 7, 3, 4, 6, *range(8, 33),
+    60, 90, 97, 100, 128, 255, 360, 365, 500, 512, 720, 997, 999)
 
 
 def _size(q, k): return math.sqrt(_dot(q, q) * _dot(k, k))
@@ -690,10 +766,12 @@ def _judged(attempt, name: str, dim: int) -> None:
 @check_offset_only.property("RoPE depends on the offset only, despite rounding", ("RoPE", 2), ("RoPE", 8), ("RoPE rounded", 8), ("RoPE rounded", 16))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("so do other scores", *((name, 8) for name in list(_KEEP)[2:]), *(("noise of little less than the largest size", dim) for dim in (2, 64)))
+@check_offset_only.property("so do other scores", *((name, 8) for name in list(_KEEP)[2:]), *(("noise of little less than the largest size", dim) for dim in (2, 64)),
+    ("no positions", 1), ("ALiBi", 3), ("T5's bias", 5), ("decay, and nothing ahead", 9))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("a score that depends on the positions themselves is found", *((name, 8) for name in list(_BREAK)[:3]))
+@check_offset_only.property("a score that depends on the positions themselves is found", *((name, 8) for name in list(_BREAK)[:3]),
+    *(("a penalty on the key's position", dim) for dim in (1, 3, 5, 9)))
 def _(attempt, *case): _judged(attempt, *case)
 
 @check_offset_only.property("positions that are too coarse, or that begin again", *((name, 8) for name in list(_BREAK)[3:6]))
@@ -716,6 +794,8 @@ def _(attempt, *case): _judged(attempt, *case)
 
 # %% ../../chapters/practice/06_positions.ipynb #design-checker
 _SETTINGS = {(128, 10_000., 8., 4096): .70, (64, 500_000., 4., 8192): .62, (128, 1_000_000., 16., 32_768): .565, (96, 10_000., 2., 2048): .81}
+_OTHERS = ((64, 10_000., 2.5, 2048), (80, 100_000., 6., 8192), (256, 500_000., 8., 8192),
+    (128, 10_000., 4., 4096))
 
 
 def _ruled(attempt, dim: int, base: float, s: float, trained: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -730,30 +810,30 @@ def _ruled(attempt, dim: int, base: float, s: float, trained: int) -> tuple[Tens
 
 check_own_rule = Checker("own_rule")
 
-@check_own_rule.property("with s = 1 nothing changes", *((dim, base, 1., trained) for dim, base, _, trained in _SETTINGS))
+@check_own_rule.property("with s = 1 nothing changes", *((dim, base, 1., trained) for dim, base, _, trained in (*_SETTINGS, *_OTHERS)))
 def _(attempt, *case):
     after, before, _ = _ruled(attempt, *case)
     expect(after, before, tol=1e-9, what="the frequencies")
 
-@check_own_rule.property("pairs with less than one turn reach no new angle", *_SETTINGS)
+@check_own_rule.property("pairs with less than one turn reach no new angle", *_SETTINGS, *_OTHERS)
 def _(attempt, *case):
     after, before, turns = _ruled(attempt, *case)
-    new = (turns < 1) & (after > before / case[2] * (1 + 1e-9))
+    new = (turns < 1) & (after > before / case[2] * (1 + 1e-6))
     if new.any(): raise Mismatch(f"{int(new.sum())} of {int((turns < 1).sum())} slow pairs reach new angles; expected none")
 
-@check_own_rule.property("pairs with 32 turns or more keep 99 per cent of their frequency", *_SETTINGS)
+@check_own_rule.property("pairs with 32 turns or more keep 99 per cent of their frequency", *_SETTINGS, *_OTHERS)
 def _(attempt, *case):
     after, before, turns = _ruled(attempt, *case)
     kept = float((after / before)[turns >= 32].min())
     if kept < .99: raise Mismatch(f"one of the fast pairs keeps {kept:.2f} of its frequency; expected at least 0.99")
 
-@check_own_rule.property("no gap between neighbouring pairs", *_SETTINGS)
+@check_own_rule.property("no gap between neighbouring pairs", *_SETTINGS, *_OTHERS)
 def _(attempt, *case):
     after, before, _ = _ruled(attempt, *case)
     ratio = after[:-1] / after[1:]
     growth = float((ratio / (before[:-1] / before[1:])).max())
     if not bool((ratio > 1).all()): raise Mismatch("a pair is not slower than the one before it")
-    if growth > 1.5 * (1 + 1e-9): raise Mismatch(f"a ratio of neighbouring frequencies is {growth:.2f} times what it was; expected at most 1.5 times")
+    if growth > 1.5 * (1 + 1e-6): raise Mismatch(f"a ratio of neighbouring frequencies is {growth:.2f} times what it was; expected at most 1.5 times")
 
 @check_own_rule.property("it changes little: the mean of new over old frequencies", *_SETTINGS)
 def _(attempt, *case):

@@ -9,6 +9,7 @@ __all__ = ['check_count_pairs', 'check_join_pair', 'check_skip_pairs', 'check_le
 
 # %% ../../chapters/practice/03_tokens.ipynb #imports
 import codecs
+import copy
 import random
 from collections import Counter
 from itertools import product
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
 
-from ..checks import asked_again, common_rules, gives, own
+from ..checks import asked, asked_again, common_rules, gives, own
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/03_tokens.ipynb #count-checker
@@ -42,6 +43,21 @@ def _anew(checker: Checker, *case) -> None:
     checker.property("changing one answer does not change the next", case)(lambda attempt, *case: asked_again(attempt, *case))
 
 
+def _changed(checker: Checker, reference, name: str, first: tuple, then: tuple) -> None:
+    "Call an attempt, change its lists and dictionaries in place, and call it again."
+    @checker.property("an argument that was changed after a call is read again", (first, then))
+    def _(attempt, first, then):
+        given = copy.deepcopy(first)
+        attempt(*given)
+        for old, new in zip(given, then):
+            if isinstance(old, list): old[:] = new
+            elif isinstance(old, dict): old.clear(); old.update(new)
+        with asked(then, ", the same objects as before"):
+            gives(attempt(*given), reference(*then), name)
+
+
+# Characters by which programs like to separate tokens; all are characters like any other.
+_MARKS = (*map(chr, range(256)), *"\u2028␟▁Ġ\ue000\ufeff\ufffd\uffff\U000f0000")
 _COUNTED = (
     (_lists("ab"), [1]), (_lists("papa", "aaa"), [2, 3]), (_lists("a", ""), [5, 1]), (_lists("ab", "ba"), [1, 2]), (_lists("ab", "ab"), [1, 1]),
     ([["th", "e"], ["t", "h", "e"]], [4, 1]), ([[256, 3, 256, 3], [3, 3, 3, 3]], [1, 2]), ([], []), (_lists("abcdefghij"), [2]))
@@ -65,7 +81,9 @@ def _(attempt, words, times): gives(attempt(words, times), _tally(words, times),
 
 @check_count_pairs.property("a token may be any string or integer",
     ([[0, 5, 0]], [1]), ([["a", "", "b"]], [1]), ([[" ", "a"], ["", " a"]], [1, 2]), ([["A", "b"], ["a", "b"]], [1, 2]), ([[-1, 0, -1, 10**12]], [3]),
-    (_drawn(0, 20, 9, _ODD), [*range(1, 21)]))
+    (_drawn(0, 20, 9, _ODD), [*range(1, 21)]),
+    ([["1", "2"], [1, 2]], [1, 1]), ([[0, "0", 0, ""]], [1]), ([[2**70, 1, 2**70]], [1]),
+    *(([[f"a{mark}b", "c"], ["a", f"b{mark}c"]], [1, 1]) for mark in _MARKS))
 def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
 
 @check_count_pairs.property("words, lists and counts may be large",
@@ -73,6 +91,7 @@ def _(attempt, words, times): gives(attempt(words, times), _tally(words, times),
 def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
 
 _anew(check_count_pairs, _lists("ab"), [1])
+_changed(check_count_pairs, _tally, "the table of counts", (_lists("ab"), [1]), (_lists("ba"), [2]))
 
 # %% ../../chapters/practice/03_tokens.ipynb #join-checker
 _MERGED = (
@@ -101,16 +120,22 @@ def _(attempt, ids, pair, new): gives(attempt([int(str(i)) for i in ids], pair, 
 
 @check_join_pair.property("any integer may be an id, in the pair or as the new one",
     ([5, -1, 1, 2, -1], (1, 2), 9), ([0, -1, 0, -1], (0, -1), -2), ([2**53, 2**53 + 1, 7], (2**53 + 1, 7), 2**53 + 3), ([2**53 + 1, 2**53], (2**53, 2**53), 1), ([1, 2, -1, 3], (1, 2), -1), ([1, 2, 0, 3], (1, 2), 0),
+    ([2**70, 1, 2], (1, 2), 9), ([1, -2**70, 1, 2**70, 0], (1, 2**70), 9),
+    ([0, 1, 2], (1, 2), 2**70),
     *((word, pair, new) for word in _drawn(3, 1, 300, range(-2, 3)) for pair, new in (((-1, -1), 0), ((0, -1), -1), ((1, 0), -2), ((-2, 2), 2))))
 def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _merged(ids, pair, new), "the list")
 
-@check_join_pair.property("a long list is processed to its end", ([1, 2] * 3_000, (1, 2), 3), ([1] * 3_001, (1, 1), 2), (_drawn(4, 1, 5_000, range(3))[0], (1, 1), 0))
+@check_join_pair.property("a long list is processed to its end",
+    ([1, 2] * 10_000, (1, 2), 3), ([0] + [1, 2] * 10_000, (1, 2), 3), ([1] * 20_001, (1, 1), 2),
+    (_drawn(4, 1, 5_000, range(3))[0], (1, 1), 0))
 def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _merged(ids, pair, new), "the list")
 
 _anew(check_join_pair, [1, 2, 3], (1, 2), 9)
 
 @check_join_pair.property("the list is a new one, even if nothing is merged", ([1, 2, 3], (3, 1), 9), ([], (1, 2), 9))
 def _(attempt, ids, pair, new): own(attempt(ids, pair, new), ids)
+
+_changed(check_join_pair, _merged, "the list", ([1, 2, 3], (1, 2), 9), ([3, 1, 2], (1, 2), 9))
 
 # %% ../../chapters/practice/03_tokens.ipynb #pairs-checker
 _PAIRED = (
@@ -123,7 +148,7 @@ def _paired(words: list, reach: int) -> list:
     return [(a, b) for i, a in enumerate(words) for j, b in enumerate(words) if i != j and abs(i - j) <= reach]
 
 
-check_skip_pairs = Checker("skip_pairs")
+check_skip_pairs = Checker("skip_pairs", seconds=5)
 
 @check_skip_pairs.property("every neighbour within reach, on both sides, and no other word", *_PAIRED)
 def _(attempt, words, reach): gives(attempt(words, reach), _paired(words, reach), "the list of pairs")
@@ -132,7 +157,8 @@ def _(attempt, words, reach): gives(attempt(words, reach), _paired(words, reach)
     (["a", "", "b"], 1), ([0, 1, 0, -1], 1), ([" ", "A", "a", " a"], 2), (_ODD, 3), ([*range(30)], 8), ([*range(30)], 29), ([*range(30)], 30), *((word, 13) for word in _drawn(14, 1, 90, "aAb ")))
 def _(attempt, words, reach): gives(attempt(words, reach), _paired(words, reach), "the list of pairs")
 
-@check_skip_pairs.property("the time for a long text is proportional to its length", (150, 20), (1_200, 2), (10_500, 1))
+@check_skip_pairs.property("the time for a long text is proportional to its length",
+    (150, 20), (1_200, 2), (25_000, 1))
 def _(attempt, length, reach):
     reads = []
     class Row(list):
@@ -150,6 +176,7 @@ def _(attempt, length, reach):
 def _(attempt, words, reach): own(attempt(words, reach), words)
 
 _anew(check_skip_pairs, "a b".split(), 1)
+_changed(check_skip_pairs, _paired, "the list of pairs", (["a", "b"], 1), (["b", "c"], 1))
 
 # %% ../../chapters/practice/03_tokens.ipynb #learn-checker
 _LEARNED = (
@@ -191,14 +218,19 @@ def _vocabulary(seed: int, count: int, longest: int, letters: str) -> dict[str, 
 
 
 @check_learn_merges.property("a letter may be any character, and capitals are different letters",
-    ({"aX": 1, "Xa": 1}, 1), ({"a b": 2}, 2), ({"a.c": 3, "abc": 1}, 4), ({"a+a+": 2, "aa": 1}, 3), ({"a\n": 2, "\nb": 3, "é1": 2}, 4), (_vocabulary(5, 20, 8, "aAbB .+\\"), 20))
+    ({"aX": 1, "Xa": 1}, 1), ({"a b": 2}, 2), ({"a.c": 3, "abc": 1}, 4), ({"a+a+": 2, "aa": 1}, 3),
+    ({"a\n": 2, "\nb": 3, "é1": 2}, 4), (_vocabulary(5, 20, 8, "aAbB .+\\"), 20),
+    *(({f"a{mark}b": 2}, 2) for mark in _MARKS))
 def _(attempt, counts, merges): gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
 
 @check_learn_merges.property("words, counts and vocabularies may be large",
-    ({"ab": 2**53, "cd": 2**53 + 1}, 1), ({"a" * 70: 1}, 9), (_vocabulary(6, 2, 100, "abc"), 25), (_vocabulary(7, 30, 12, "abcdefgh"), 25))
+    ({"ab": 2**53, "cd": 2**53 + 1}, 1), ({"a" * 70: 1}, 9),
+    (_vocabulary(6, 2, 100, "abc"), 25), (_vocabulary(7, 30, 12, "abcdefgh"), 25),
+    ({"".join(map(chr, range(200, 760))): 1}, 530))
 def _(attempt, counts, merges): gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
 
 _anew(check_learn_merges, {"ab": 1}, 1)
+_changed(check_learn_merges, _learned, "the list of merges", ({"ab": 1}, 1), ({"ba": 1}, 1))
 
 # %% ../../chapters/practice/03_tokens.ipynb #encode-checker
 _ER = [("e", "r"), ("t", "h"), ("th", "e")]
@@ -229,14 +261,19 @@ def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges
 def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
 @check_encode.property("a letter may be any character", ("a b", []), ("ABba", [("b", "a")]), (" a\n", [(" ", "a")]), ("abcacc", [("a", "."), ("c", "c")]), ("aAaAa", [("A", "a")]),
-    *(("".join(word), _learned(_vocabulary(5, 20, 8, "aAbB .+\\"), 20)) for word in _drawn(8, 5, 20, "aAbB .+\\")))
+    *(("".join(word), _learned(_vocabulary(5, 20, 8, "aAbB .+\\"), 20))
+      for word in _drawn(8, 5, 20, "aAbB .+\\")),
+    *((f"a{mark}b", merges) for mark in _MARKS for merges in ([], [("a", mark)])))
 def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
-@check_encode.property("words and lists of merges may be long", ("a" * 41, [("a", "a")]), ("a" * 70, _learned({"a" * 70: 1}, 9)), ("ab" * 100, [("a", "b")]),
+@check_encode.property("words and lists of merges may be long",
+    ("a" * 41, [("a", "a")]), ("a" * 70, _learned({"a" * 70: 1}, 9)),
+    ("ab" * 100, [("a", "b")]), ("ab" * 1_500, [("a", "b")]),
     ("".join(_drawn(9, 1, 150, "abc")[0]), _learned(_vocabulary(6, 2, 100, "abc"), 25)))
 def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
 _anew(check_encode, "abc", [("b", "c")])
+_changed(check_encode, _encoded, "the list of tokens", ("abc", [("a", "b")]), ("abc", [("b", "c")]))
 
 # %% ../../chapters/practice/03_tokens.ipynb #predict-checker
 _MERGES = (("t", "h"), ("h", "e"), ("e", "r"), ("th", "e"), ("er", "e"), ("the", "r"))
@@ -303,6 +340,20 @@ def _streamed(tokens: list) -> list:
     return [decoder.decode(token) for token in tokens] + [decoder.decode(b"", True)]
 
 
+def _bounds(tokens: list) -> list[tuple[int, int]]:
+    """How many characters are displayed up to each token: at least, and at most.
+
+    Python's decoder gives the least. Of half of a surrogate pair, it keeps two bytes.
+    """
+    decoder, least, found = codecs.getincrementaldecoder("utf-8")("replace"), 0, []
+    for token in tokens:
+        least += len(decoder.decode(token))
+        kept = decoder.getstate()[0]
+        half = kept[:1] == b"\xed" and kept[1:] >= b"\xa0"
+        found.append((least, least + 2 if half else least))
+    return found
+
+
 check_stream = Checker("stream")
 
 @check_stream.property("each string holds what has become certain with its token", *_STREAMED)
@@ -326,9 +377,16 @@ _RARE = "\ufeffa\ufeff\r\n\r\n\n\r\0\t\x1b\x7f\x80\x85\u2028\ufffd\ufffeé\u0301
     *(([data[i:i + n] for i in range(0, len(data), n)],) for data in [_RARE.encode()] for n in (1, 2, 3, 5, len(data))))
 def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of strings")
 
-@check_stream.property("joined together, the strings are what Python decodes from all the bytes",
+_SURROGATES = (
     ([b"\xed\xa0\x80"],), ([b"\xed\xbf\xbf", b"a"],), ([b"\xed\xa0", b"\x80a"],), ([b"\xed", b"\xb0", b"\xed", b"\x9f\xbf"],), (["".join(map(chr, range(0x400, 0x900))).encode()] * 2,),
-    *(([bytes(token) for token in _drawn(seed, 400, 3, (*_OWL, *b"A\x80\x9f\xa0\xbf\xc2\xe0\xed\xf4\xff"))],) for seed in (10, 11)))
+    ([b"\xed\xa0", b"\x80a", b"b"],), ([b"\xed\xa0", b"\x80", b"b"],),
+    ([b"\xed\xa0", b"", b"b", b"c"],),
+    ([bytes([b]) for b in b"a\xed\xa0\x80b\xed\xbf\xbf\xed\xb0c"],),
+    *(([bytes(token) for token in _drawn(seed, 400, 3, letters)],) for seed in (10, 11)
+      for letters in [(*_OWL, *b"A\x80\x9f\xa0\xbf\xc2\xe0\xed\xf4\xff")]))
+
+@check_stream.property("joined together, the strings are what Python decodes from all the bytes",
+    *_SURROGATES)
 def _(attempt, tokens):
     found = attempt(tokens)
     if len(found) != len(tokens) + 1: raise Mismatch(f"there are {len(found)} strings for {len(tokens)} tokens; expected one more string than tokens")
@@ -338,6 +396,19 @@ def _(attempt, tokens):
 def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of strings")
 
 _anew(check_stream, [b"a"])
+
+@check_stream.property(
+    "half of a surrogate pair waits for one more byte at most, and other text does not wait",
+    *_SURROGATES)
+def _(attempt, tokens):
+    found, seen = attempt(tokens), 0
+    for i, (text, (least, most)) in enumerate(zip(found, _bounds(tokens)), 1):
+        seen += len(text)
+        if not least <= seen <= most:
+            wanted = f"{least:,}" if least == most else f"{least:,} or {most:,}"
+            raise Mismatch(f"{seen:,} characters are displayed up to token {i}; expected {wanted}")
+
+_changed(check_stream, _streamed, "the list of strings", ([b"a"],), ([b"b"],))
 
 # %% ../../chapters/practice/03_tokens.ipynb #table-checker
 _GPT2 = {"small": (117, 12, 768), "medium": (345, 24, 1024), "large": (762, 36, 1280), "XL": (1542, 48, 1600)}
@@ -378,7 +449,9 @@ def _(attempt, E, ids, dscores):
 
 common_rules(check_tied_gradient, _by_autograd, lambda seed: _case(9, 2, [0, 3, 8, 3, 5 + seed], 20 + seed), flows=False)
 
-@check_tied_gradient.property("the same holds for every row and position of a larger table", _LONG, _case(300, 2, [*range(299, 99, -1)], 8), _case(3, 40, [2, 0, 2], 9))
+@check_tied_gradient.property("the same holds for every row and position of a larger table",
+    _LONG, _case(300, 2, [*range(299, 99, -1)], 8), _case(3, 40, [2, 0, 2], 9),
+    _case(7, 2, [n * n % 7 for n in range(2_500)], 10))
 def _(attempt, E, ids, dscores): expect(attempt(E, ids, dscores), _by_autograd(E, ids, dscores), what="the gradient at E")
 
 @check_tied_gradient.property("it is proportional to the table and to dscores, for small and large numbers",
