@@ -8,9 +8,11 @@ import bench.gpu.translators as gpu
 import bench.translators as part
 import bench.translators_longer as longer
 import bench.translators_time as times
+import bench.translators_wide as wide
 from bench import size
 from bench.lstm import attentive, one_vector
 from tfmlib.alignment import PAD, Seq2Seq, greedy_decode, shift_right
+from tfmlib.block import LayerNorm
 from tfmlib.data import held_out
 from tfmlib.pretrained import load_model
 from tfmlib.proof import load_record
@@ -78,9 +80,39 @@ def test_the_experiment_runs_to_its_end(monkeypatch):
 
 def test_the_times_are_taken(monkeypatch):
     for name, value in {"REPEATS": 1, "STEPS": 1, "SENTENCES": 2}.items(): monkeypatch.setattr(times, name, value)
+    monkeypatch.setattr(wide, "sentences", lambda task: {"train": part.KNOWN, "test": part.NEW[:8]})
     rows = times.measure(0)
-    assert [r["model"] for r in rows] == list(part.UNTIL)
+    assert [r["model"] for r in rows if "task" not in r] == [*part.UNTIL, "transformer, fused norms"]
+    assert [(r["task"], r["width"], r["model"]) for r in rows if "task" in r] == [(*case, kind) for case in wide.CASES for kind in wide.KINDS]
     assert all(r["epoch s"]["median"] == pytest.approx(r["step ms"]["median"] * 125 / 1e3) for r in rows)
+
+
+def test_fused_norms_are_the_same_norms():
+    x, y = part.tensors(part.KNOWN[:4])
+    for kind in wide.KINDS[1:]:
+        model = wide.made(kind, 48, 0).eval()
+        plain = model(x, shift_right(y))[0]
+        torch.testing.assert_close(times.with_fused_norms(model)(x, shift_right(y))[0], plain, rtol=1e-4, atol=1e-5)
+        assert not any(isinstance(m, LayerNorm) for m in model.modules())
+
+
+def test_the_wider_comparison_runs_to_its_end(monkeypatch):
+    for name, value in {"TRIED": 1, "STEPS": 2, "STOPS": (1, 2), "SEEDS": (0,), "PEAKS": (.001, .002), "TESTS": 8}.items(): monkeypatch.setattr(wide, name, value)
+    monkeypatch.setattr(wide, "sentences", lambda task: {"train": part.KNOWN[:64], "choice": part.KNOWN[:8], "test": part.NEW[:8]})
+    for case in wide.CASES[:2]:
+        for kind in wide.KINDS:
+            rows, again = wide.compared((case, kind)), case == wide.CASES[0] or kind == wide.KINDS[0]
+            curves = ["curve"] * 2 + ["runner-up"] * 2 * again
+            assert [r["what"] for r in rows] == ["rate", "rate", *curves] and {(r["task"], r["width"], r["model"]) for r in rows} == {(*case, kind)}
+            equal = wide.size(wide.made(wide.KINDS[-1], case[1], 0))
+            assert abs(rows[0]["parameters"] / equal - 1) < .05
+
+
+def test_long_sentences_are_long_and_apart():
+    wide.sentences.cache_clear()
+    train, test = (wide.long_sentences(50, split) for split in ("train", "held-out"))
+    assert all(wide.SHORTEST <= len(p.source) <= wide.MOST for p in train + test) and len(train) == len(test) == 50
+    assert not {p.source for p in train} & {p.source for p in test}
 
 
 def test_the_part_for_a_gpu_runs_on_a_cpu():
