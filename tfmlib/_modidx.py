@@ -139,6 +139,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'tfmlib.checks.gradients_flow': ('checks.html#gradients_flow', 'tfmlib/checks.py'),
                                'tfmlib.checks.in_proportion': ('checks.html#in_proportion', 'tfmlib/checks.py'),
                                'tfmlib.checks.known': ('checks.html#known', 'tfmlib/checks.py'),
+                               'tfmlib.checks.other_numbers': ('checks.html#other_numbers', 'tfmlib/checks.py'),
                                'tfmlib.checks.own': ('checks.html#own', 'tfmlib/checks.py'),
                                'tfmlib.checks.parts': ('checks.html#parts', 'tfmlib/checks.py'),
                                'tfmlib.checks.places_of': ('checks.html#places_of', 'tfmlib/checks.py'),

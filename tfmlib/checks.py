@@ -7,7 +7,7 @@ __all__ = ['rounded', 'doubles', 'drawn_mask', 'attention_masks', 'parts', 'expe
            'same_shape', 'first_difference', 'gives', 'own', 'refuses', 'Watch', 'watched', 'does_without', 'each',
            'tensors', 'cast', 'called', 'asked', 'answered', 'in_proportion', 'compare', 'strided', 'turned', 'views',
            'spoil', 'asked_again', 'weighed', 'directions', 'slopes', 'gradient', 'gradients_flow', 'known',
-           'places_of', 'scaled_arguments', 'steady', 'extremes', 'common_rules']
+           'places_of', 'scaled_arguments', 'steady', 'extremes', 'other_numbers', 'common_rules']
 
 # %% ../chapters/00_checks.ipynb #imports-export
 import copy
@@ -658,6 +658,25 @@ def extremes(case: tuple) -> Iterator[tuple]:
             yield from (scaled_arguments(case, (n,), f) for f in (1e3, 1e6))
 
 # %% ../chapters/00_checks.ipynb #rules-all-export
+def other_numbers(
+    attempt: Callable, reference: Callable, case: tuple, others: tuple, right: Callable,
+) -> None:
+    """Raise a Mismatch unless an attempt is right for other numbers of the same shapes.
+
+    They come in new tensors and, in the end, in tensors that it has seen before.
+    """
+    right(attempt, case)
+    for n, other in enumerate(others):
+        if tensors(other): right(attempt, (*case[:n], other, *case[n + 1:]))
+    right(attempt, others)
+    for other in extremes(case):
+        if steady(reference, other): right(attempt, other, tol=1e-7, relative=True)
+    changed = copy.deepcopy(case)
+    attempt(*changed)
+    for argument, other in zip(tensors(changed), tensors(others)): argument.copy_(other)
+    right(attempt, changed, how=" after its numbers were changed in place")
+
+
 def common_rules(
     checker: Checker,       # gets a property for each rule
     reference: Callable,    # the slow answer
@@ -691,20 +710,9 @@ def common_rules(
             lambda attempt, *case: right(attempt, case)
         )
 
-    @checker.property("other numbers of the same shapes are answered anew", case)
-    def _(attempt, *case):
-        right(attempt, case)
-        for n, other in enumerate(others):
-            if tensors(other): right(attempt, (*case[:n], other, *case[n + 1:]))
-        right(attempt, others)
-        for other in extremes(case):
-            if steady(reference, other): right(attempt, other, tol=1e-7, relative=True)
-        if not tensors(case): return
-        same_objects = copy.deepcopy(case)
-        attempt(*same_objects)
-        for argument, other in zip(tensors(same_objects), tensors(others)):
-            argument.copy_(other)
-        right(attempt, same_objects, how=" after its numbers were changed in place")
+    checker.property("other numbers of the same shapes are answered anew", case)(
+        lambda attempt, *case: other_numbers(attempt, reference, case, others, right)
+    )
 
     @checker.property("views are as good as copies", *cases)
     def _(attempt, *case):
