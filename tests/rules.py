@@ -26,7 +26,6 @@ KNOWN = {"default_exp", "export", "hide"}
 MANY_PARAMETERS = {"tfmlib.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
 LONG_MODULES: dict[str, tuple[int, str]] = {  # the statements it may have, and why
     "tfmlib.proof": (400, "the tools that keep the pages honest stand on one page"),
-    "tfmlib.checks": (345, "what every answer is asked, whatever the exercise, in one place"),
     "tfmlib.training": (430, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
     "tfmlib.flash_kernels": (500, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them"),
     "tfmlib.transformer": (410, "the configuration of every model, the registries of parts, what builds from them, and the searches"),

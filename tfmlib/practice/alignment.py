@@ -224,11 +224,11 @@ common_rules(check_one_step, _step_as_stated, lambda seed: _steps(9, 3, 2, 20 + 
 @check_one_step.property("the scores that `score` returns are not modified", *_STEPS)
 def _(attempt, word, s, h, score, cell):
     kept = []
-    def remembered(state, annotations, /):
+    def noting(state, annotations, /):
         scores = score(state, annotations)
         kept.append((scores, scores.clone()))
         return scores
-    attempt(word, s, h, remembered, cell)
+    attempt(word, s, h, noting, cell)
     if not all(torch.equal(scores, before) for scores, before in kept):
         raise Mismatch("it modified the scores that `score` returned; expected them unchanged")
 
