@@ -592,6 +592,64 @@ def _(r, m): return (r.choice(list(m._ANSWERS)),)
 def _(r, m): return (r.randint(0, 10_000),)
 
 
+# --- 9: encoders --------------------------------------------------------------------------------------------------
+
+@cases("mask_tokens", 300, edges=lambda m: [m._ON_PAPER, m._AT_BOUNDS, m._text(0, 2), m._text(2, 0)])
+def _(r, m): return m._text(*r.sizes(2, 9), r.getrandbits(30), r.randrange(9), tuple(r.sample(range(9), r.randint(0, 9))))
+
+
+@cases("old_man", 7)
+def _(r, m): return (r.choice(m._QUESTIONS),)
+
+
+@cases("pool", 500, 0, 1)
+def _(r, m):
+    B, T, C = r.sizes(3, 6)
+    return m._padded(tuple(r.sizes(B, T)), T, C, r.choice(["right", "left", "between"]), r.choice([9., 1e200, math.nan, math.inf, -math.inf]), r.getrandbits(30))
+
+
+@cases("replaced", 300)
+def _(r, m):
+    B, T = r.sizes(2, 7)
+    *rest, logits = m._filled(tuple(r.sizes(B, T)), T, r.getrandbits(30), r.choice(["right", "left", "between"]), r.choice([9., math.nan, math.inf]))
+    return *rest, logits * r.choice([1., 1_000.])
+
+
+@cases("filtered", 200, 0)
+def _(r, m): return m._chain(*r.sizes(2, 4), r.randint(1, 5), r.getrandbits(30), r.choice([0., .3, .6]))
+
+
+@cases("best_span", 3_000, edges=lambda m: [(*m._LOGITS, 0, 4)])
+def _(r, m):
+    T = r.randint(1, 30)
+    start, end, *rest = r.choice([m._spans, m._flat])(T, r.randrange(T), r.randint(1, 12), r.getrandbits(30))
+    first = rest[0]
+    hidden = r.flags(T, share=r.choice([0., .4])) & (torch.arange(T) > first)  # one span is always possible
+    return start.masked_fill(hidden, -math.inf), end, *rest
+
+
+@cases("contrastive", 200)
+def _(r, m):
+    B, C = r.sizes(2, 7)
+    return m._batch(tuple(r.sizes(B, r.randint(1, 9))), C, r.choice([.001, .05, .5, 3.]), r.getrandbits(30))
+
+
+@cases("masked_runs", 6)
+def _(r, m): return (r.choice([*m._CAUSE]),)
+
+
+@cases("electra_gain", 5)
+def _(r, m): return (r.choice([*m._POINTS]),)
+
+
+@cases("position_scores", 100)
+def _(r, m): return m._disentangled(*r.sizes(4, 6), r.randint(1, 7), r.getrandbits(30))
+
+
+@cases("garden_path", 4)
+def _(r, m): return r.choice([(5, 2), (8, 3), (12, 4), (24, 9)])
+
+
 # --- 10: decoders -------------------------------------------------------------------------------------------------
 
 @cases("perplexity_of", 300, 2)

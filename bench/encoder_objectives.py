@@ -1,0 +1,209 @@
+"""Chapter 9: what encoders learn from unlabelled text by several objectives, and what that is worth with few labels.
+
+Every objective trains the same encoder on fresh texts of the grammar. One that costs more per step takes fewer steps, so that all spend the
+same operations (counted by PyTorch); ELECTRA also pays for its generator. Then a tagging head, or a classification head, is trained with a few
+labelled texts, together with the encoder; the rate of either training is the best of a grid on texts kept for this choice.
+The cases are shared out among `WORKERS` processes of one thread each.
+"""
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from multiprocessing import get_context
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench import over_seeds, size, ticked
+from bench.encoder_sides import AMBIGUOUS, GRAMMAR, WARM, WIDTH, config, fused
+from tfmlib.encoders import Bert, Electra, masked_lm_loss, replaced_token_loss
+from tfmlib.proof import spread
+from tfmlib.tag_grammar import (
+    CLS,
+    LEXICON,
+    SEP,
+    TAGS,
+    TOPICS,
+    Corruption,
+    best_fill,
+    forward_backward,
+)
+from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
+
+DEVICE = "cpu"
+SEED = 0
+WORKERS, LENGTH, SHORT, TEXTS, TESTS = 2, 24, 8, 32, 1_000
+PEAKS, TRIED, STEPS, SEEDS = (0.001, 0.002, 0.004, 0.008), 600, 3_000, range(3)
+STOPS = (100, 300, 600, 1_000, 1_500, 2_000, 2_500, 3_000)
+CORRUPTIONS = {"masked LM": Corruption(), "all [MASK]": Corruption(.15, 1., 0.), "no random words": Corruption(.15, .8, 0.), "40 %": Corruption(.4)}
+KINDS = *CORRUPTIONS, "causal LM", "ELECTRA", "disentangled", "ELECTRA, disentangled", "none"
+GENERATOR, ELECTRA_TRIED = (16, 1), 1_500                                      # width and blocks: larger ones (32, 3) left less to detect, and did worse
+TASKS, LABELLED, TUNED, TUNE_PEAKS = ("tagging", "classification"), 32, 200, (0.0005, 0.001, 0.002, 0.004)
+
+
+def framed(words: Tensor) -> Tensor:
+    "With [CLS] before and [SEP] after."
+    ends = torch.tensor([CLS, SEP]).expand(len(words), 2)
+    return torch.cat([ends[:, :1], words, ends[:, 1:]], 1)
+
+
+def text(seed: int, part: int, n: int, length: int = LENGTH): return GRAMMAR.sample(n, length, mix_seed(seed, part))
+
+
+def corruption(kind: str) -> Corruption: return CORRUPTIONS.get(kind, Corruption())
+
+
+def corrupted(kind: str, seed: int, part: int, n: int = TEXTS) -> tuple[Tensor, ...]:
+    "What the model sees, the text, and the positions to predict."
+    ids = framed(text(seed, part, n)[0])
+    seen, chosen = corruption(kind)(ids, len(LEXICON), seeded(seed, part, 1))
+    return seen, ids, chosen
+
+
+def causal_lm_loss(model: nn.Module, seen: Tensor, ids: Tensor, chosen: Tensor) -> Tensor:
+    "Every word from those before it."
+    return F.cross_entropy(model(ids[:, :-2])["masked-lm"].transpose(1, 2), ids[:, 1:-1])
+
+
+def by_replacement(kind: str) -> bool: return kind.startswith("ELECTRA")
+
+
+def made(kind: str, seed: int) -> nn.Module:
+    "An encoder with the head of its objective."
+    plain = config(kind == "causal LM", heads="replaced-token" if by_replacement(kind) else "masked-lm")
+    if kind.endswith("disentangled"):
+        plain = replace(plain, attention="disentangled", positions="disentangled", options=plain.options | {"max_relative": 16})
+    encoder = Bert(plain, fused, seed)
+    if not by_replacement(kind): return encoder
+    narrow, (width, layers) = config(False, heads="masked-lm", embedding_dim=WIDTH), GENERATOR
+    return Electra(Bert(narrow.sized(len(LEXICON), width, layers, narrow.n_heads, 2 * width), fused, seed + 1_000), encoder)
+
+
+def loss_of(kind: str) -> Callable:
+    return replaced_token_loss if by_replacement(kind) else causal_lm_loss if kind == "causal LM" else masked_lm_loss
+
+
+@lru_cache
+def operations(kind: str) -> int:
+    "Floating-point operations of one step, forward and backward."
+    model = made(kind, 0)
+    value = loss_of(kind)
+    with FlopCounterMode(display=False) as counter:
+        found = value(model, *corrupted(kind, 0, 0))
+        (found[0] if isinstance(found, tuple) else found).backward()
+    return counter.get_total_flops()
+
+
+def steps_of(kind: str, steps: int = STEPS) -> int:
+    "As many steps as cost what masked LM costs in `steps`."
+    return round(steps * operations("masked LM") / operations(kind))
+
+
+@torch.no_grad()
+def own_loss(kind: str, model: nn.Module, some: tuple) -> float:
+    "The model's loss on texts that it has not seen: of the generator for ELECTRA."
+    model.eval()
+    value = masked_lm_loss(model.generator, *some) if by_replacement(kind) else loss_of(kind)(model, *some)
+    model.train()
+    return float(value[0] / value[1] if isinstance(value, tuple) else value)
+
+
+def pretrained(kind: str, peak: float, seed: int, steps: int, watch: Callable | None = None):
+    "An encoder after training on unlabelled text, and what was noted."
+    model = made(kind, seed)
+    if kind == "none": return model, None
+    optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, WARM, steps), clip=1.)
+    return model, train(model, loss_of(kind), lambda step: corrupted(kind, seed, step), steps, optimiser, watch=watch and (lambda step: watch(model, step)), seed=seed)
+
+
+def labelled(task: str, seed: int, part: int, n: int) -> tuple[Tensor, Tensor]:
+    "Texts with their labels; -100 where there is none."
+    words, tags, topics = text(seed, part, n, LENGTH if task == "tagging" else SHORT)
+    return framed(words), F.pad(tags, (1, 1), value=-100) if task == "tagging" else topics
+
+
+def with_head(kind: str, model: nn.Module, task: str, seed: int, pooling: str = "mean") -> Bert:
+    "The same encoder with a new head."
+    model = model.discriminator if by_replacement(kind) else model
+    options = model.config.options | {"heads": task, "n_labels": len(TAGS if task == "tagging" else TOPICS), "pooling": pooling}
+    new = Bert(replace(model.config, options=options), fused, seed)
+    for part in ("embedding", "stack"): getattr(new, part).load_state_dict(getattr(model, part).state_dict())
+    return new
+
+
+def label_loss(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
+    [logits] = model(ids).values()
+    return F.cross_entropy(logits.transpose(1, -1) if logits.ndim == 3 else logits, labels, ignore_index=-100)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, ids: Tensor, labels: Tensor) -> float:
+    "Of ambiguous words, or of texts."
+    [logits] = model.eval()(ids).values()
+    counted = ids >= AMBIGUOUS if logits.ndim == 3 else slice(None)
+    return float((logits.argmax(-1) == labels)[counted].double().mean())
+
+
+def tuned(kind: str, model: nn.Module, task: str, peak: float, seed: int, n: int = LABELLED, pooling: str = "mean") -> Bert:
+    "The encoder after training with a few labels."
+    new, (ids, labels) = with_head(kind, model, task, seed, pooling), labelled(task, seed, -3, n)
+    optimiser = AdamW(parameter_groups(new, 0.01), WarmupCosine(peak, 20, TUNED), clip=1.)
+    def batch(step):
+        rows = torch.randint(n, (min(n, 16),), generator=seeded(seed, step, 2))
+        return ids[rows], labels[rows]
+    train(new, label_loss, batch, TUNED, optimiser, seed=seed)
+    return new
+
+
+def worth(kind: str, model: nn.Module, task: str, seed: int, n: int = LABELLED, pooling: str = "mean") -> float:
+    "Test accuracy after training with a few labels, at the rate that is best on other texts."
+    kept, test = labelled(task, seed, -1, TESTS), labelled(task, seed, -2, TESTS)
+    models = [tuned(kind, model, task, peak, seed, n, pooling) for peak in TUNE_PEAKS]
+    return accuracy(max(models, key=lambda m: accuracy(m, *kept)), *test)
+
+
+def compared(kind: str, seed: int) -> list[dict]:
+    "One objective: the choice of its rate, its curve, and what it is worth."
+    torch.set_num_threads(1)
+    facts, rows, best, stops = {"objective": kind, "parameters": size(with_head(kind, made(kind, 0), "tagging", 0)), "operations": operations(kind)}, [], PEAKS[0], []
+    if kind != "none":
+        for peak in PEAKS:
+            model, _ = pretrained(kind, peak, seed + len(SEEDS), steps_of(kind, ELECTRA_TRIED if by_replacement(kind) else TRIED))
+            found = {"loss": own_loss(kind, model, corrupted(kind, seed, -1, TESTS)), "tagging": worth(kind, model, "tagging", seed + len(SEEDS))}
+            rows.append({"what": "rate", **facts, "peak": f"{peak:g}"} | {name: spread([value]) for name, value in found.items()})
+        best = max(PEAKS, key=lambda peak: rows[PEAKS.index(peak)]["tagging"]["median"])
+        stops = [s for s in STOPS if s < steps_of(kind)] + [steps_of(kind)]
+    test = corrupted(kind, seed, -2, TESTS)
+    def watch(model, step): return {"own": own_loss(kind, model, test)} if step in stops else None
+    runs = [pretrained(kind, best, seed + s, steps_of(kind), watch) for s in SEEDS]
+    rows += [{"what": "curve", **facts, "peak": f"{best:g}", "steps": stop} | over_seeds([{"loss": float(h["own"][i])} for _, h in runs]) for i, stop in enumerate(stops)]
+    found = [{task: worth(kind, model, task, seed + s) for task in TASKS} for s, (model, _) in enumerate(runs)]
+    return rows + [{"what": "worth", **facts, "peak": f"{best:g}", "labelled": LABELLED} | over_seeds(found)]
+
+
+def bounds(seed: int) -> list[dict]:
+    "The least possible losses, and the best possible accuracies, on the test texts."
+    rows = []
+    for kind in CORRUPTIONS:
+        seen, ids, chosen = (t[:, 1:-1] for t in corrupted(kind, seed, -2, TESTS))
+        least = -best_fill(GRAMMAR, seen, corruption(kind)).gather(-1, ids[..., None])[..., 0].log()[chosen]
+        rows.append({"what": "floor", "objective": kind, "loss": spread([float(least.mean())])})
+    words = text(seed, -2, TESTS)[0]
+    logprob = forward_backward(GRAMMAR.hmm, GRAMMAR.hmm.likelihood(words))[2]
+    rows.append({"what": "floor", "objective": "causal LM", "loss": spread([float(-logprob.mean() / LENGTH)])})
+    found = []
+    for s in SEEDS:
+        (long, tags), (short, topics) = (labelled(task, seed + s, -2, TESTS) for task in TASKS)
+        right = {future: (GRAMMAR.tag_probabilities(long[:, 1:-1], future).argmax(-1) == tags[:, 1:-1])[long[:, 1:-1] >= AMBIGUOUS] for future in (True, False)}
+        topic = GRAMMAR.topic_probabilities(short[:, 1:-1]).argmax(-1) == topics
+        found.append({"tagging": float(right[True].double().mean()), "tagging, left": float(right[False].double().mean()), "classification": float(topic.double().mean())})
+    return [*rows, {"what": "bound"} | over_seeds(found)]
+
+
+def measure(seed: int) -> Iterator[dict]:
+    "The bounds, then every objective."
+    yield from bounds(seed)
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        for _, rows in zip(ticked(KINDS, "objective"), pool.map(compared, KINDS, [seed] * len(KINDS)), strict=True): yield from rows
