@@ -34,7 +34,7 @@ function render({ model, el }) {
       true_.querySelector(".tfm-bar").style.setProperty("--part", p);
     });
     const last = layers.length - 2, best = layers.length - 1;
-    $(".tfm-readout").textContent = `${tokens.map((t, i) => i === at ? "[MASK]" : t).join(" ")}. Covered: “${tokens[at]}”. The model gives it ${percent(truth[s][at][last])}, the best possible reader ${percent(truth[s][at][best])}.`;
+    $(".tfm-readout").textContent = `“${tokens.map((t, i) => i === at ? "[MASK]" : t).join(" ")}” covers “${tokens[at]}”. The model gives it ${percent(truth[s][at][last])}, the best possible reader ${percent(truth[s][at][best])}.`;
   }
 
   select.onchange = () => put("sentence", Number(select.value));
