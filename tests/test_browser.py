@@ -86,10 +86,13 @@ def visit(context, base: str, name: str) -> Visit:
 
 
 def moves(page, figure) -> bool:
-    "Whether one key press on a figure's first slider changes anything but the slider."
+    "Whether one key press on a figure's first slider, or without sliders on a button that is not pressed, changes anything but the slider."
     drawn = "f => { const c = f.cloneNode(true); c.querySelectorAll('input').forEach(i => i.remove()); return c.innerHTML; }"
     slider = figure.locator("input[type=range]").first
     before = figure.evaluate(drawn)
+    if not slider.count():
+        figure.locator("button[aria-pressed=false]").first.press("Enter")
+        return figure.evaluate(drawn) != before
     slider.focus()
     page.keyboard.press("ArrowRight" if slider.evaluate("s => Number(s.value) < Number(s.max)") else "ArrowLeft")
     return figure.evaluate(drawn) != before

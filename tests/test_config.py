@@ -43,6 +43,8 @@ from tfmlib.transformer import (
     count_parameters,
 )
 
+pytestmark = pytest.mark.usefixtures("early_families")
+
 BOTH = MODEL_CONFIGS["base"].sized(14, 8, 2, 2, source_vocab_size=11, d_ff=12, dropout=0.)
 ONE = MODEL_CONFIGS["toy Llama"].sized(23, 16, 2, 4, 12, n_kv_heads=2)
 X, Y = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]]), torch.tensor([[4, 5, 2], [6, 2, 0]])
@@ -185,7 +187,7 @@ SPARE = {"max_len": 9, "d_model": 12, "n_heads": 2, "n_layers": 2, "vocab_size":
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
-@pytest.mark.parametrize("positions", [name for name in POSITIONS if name != "sines first"])
+@pytest.mark.parametrize("positions", [name for name, part in POSITIONS.items() if part.build.__module__ == "tfmlib.transformer"])
 @pytest.mark.parametrize("norm_position, norm, ffn, more", [("post", "layernorm", "relu", {}), ("pre", "rmsnorm", "swiglu", dict(n_kv_heads=1, head_dim=4)), ("pre", "layernorm", "none", dict(attention_bias=True))])
 def test_all_parts_go_together(kind, positions, norm_position, norm, ffn, more):
     "Each builds, has as many parameters as the formula says, hides the future where it must, and knows positions where it should."
@@ -290,7 +292,7 @@ REAL = torch.tensor([[True] * 4, [False, True, True, True]])
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
-@pytest.mark.parametrize("positions", [name for name in POSITIONS if name != "sines first"])
+@pytest.mark.parametrize("positions", [name for name, part in POSITIONS.items() if part.build.__module__ == "tfmlib.transformer"])
 @pytest.mark.parametrize("given", [(X,), (X, REAL), (X, None, torch.arange(3, 7))], ids=["plain", "padded", "positions"])
 def test_the_host_waits_as_often_for_eight_layers_as_for_one(kind, positions, given):
     if kind != "decoder" and len(given) > 1: return

@@ -20,6 +20,8 @@ from tfmlib.alignment import PAD
 from tfmlib.pretrained import FAMILIES, IGNORED_KEYS, check_config, config_from_pretrained, from_pretrained
 from tfmlib.transformer import MODEL_CONFIGS
 
+pytestmark = pytest.mark.usefixtures("early_families")
+
 logging.getLogger("transformers").setLevel(logging.ERROR)
 ENDS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 G = dict(vocab_size=61, n_embd=16, n_layer=2, n_head=4, n_positions=64, **ENDS)

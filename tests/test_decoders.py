@@ -34,6 +34,8 @@ from tfmlib.pretrained import fill_weights, from_pretrained, load_model, save_mo
 from tfmlib.training import AdamW, parameter_groups, save_tensors, train
 from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, count_parameters
 
+pytestmark = pytest.mark.usefixtures("early_families")
+
 TINY = MODEL_CONFIGS["toy GPT-2"].sized(23, 15, 2, 3, 12)      # heads of width 5
 MODERN = MODEL_CONFIGS["toy Llama"].sized(23, 20, 2, 4, 12, n_kv_heads=1, head_dim=6)
 

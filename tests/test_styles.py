@@ -150,6 +150,22 @@ def backward_flops(N, D, rows, cols, causal):
     return [(10 * N * N * D) >> bool(causal), 2 * 7 * rows * cols * D * tiles]
 
 
+# --- 9: encoders
+def pool(h, padding_mask):
+    if (~padding_mask).all(-1).any(): raise ValueError("padding_mask: a row of padding only")
+    return torch.stack([row[kept].mean(0) for row, kept in zip(h, padding_mask)]) if len(h) else h[:, 0]
+
+
+def filtered(start, transition, emission, words):
+    logs, rows = start.log(), []
+    for word in words.tolist():
+        logs = (logs + emission[:, word].log()).log_softmax(0)
+        if logs.isnan().any(): raise ValueError("words: impossible")
+        rows.append(logs.exp())
+        logs = (logs[:, None] + transition.log()).logsumexp(0)
+    return torch.stack(rows)
+
+
 # --- 22: inside a trained model
 def neurons(x, up, up_bias, down):
     activation = torch.nn.functional.gelu(torch.nn.functional.linear(x, up, up_bias))
@@ -165,7 +181,7 @@ def edit_several(weight, keys, values, second_moment):
 
 
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
-         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "decoders": (nucleus, write_on),
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on),
          "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
 
 
