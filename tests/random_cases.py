@@ -709,6 +709,76 @@ def _(r, m): return (r.choice(list(m._ODD)),)
 def _(r, m): return r.randint(4, 12), r.randint(10, 30)
 
 
+# --- 12: checkpoints ----------------------------------------------------------------------------------------------
+
+@cases("place_of", 300)
+def _(r, m):
+    tensors = {f"{r.choice(['w', 'größe', '重み'])}.{n}": (r.choice(["F32", "BF16", "I64"]), *r.sizes(r.randint(0, 3), 4, 0)) for n in range(r.randint(1, 5))}
+    return m._file(tensors, meta=r.random() < .5), r.choice([*tensors])
+
+
+@cases("number_of", 2_000)
+def _(r, m): return (r.choice([n for n in (r.randrange(65_536), r.randrange(32_640), r.randrange(200)) if n % 32_768 <= 32_640]),)
+
+
+@cases("weights_of", 1_000)
+def _(r, m):
+    G = r.randint(1, 4)
+    H = G * r.randint(1, 3)
+    more = {"num_key_value_heads": G, "head_dim": r.randint(1, 5), "tie_word_embeddings": r.random() < .5, "attention_bias": r.random() < .5, "qk_norm": r.random() < .5}
+    return (m._described(r.randint(1, 9), H * r.randint(1, 4), r.randint(1, 9), r.randint(1, 4), H, **{k: v for k, v in more.items() if r.random() < .6}),)
+
+
+@cases("reach_of", 1_000)
+def _(r, m): return "".join(r.choices("LG", [6, 1], k=r.randint(0, 6))), r.randint(1, 6), r.randint(0, 40)
+
+
+@cases("unfused", 300)
+def _(r, m):
+    G = r.randint(1, 4)
+    return m._matrix(G * r.randint(1, 3), G, *r.sizes(2, 5), r.getrandbits(30))
+
+
+@cases("to_halves", 300)
+def _(r, m): return m._projection(r.randint(1, 4), 2 * r.randint(1, 5), r.randint(1, 4), r.getrandbits(30))
+
+
+@cases("read_config", 300)
+def _(r, m):
+    fields = [f"key{n}" for n in range(r.randint(0, 4))]
+    config = {key: r.randint(1, 9) for key in fields} | {key: value for key, value in (("bias", False), ("act", "silu"), ("rate", r.random()), ("other", None)) if r.random() < .5}
+    order = r.sample([*config], len(config))
+    return {key: config[key] for key in order}, {"read": {key: f"field of {key}" for key in fields}, "required": {"bias": False, "act": "silu"}, "free": ["rate"]}
+
+
+@cases("folding", 200)
+def _(r, m): return *(r.grows(-1, 1) for _ in range(4)), r.randint(1, 70)
+
+
+@cases("faulty_load", 6)
+def _(r, m): return (r.choice([*m._FAULT]),)
+
+
+@cases("llama_table", 6)
+def _(r, m): return (r.choice([*m._LLAMA]),)
+
+
+@cases("heron", 200)
+def _(r, m):
+    G = r.randint(1, 3)
+    H = G * r.randint(1, 3)
+    more = {"num_key_value_heads": G, "head_dim": 2 * r.randint(1, 4), "rope_theta": 10. ** r.randint(2, 6), "hidden_act": r.choice(["relu", "silu"]), "qkv_bias": r.random() < .5, "tie_word_embeddings": r.random() < .5}
+    sizes = {"model_type": "heron", "vocab_size": r.randint(11, 15), "hidden_size": 2 * H * r.randint(1, 4), "intermediate_size": r.randint(1, 9), "num_hidden_layers": r.randint(1, 3), "num_attention_heads": H, "rms_norm_eps": 1e-5}
+    return (sizes | {key: value for key, value in more.items() if r.random() < .6},)
+
+
+@cases("name_patterns", 200)
+def _(r, m):
+    n = r.randint(2, 4)
+    names = m._layers({f"{part}_proj": r.choice(["weight", "bias", "weight bias"]) for part in r.sample("qkvoud", r.randint(0, 5))}, n, *r.sample(["embed.weight", "norm.weight", "norm.bias", "head.weight"], r.randint(0, 4)))
+    return names, n, sum(map(len, names))
+
+
 # --- 17: FlashAttention -------------------------------------------------------------------------------------------
 
 @cases("running", 2_000, 2, edges=lambda m: [([], []), ([-math.inf], [2.])])

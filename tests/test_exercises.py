@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions", "tests/
 import exercises  # noqa: E402
 import kills  # noqa: E402
 import practice  # noqa: E402
+import remote  # noqa: E402
 import submissions  # noqa: E402
 from myst import Book, Unresolved  # noqa: E402
 from pages import toc_pages  # noqa: E402
@@ -388,6 +389,19 @@ def filled_in(path: Path, book: Book) -> nbformat.NotebookNode:
         source = next(c.source for c in whole.cells if kills.exercise_of(c) == name and kills.kind_of(c) == "solution")
         stub.source = f"{source}\n\n{name} = {re.search('def (' + name + '_solution)', source)[1]}"
     return nb
+
+
+@pytest.mark.parametrize("error", [ValueError("text"), json.JSONDecodeError("text", "{", 1), UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), KeyError("k"), FileNotFoundError("f"), SystemExit("out"),
+                                   type("ShapeError", (ValueError,), {})("text"), torch.cuda.OutOfMemoryError("text")])
+def test_an_error_keeps_its_kind_on_the_way(error):
+    "What a checker catches in its own process it also catches when it asks another one."
+    there = remote.error_of(type(error).__name__, str(error), remote.base_of(error))
+    assert type(there).__name__ == type(error).__name__ and isinstance(there, ValueError) is isinstance(error, ValueError) and isinstance(there, RuntimeError) is isinstance(error, RuntimeError)
+    assert str(error) in str(there)
+
+
+def test_no_error_can_be_forged_into_one_that_ends_the_program():
+    for name in ("SystemExit", "KeyboardInterrupt", "StopIteration", "no such"): assert type(remote.error_of("x", "text", name)).__bases__ == (Exception,)
 
 
 @pytest.mark.slow

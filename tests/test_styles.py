@@ -166,6 +166,33 @@ def filtered(start, transition, emission, words):
     return torch.stack(rows)
 
 
+# --- 12: checkpoints
+def unfused(whole, n_heads, n_kv_heads):
+    width, each = len(whole) // (n_heads + 2 * n_kv_heads), n_heads // n_kv_heads
+    heads = [whole[at:at + width] for at in range(0, len(whole), width)]
+    queries = [head for n, head in enumerate(heads) if n % (each + 2) < each]
+    return torch.cat(queries), torch.cat(heads[each::each + 2]), torch.cat(heads[each + 1::each + 2])
+
+
+def heron(config):
+    get, L = config.get, config["num_hidden_layers"]
+    for key in config:
+        if key not in "model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim rms_norm_eps rope_theta hidden_act qkv_bias tie_word_embeddings".split(): raise ValueError(key + ": what is this?")
+    if config["model_type"] != "heron": raise ValueError("model_type: another bird")
+    if get("hidden_act", "relu") not in ("silu", "relu"): raise ValueError("hidden_act: no such function")
+    H, biased = config["num_attention_heads"], get("qkv_bias", True)
+    row = dict(qk_norm=True, vocab_size=config["vocab_size"], d_model=config["hidden_size"], d_ff=config["intermediate_size"], n_layers=L, n_heads=H, n_kv_heads=get("num_key_value_heads", H),
+               head_dim=get("head_dim", config["hidden_size"] // H), norm_eps=config["rms_norm_eps"], rope_base=get("rope_theta", 1e4), activation=get("hidden_act", "relu"),
+               tied=get("tie_word_embeddings", False), biased="qkv" * biased)
+    names = {"last.weight": ["final_norm.weight"]}
+    for n in map(str, range(L)):
+        for kind in ["weight", "bias"][:1 + biased]: names[f"blocks.{n}.kvq.{kind}"] = [f"{n}.k.{kind}", f"{n}.v.{kind}", f"{n}.q.{kind}"]
+        for theirs, ours in (("norm_1", "norm_1"), ("norm_2", "norm_2"), ("q_norm", "q_norm"), ("k_norm", "k_norm"), ("out", "o")): names[f"blocks.{n}.{theirs}.weight"] = [f"{n}.{ours}.weight"]
+        names |= {f"blocks.{n}.up_gate.weight": [n + ".up.weight", n + ".gate.weight"], f"blocks.{n}.down.weight": [n + ".down.weight.T"]}
+    names["words.weight"] = ["embedding.weight"]
+    return [row, names if row["tied"] else names | {"lm_head.weight": ["head.weight"]}]
+
+
 # --- 22: inside a trained model
 def neurons(x, up, up_bias, down):
     activation = torch.nn.functional.gelu(torch.nn.functional.linear(x, up, up_bias))
@@ -181,7 +208,7 @@ def edit_several(weight, keys, values, second_moment):
 
 
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
-         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on),
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "checkpoints": (unfused, heron),
          "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
 
 

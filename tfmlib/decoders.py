@@ -11,7 +11,7 @@ __all__ = ['GPT2', 'MODERN', 'LLAMA3', 'GPT2_PARTS', 'LLAMA_PARTS', 'TABLE', 'RO
 
 # %% ../chapters/10_decoders.ipynb #imports-export
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -139,6 +139,8 @@ def init_weights(model: "CausalLM", seed: int) -> None:
 
 class CausalLM(nn.Module):
     "Map tokens to logits: after each token, one for every possible next token."
+    kind = "decoder"  # of its configurations
+
     def __init__(
         self,
         config: ModelConfig,
@@ -147,7 +149,7 @@ class CausalLM(nn.Module):
     ):
         super().__init__()
         kind, C, V = config.kind, config.d_model, config.vocab_size
-        need(kind == "decoder", "config", f"of kind {kind!r}", "of kind 'decoder'")
+        need(kind == self.kind, "config", f"of kind {kind!r}", f"of kind {self.kind!r}")
         check_sizes(max_len=config.max_len)
         scale = C**.5 if config.embedding_scale is None else config.embedding_scale
         self.config, self.embedding = config, Embedding(V, C, scale=scale)
@@ -156,6 +158,10 @@ class CausalLM(nn.Module):
         self.stack = build_stack(config, attention_fn, causal=True)
         self.lm_head = None if config.tie_embeddings else nn.Linear(C, V, bias=False)
         init_weights(self, seed)
+
+    def embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        "What enters the stack (B, T, C): embeddings of tokens (B, T) and positions."
+        return self.dropout(self.positional_encoding.add(self.embedding(ids), positions))
 
     def hidden_states(
         self,
@@ -176,15 +182,18 @@ class CausalLM(nn.Module):
             length = check_reach(positions, T, self.config.max_len)
             if self.config.part("positions").in_attention:
                 kwargs = {"positions": positions, "length": length}
-        x = self.dropout(self.positional_encoding.add(self.embedding(ids), positions))
-        x, shown = self.stack(x, mask=mask, **kwargs)
+        x, shown = self.stack(self.embed(ids, positions), mask=mask, **kwargs)
         return x, [block["attention"] for block in shown]
+
+    def logits(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, T, V)
+        "The logits that belong to outputs of the stack."
+        return self.embedding.logits(x) if self.lm_head is None else self.lm_head(x)
 
     def forward(self, ids: Tensor, padding_mask: Tensor | None = None,
                 positions: Tensor | None = None) -> Tensor:  # (B, T, V)
         "The logits of what comes next, after each token."
         x, _ = self.hidden_states(ids, padding_mask, positions)
-        return self.embedding.logits(x) if self.lm_head is None else self.lm_head(x)
+        return self.logits(x)
 
 
 MODELS["decoder"] = Part(CausalLM)
@@ -466,7 +475,7 @@ def generate(
     sampling: SamplingConfig | None = None,  # by default greedy
     seed: int = 0,                           # of the samples
     padding_mask: Tensor | None = None,  # (B, T), False at padding, only on the left
-    eos: int | None = None,                  # after this token, a row repeats it
+    eos: int | Sequence[int] | None = None,  # after such a token, a row repeats the first
 ) -> Tensor:                                 # (B, T + max_new_tokens)
     "Append one token at a time, running the model on the whole text for each."
     need(type(max_new_tokens) is int and max_new_tokens >= 0, "max_new_tokens",
@@ -478,7 +487,8 @@ def generate(
          f"at most {room}: the model reads {model.config.max_len}")
     need(padding_mask is None or bool(padding_mask[:, -1].all()), "padding_mask",
          "padding in the last column", "padding on the left only")
-    if eos is not None: check_token_range(torch.as_tensor(eos), model.config.vocab_size)
+    ends = torch.tensor([] if eos is None else eos, dtype=torch.int64).view(-1)
+    check_token_range(ends, model.config.vocab_size)
     g, ended = (
         torch.Generator().manual_seed(seed),
         torch.zeros(len(ids), dtype=torch.bool, device=ids.device),
@@ -489,7 +499,8 @@ def generate(
             logits.argmax(-1) if sampling is None else sample(sampling(logits, ids), g)
         )
         if eos is not None:
-            new, ended = new.masked_fill(ended, eos), ended | (new == eos)
+            new = new.masked_fill(ended, int(ends[0]))
+            ended = ended | torch.isin(new, ends.to(new.device))
         ids = torch.cat([ids, new[:, None]], 1)
         if padding_mask is not None:
             padding_mask = torch.cat(

@@ -580,7 +580,7 @@ class LongRoPE(RopeScaling):
         divisors = torch.tensor(getattr(self, name), dtype=torch.float64)
         need(divisors.shape == (dim // 2,), name, f"{tuple(divisors.shape)} divisors",
              f"({dim // 2},)")
-        need(bool((divisors > 0).all()) and self.original_max_len > 1, name,
+        need(min(getattr(self, name)) > 0 and self.original_max_len > 1, name,
              f"{min(getattr(self, name))}, trained at {self.original_max_len}",
              "divisors above 0, trained at more than 1")
         warm = (

@@ -158,6 +158,7 @@ class Part:
     options: Mapping = field(default_factory=dict)  # name -> default
     in_attention: bool = False  # positions: do they act inside the attention?
     final_norm: bool = False    # norm positions: does a stack end with a norm?
+    block: Callable = TransformerBlock  # norm positions: what a block's sub-layers form
 
 # %% ../chapters/08_transformer.ipynb #builders-export
 def build_sublayer(kind: type, config, inner: nn.Module) -> nn.Module:
@@ -346,7 +347,7 @@ def build_block(
     if cross_fn is not None: layers["cross"] = attend(cross_fn)
     ffn = config.part("ffn").build(config, layer)
     if ffn is not None: layers["feed_forward"] = join(ffn)
-    return TransformerBlock(**layers)
+    return config.part("norm_position").block(**layers)
 
 
 def build_stack(

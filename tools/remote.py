@@ -111,11 +111,22 @@ class Items:
     def __next__(self): return self.peer.ask("next", self.number, (), {})
 
 
-def error_of(name: str, text: str) -> Exception:
-    "An error of this name: Python's own, if it is one that takes a text."
-    kind = getattr(builtins, name, None)
-    plain = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError | OSError | StopIteration)
-    return kind(text) if plain else type(name if name.isidentifier() else "Exception", (Exception,), {})(text)
+def takes_text(kind) -> bool:
+    "Is this one of Python's own errors, and made of a text?"
+    own = isinstance(kind, type) and issubclass(kind, Exception) and vars(builtins).get(kind.__name__) is kind
+    return own and not issubclass(kind, UnicodeDecodeError | UnicodeEncodeError | UnicodeTranslateError | OSError | StopIteration | BaseExceptionGroup)
+
+
+def base_of(error: BaseException) -> str:
+    "The name of the nearest of Python's own errors: what is caught as a ValueError there has to be caught as one here."
+    return next((kind.__name__ for kind in type(error).__mro__ if takes_text(kind)), "Exception")
+
+
+def error_of(name: str, text: str, base: str) -> Exception:
+    "An error of this name, derived from this one of Python's own."
+    kind = vars(builtins).get(base)
+    kind = kind if takes_text(kind) else Exception
+    return kind(text) if name == base else type(name if name.isidentifier() else "Exception", (kind,), {})(text)
 
 
 class Peer:
@@ -168,5 +179,5 @@ class Peer:
             told = "done", found
         except StopIteration: told = ("stop",)
         except (Ended, Unsupported): raise
-        except BaseException as error: told = "raised", type(error).__name__, str(error)
+        except BaseException as error: told = "raised", type(error).__name__, str(error), base_of(error)
         self.send(*told)
