@@ -541,3 +541,11 @@ def test_the_size_of_a_folder_is_known_without_reading_a_tensor(sound):
     count = sum(p.numel() for p in made.model.parameters())
     assert folder_size(sound / "one") == folder_size(sound / "many") == (count, 4 * count)
     with pytest.raises(ValueError, match="^folder: .*expected a folder"): folder_size(sound / "none")
+
+
+def test_parts_in_words_leave_nothing_out():
+    "Each option of the output is named, and a model without any is not."
+    words = {name: variants.describe_parts(config_from_pretrained(PUBLISHED_CONFIGS[name]))["output"] for name in PUBLISHED_CONFIGS}
+    assert words["GPT-J 6B"] == words["Phi-2"] == "separate, bias" and words["Command R"] == "tied, × 0.0625" and words["Gemma 2 9B"] == "tied, cap 30"
+    assert words["Llama 3 8B"] == "separate" and words["Granite 3 2B"] == "tied, × 0.125"
+    assert PUBLISHED_CONFIGS.keys() == families.PUBLISHERS.keys()

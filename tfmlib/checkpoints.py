@@ -51,12 +51,12 @@ class StoredTensor(NamedTuple):
     end: int                 # where they end
 
     def empty(self) -> Tensor:
-        "A tensor of this type and shape, without numbers."
+        "A tensor of this type and shape on the meta device."
         kind = NUMBER_TYPES.get(self.dtype, torch.uint8)
         return torch.empty(self.shape, dtype=kind, device="meta")
 
     def read(self) -> Tensor:
-        "The numbers, in memory of their own."
+        "Read the tensor from its file."
         kind, content = NUMBER_TYPES[self.dtype], bytearray(self.end - self.begin)
         if not content: return torch.empty(self.shape, dtype=kind)
         with open(self.path, "rb") as file:
@@ -275,16 +275,16 @@ def read_generation(content: Mapping) -> GenerationSettings:
 # %% ../chapters/12_checkpoints.ipynb #folder-export
 @dataclass
 class PublishedModel:
-    "A model from a folder, with what it needs to write."
+    "A model with its configuration, tokenizer and sampling settings."
     model: nn.Module
-    config: dict                                   # as config.json holds it
+    config: dict                                   # the content of config.json
     tokenizer: LoadedTokenizer | None = None
     generation: GenerationSettings = field(default_factory=GenerationSettings)
 
     def write(self, text: str, max_new_tokens: int | None = None, seed: int = 0) -> str:
-        "Go on with a text, up to a token that ends it."
+        "Continue a text until an end token."
         need(isinstance(self.model, CausalLM), "model", type(self.model).__name__,
-             "a decoder: other models do not go on with a text")
+             "a decoder: other models do not continue a text")
         need(self.tokenizer is not None, "tokenizer", "None",
              "a folder with a tokenizer.json")
         ids = torch.tensor([self.tokenizer.encode(text)])
@@ -300,9 +300,9 @@ class PublishedModel:
                 if i in self.tokenizer.table]
         return self.tokenizer.decode(said, skip_special_tokens=True)
 
-# %% ../chapters/12_checkpoints.ipynb #load-export
+# %% ../chapters/12_checkpoints.ipynb #read-folder-export
 def read_folder(folder: str | Path) -> tuple[dict, ModelConfig, dict]:
-    "What config.json says, in their words and in ours, and where the tensors lie."
+    "The configuration, as published and as a ModelConfig, and where the tensors are."
     folder = Path(folder)
     need(folder.is_dir(), "folder", str(folder),
          "a folder with config.json and safetensors")
@@ -311,7 +311,7 @@ def read_folder(folder: str | Path) -> tuple[dict, ModelConfig, dict]:
     config = read_json(folder / "config.json")
     family = config.get("model_type")
     need(family not in PLANNED, "model_type", repr(family),
-         f"a family that is built; this one waits for chapter {PLANNED.get(family)}")
+         f"a supported family; this one is added in chapter {PLANNED.get(family)}")
     return config, config_from_pretrained(config), stored_tensors(folder)
 
 
@@ -322,10 +322,10 @@ def folder_size(folder: str | Path) -> tuple[int, int]:  # parameters, bytes
     counted = sum(p.numel() for p in own_tensors(model).values())
     return counted, sum(t.end - t.begin for t in stored.values())
 
-
+# %% ../chapters/12_checkpoints.ipynb #load-export
 def load(
     folder: str | Path,
-    attention_fn: Callable = grouped_query_attention,  # what attends
+    attention_fn: Callable = grouped_query_attention,
     tokenizer: bool = True,                            # read tokenizer.json?
 ) -> PublishedModel:
     "A published checkpoint: everything is checked before the first tensor is read."

@@ -382,7 +382,7 @@ def describe_parts(config: ModelConfig) -> dict[str, str]:
     if option("embedding_norm"): table = "then a norm"
     ends = {"logit_scale": "× {:g}", "logit_cap": "cap {:g}", "head_bias": "bias"}
     ends = [text.format(option(name)) for name, text in ends.items()
-            if option(name) not in (None, False, 1.)]
+            if option(name) is True or option(name) not in (None, False, 1.)]
     return {"block": BLOCK_NAMES.get(config.norm_position, config.norm_position),
             "norm": config.norm.replace("layern", "LayerN").replace("rmsn", "RMSN"),
             "positions": position_words(config), **attention_words(config),
@@ -394,6 +394,7 @@ class FamilyTree(Interactive):
     "Two models side by side, part by part, and the distance of every other from the first."
     module = "family_tree"
     models = traitlets.List().tag(sync=True)  # their names
+    publishers = traitlets.List().tag(sync=True)  # who published each, and when
     parts = traitlets.List().tag(sync=True)   # the names of the parts
     values = traitlets.List().tag(sync=True)  # (model, part): in words
     left = traitlets.Int(0).tag(sync=True)    # what is shown: one model

@@ -1,10 +1,10 @@
 // The family tree, part by part: two models side by side, and how many parts separate every other model from the first.
-// State: models (names), parts (names), values (model, part: in words), left and right (the models that are shown).
+// State: models (names), publishers (with the year), parts (names), values (model, part: in words), left and right (the models that are shown).
 function render({ model, el }) {
-  const models = model.get("models"), parts = model.get("parts"), values = model.get("values");
+  const models = model.get("models"), who = model.get("publishers"), parts = model.get("parts"), values = model.get("values");
   const keys = ["left", "right"], start = JSON.stringify(keys.map(key => [key, model.get(key)]));
   const safe = text => String(text).replace(/[&<>"]/g, c => `&#${c.charCodeAt()};`);
-  const options = models.map((name, i) => `<option value="${i}">${safe(name)}</option>`).join("");
+  const options = models.map((name, i) => `<option value="${i}">${safe(name)}${who[i] ? ` (${safe(who[i])})` : ""}</option>`).join("");
   const differing = (a, b) => parts.filter((_, n) => values[a][n] !== values[b][n]);
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">model <select>${options}</select></label>
