@@ -32,9 +32,10 @@ from bench.checkpoint_families import (
     ours_of,
     rope,
 )
+from tfmlib import families, variants
 from tfmlib.checkpoints import export_folder, folder_size, load, read_generation
 from tfmlib.decoders import SamplingConfig, generate
-from tfmlib.families import PLANNED
+from tfmlib.families import PLANNED, PUBLISHED_CONFIGS
 from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention, RotaryEmbedding
 from tfmlib.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
