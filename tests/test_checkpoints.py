@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
@@ -33,7 +34,7 @@ from bench.checkpoint_families import (
     rope,
 )
 from tfmlib import families, variants
-from tfmlib.checkpoints import export_folder, folder_size, load, read_generation
+from tfmlib.checkpoints import PublishedModel, export_folder, folder_size, load, read_generation, read_header
 from tfmlib.decoders import SamplingConfig, generate
 from tfmlib.families import PLANNED, PUBLISHED_CONFIGS
 from tfmlib.heads import grouped_query_attention
@@ -274,10 +275,10 @@ def test_ids_and_text_are_those_of_tokenizers(kind, options, text):
 @pytest.mark.parametrize("change, said", [
     (dict(model=dict(type="Unigram")), "model.type: got 'Unigram'"), (dict(model=dict(byte_fallback=True)), "model.byte_fallback: True"), (dict(model=dict(unk_token="<s>")), "model.unk_token: '<s>'"),
     (dict(model=dict(dropout=.1)), "model.dropout: 0.1"), (dict(model=dict(merges=[["q", "z"]])), r"merges\[0\]: \['q', 'z'\]"), (dict(normalizer=dict(type="Lowercase")), "normalizer.type: got 'Lowercase'"),
-    (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex=r"\\w+"), behavior="Isolated"), dict(type="ByteLevel")])), "pre_tokenizer: .*no .*w and no"),
+    (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex=r"\\w+"), behavior="Isolated"), dict(type="ByteLevel")])), "pre_tokenizer: .*different things in different libraries"),
     (dict(pre_tokenizer=dict(type="Metaspace")), r"pre_tokenizer: \['Metaspace'\]"), (dict(pre_tokenizer=None), r"pre_tokenizer: \[\]"), (dict(decoder=dict(type="WordPiece")), r"decoder: \['WordPiece'\]"),
     (dict(pre_tokenizer=dict(type="ByteLevel", add_prefix_space=False, mystery=1)), "pre_tokenizer.*mystery: 1"), (dict(post_processor=dict(type="RobertaProcessing")), "post_processor.type: got 'RobertaProcessing'"),
-    (dict(truncation=dict(max_length=3)), "truncation: "), (dict(normalizer=dict(type="NFC"), added_tokens=[dict(id=0, content="e\u0301", normalized=True, special=False)]), "added_tokens.*normalized: True; expected False"), (dict(added_tokens=[dict(id=0, content="<s>", single_word=True, special=True)]), "added_tokens.*single_word: True"),
+    (dict(truncation=dict(max_length=3)), "truncation: "), (dict(normalizer=dict(type="NFC"), added_tokens=[dict(id=300, content="e\u0301", normalized=True, special=False)]), "added_tokens.*normalized: True; expected False"), (dict(added_tokens=[dict(id=0, content="<s>", single_word=True, special=True)]), "added_tokens.*single_word: True"),
     (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex="[a"), behavior="Isolated"), dict(type="ByteLevel")])), "pre_tokenizer: "),
     (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex="a"), behavior="MergedWithNext"), dict(type="ByteLevel")])), "pre_tokenizer.*behavior: got 'MergedWithNext'")])
 def test_other_tokenizers_are_refused_by_name(change, said):
@@ -398,7 +399,16 @@ FAULTS = {
     "mixed types": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({NAME: t[NAME].double()})), f"{NAME}: torch.float64; expected torch.float32"),
     "unknown family": (lambda f: change_json(f / "config.json", model_type="mystery"), "model_type: got 'mystery'"), "small table": (lambda f: change_json(f / "config.json", vocab_size=290), "vocab_size: 290 rows in the table, and a token with id 30"),
     "rope key": (lambda f: change_json(f / "config.json", rope_parameters={"mystery": 1}), "rope_parameters: "), "beams": (lambda f: change_json(f / "generation_config.json", num_beams=4), "num_beams: 4; expected 1"),
-    "tokenizer cut off": (lambda f: keep_first(f / "tokenizer.json", .5), "tokenizer.json: .*not valid JSON"), "other head": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"] + 1})), "lm_head.weight: other numbers"),
+    "tokenizer cut off": (lambda f: keep_first(f / "tokenizer.json", .5), "tokenizer.json: .*not valid JSON"), "adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "folder: .*an adapter"), "kind of family": (lambda f: change_json(f / "config.json", model_type=["gpt2"]), "model_type: "),
+    "vast": (lambda f: change_json(f / "config.json", vocab_size=2**62), f"vocab_size: {2**62}; expected at most"), "endless": (lambda f: change_json(f / "config.json", n_layer=10**9), "n_layers: .*at most"),
+    "key twice": (lambda f: (f / "config.json").write_text('{"n_embd": 1, ' + (f / "config.json").read_text()[1:]), "config.json: .*given twice"),
+    "one parameter twice": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({"wpe.weight": t["transformer.wpe.weight"] + 1})), "transformer.wpe.weight: given twice"),
+    "alias of another family": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({"embed_out.weight": t["transformer.wte.weight"].clone()})), "state: embed_out.weight unknown"),
+    "token of another file": (lambda f: (f / "added_tokens.json").write_text('{"<new>": 305}'), "added_tokens.json: <new>: "), "id of another file": (lambda f: (f / "added_tokens.json").write_text('{"<|end|>": 99}'), "added_tokens.json: "),
+    "special token": (lambda f: change_json(f / "tokenizer_config.json", bos_token="<new>"), "tokenizer_config.json: bos_token: '<new>'"), "special tokens": (lambda f: change_json(f / "tokenizer_config.json", additional_special_tokens=[{"content": "<new>"}]), "tokenizer_config.json: additional_special_tokens: '<new>'"),
+    "decoder of tokens": (lambda f: change_json(f / "tokenizer_config.json", added_tokens_decoder={"7": {"content": "<new>"}}), "tokenizer_config.json: added_tokens_decoder: '<new>' with id 7"), "space": (lambda f: change_json(f / "tokenizer_config.json", add_prefix_space=True), "tokenizer_config.json: add_prefix_space: True"),
+    "special map": (lambda f: (f / "special_tokens_map.json").write_text('{"eos_token": {"content": "<new>"}}'), "special_tokens_map.json: eos_token: "),
+    "other head": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"] + 1})), "lm_head.weight: other numbers"),
 }
 
 
@@ -417,6 +427,37 @@ def test_a_faulty_folder_is_refused_by_name(sound, tmp_path, fault):
     load(tmp_path / "f")
     change(tmp_path / "f")
     with pytest.raises(ValueError, match=f"^{said}"): load(tmp_path / "f")
+
+
+def written(header: bytes | dict, data: bytes = b"") -> bytes:
+    "A safetensors file from its header, as it is, and its data."
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def entry(first, last, shape=(1,), dtype="F32"): return {"dtype": dtype, "shape": [*shape], "data_offsets": [first, last]}
+
+
+MALFORMED = {
+    "overlap": (written({"a": entry(0, 4), "b": entry(2, 6)}, bytes(6)), "b: data from byte .*no gap and no overlap"), "gap": (written({"a": entry(0, 4), "b": entry(6, 10)}, bytes(10)), "b: data from byte"),
+    "hole in front": (written({"a": entry(4, 8)}, bytes(8)), "a: data from byte"), "bytes left over": (written({"a": entry(0, 4)}, bytes(5)), "path: .*nothing after the last tensor"),
+    "name twice": (written(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}', bytes(8)), "path: .*no readable header"),
+    "key twice": (written(b'{"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)), "path: .*no readable header"),
+    "UTF-16": (written('{"a":1}'.encode("utf-16")), "path: .*no readable header"), "deep": (written(b'{"a":' + b"[" * 100_000), "path: .*no readable header"),
+    "list": (written(b"[]"), "path: .*no readable header"), "metadata": (written({"__metadata__": [1], "a": entry(0, 4)}, bytes(4)), "__metadata__: "),
+    "huge": (written({"a": entry(0, 4, (2**40, 2**40))}, bytes(4)), "a: .*whole numbers"), "huge and empty": (written({"a": entry(0, 0, (0, 2**62, 2**62))}), "a: .*whole numbers"), "beyond 64 bits": (written({"a": entry(0, 4, (2**70,))}, bytes(4)), "a: .*whole numbers"),
+    "type": (written({"a": entry(0, 4, dtype=["F32"])}, bytes(4)), "a: .*a type"), "no shape": (written({"a": {"dtype": "F32"}}), "a: .*expected type, shape, offsets"), "negative": (written({"a": entry(0, 4, (-1,))}, bytes(4)), "a: .*whole numbers"),
+    "size": (written({"a": entry(0, 4, (2,))}, bytes(4)), r"a: 4 bytes; expected 8 for F32 \(2,\)"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_tensor_files_are_refused_by_name(tmp_path, name):
+    content, said = MALFORMED[name]
+    (tmp_path / "f.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{said}"): read_header(tmp_path / "f.safetensors")
+    if name != "huge and empty":     # which the library reads
+        with pytest.raises(SafetensorError): load_file(tmp_path / "f.safetensors")
 
 
 def shard(folder): return sorted(folder.glob("model-*.safetensors"))[1]
@@ -464,7 +505,7 @@ def test_settings_of_generation(content, sampling, eos):
     assert (made.sampling, made.eos) == (sampling, eos)
 
 
-@pytest.mark.parametrize("key, value", [("num_beams", 2), ("no_repeat_ngram_size", 3), ("suppress_tokens", [1]), ("mystery", 1), ("eos_token_id", "x"), ("do_sample", 1), ("temperature", "warm"), ("max_new_tokens", 0), ("max_length", "long"), ("max_length", -5), ("typical_p", .5)])
+@pytest.mark.parametrize("key, value", [("num_beams", 2), ("no_repeat_ngram_size", 3), ("suppress_tokens", [1]), ("mystery", 1), ("eos_token_id", "x"), ("do_sample", 1), ("temperature", "warm"), ("max_new_tokens", 0), ("max_length", "long"), ("max_length", -5), ("typical_p", .5), ("min_p", "x"), ("top_k", "x"), ("top_k", -1), ("top_p", "x")])
 def test_settings_that_we_do_not_have_are_refused_by_name(key, value):
     with pytest.raises(ValueError, match=f"^{key}: .*expected"): read_generation({key: value, **({"do_sample": True} if key == "temperature" else {})})
 
@@ -550,3 +591,56 @@ def test_parts_in_words_leave_nothing_out():
     assert words["GPT-J 6B"] == words["Phi-2"] == "separate, bias" and words["Command R"] == "tied, × 0.0625" and words["Gemma 2 9B"] == "tied, cap 30"
     assert words["Llama 3 8B"] == "separate" and words["Granite 3 2B"] == "tied, × 0.125"
     assert PUBLISHED_CONFIGS.keys() == families.PUBLISHERS.keys()
+
+
+def test_settings_in_the_configuration_count_where_there_is_no_other_file(sound, tmp_path):
+    "As Hugging Face's library has it; with the other file they do not count."
+    shutil.copytree(sound / "one", tmp_path / "f")
+    change_json(tmp_path / "f" / "config.json", eos_token_id=7, repetition_penalty=1.5, no_repeat_ngram_size=2)
+    assert load(tmp_path / "f").generation == load(sound / "one").generation
+    (tmp_path / "f" / "generation_config.json").unlink()
+    with pytest.raises(ValueError, match="^no_repeat_ngram_size: 2; expected 0"): load(tmp_path / "f")
+    change_json(tmp_path / "f" / "config.json", no_repeat_ngram_size=0)
+    ours, theirs = load(tmp_path / "f"), AutoModelForCausalLM.from_pretrained(tmp_path / "f")
+    assert ours.generation.eos == (7,) and ours.generation.sampling == SamplingConfig(top_k=1, repetition_penalty=1.5)
+    ids = torch.tensor([ours.tokenizer.encode("The river")])
+    wanted = theirs.generate(ids, max_new_tokens=12, pad_token_id=0)[0, ids.shape[1]:].tolist()
+    wanted = wanted[:wanted.index(7)] if 7 in wanted else wanted
+    assert ours.write("The river", 12) == ours.tokenizer.decode([i for i in wanted if i in ours.tokenizer.table], skip_special_tokens=True)
+
+
+def test_a_length_includes_the_prompt(sound):
+    base = load(sound / "one")
+    n = len(base.tokenizer.encode("The river"))
+    assert (made := read_generation({"max_length": n + 3})).max_length == n + 3 and read_generation({"max_length": 50, "max_new_tokens": 4}).max_length is None
+    assert PublishedModel(base.model, base.config, base.tokenizer, made).write("The river") == base.write("The river", 3)
+    with pytest.raises(ValueError, match="^max_length: 1; expected at least"): PublishedModel(base.model, base.config, base.tokenizer, read_generation({"max_length": 1})).write("The river")
+
+
+def test_an_export_leaves_nothing_stale(sound, tmp_path):
+    base = load(sound / "one")
+    export_folder(tmp_path, base, max_bytes=5_000)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 7, "do_sample": true}')
+    bare = {key: value for key, value in base.config.items() if key != "dtype"} | {"torch_dtype": "float32"}
+    export_folder(tmp_path, base.model.bfloat16(), bare, max_bytes=9_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert {p.name for p in tmp_path.glob("*.safetensors")} == {*index["weight_map"].values()}
+    assert not (tmp_path / "tokenizer.json").exists() and not (tmp_path / "generation_config.json").exists()
+    written_config = json.loads((tmp_path / "config.json").read_text())
+    assert written_config["dtype"] == "bfloat16" and "torch_dtype" not in written_config
+    base.model.float()
+
+
+@pytest.mark.parametrize("heads, length", [(16, 33), (32, 33), (4, 600), (16, 300)])
+def test_alibi_of_falcon_is_computed_in_bfloat16(heads, length):
+    keys = dict(vocab_size=61, hidden_size=64, num_hidden_layers=2, num_attention_heads=heads, max_position_embeddings=1024, alibi=True, multi_query=False, parallel_attn=False, bias=True, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    theirs = loud("falcon", keys)
+    ids = torch.randint(61, (2, length), generator=torch.Generator().manual_seed(1))
+    real = torch.arange(length) >= torch.tensor([0, 9])[:, None]
+    for there in (None, real): assert apart(ours_of(theirs), theirs, ids, there)[0] < 1e-4
+
+
+@pytest.mark.parametrize("name, keys", [("gpt_neox", dict(rotary_pct=.01)), ("phi", dict(partial_rotary_factor=.01)), ("gptj", dict(rotary_dim=0)), ("bloom", dict(slow_but_exact=True, pretraining_tp=2)), ("llama", dict(rope_scaling=dict(rope_type="llama3", factor=4., original_max_position_embeddings=12)))])
+def test_what_would_load_and_compute_something_else_is_refused(name, keys):
+    sizes = dict(gpt_neox=["Pythia 6.9B"], phi=["Phi-2"], gptj=["GPT-J 6B"], bloom=["BLOOM 7B"], llama=["Llama 3 8B"])[name]
+    with pytest.raises(ValueError, match=f"^({'|'.join(keys)}|rope_scaling)"): config_from_pretrained({key: value for key, value in PUBLISHED_CONFIGS[sizes[0]].items() if key not in keys} | keys)

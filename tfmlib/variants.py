@@ -24,7 +24,7 @@ from .encoder_families import OffsetLearnedEmbedding
 from .figures import Interactive, svg, text
 from .heads import MultiHeadAttention, grouped_query_attention
 from .positions import ALiBi, PositionalAttention, PositionalEncoding
-from .positions import RotaryEmbedding
+from .positions import RotaryEmbedding, alibi_slopes
 from .proof import need
 from .tokens import Embedding
 from .transformer import ACTIVATIONS, ATTENTIONS, FFNS, MODELS, NORMS
@@ -138,13 +138,16 @@ def is_set(layers: str | None, layer: int) -> bool:
 
 
 class DividedALiBi(ALiBi):
-    "Falcon's ALiBi: the whole score is divided by √D, the bias with it."
+    "Falcon's ALiBi, computed in bfloat16; the whole score is divided by √D."
     def __init__(self, n_heads: int, head_dim: int):
         super().__init__(n_heads)
         self.divisor = head_dim**.5
 
-    def bias(self, query_positions, key_positions):
-        return super().bias(query_positions, key_positions) / self.divisor
+    def bias(self, query_positions, key_positions):  # (..., 1, S): the key's position
+        slopes = alibi_slopes(self.n_heads).to(key_positions.device).bfloat16()
+        at = key_positions[..., None, None, :].bfloat16()
+        bias = (slopes[:, None, None] * at).float() / self.divisor
+        return bias.expand(*bias.shape[:-2], query_positions.shape[-1], -1)
 
 
 def build_partial(config, _) -> PartialRotary:
