@@ -743,6 +743,10 @@ def _(r, m):
 def _(r, m): return m._projection(r.randint(1, 4), 2 * r.randint(1, 5), r.randint(1, 4), r.getrandbits(30))
 
 
+@cases("family_of", 6)
+def _(r, m): return (r.choice([*m._ACCEPT]),)
+
+
 @cases("read_config", 300)
 def _(r, m):
     fields = [f"key{n}" for n in range(r.randint(0, 4))]

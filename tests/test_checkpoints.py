@@ -33,13 +33,15 @@ from bench.checkpoint_families import (
     ours_of,
     rope,
 )
-from tfmlib import families, variants
-from tfmlib.checkpoints import PublishedModel, export_folder, folder_size, load, read_generation, read_header
+from tfmlib import variants
+from tfmlib.checkpoints import PublishedModel, export_folder, folder_size, load, read_generation
 from tfmlib.decoders import SamplingConfig, generate
-from tfmlib.families import PLANNED, PUBLISHED_CONFIGS
+from tfmlib.families import PLANNED
 from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention, RotaryEmbedding
 from tfmlib.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
+from tfmlib.published import PUBLISHED_CONFIGS, PUBLISHERS
+from tfmlib.tensor_files import read_header
 from tfmlib.tokenizer_files import LoadedTokenizer, tokenizer_content
 from tfmlib.tokens import train_tokenizer
 from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, build
@@ -590,7 +592,7 @@ def test_parts_in_words_leave_nothing_out():
     words = {name: variants.describe_parts(config_from_pretrained(PUBLISHED_CONFIGS[name]))["output"] for name in PUBLISHED_CONFIGS}
     assert words["GPT-J 6B"] == words["Phi-2"] == "separate, bias" and words["Command R"] == "tied, × 0.0625" and words["Gemma 2 9B"] == "tied, cap 30"
     assert words["Llama 3 8B"] == "separate" and words["Granite 3 2B"] == "tied, × 0.125"
-    assert PUBLISHED_CONFIGS.keys() == families.PUBLISHERS.keys()
+    assert PUBLISHED_CONFIGS.keys() == PUBLISHERS.keys()
 
 
 def test_settings_in_the_configuration_count_where_there_is_no_other_file(sound, tmp_path):

@@ -1,10 +1,15 @@
 """Right answers in other styles than the book's: a checker asks for what the statement says, and not for a way of writing it."""
 import importlib
 import itertools
+import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 # --- 1: recurrence
@@ -221,3 +226,20 @@ def test_a_right_answer_in_another_style_is_accepted(page, answer):
 def test_no_page_is_left_out():
     from kills import pages
     assert {path.stem[3:] for path in pages()} == set(RIGHT)
+
+
+def test_the_families_of_checkpoints_12_are_those_that_accept():
+    "The checker of `family_of` does without the library: what it knows of the six configurations is what the library says of them."
+    from tfmlib.practice import checkpoints
+    from tfmlib.pretrained import config_from_pretrained
+    from tfmlib.published import PUBLISHED_CONFIGS
+
+    def accepts(kind, config):
+        try: return bool(config_from_pretrained(config | {"model_type": kind}))
+        except ValueError: return False
+    kinds = sorted({config["model_type"] for config in PUBLISHED_CONFIGS.values()})
+    page = json.loads((ROOT / "chapters/practice/12_checkpoints.ipynb").read_text(encoding="utf-8"))
+    statement = next("".join(cell["source"]) for cell in page["cells"] if cell["id"] == "which")
+    shown = json.loads(re.search(r"```json\n(.*?)\n```", statement, re.S)[1])
+    assert {name: [kind for kind in kinds if accepts(kind, config)] for name, config in shown.items()} == checkpoints._ACCEPT
+    assert sorted(checkpoints._TYPES) == kinds
