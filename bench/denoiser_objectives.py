@@ -12,6 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import get_context
+from pathlib import Path
+from tempfile import gettempdir
 
 import torch
 import torch.nn.functional as F
@@ -58,9 +60,10 @@ DEVICE = "cpu"
 SEED = 0
 WORKERS, WIDTH, LAYERS, HEADS, LONGEST, TEXTS, WARM = 2, 64, 2, 2, 96, 16, 50
 PEAKS, TRIED, STEPS, SEEDS = (0.002, 0.004, 0.008), 300, 1_000, range(3)
-LABELLED, TUNED, TUNE_PEAKS, KEPT, TESTS = 64, 120, (0.0005, 0.0015, 0.004), 200, 400
+LABELLED, TUNED, TUNE_PEAKS, KEPT, TESTS = 512, 150, (0.0005, 0.002), 200, 400
 TASKS = "write on", "fill in", "condense"
 GRAMMAR = StoryGrammar()
+CACHE = Path(gettempdir()) / "tfm_denoisers"             # trained networks: a run that was cut off goes on, other parts use them
 KNOWN = objectives(N_WORDS, SENTINELS, STOP)
 
 
@@ -116,11 +119,11 @@ def kind(objective: str, logits: Callable, phrase: Callable) -> Kind:
 
 KINDS = {
     "causal LM": kind("causal LM", causal_logits, plain),
+    "span corruption": kind("span corruption", encoder_decoder_logits, with_sentinel),
     "prefix LM": kind("prefix LM", prefix_logits, plain),
+    "BART": kind("BART", encoder_decoder_logits, whole_text),
     "masked LM": kind("masked LM", masked_logits, in_place),
     "masked diffusion": kind("masked diffusion", masked_logits, in_place),
-    "span corruption": kind("span corruption", encoder_decoder_logits, with_sentinel),
-    "BART": kind("BART", encoder_decoder_logits, whole_text),
     "span corruption, one stack": kind("span corruption", prefix_logits, with_sentinel),
     "prefix LM, two stacks": kind("prefix LM", encoder_decoder_logits, plain),
     "none": Kind(None, causal_logits, plain),
@@ -185,8 +188,14 @@ def pretrained(name: str, peak: float, seed: int, steps: int) -> nn.Module:
     "A network after training on unlabelled stories."
     model, objective = made(name, seed), KINDS[name].objective
     if objective is None: return model
+    path = CACHE / f"{name}-{peak:g}-{seed}-{steps}-{WIDTH}-{LAYERS}-{TEXTS}.pt".replace(" ", "_")
+    if path.exists():
+        model.load_state_dict(torch.load(path, weights_only=True))
+        return model
     optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, WARM, steps), clip=1.)
     train(model, objective.loss, lambda step: batch(name, seed, step), steps, optimiser, seed=seed)
+    CACHE.mkdir(exist_ok=True)
+    torch.save(model.state_dict(), path)
     return model
 
 
@@ -246,20 +255,26 @@ def tuned(name: str, model: nn.Module, task: str, peak: float, seed: int, n: int
     return new
 
 
-def zero_shot(name: str, model: nn.Module, task: str, seed: int) -> dict[str, float]:
-    "Without any labelled case; a model of left to right reads what is left of the gap only."
-    some = questions(task, seed, -3, TESTS)
-    blind = KINDS[name].phrase is plain and task == "fill in"
-    return judged(some, *answers(name, model, some, (lambda q: plain(q, blind=True)) if blind else None))
+def unlabelled_phrase(name: str, task: str) -> Callable | None:
+    "Without labelled cases a model of left to right reads what is left of a gap only: it does not know the mark of one."
+    return (lambda q: plain(q, blind=True)) if KINDS[name].phrase is plain and task == "fill in" else None
 
 
-def worth(name: str, model: nn.Module, task: str, seed: int, n: int = LABELLED, peaks: tuple = TUNE_PEAKS) -> dict[str, float]:
-    "On the test, after training with a few labelled cases at the rate that is best on other stories."
+def zero_shot(name: str, model: nn.Module, task: str, some: tuple[Question, ...]) -> dict[str, float]:
+    "Without any labelled case."
+    return judged(some, *answers(name, model, some, unlabelled_phrase(name, task)))
+
+
+def worth(name: str, model: nn.Module, task: str, seed: int, peaks: tuple = (0., *TUNE_PEAKS), n: int = LABELLED) -> dict[str, float]:
+    "On the test, after training with labelled cases at the rate that is best on other stories; at rate 0, without any."
     kept, test = questions(task, seed, -2, KEPT), questions(task, seed, -3, TESTS)
-    runs = [tuned(name, model, task, peak, seed, n) for peak in peaks]
-    nats = [judged(kept, *answers(name, run, kept))["nats"] for run in runs] if len(peaks) > 1 else [0.]
-    best = nats.index(min(nats))
-    return judged(test, *answers(name, runs[best], test)) | {"rate": peaks[best]}
+    def scores(peak: float, *parts) -> list[dict]:
+        if peak == 0: return [zero_shot(name, model, task, part) for part in parts]
+        run = tuned(name, model, task, peak, seed, n)
+        return [judged(part, *answers(name, run, part)) for part in parts]
+    found = [scores(peak, kept, test) for peak in peaks]
+    best = min(range(len(peaks)), key=lambda i: found[i][0]["nats"])
+    return found[best][1] | {"rate": peaks[best]}
 
 
 # --- the experiment ---------------------------------------------------------------------------------------------------
@@ -280,13 +295,13 @@ def scored(name: str, seed: int, peak: float, steps: int, peaks: dict[str, tuple
     "One seed: trained, then judged on each task, without and with labelled cases."
     model = pretrained(name, peak, seed, steps)
     found = {"own": {"loss": own_loss(name, model, seed)}} if KINDS[name].objective else {}
-    for task in TASKS: found |= {f"{task}, zero-shot": zero_shot(name, model, task, seed), task: worth(name, model, task, seed, peaks=peaks[task])}
+    for task in TASKS: found |= {f"{task}, zero-shot": zero_shot(name, model, task, questions(task, seed, -3, TESTS)), task: worth(name, model, task, seed, peaks=peaks[task])}
     return found
 
 
 def over_tasks(what: str, name: str, peak: float, steps: int, seeds: list[int]) -> list[dict]:
     "A row for each task; the first seed chooses the rate of each task for all."
-    found = [scored(name, seeds[0], peak, steps, dict.fromkeys(TASKS, TUNE_PEAKS))]
+    found = [scored(name, seeds[0], peak, steps, dict.fromkeys(TASKS, (0., *TUNE_PEAKS)))]
     chosen = {task: (found[0][task]["rate"],) for task in TASKS}
     found += [scored(name, seed, peak, steps, chosen) for seed in seeds[1:]]
     return [{"what": what, **facts_of(name), "peak": f"{peak:g}", "steps": steps, "task": task} | over_seeds([f[task] for f in found]) for task in found[0]]
