@@ -1,0 +1,100 @@
+"""Chapter 11: what a mixture of instructions adds. Six questions about a story, of which five are learnt and the sixth is held out, each in turn.
+
+A question names what is asked (who holds the thing, where, what happens) and when (at first or at last), so that the held-out one is a new combination of
+known words. The network is that of span corruption, as `denoiser_objectives` trained it; its own training holds no question. It is asked the held-out question
+as it is, after the mixture, and after either with a few labelled cases of that question. The rate is the best of a grid on the *learnt* questions,
+on stories kept for this choice.
+"""
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from bench import denoiser_objectives as base
+from bench import over_seeds, size, ticked
+from tfmlib.alignment import EOS
+from tfmlib.denoisers import Objective, collate, encoder_decoder_logits, plain_example
+from tfmlib.story_grammar import STORY_WORDS, split_story, story_ids
+from tfmlib.training import AdamW, WarmupCosine, parameter_groups, seeded, train
+
+DEVICE = "cpu"
+SEED = 0
+NAME, SEEDS, STORIES, MIXED, FEW, SHOWN, PEAKS = "span corruption", 3, 600, 400, 60, 16, (0.001, 0.003)
+ASKED = [(what, when) for what in ("who", "where", "what") for when in ("first", "last")]
+
+
+def verb(sentence: list[int]) -> int:
+    "What happens in an event: its second word, or the third where the first is an article."
+    return sentence[2] if STORY_WORDS[sentence[0]] == "the" else sentence[1]
+
+
+def answer(story: Tensor, what: str, when: str) -> int:
+    "The id of the answer to a question."
+    first, *events = split_story(story)
+    if what == "what": return verb(events[0] if when == "first" else events[-1])
+    ids = torch.tensor(first if when == "first" else sum([first, *events], []))
+    world = base.GRAMMAR.final_world(torch.cat([ids, ids.new_tensor([EOS])]) if when == "first" else ids)
+    return story_ids(world.holder if what == "who" else world.place)[0]
+
+
+def example(story: Tensor, what: str, when: str):
+    "The instruction and the story; the answer."
+    asked = story_ids(f"question {when} {what} ?")
+    return plain_example(torch.tensor([*asked, *base.bare(story).tolist(), EOS]), torch.tensor([answer(story, what, when)]))
+
+
+def learnt(model: nn.Module, examples: list, peak: float, steps: int, seed: int) -> nn.Module:
+    "A copy of the network after training on these examples."
+    new = base.made(NAME, seed)
+    new.load_state_dict(model.state_dict())
+    optimiser = AdamW(parameter_groups(new, 0.01), WarmupCosine(peak, 10, steps), clip=1.)
+    def batch(step): return collate([examples[i] for i in torch.randint(len(examples), (base.TEXTS,), generator=seeded(seed, step, 5)).tolist()])
+    train(new, Objective(None, encoder_decoder_logits).loss, batch, steps, optimiser, seed=seed)
+    return new
+
+
+@torch.no_grad()
+def right(model: nn.Module, stories: Tensor, question: tuple[str, str]) -> float:
+    "The fraction of right answers."
+    inputs, targets, _ = collate([example(story, *question) for story in stories])
+    return float((encoder_decoder_logits(model.eval(), inputs, targets).argmax(-1) == targets).double().mean())
+
+
+def trivial(stories: Tensor, known: Tensor, question: tuple[str, str]) -> dict[str, float]:
+    "The most frequent answer, and the right answer to the other time."
+    what, when = question
+    true = [answer(story, what, when) for story in stories]
+    [(most, _)] = Counter(answer(story, what, when) for story in known).most_common(1)
+    other = [answer(story, what, "last" if when == "first" else "first") for story in stories]
+    return {"most frequent": sum(t == most for t in true) / len(true), "other time": sum(map(int.__eq__, true, other)) / len(true)}
+
+
+def chosen(model: nn.Module, seed: int) -> float:
+    "The rate at which a mixture answers its own questions best, on kept stories."
+    kept, some = base.stories(seed, -6, base.KEPT), base.stories(seed, -5, STORIES)
+    mixture = [example(story, *question) for story in some for question in ASKED[1:]]
+    def score(peak): return sum(right(learnt(model, mixture, peak, MIXED, seed), kept, question) for question in ASKED[1:])
+    return max(PEAKS, key=score)
+
+
+def held_out(model: nn.Module, question: tuple[str, str], peak: float, seed: int) -> dict[str, float]:
+    "One question that the mixture does not hold."
+    some, few, test = (base.stories(seed, part, n) for part, n in ((-5, STORIES), (-8, SHOWN), (-7, base.TESTS)))
+    mixture = [example(story, *other) for story in some for other in ASKED if other != question]
+    mixed, shown = learnt(model, mixture, peak, MIXED, seed), [example(story, *question) for story in few]
+    others = [other for other in ASKED if other != question]
+    return {"before": right(model, test, question), "mixture": right(mixed, test, question),
+            "few cases": right(learnt(model, shown, peak, FEW, seed), test, question), "mixture, few cases": right(learnt(mixed, shown, peak, FEW, seed), test, question),
+            "learnt questions": sum(right(mixed, test, other) for other in others) / len(others)} | trivial(test, some, question)
+
+
+def measure(seed: int) -> Iterator[dict]:
+    "Each question held out in turn."
+    tried = base.rates(NAME, seed)
+    best = float(min(tried, key=lambda row: row["loss"]["median"])["peak"])
+    models = [base.pretrained(NAME, best, seed + s, base.steps_of(NAME)) for s in range(SEEDS)]
+    peak = chosen(models[0], seed)
+    for what, when in ticked(ASKED, "question"):
+        found = [held_out(model, (what, when), peak, seed + s) for s, model in enumerate(models)]
+        yield {"what": what, "when": when, "parameters": size(models[0]), "peak": f"{peak:g}", "cases": SHOWN} | over_seeds(found)
