@@ -6,6 +6,7 @@ fewer steps, so that all spend the same operations (counted by PyTorch). Then ea
 objective's own examples are; the rate of either training is the best of a grid on stories kept for this choice, and each method has the same grid.
 The bounds are exact, by the grammar. The cases are shared out among `WORKERS` processes of one thread each.
 """
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -59,11 +60,11 @@ from tfmlib.transformer import ModelConfig, build
 DEVICE = "cpu"
 SEED = 0
 WORKERS, WIDTH, LAYERS, HEADS, LONGEST, TEXTS, WARM = 2, 64, 2, 2, 96, 16, 50
-PEAKS, TRIED, STEPS, SEEDS = (0.002, 0.004, 0.008), 300, 1_000, range(3)
+PEAKS, TRIED, STEPS, SEEDS = (0.001, 0.002, 0.004, 0.008), 300, 1_000, range(3)
 LABELLED, TUNED, TUNE_PEAKS, KEPT, TESTS = 512, 150, (0.0005, 0.002), 200, 400
 TASKS = "write on", "fill in", "condense"
 GRAMMAR = StoryGrammar()
-CACHE = Path(gettempdir()) / "tfm_denoisers"             # trained networks: a run that was cut off goes on, other parts use them
+CACHE = Path(gettempdir()) / "tfm_denoisers"             # networks and scores: a run that was cut off goes on, other parts use them
 KNOWN = objectives(N_WORDS, SENTINELS, STOP)
 
 
@@ -118,11 +119,11 @@ def kind(objective: str, logits: Callable, phrase: Callable) -> Kind:
 
 
 KINDS = {
-    "causal LM": kind("causal LM", causal_logits, plain),
     "span corruption": kind("span corruption", encoder_decoder_logits, with_sentinel),
     "prefix LM": kind("prefix LM", prefix_logits, plain),
     "BART": kind("BART", encoder_decoder_logits, whole_text),
     "masked LM": kind("masked LM", masked_logits, in_place),
+    "causal LM": kind("causal LM", causal_logits, plain),
     "masked diffusion": kind("masked diffusion", masked_logits, in_place),
     "span corruption, one stack": kind("span corruption", prefix_logits, with_sentinel),
     "prefix LM, two stacks": kind("prefix LM", encoder_decoder_logits, plain),
@@ -293,9 +294,13 @@ def rates(name: str, seed: int) -> list[dict]:
 
 def scored(name: str, seed: int, peak: float, steps: int, peaks: dict[str, tuple]) -> dict[str, dict[str, float]]:
     "One seed: trained, then judged on each task, without and with labelled cases."
+    path = CACHE / f"{name}-{peak:g}-{seed}-{steps}-{'-'.join(f'{p:g}' for task in TASKS for p in peaks[task])}.json".replace(" ", "_")
+    if path.exists(): return json.loads(path.read_text())
     model = pretrained(name, peak, seed, steps)
     found = {"own": {"loss": own_loss(name, model, seed)}} if KINDS[name].objective else {}
     for task in TASKS: found |= {f"{task}, zero-shot": zero_shot(name, model, task, questions(task, seed, -3, TESTS)), task: worth(name, model, task, seed, peaks=peaks[task])}
+    CACHE.mkdir(exist_ok=True)
+    path.write_text(json.dumps(found))
     return found
 
 
@@ -363,7 +368,8 @@ def opening(q: Question) -> list[int]:
 
 def bounds(seed: int) -> list[dict]:
     "The best possible readers, and trivial ones, on the tests of the seeds."
-    found = {}
+    path, found = CACHE / f"bounds-{seed}.json", {}
+    if path.exists(): return json.loads(path.read_text())
     for s in SEEDS:
         write, fill, short = (questions(task, seed + s, -3, TESTS) for task in TASKS)
         cases = {("write on", "best possible"): judged(write, *from_left(write)), ("write on", "word frequencies"): judged(write, *counted(write, seed + s)),
@@ -374,7 +380,10 @@ def bounds(seed: int) -> list[dict]:
         [(_, most)] = Counter(tuple(q.answer) for q in short).most_common(1)
         cases["condense", "most frequent"] = {"right": most / TESTS}
         for case, values in cases.items(): found.setdefault(case, []).append(values)
-    return [{"what": "bound", "task": task, "reader": reader} | over_seeds(values) for (task, reader), values in found.items()]
+    rows = [{"what": "bound", "task": task, "reader": reader} | over_seeds(values) for (task, reader), values in found.items()]
+    CACHE.mkdir(exist_ok=True)
+    path.write_text(json.dumps(rows))
+    return rows
 
 
 def measure(seed: int) -> Iterator[dict]:

@@ -364,7 +364,7 @@ def test_weights_count():
     logprob = logprob.detach()
     slow = sum(-float(weights[b, t] * logprob[b, t, targets[b, t]]) for b in range(5) for t in range(targets.shape[1]))
     total, count = objective.loss(network, *batch)
-    assert math.isclose(float(total), slow, rel_tol=1e-4) and int(count) == int((targets != PAD).sum())
+    assert math.isclose(total.item(), slow, rel_tol=1e-4) and int(count) == int((targets != PAD).sum())
     with pytest.raises(ValueError, match="weights: "): objective.loss(network, inputs, targets, weights[:, :3])
     with pytest.raises(ValueError, match="targets: "): masked_logits(network, inputs, targets[:, :3])
     with pytest.raises(ValueError, match="examples: "): collate([])
