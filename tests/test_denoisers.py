@@ -34,6 +34,7 @@ from tfmlib.denoisers import (
     prefix_logits,
     prefix_mask,
     random_segments,
+    rolled_span_mask,
     fill_sentinels,
     sentence_permutation,
     span_corruption,
@@ -184,6 +185,19 @@ def test_the_mask_is_that_of_a_slow_sampler():
     masks, g = list(slow()), seeded(1)
     found = Counter(tuple(span_mask(9, g, .45, 2.).tolist()) for _ in range(4_000))
     assert len(masks) == 4 * 3 and abs(chi_square(found, dict.fromkeys(masks, 1 / len(masks)))) < 4
+
+
+def test_by_the_rule_a_text_ends_with_noise_and_rolled_masks_end_anywhere():
+    g, n = seeded(2), 4_000
+    rule, rolled = (torch.stack([mask(31, g) for _ in range(n)]).double() for mask in (span_mask, rolled_span_mask))
+    assert rule[:, -1].eq(1).all() and rule[:, 0].eq(0).all()
+    assert bool((rule.sum(1) == 5).all() and (rolled.sum(1) == 5).all())
+    assert float((rolled.mean(0) - 5 / 31).abs().max()) < 5 * (5 / 31 / n) ** .5                 # every position alike
+    corrupt = SpanCorruption(SENTINELS, mask=rolled_span_mask)
+    ids = bare(STORIES[2])
+    for seed in range(20):
+        example = corrupt(ids, seeded(seed))
+        assert fill_sentinels(example.inputs, example.targets, SENTINELS).tolist() == ids.tolist()
 
 
 def test_span_corruption_by_hand():
