@@ -15,7 +15,7 @@ from bench import ticked
 DEVICE = "cpu"
 SEED = 0
 LONGER, SEEDS, KINDS = 3, 1, ("causal LM", "span corruption", "masked LM", "BART")
-TUNE_PEAKS = 0.001, 0.002, 0.004
+TUNED, TUNE_PEAKS = LONGER * base.TUNED, (0.001, 0.002, 0.004)
 
 
 def trained_longer(name: str, seed: int) -> list[dict]:
@@ -23,7 +23,7 @@ def trained_longer(name: str, seed: int) -> list[dict]:
     torch.set_num_threads(1)
     tried = base.rates(name, seed)
     best = min(tried, key=lambda row: row["loss"]["median"])["peak"]
-    base.TUNED, base.TUNE_PEAKS = LONGER * base.TUNED, TUNE_PEAKS                # in a process of its own
+    base.TUNED, base.TUNE_PEAKS = TUNED, TUNE_PEAKS                              # in a process of its own
     return base.over_tasks("longer", name, float(best), base.steps_of(name, LONGER * base.STEPS), [seed + s for s in range(SEEDS)])
 
 

@@ -745,6 +745,12 @@ def _(r, m): return r.choices("ab", k=r.randint(0, 8)), r.choices("ab__", k=r.ra
 def _(r, m): return (r.choice([*m._DEVIATIONS]),)
 
 
+@cases("offsets_of", 100, edges=lambda m: [(0, 4, 2, True), (3, 4, 2, True), (0, 4, 3, False), (3, 4, 3, False)])
+def _(r, m):
+    n, both = 4 * r.randint(1, 8), r.random() < .5
+    return r.randrange(n), n, n // (4 if both else 2) + r.randint(1, 60), both
+
+
 @cases("written", 5)
 def _(r, m): return (r.choice([q for q, a in m._WRITTEN.items() if not isinstance(a, str)]),)
 
