@@ -7,6 +7,9 @@ on stories kept for this choice.
 """
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from multiprocessing import get_context
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +48,12 @@ def example(story: Tensor, what: str, when: str):
     return plain_example(torch.tensor([*asked, *base.bare(story).tolist(), EOS]), torch.tensor([answer(story, what, when)]))
 
 
+@lru_cache(24)
+def examples(seed: int, what: str, when: str) -> list:
+    "Labelled cases of a question."
+    return [example(story, what, when) for story in base.stories(seed, -5, STORIES)]
+
+
 def learnt(model: nn.Module, examples: list, peak: float, steps: int, seed: int) -> nn.Module:
     "A copy of the network after training on these examples."
     new = base.made(NAME, seed)
@@ -73,16 +82,17 @@ def trivial(stories: Tensor, known: Tensor, question: tuple[str, str]) -> dict[s
 
 def chosen(model: nn.Module, seed: int) -> float:
     "The rate at which a mixture answers its own questions best, on kept stories."
-    kept, some = base.stories(seed, -6, base.KEPT), base.stories(seed, -5, STORIES)
-    mixture = [example(story, *question) for story in some for question in ASKED[1:]]
+    kept, mixture = base.stories(seed, -6, base.KEPT), sum((examples(seed, *question) for question in ASKED[1:]), [])
     def score(peak): return sum(right(learnt(model, mixture, peak, MIXED, seed), kept, question) for question in ASKED[1:])
     return max(PEAKS, key=score)
 
 
-def held_out(model: nn.Module, question: tuple[str, str], peak: float, seed: int) -> dict[str, float]:
+def held_out(question: tuple[str, str], pretraining: float, peak: float, seed: int) -> dict[str, float]:
     "One question that the mixture does not hold."
+    torch.set_num_threads(1)
+    model = base.pretrained(NAME, pretraining, seed, base.steps_of(NAME))
     some, few, test = (base.stories(seed, part, n) for part, n in ((-5, STORIES), (-8, SHOWN), (-7, base.TESTS)))
-    mixture = [example(story, *other) for story in some for other in ASKED if other != question]
+    mixture = sum((examples(seed, *other) for other in ASKED if other != question), [])
     mixed, shown = learnt(model, mixture, peak, MIXED, seed), [example(story, *question) for story in few]
     others = [other for other in ASKED if other != question]
     return {"before": right(model, test, question), "mixture": right(mixed, test, question),
@@ -94,8 +104,10 @@ def measure(seed: int) -> Iterator[dict]:
     "Each question held out in turn."
     tried = base.rates(NAME, seed)
     best = float(min(tried, key=lambda row: row["loss"]["median"])["peak"])
-    models = [base.pretrained(NAME, best, seed + s, base.steps_of(NAME)) for s in range(SEEDS)]
-    peak = chosen(models[0], seed)
-    for what, when in ticked(HELD_OUT, "question"):
-        found = [held_out(model, (what, when), peak, seed + s) for s, model in enumerate(models)]
-        yield {"what": what, "when": when, "parameters": size(models[0]), "peak": f"{peak:g}", "cases": SHOWN} | over_seeds(found)
+    model = base.pretrained(NAME, best, seed, base.steps_of(NAME))
+    peak, cases = chosen(model, seed), [(question, seed + s) for question in HELD_OUT for s in range(SEEDS)]
+    with ProcessPoolExecutor(base.WORKERS, get_context("spawn")) as pool:
+        runs = pool.map(held_out, [q for q, _ in cases], [best] * len(cases), [peak] * len(cases), [s for _, s in cases])
+        for what, when in ticked(HELD_OUT, "question"):
+            found = [next(runs) for _ in range(SEEDS)]
+            yield {"what": what, "when": when, "parameters": size(model), "peak": f"{peak:g}", "cases": SHOWN} | over_seeds(found)
