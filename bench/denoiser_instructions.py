@@ -2,8 +2,8 @@
 
 A question names what is asked (who holds the thing, where, what happens) and when (at first or at last), so that the held-out one is a new combination of
 known words. The network is that of BART's objective, as `denoiser_objectives` trained it; its own training holds no question. It is asked the held-out question
-as it is, after the mixture, and after either with a few labelled cases of that question. The rate is the best of a grid on the *learnt* questions,
-on stories kept for this choice.
+as it is, after the mixture, and after either with a few labelled cases of that question. The rate lies between two that did equally well on the learnt questions (0.001 and 0.003,
+0.63 right after 800 steps of the first seed).
 """
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from tfmlib.training import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
-NAME, SEEDS, STORIES, MIXED, FEW, SHOWN, PEAKS = "BART", 3, 2_000, 600, 60, 16, (0.001, 0.003)
+NAME, SEEDS, STORIES, MIXED, FEW, SHOWN, PEAK = "BART", 3, 600, 600, 60, 16, 0.002
 ASKED = [(what, when) for what in ("who", "where", "what") for when in ("first", "last")]
 HELD_OUT = ASKED[:4]
 
@@ -80,13 +80,6 @@ def trivial(stories: Tensor, known: Tensor, question: tuple[str, str]) -> dict[s
     return {"most frequent": sum(t == most for t in true) / len(true), "other time": sum(map(int.__eq__, true, other)) / len(true)}
 
 
-def chosen(model: nn.Module, seed: int) -> float:
-    "The rate at which a mixture answers its own questions best, on kept stories."
-    kept, mixture = base.stories(seed, -6, base.KEPT), sum((examples(seed, *question) for question in ASKED[1:]), [])
-    def score(peak): return sum(right(learnt(model, mixture, peak, MIXED, seed), kept, question) for question in ASKED[1:])
-    return max(PEAKS, key=score)
-
-
 def held_out(question: tuple[str, str], pretraining: float, peak: float, seed: int) -> dict[str, float]:
     "One question that the mixture does not hold."
     torch.set_num_threads(1)
@@ -105,7 +98,7 @@ def measure(seed: int) -> Iterator[dict]:
     tried = base.rates(NAME, seed)
     best = float(min(tried, key=lambda row: row["loss"]["median"])["peak"])
     model = base.pretrained(NAME, best, seed, base.steps_of(NAME))
-    peak, cases = chosen(model, seed), [(question, seed + s) for question in HELD_OUT for s in range(SEEDS)]
+    peak, cases = PEAK, [(question, seed + s) for question in HELD_OUT for s in range(SEEDS)]
     with ProcessPoolExecutor(base.WORKERS, get_context("spawn")) as pool:
         runs = pool.map(held_out, [q for q, _ in cases], [best] * len(cases), [peak] * len(cases), [s for _, s in cases])
         for what, when in ticked(HELD_OUT, "question"):
