@@ -709,6 +709,68 @@ def _(r, m): return (r.choice(list(m._ODD)),)
 def _(r, m): return r.randint(4, 12), r.randint(10, 30)
 
 
+# --- 11: denoisers ------------------------------------------------------------------------------------------------
+
+@cases("fitting", 500, edges=lambda m: [(3, .15, 3.), (3, .5, 1.), (3, .99, 8.), (512, .15, 3.)])
+def _(r, m): return r.randint(3, 150), r.choice([.15, .3, .5, .25, r.uniform(.01, .97)]), r.choice([1., 2., 3., r.uniform(1, 9)])
+
+
+@cases("two_sides", 1_000, edges=lambda m: [m._dropped(flags) for flags in ("", ".", "x", "xx")])
+def _(r, m): return m._dropped("".join(r.choices(".x", k=r.randint(0, 12))), r.getrandbits(30), r.randint(60, 99))
+
+
+@cases("mixing_rates", 2_000, edges=lambda m: [([1], 1, .001), ([0, 10**15], math.inf, math.inf), ([10**15, 1, 0], 10**9, .001)])
+def _(r, m):
+    sizes = [r.choice([0, r.randint(1, 9), round(r.grows(0, 15))]) for _ in range(r.randint(0, 6))] + [r.randint(1, 10**6)]
+    return sizes, r.choice([math.inf, r.randint(1, 10**6)]), r.choice([1., 2., math.inf, r.grows(-3, 3)])
+
+
+@cases("broken_batch", 8)
+def _(r, m): return (r.choice([*m.BATCHES]),)
+
+
+@cases("packed_mask", 500)
+def _(r, m): return m._rows(r.randint(0, 3), r.randint(0, 7), r.getrandbits(30), r.randint(0, 4))
+
+
+@cases("forward_flops", 2_000)
+def _(r, m): return r.choice(m._KINDS), *r.sizes(2, 40), *r.sizes(4, 30)
+
+
+@cases("infilling_weight", 2_000, edges=lambda m: [([], [], [1.]), ([], ["_"], [1.]), (["a"], [], [1.]), ([], ["a"], [.5, .5])])
+def _(r, m): return r.choices("ab", k=r.randint(0, 8)), r.choices("ab__", k=r.randint(0, 7)), [r.random() for _ in range(r.randint(1, 5))]
+
+
+@cases("standard_deviation", 9)
+def _(r, m): return (r.choice([*m._DEVIATIONS]),)
+
+
+@cases("offsets_of", 100, edges=lambda m: [(0, 4, 2, True), (3, 4, 2, True), (0, 4, 3, False), (3, 4, 3, False)])
+def _(r, m):
+    n, both = 4 * r.randint(1, 8), r.random() < .5
+    return r.randrange(n), n, n // (4 if both else 2) + r.randint(1, 60), both
+
+
+@cases("written", 5)
+def _(r, m): return (r.choice([q for q, a in m._WRITTEN.items() if not isinstance(a, str)]),)
+
+
+@cases("t5_table", 5)
+def _(r, m): return (r.choice([q for q, a in m._IN_TABLE.items() if isinstance(a, float)]),)
+
+
+@cases("exact_bound", 200)
+def _(r, m):
+    T = r.randint(1, 5)
+    return (r.tensor(2**T, T),)
+
+
+@cases("unmasking_order", 40)
+def _(r, m):
+    stay, steps = [r.uniform(.02, .98) for _ in range(r.randint(0, 6))], r.randint(1, 4)
+    return stay, steps, m.bits_lost(stay, [[*range(len(stay) + 1)]]) + 1e-9
+
+
 # --- 12: checkpoints ----------------------------------------------------------------------------------------------
 
 @cases("place_of", 300)

@@ -171,6 +171,24 @@ def filtered(start, transition, emission, words):
     return torch.stack(rows)
 
 
+# --- 11: denoisers
+def two_sides(ids, mask, first):
+    runs = [(dropped, [i for i, _ in run]) for dropped, run in itertools.groupby(zip(ids.tolist(), mask.tolist()), key=lambda pair: pair[1])]
+    names = iter(range(first, first - len(ids) - 1, -1))
+    both = [[next(names), *run] if dropped else run for dropped, run in runs]
+    inputs = [piece[:1] if dropped else piece for (dropped, _), piece in zip(runs, both)]
+    targets = [piece for (dropped, _), piece in zip(runs, both) if dropped] + [[next(names)]]
+    return [torch.tensor(sum(pieces, []), dtype=ids.dtype) for pieces in (inputs, targets)]
+
+
+def exact_bound(losses):
+    T, total = losses.size(1), losses.new_zeros(())
+    for row in range(1, 2**T):
+        at = [i for i in range(T) if row // 2**i % 2]
+        total = total + math.exp(math.lgamma(len(at)) + math.lgamma(T - len(at) + 1) - math.lgamma(T + 1)) * losses[row, at].sum()
+    return total
+
+
 # --- 12: checkpoints
 def unfused(whole, n_heads, n_kv_heads):
     width, each = len(whole) // (n_heads + 2 * n_kv_heads), n_heads // n_kv_heads
@@ -213,7 +231,7 @@ def edit_several(weight, keys, values, second_moment):
 
 
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
-         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "checkpoints": (unfused, heron),
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron),
          "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
 
 

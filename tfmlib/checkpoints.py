@@ -82,6 +82,8 @@ def checked_names(model: nn.Module, family: str,
     "What to read for which parameters, after a look at all headers and all copies."
     names = tensor_names(model.config, family, own_tensors(model))
     expected, first = to_pretrained(model, family), originals(names)
+    unread = FAMILIES[family].unused
+    stored = {name: t for name, t in stored.items() if name not in unread}
     stored = own_names(stored, expected, family)
     for name, t in stored.items():
         need(t.dtype in NUMBER_TYPES, name, t.dtype,

@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+import tfmlib.denoiser_families  # noqa: F401 — registers the families of chapter 11
 import tfmlib.variants  # noqa: F401 — registers the parts that these families use
 from .data import one_of
 from .decoders import GPT2_FIELDS, LLAMA_FIELDS, LLAMA_PARTS, TABLE
@@ -765,7 +766,6 @@ FAMILIES.update({
 
 
 PLANNED = {  # model_type -> the chapter that adds its row and removes it here
-    **dict.fromkeys(("t5", "mt5", "bart", "mbart"), 11),
     **dict.fromkeys(("mamba", "mamba2"), 20),
     **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3",
                      "gpt_oss", "jamba"), 21)}

@@ -45,6 +45,7 @@ class Family(NamedTuple):
     defaults: Mapping = {}     # field -> what the absence of its key means
     read: Callable = dict      # configuration -> further fields; looks at `read_keys`
     read_keys: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # tensors that a file may hold and that nothing reads
 
 
 FAMILIES: dict[str, Family] = {}  # model_type -> its row
@@ -192,6 +193,7 @@ def from_pretrained(
     own, family = own_tensors(model), config["model_type"]
     names, expected = tensor_names(model.config, family, own), to_pretrained(model, family)
     absent = {name.theirs for name in names if name.value is not None} - state.keys()
+    state = {name: t for name, t in state.items() if name not in FAMILIES[family].unused}
     state = with_copies(state, names)
     check_state(state, {theirs: t for theirs, t in expected.items() if theirs not in absent})
     check_copies(state, names)

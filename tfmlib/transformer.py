@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'NORM_POSITIONS', 'ATTENTIONS', 'RELATIVE', 'POSITIONS', 'ACTIVATIONS', 'FFNS', 'REGISTRIES', 'MODELS',
-           'MODEL_KINDS', 'SIZES', 'OPTIONAL_SIZES', 'ROPE_SCALINGS', 'MODEL_CONFIGS', 'FORMULA', 'check_token_ids',
-           'TokenEmbedding', 'source_mask', 'Transformer', 'Part', 'build_sublayer', 'build_heads', 'build_rotary',
-           'build_relative', 'build_ffn', 'ModelConfig', 'check_model_config', 'declared_options', 'check_options',
-           'read_scaling', 'build_block', 'build_stack', 'build_encoding', 'build', 'random_seed', 'build_embedding',
-           'init_xavier', 'encoder_config', 'build_transformer', 'Encoder', 'make_log_probs_fn', 'check_search',
-           'check_log_probs', 'greedy_search', 'stacks_from_torch', 'count_stack', 'count_parameters',
-           'label_smoothed_cross_entropy', 'label_smoothed_loss', 'InverseSqrtSchedule', 'DecodingView',
-           'length_penalty', 'Hypothesis', 'beam_search']
+           'MODEL_KINDS', 'SIZES', 'OPTIONAL_SIZES', 'ROPE_SCALINGS', 'EMBEDDINGS', 'MODEL_CONFIGS', 'FORMULA',
+           'check_token_ids', 'tokens_mask', 'TokenEmbedding', 'source_mask', 'Transformer', 'Part', 'build_sublayer',
+           'build_heads', 'build_rotary', 'build_relative', 'build_ffn', 'ModelConfig', 'check_model_config',
+           'declared_options', 'check_options', 'read_scaling', 'build_block', 'build_stack', 'build_encoding', 'build',
+           'random_seed', 'build_embedding', 'build_embeddings', 'init_xavier', 'encoder_config', 'build_transformer',
+           'Encoder', 'make_log_probs_fn', 'check_search', 'check_log_probs', 'greedy_search', 'stacks_from_torch',
+           'count_stack', 'count_parameters', 'label_smoothed_cross_entropy', 'label_smoothed_loss',
+           'InverseSqrtSchedule', 'DecodingView', 'length_penalty', 'Hypothesis', 'beam_search']
 
 # %% ../chapters/08_transformer.ipynb #imports-export
 import math
@@ -65,6 +65,16 @@ def check_token_ids(name: str, ids: Tensor, vocab_size: int, max_len: int | None
     low, high = int(ids.min()), int(ids.max())
     need(0 <= low and high < vocab_size, name, f"from {low} to {high}",
          f"token ids, 0 to {vocab_size - 1}")
+
+
+def tokens_mask(name: str, padding_mask: Tensor, ids: Tensor) -> Tensor:  # -> (B, 1, 1, T)
+    "A given padding mask (B, T), True at tokens, in the shape that attention takes."
+    fits = padding_mask.shape == ids.shape and padding_mask.dtype == torch.bool
+    need(fits, name, f"{padding_mask.dtype}, {tuple(padding_mask.shape)}",
+         f"bool, {tuple(ids.shape)} as the ids")
+    need(bool(padding_mask.any(1).all()), name, "a row without a token",
+         "at least one True in each row")
+    return padding_mask[:, None, None]
 
 # %% ../chapters/08_transformer.ipynb #words-export
 class TokenEmbedding(nn.Module):
@@ -126,28 +136,39 @@ class Transformer(nn.Module):
         self.source_embedding, self.encoder = source_embedding, encoder
         self.target_embedding, self.decoder, self.pad = target_embedding, decoder, pad
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, list]:           # (B, S)
+    def encode(
+        self, x: Tensor, padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, list]:  # (B, S) each
         "Encode sources: memory (B, S, C), mask (B, 1, 1, S), weights of each block."
-        h, mask = self.source_embedding(x, "x"), source_mask(x, self.pad)
+        h = self.source_embedding(x, "x")
+        if padding_mask is None: mask = source_mask(x, self.pad)
+        else: mask = tokens_mask("padding_mask", padding_mask, x)
         memory, weights = self.encoder(h, mask=mask)
         return memory, mask, weights
 
     def decode(
-        self, y: Tensor, memory: Tensor, mask: Tensor
-    ) -> tuple[Tensor, list]:  # (B, T)
+        self, y: Tensor, memory: Tensor, mask: Tensor,
+        padding_mask: Tensor | None = None,
+    ) -> tuple[Tensor, list]:  # y, padding_mask: (B, T)
         "Logits of each next token (B, T, V), from the memory and the tokens so far."
         h, T = self.target_embedding(y, "y"), y.shape[1]
         need(len(memory) == len(y), "y", f"{len(y)} targets",
              f"{len(memory)}, one for each source")
-        h, weights = self.decoder(
-            h, mask=causal_mask(T, T, y.device), cross={"memory": memory, "mask": mask}
-        )
+        own = causal_mask(T, T, y.device)
+        if padding_mask is not None:
+            own = own & tokens_mask("padding_mask", padding_mask, y)
+        h, weights = self.decoder(h, mask=own, cross={"memory": memory, "mask": mask})
         return self.target_embedding.logits(h), weights
 
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict]:  # (B, S), (B, T)
+    def forward(
+        self,
+        x: Tensor, y: Tensor,                  # sources (B, S), shifted targets (B, T)
+        source_padding: Tensor | None = None,  # (B, S), True at tokens; None: by ids
+        target_padding: Tensor | None = None,  # (B, T); None: at the end, if any
+    ) -> tuple[Tensor, dict]:
         "Logits for shifted targets (B, T, V), and the weights of both stacks."
-        memory, mask, encoder_weights = self.encode(x)
-        logits, decoder_weights = self.decode(y, memory, mask)
+        memory, mask, encoder_weights = self.encode(x, source_padding)
+        logits, decoder_weights = self.decode(y, memory, mask, target_padding)
         return logits, {"encoder": encoder_weights, "decoder": decoder_weights}
 
 # %% ../chapters/08_transformer.ipynb #part-export
@@ -394,11 +415,23 @@ def random_seed(seed: int):
         yield
 
 
-def build_embedding(config: ModelConfig, vocab_size: int, tied: bool, causal: bool):
+def build_embedding(config: ModelConfig, vocab_size: int, tied: bool, causal: bool,
+                    kind: Callable = TokenEmbedding):
     "A table of embeddings with its encoding of positions."
-    return TokenEmbedding(vocab_size, config.d_model, build_encoding(config, causal),
-                          config.dropout, config.embedding_scale,
-                          bool(config.option("logits_bias")), tied, config.max_len)
+    return kind(vocab_size, config.d_model, build_encoding(config, causal),
+                config.dropout, config.embedding_scale,
+                bool(config.option("logits_bias")), tied, config.max_len)
+
+
+def build_embeddings(config: ModelConfig, kind: Callable = TokenEmbedding) -> tuple:
+    "Those of source and target: a single one, unless the source has a vocabulary."
+    own = config.source_vocab_size
+    target = build_embedding(config, config.vocab_size, config.tie_embeddings, True, kind)
+    source = target if own is None else build_embedding(config, own, True, False, kind)
+    return source, target
+
+
+EMBEDDINGS = {"shared": Part(build_embeddings)}  # config -> those of source and target
 
 
 def init_xavier(model: nn.Module) -> None:
@@ -418,10 +451,10 @@ def build_transformer(
     config: ModelConfig, attention_fn: Callable, seed: int,
 ) -> Transformer:
     "An encoder-decoder; both sides share a table unless the source has a vocabulary."
+    embeddings = config.option("embeddings")
+    one_of([*EMBEDDINGS], **{"options['embeddings']": embeddings})
     with random_seed(seed):
-        tied, own = config.tie_embeddings, config.source_vocab_size
-        target = build_embedding(config, config.vocab_size, tied, True)
-        source = target if own is None else build_embedding(config, own, True, False)
+        source, target = EMBEDDINGS[embeddings].build(config)
         encoder = build_stack(encoder_config(config), attention_fn, causal=False)
         decoder = build_stack(config, attention_fn, causal=True, cross=True)
         model = Transformer(source, encoder, target, decoder, config.option("pad"))
@@ -448,20 +481,25 @@ class Encoder(nn.Module):
 MODELS |= {
     "encoder": Part(Encoder, {"pad": PAD}),
     "encoder-decoder": Part(build_transformer, {
-        "pad": PAD, "logits_bias": False, "encoder_heads": None, "encoder_d_ff": None})}
+        "pad": PAD, "logits_bias": False, "encoder_heads": None, "encoder_d_ff": None,
+        "embeddings": "shared"})}
 MODEL_CONFIGS = {
     "base": ModelConfig("encoder-decoder", 37_000, 512, 6, 8, dropout=.1),
     "big": ModelConfig("encoder-decoder", 37_000, 1024, 6, 16, dropout=.3)}
 
 # %% ../chapters/08_transformer.ipynb #following-export
-def make_log_probs_fn(model: Transformer, x: Tensor) -> Callable[[Tensor], Tensor]:
+def make_log_probs_fn(
+    model: Transformer,
+    x: Tensor,                           # sources (B, S)
+    padding_mask: Tensor | None = None,  # (B, S), if they are not padded at the end
+) -> Callable[[Tensor], Tensor]:
     """A function from prefixes (B, t) to log-probabilities of the next token (B, V).
 
     The prefixes include the begin token.
     """
     need(not model.training, "model", "in training mode",
          "model.eval(), since dropout changes the predictions")
-    with torch.no_grad(): memory, mask, _ = model.encode(x)
+    with torch.no_grad(): memory, mask, _ = model.encode(x, padding_mask)
 
     def log_probs_fn(y: Tensor) -> Tensor:
         B = len(y) if len(x) == 1 else len(x)  # one source, many prefixes

@@ -16,18 +16,17 @@ import traitlets
 from torch import Tensor, nn
 
 from .attention import check_shapes, masked_softmax
-from .block import Dropout, GatedFeedForward, LayerNorm, NoResidual, PreNorm
+from .block import Dropout, LayerNorm, NoResidual, PreNorm
 from .block import RMSNorm, TransformerBlock, divide_by_rms, subtract_mean, upcast
 from .data import one_of
 from .decoders import CausalLM, init_weights
-from .encoder_families import OffsetLearnedEmbedding
 from .figures import Interactive, svg, text
 from .heads import MultiHeadAttention, grouped_query_attention
 from .positions import ALiBi, PositionalAttention, PositionalEncoding
 from .positions import RotaryEmbedding, alibi_slopes
 from .proof import need
 from .tokens import Embedding
-from .transformer import ACTIVATIONS, ATTENTIONS, FFNS, MODELS, NORMS
+from .transformer import ATTENTIONS, MODELS, NORMS
 from .transformer import NORM_POSITIONS, POSITIONS, ModelConfig, Part
 from .transformer import build_sublayer, read_scaling
 
@@ -103,9 +102,6 @@ NORMS.update({
                                 dim: OffsetRMSNorm(dim, config.norm_eps)),
     "layernorm, no bias": Part(lambda config,
                                dim: LayerNorm(dim, config.norm_eps, False))})
-FFNS.update({f"gated {name}": Part(lambda config, _, f=f: GatedFeedForward(
-    config.d_model, config.d_ff, f, config.ffn_bias)) for name,
-    f in ACTIVATIONS.items()})
 
 # %% ../chapters/12_checkpoints.ipynb #positions-export
 class PartialRotary(RotaryEmbedding):
@@ -164,9 +160,7 @@ POSITIONS.update({
     "layered rotary": Part(lambda config, _: LayeredRotary(config), {
         "rotated": None, "local": None, "local_base": None}, in_attention=True),
     "alibi / √D": Part(lambda config, _: DividedALiBi(
-        config.n_heads, config.d_model // config.n_heads), in_attention=True),
-    "learned, from row 2": Part(lambda config, _: OffsetLearnedEmbedding(
-        config.max_len, config.d_model, 2))})
+        config.n_heads, config.d_model // config.n_heads), in_attention=True)})
 
 # %% ../chapters/12_checkpoints.ipynb #scores-export
 def capped_attention(
