@@ -1,8 +1,9 @@
-"""Chapter 13: a step of decoding at several batch sizes on one thread, beside the processor's own peak and bandwidth, measured first.
+"""Chapter 13: a step of decoding at several batch sizes on one thread, in its processor time, beside the processor's own peak and bandwidth, measured first.
 
 The model's blocks compute one token of each sequence, without a cache: what is left are the weights, which is what the crossing is about.
 A prompt of as many tokens takes the same weights; it attends to its own tokens, too.
 """
+import time
 from collections.abc import Iterator
 
 import torch
@@ -27,6 +28,6 @@ def measure(seed: int) -> Iterator[dict]:
     g = torch.Generator().manual_seed(seed)
     inputs = {("batch", B): torch.randn(B, 1, CONFIG.d_model, generator=g) for B in BATCHES}
     inputs |= {("prefill", T): torch.randn(1, T, CONFIG.d_model, generator=g) for T in PROMPTS}
-    took = timed({key: lambda x=x: model.logits(model.stack(x)[0]) for key, x in inputs.items()}, REPEATS)
+    took = timed({key: lambda x=x: model.logits(model.stack(x)[0]) for key, x in inputs.items()}, REPEATS, time.process_time)
     for (case, n), taken in took.items():
         yield {"case": case, "B" if case == "batch" else "T": n, "N": multiplied_parameters(shape), "ms": scaled(taken, 1e3)}

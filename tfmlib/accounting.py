@@ -11,6 +11,7 @@ __all__ = ['NAMED_CONFIGS', 'NAMED_SHAPES', 'ModelShape', 'WeightMatrix', 'atten
            'decode_cost', 'prefill_cost', 'seconds', 'crossing_batch', 'measure_machine', 'costs', 'ModelCosts']
 
 # %% ../chapters/13_accounting.ipynb #imports-export
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,11 +54,12 @@ class ModelShape:
     latent: "LatentSizes | None" = None
 
     def __post_init__(self):
-        sizes = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim",
-                 "d_ff")
+        sizes = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads",
+                 "head_dim", "d_ff")
         check_sizes(**{name: getattr(self, name) for name in sizes})
         fits = self.n_heads % self.n_kv_heads == 0
-        need(fits, "n_kv_heads", self.n_kv_heads, f"a divisor of n_heads, {self.n_heads}")
+        need(fits, "n_kv_heads", self.n_kv_heads,
+             f"a divisor of n_heads, {self.n_heads}")
 
 
 class WeightMatrix(NamedTuple):
@@ -73,19 +75,21 @@ def attention_matrices(shape: ModelShape) -> dict[str, WeightMatrix]:
     if shape.latent is not None: return latent_matrices(shape)
     C, H, G, D = shape.d_model, shape.n_heads, shape.n_kv_heads, shape.head_dim
     n = (1 + shape.cross) * shape.n_layers
-    return {"query": WeightMatrix(C, H * D, n, n), "key": WeightMatrix(C, G * D, n, n),
-            "value": WeightMatrix(C, G * D, n, n), "output": WeightMatrix(H * D, C, n, n)}
+    return {
+        "query": WeightMatrix(C, H * D, n, n), "key": WeightMatrix(C, G * D, n, n),
+        "value": WeightMatrix(C, G * D, n, n), "output": WeightMatrix(H * D, C, n, n)}
 
 
 def ffn_matrices(shape: ModelShape) -> dict[str, WeightMatrix]:
     "The matrices of the feed-forward layers."
     if shape.experts is not None: return expert_matrices(shape)
     C, L, F_, up = shape.d_model, shape.n_layers, shape.d_ff, 1 + shape.gated
-    return {"up": WeightMatrix(C, F_, up * L, up * L), "down": WeightMatrix(F_, C, L, L)}
+    return {"up": WeightMatrix(C, F_, up * L, up * L),
+            "down": WeightMatrix(F_, C, L, L)}
 
 
 def weight_matrices(shape: ModelShape) -> dict[str, WeightMatrix]:
-    "Every matrix of a model: how many are stored, and how many a token is multiplied by."
+    "Every kind of matrix: how many are stored, and how many a token is multiplied by."
     V, C = shape.vocab_size, shape.d_model
     return {
         "embedding": WeightMatrix(V, C, int(shape.embedding), 0),
@@ -278,7 +282,7 @@ def activation_bytes(
 ) -> dict[str, int]:
     "Bytes that the forward pass keeps: of the blocks, and for the loss."
     dense = shape.experts is None and shape.latent is None
-    need(dense, "shape", "experts or latent attention", "a dense model with ordinary heads")
+    need(dense, "shape", "experts or latent attention", "a dense model, ordinary heads")
     check_sizes(B=B, T=T, width=width)
     C, L, V = shape.d_model, shape.n_layers, shape.vocab_size
     tables = 2 * shape.rotary * T * shape.head_dim   # cosines and sines
@@ -356,7 +360,8 @@ def peak_memory(
     "The most bytes that exist at once, if gradients are freed between steps."
     m = training_memory(shape, B, T, recompute, matrix)
     turn = m["blocks"] + max(m["loss"] + m["backward of the loss"], m["one block"])
-    largest = max(w.inputs * w.outputs for w in weight_matrices(shape).values() if w.stored)
+    stored = [w for w in weight_matrices(shape).values() if w.stored]
+    largest = max(w.inputs * w.outputs for w in stored)
     end = m["gradients"] + 2 * 4 * largest           # the update of the largest matrix
     return m["weights"] + m["optimiser"] + max(turn, end)
 
@@ -381,9 +386,10 @@ def weights_read(shape: ModelShape, tokens: int) -> float:
     "Weights that a step reads for so many tokens; experts are drawn evenly."
     check_sizes(tokens=tokens)
     def copies(m):
-        there = max(m.stored, m.used)                # a tied head is the embedding table
+        there = max(m.stored, m.used)           # a tied head is the embedding table
         return there * (1 - (1 - m.used / there) ** tokens) if there else 0
-    return sum(m.inputs * m.outputs * copies(m) for m in weight_matrices(shape).values())
+    matrices = weight_matrices(shape).values()
+    return sum(m.inputs * m.outputs * copies(m) for m in matrices)
 
 
 def decode_cost(shape: ModelShape, B: int, S: int, width: int = 2) -> tuple[int, float]:
@@ -392,7 +398,9 @@ def decode_cost(shape: ModelShape, B: int, S: int, width: int = 2) -> tuple[int,
     return forward_flops(shape, B, 1, S), moved
 
 
-def prefill_cost(shape: ModelShape, B: int, T: int, width: int = 2) -> tuple[int, float]:
+def prefill_cost(
+    shape: ModelShape, B: int, T: int, width: int = 2
+) -> tuple[int, float]:
     "Operations and bytes of reading B prompts of T tokens and filling the cache."
     moved = width * weights_read(shape, B * T) + cache_bytes(shape, B, T, width)
     return forward_flops(shape, B, T, causal=True), moved
@@ -410,12 +418,16 @@ def crossing_batch(machine: Machine, width: int = 2) -> float:
     return machine.peak * width / (2 * machine.bandwidth)
 
 # %% ../chapters/13_accounting.ipynb #measure-export
-def measure_machine(size: int = 1024, megabytes: int = 256, repeats: int = 5) -> Machine:
-    "Peak and bandwidth of this processor in 32 bits, on as many threads as PyTorch uses."
+def measure_machine(
+    size: int = 1024, megabytes: int = 256, repeats: int = 5
+) -> Machine:
+    "Peak and bandwidth of one thread of this processor, in 32 bits."
     check_sizes(size=size, megabytes=megabytes, repeats=repeats)
     square, long = torch.ones(size, size), torch.ones(megabytes * 250_000)
-    took = timed({"product": lambda: square @ square, "sum": long.sum}, repeats)
-    return Machine(2 * size**3 / took["product"]["q10"], 4 * long.numel() / took["sum"]["q10"])
+    calls = {"product": lambda: square @ square, "sum": long.sum}
+    took = timed(calls, repeats, time.process_time)
+    product, total = (took[name]["q10"] for name in ("product", "sum"))
+    return Machine(2 * size**3 / product, 4 * long.numel() / total)
 
 # %% ../chapters/13_accounting.ipynb #calculator-export
 def costs(
