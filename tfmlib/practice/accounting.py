@@ -10,7 +10,7 @@ __all__ = ['check_chain_flops', 'check_expert_weights', 'check_cache_numbers', '
 # %% ../../chapters/practice/13_accounting.ipynb #imports
 import math
 
-from ..checks import asked_again, expect_number, expect_whole, gives
+from ..checks import asked_again, expect_number, expect_whole, gives, own
 from ..proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/13_accounting.ipynb #chain-checker
@@ -22,7 +22,7 @@ def _chain(rows: int, widths: list) -> int:
 check_chain_flops = Checker("chain_flops")
 
 @check_chain_flops.property("every multiplication and addition is counted", (3, [2, 5, 4]), (1, [2, 5]), (4, [3, 2]), (7, [6]),
-    (5, [1, 9, 1, 2]), (2, [3, 3, 3, 3]), (11, [2, 7, 3]))
+    (5, [1, 9, 1, 2]), (2, [3, 3, 3, 3]), (11, [2, 7, 3]), (1, [*range(1, 20)]), (20, [2, 3]))
 def _(attempt, rows, widths):
     expect_whole(attempt(rows, widths), _chain(rows, widths), "the number of operations")
 
@@ -110,7 +110,7 @@ _STEP = [("w", 4), ("x", 3), ("y", 5), ("z", 2), ("z", 0), ("dy", 5), ("y", 0), 
 check_peak_of = Checker("peak_of")
 
 @check_peak_of.property("the largest sum, and what is there then", ([("a", 4), ("b", 3), ("a", 0), ("c", 4)],), ([],), (_STEP,), ([("a", 5), ("a", 2), ("b", 2)],),
-    ([("a", 2), ("a", 7), ("b", 1)],), ([("b", 3), ("b", 0), ("a", 3)],), ([("a", 1), ("a", 0), ("a", 6), ("b", 1)],), ([("z", 1), ("b", 2), ("a", 3)],), ([("a", 0)],))
+    ([("a", 2), ("a", 7), ("b", 1)],), ([("b", 3), ("b", 0), ("a", 3)],), ([("a", 1), ("a", 0), ("a", 6), ("b", 1)],), ([("z", 1), ("b", 2), ("a", 3)],), ([("a", 0)],), ([(f"x{n:02}", n % 5 + 1) for n in range(20)] + [("x03", 0), ("y", 1)],))
 def _(attempt, events):
     gives(attempt(events), _peak(events), "your answer")
     asked_again(attempt, events)
@@ -131,9 +131,11 @@ _HEAD = [("matmul", ("q", "k"), "z"), ("softmax", ("z",), "a"), ("matmul", ("a",
 check_kept_names = Checker("kept_names")
 
 @check_kept_names.property("what some gradient needs, once each", (_LAYER, ["w"]), (_GATED, ["g", "u", "d"]), (_HEAD, []), ([], ["w"]), ([("add", ("a", "b"), "c")], []),
-    ([("softmax", ("a",), "b"), ("sum", ("b",), "c")], []), ([("mul", ("a", "a"), "b")], []), (_GATED, []), ([("silu", ("w",), "b")], ["w"]))
+    ([("softmax", ("a",), "b"), ("sum", ("b",), "c")], []), ([("mul", ("a", "a"), "b")], []), (_GATED, []), ([("silu", ("w",), "b")], ["w"]), ([], []), ([("silu", (f"x{n:02}",), f"x{n + 1:02}") for n in range(20)], []))
 def _(attempt, ops, weights):
-    gives(attempt(ops, weights), _kept(ops, weights), "your answer")
+    found = attempt(ops, weights)
+    gives(found, _kept(ops, weights), "your answer")
+    own(found, ops, weights)
     asked_again(attempt, ops, weights)
 
 # %% ../../chapters/practice/13_accounting.ipynb #effects-checker
