@@ -112,7 +112,9 @@ check_peak_of = Checker("peak_of")
 @check_peak_of.property("the largest sum, and what is there then", ([("a", 4), ("b", 3), ("a", 0), ("c", 4)],), ([],), (_STEP,), ([("a", 5), ("a", 2), ("b", 2)],),
     ([("a", 2), ("a", 7), ("b", 1)],), ([("b", 3), ("b", 0), ("a", 3)],), ([("a", 1), ("a", 0), ("a", 6), ("b", 1)],), ([("z", 1), ("b", 2), ("a", 3)],), ([("a", 0)],), ([(f"x{n:02}", n % 5 + 1) for n in range(20)] + [("x03", 0), ("y", 1)],))
 def _(attempt, events):
-    gives(attempt(events), _peak(events), "your answer")
+    found = attempt(events)
+    gives(found, _peak(events), "your answer")
+    own(found[1], events)
     asked_again(attempt, events)
 
 # %% ../../chapters/practice/13_accounting.ipynb #kept-checker
