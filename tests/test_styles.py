@@ -208,7 +208,7 @@ def kept_names(ops, weights):
     found = []
     for op in ops:
         needed = {"silu": op[1][:1], "softmax": (op[2],), "matmul": op[1], "mul": op[1]}.get(op[0], ())
-        found += [name for name in needed if name not in weights and name not in found]
+        found += [name for name in dict.fromkeys(needed) if name not in weights and name not in found]
     found.sort()
     return found
 

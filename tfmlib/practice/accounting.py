@@ -141,8 +141,11 @@ def _(attempt, ops, weights):
     asked_again(attempt, ops, weights)
 
 # %% ../../chapters/practice/13_accounting.ipynb #effects-checker
-def _costs(L=32, F=14_336, G=8, V=128_256, B=4, T=8192, C=4096, H=32, D=128, tied=False, again=False) -> dict:
+def _costs(**changed) -> dict:
     "From the formulas of the chapter."
+    sizes = dict(L=32, F=14_336, G=8, V=128_256, B=4, T=8192, tied=False, again=False) | changed
+    L, F, G, V, B, T, tied, again = sizes.values()
+    C, H, D = 4096, 32, 128
     layer, tables = 2 * C * D * (H + G) + 3 * C * F, V * C * (1 if tied else 2)
     N, kept = L * layer + V * C, 6 * C + 2 + (3 * H + 2 * G) * D + H + 4 * F
     forward = 2 * B * T * N + 4 * B * L * H * D * T * T
