@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import gettempdir
@@ -22,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench import over_seeds, size, ticked
 from bench.translators import fused
+from tfmlib import denoisers, story_grammar
 from tfmlib.alignment import BOS, EOS, PAD
 from tfmlib.decoders import MODERN
 from tfmlib.denoisers import (
@@ -63,7 +65,9 @@ PEAKS, TRIED, STEPS, SEEDS = (0.001, 0.002, 0.004, 0.008), 300, 1_000, range(3)
 LABELLED, TUNED, TUNE_PEAKS, KEPT, TESTS = 512, 150, (0.0005, 0.002), 200, 400
 TASKS = "write on", "fill in", "condense"
 GRAMMAR = StoryGrammar()
-CACHE = Path(gettempdir()) / "tfm_denoisers"             # networks and scores: a run that was cut off goes on, other parts use them
+SOURCES = __file__, denoisers.__file__, story_grammar.__file__
+DIGEST = sha256(b"".join(Path(file).read_bytes() for file in SOURCES)).hexdigest()[:12]
+CACHE = Path(gettempdir()) / f"tfm_denoisers_{DIGEST}"   # trained networks: a run that was cut off goes on, other parts use them; none of an older source
 KNOWN = objectives(N_WORDS, SENTINELS, STOP)
 
 
