@@ -49,8 +49,8 @@ PUBLISHED_CONFIGS = {  # model -> its config.json, as far as it matters; in the 
                    layer_norm_eps=1e-5, partial_rotary_factor=.4),
     "Gemma 7B": like_llama("gemma", 256000, 3072, 28, 16, 8192, F=24576, G=16, eps=1e-6,
                            head_dim=256),
-    "Command R": plain("cohere", 256000, 8192, 40, 64, 131072, intermediate_size=22528,
-                       layer_norm_eps=1e-5, rope_theta=8e6),
+    "Command R": plain("cohere", 256000, 8192, 40, 64, 8192, intermediate_size=22528,
+                       layer_norm_eps=1e-5, rope_theta=8e6, model_max_length=131072),
     "Llama 3 8B": like_llama("llama", 128256, 4096, 32, 32, 8192, F=14336, G=8,
                              rope_theta=5e5),
     "Gemma 2 9B": like_llama(
