@@ -297,7 +297,7 @@ def rates(name: str, seed: int) -> list[dict]:
 
 def scored(name: str, seed: int, peak: float, steps: int, peaks: dict[str, tuple]) -> dict[str, dict[str, float]]:
     "One seed: trained, then judged on each task, without and with labelled cases."
-    path = CACHE / f"{name}-{peak:g}-{seed}-{steps}-{'-'.join(f'{p:g}' for task in TASKS for p in peaks[task])}.json".replace(" ", "_")
+    path = CACHE / f"{name}-{peak:g}-{seed}-{steps}-{TUNED}-{'-'.join(f'{p:g}' for task in TASKS for p in peaks[task])}.json".replace(" ", "_")
     if path.exists(): return json.loads(path.read_text())
     model = pretrained(name, peak, seed, steps)
     found = {"own": {"loss": own_loss(name, model, seed)}} if KINDS[name].objective else {}
