@@ -33,7 +33,8 @@ from .tensor_files import FREQUENCIES, NUMBER_TYPES, StoredTensor, read_json
 from .tensor_files import stored_tensors
 from .tokenizer_files import LoadedTokenizer, check_told
 from .training import replacing
-from .transformer import ModelConfig, build
+from .transformer import ModelConfig, build, declared_options
+from .transformer import encoder_config
 
 # %% ../chapters/12_checkpoints.ipynb #weights-export
 ALIASES = {"gpt_neox": {"embed_out.weight": "lm_head.weight"}}  # in its older files
@@ -285,6 +286,8 @@ def published_config(config: ModelConfig, family: str) -> dict:
     def now(name):
         return config.option(name[8:]) if name.startswith("options.") else getattr(
             full, name)
+    need("architectures" in row.values, "config", repr(family),
+         "config.json, whose class tells the head")
     made = {"model_type": family, "architectures": row.values["architectures"][-1],
             "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     made |= {key: now(name) for key, name in row.fields.items()
@@ -297,6 +300,12 @@ def published_config(config: ModelConfig, family: str) -> dict:
              f"a model that {family} can describe")
         made[key] = fits[0]
     if "rope_theta" in row.read_keys: made["rope_theta"] = config.rope_base
+    if config.kind == "encoder-decoder":  # not the defaults, which are of their vocabulary
+        begin = config.option("pad") if family == "marian" else None
+        made |= {"decoder_start_token_id": begin, "forced_eos_token_id": None}
+    if "encoder_ffn_dim" in row.read_keys:
+        made["encoder_attention_heads"] = full.option("encoder_heads")
+        made["encoder_ffn_dim"] = full.option("encoder_d_ff")
     read = completed(config_from_pretrained(made))
     odd = [f.name for f in fields(config)
            if getattr(read, f.name) != getattr(full, f.name)]
@@ -306,11 +315,17 @@ def published_config(config: ModelConfig, family: str) -> dict:
 
 
 def completed(config: ModelConfig) -> ModelConfig:
-    "A configuration with the sizes that it leaves to their defaults, without dropout."
+    "A configuration with all that it leaves to defaults, without dropout."
     C, gated = config.d_model, config.ffn == "swiglu" or config.ffn.startswith("gated")
+    d_ff = config.d_ff or (swiglu_d_ff(C) if gated else 4 * C)
+    options = {name: config.option(name) for name in declared_options(config)}
+    if config.kind == "encoder-decoder":
+        encoder = encoder_config(replace(config, d_ff=d_ff))
+        options |= {"encoder_heads": encoder.n_heads, "encoder_d_ff": encoder.d_ff}
+        config = replace(config, n_encoder_layers=encoder.n_layers)
     return replace(config, dropout=0., n_kv_heads=config.n_kv_heads or config.n_heads,
-                   head_dim=config.head_dim or C // config.n_heads,
-                   d_ff=config.d_ff or (swiglu_d_ff(C) if gated else 4 * C))
+                   head_dim=config.head_dim or C // config.n_heads, d_ff=d_ff,
+                   options=options)
 
 
 def save_tensors_of(folder: Path, tensors: dict[str, Tensor], most: int) -> None:
