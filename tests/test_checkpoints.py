@@ -1,5 +1,6 @@
 """Published decoders: every family equals `transformers`, every key is read or refused, folders are read and written whole or not at all."""
 import copy
+import dataclasses
 import functools
 import json
 import logging
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from bench.checkpoint_families import (
     CASES,
@@ -34,7 +37,7 @@ from bench.checkpoint_families import (
     rope,
 )
 from tfmlib import variants
-from tfmlib.checkpoints import PublishedModel, export_folder, folder_size, load, read_generation
+from tfmlib.checkpoints import GenerationSettings, PublishedModel, export_folder, folder_size, load, read_generation, with_head
 from tfmlib.decoders import SamplingConfig, generate
 from tfmlib.families import PLANNED
 from tfmlib.heads import grouped_query_attention
@@ -240,12 +243,13 @@ SPLITS = {  # the families' own ways of splitting a text
 
 
 @functools.cache
-def their_tokenizer(kind="gpt2", vocab_size=300, first=True, nfc=False, whole=False, spaces=False) -> Tokenizer:
+def their_tokenizer(kind="gpt2", vocab_size=300, first=True, nfc=False, whole=False, spaces=False, framed=False) -> Tokenizer:
     t = Tokenizer(models.BPE(ignore_merges=whole))
     t.pre_tokenizer, t.decoder = SPLITS[kind](), decoders.ByteLevel()
     if nfc: t.normalizer = normalizers.NFC()
     t.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=["<s>", "<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     if first: t.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(single="<s> $A <|end|>", pair="<s> $A $B", special_tokens=[("<s>", 0), ("<|end|>", 1)])])
+    if framed: t.post_processor = processors.RobertaProcessing(("<|end|>", 1), ("<s>", 0), add_prefix_space=False)
     t.add_tokens([AddedToken("dogs", normalized=False), AddedToken("dogs don", normalized=False)])
     if spaces: t.add_tokens([*(AddedToken(" " * n, normalized=True) for n in (4, 3, 2)), AddedToken("<mask>", lstrip=True, normalized=False), AddedToken("<im>", lstrip=True, rstrip=True, special=True), AddedToken("!?", rstrip=True, normalized=True)])
     return t
@@ -261,7 +265,7 @@ def our_tokenizer(kind, **options): return LoadedTokenizer(content_of(their_toke
 CHARACTERS = st.one_of(st.sampled_from([" ", "  ", "\n", "\r\n", "\t", "'s", "'LL", "dogs", "dogs don't", "<s>", "<|end|>", "123", "²", "Ⅷ", "é", "é", "\u3000", "。", "!?", "x", "_", "<mask>", "<im>", "cafe", "\u0301", "caf\u00e9"]), st.characters(exclude_categories=["Cs", "Cn", "Co"]))
 
 
-@pytest.mark.parametrize("kind, options", [*((kind, {}) for kind in SPLITS), ("qwen2", dict(nfc=True, first=False)), ("gpt2", dict(nfc=True, spaces=True)), ("llama3", dict(spaces=True)), ("llama3", dict(whole=True, vocab_size=340))])
+@pytest.mark.parametrize("kind, options", [*((kind, {}) for kind in SPLITS), ("qwen2", dict(nfc=True, first=False)), ("gpt2", dict(nfc=True, spaces=True)), ("llama3", dict(spaces=True)), ("llama3", dict(whole=True, vocab_size=340)), ("gpt2", dict(framed=True, spaces=True))])
 @settings(max_examples=60, deadline=None)
 @given(text=st.lists(CHARACTERS, max_size=12).map("".join))
 def test_ids_and_text_are_those_of_tokenizers(kind, options, text):
@@ -279,7 +283,7 @@ def test_ids_and_text_are_those_of_tokenizers(kind, options, text):
     (dict(model=dict(dropout=.1)), "model.dropout: 0.1"), (dict(model=dict(merges=[["q", "z"]])), r"merges\[0\]: \['q', 'z'\]"), (dict(normalizer=dict(type="Lowercase")), "normalizer.type: got 'Lowercase'"),
     (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex=r"\\w+"), behavior="Isolated"), dict(type="ByteLevel")])), "pre_tokenizer: .*different things in different libraries"),
     (dict(pre_tokenizer=dict(type="Metaspace")), r"pre_tokenizer: \['Metaspace'\]"), (dict(pre_tokenizer=None), r"pre_tokenizer: \[\]"), (dict(decoder=dict(type="WordPiece")), r"decoder: \['WordPiece'\]"),
-    (dict(pre_tokenizer=dict(type="ByteLevel", add_prefix_space=False, mystery=1)), "pre_tokenizer.*mystery: 1"), (dict(post_processor=dict(type="RobertaProcessing")), "post_processor.type: got 'RobertaProcessing'"),
+    (dict(pre_tokenizer=dict(type="ByteLevel", add_prefix_space=False, mystery=1)), "pre_tokenizer.*mystery: 1"), (dict(post_processor=dict(type="BertProcessing")), "post_processor.type: got 'BertProcessing'"), (dict(post_processor=dict(type="RobertaProcessing", cls=["<s>", 0])), "post_processor: .*'RobertaProcessing'.*expected special tokens and the text"), (dict(post_processor=dict(type="RobertaProcessing", cls="<s>", sep=["<|end|>", 1])), "post_processor: "),
     (dict(truncation=dict(max_length=3)), "truncation: "), (dict(normalizer=dict(type="NFC"), added_tokens=[dict(id=300, content="e\u0301", normalized=True, special=False)]), "added_tokens.*normalized: True; expected False"), (dict(added_tokens=[dict(id=0, content="<s>", single_word=True, special=True)]), "added_tokens.*single_word: True"),
     (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex="[a"), behavior="Isolated"), dict(type="ByteLevel")])), "pre_tokenizer: "),
     (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex="a"), behavior="MergedWithNext"), dict(type="ByteLevel")])), "pre_tokenizer.*behavior: got 'MergedWithNext'")])
@@ -548,7 +552,6 @@ READERS |= {"T5ForConditionalGeneration": T5S, "MT5ForConditionalGeneration": T5
 @torch.no_grad()
 @pytest.mark.parametrize("name", READERS)
 def test_folders_of_encoders_and_translators_are_read_and_written(tmp_path, name):
-    import transformers
     torch.manual_seed(0)
     config = getattr(transformers, name.split("For")[0].removesuffix("MTModel") + "Config")(**READERS[name])
     theirs = getattr(transformers, name)(config).eval()
@@ -568,7 +571,237 @@ def test_folders_of_encoders_and_translators_are_read_and_written(tmp_path, name
         got = [*made.model(4 + IDS[:, :17] % 57, padding_mask=there).values()]
         logits = [v for k, v in theirs(4 + IDS[:, :17] % 57, attention_mask=there.long()).items() if "logits" in k]
         assert all(float((a - b).abs().max()) < 1e-4 for a, b in zip(got, logits, strict=True))
-    with pytest.raises(ValueError, match="^model: .*expected a decoder"): made.write("The")
+    if made.model.config.kind == "bert":
+        with pytest.raises(ValueError, match="^model: .*expected a decoder or an encoder–decoder: an encoder writes no text"): made.write("The")
+    else:
+        with pytest.raises(ValueError, match="^tokenizer: None"): made.write("The")
+
+
+# --- base models ------------------------------------------------------------------------------------------------------
+
+def base_folder(path, name, sizes, whole):
+    "What `transformers` writes of a base model with loud weights, and the model with a head that it makes of the folder."
+    torch.manual_seed(0)
+    theirs = getattr(transformers, name)(config := getattr(transformers, f"{name.removesuffix('Model')}Config")(**copy.deepcopy(sizes)))
+    for key, p in theirs.named_parameters():
+        if name != "MarianModel" or "embed_positions" not in key: torch.nn.init.normal_(p, mean=float(p.ndim == 1 and not key.endswith("bias") and "gemma" not in config.model_type), std=.35)
+    theirs.save_pretrained(path)
+    assert json.loads((path / "config.json").read_text())["architectures"] == [name]
+    return whole.from_pretrained(path, attn_implementation="sdpa" if config.model_type == "falcon" else "eager").eval()
+
+
+TRANSLATORS = {"BartModel": BARTS, "MBartModel": BARTS | dict(scale_embedding=True), "MarianModel": READERS["MarianMTModel"], "T5Model": T5S}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TRANSLATORS)
+@pytest.mark.parametrize("copies", [False, True])
+def test_base_models_of_encoder_decoders_are_read(tmp_path, name, copies):
+    "As `facebook/bart-base` is stored: no prefix, no bias on the logits, with or without copies of the table."
+    theirs = base_folder(tmp_path / "a", name, TRANSLATORS[name], transformers.AutoModelForSeq2SeqLM)
+    stored = load_file(tmp_path / "a" / "model.safetensors")
+    assert not {"final_logits_bias", "lm_head.weight"} & {*stored} and not any(key.startswith("model.") for key in stored)
+    if copies: renamed(tmp_path / "a" / "model.safetensors", lambda t: t.update({f"{side}.embed_tokens.weight": t["shared.weight"].clone() for side in ("encoder", "decoder")}))
+    made = load(tmp_path / "a")
+    x, y = 4 + IDS[:, :17] % 55, 4 + IDS[:, 4:13] % 55
+    wanted = theirs(input_ids=x, attention_mask=torch.ones_like(x), decoder_input_ids=y).logits
+    assert float((made.model(x, y)[0] - wanted).abs().max()) < 1e-4 < float(wanted.std())
+    count, size = folder_size(tmp_path / "a")
+    assert count == sum(p.numel() for p in made.model.parameters()) and size == sum(4 * t.numel() for t in load_file(tmp_path / "a" / "model.safetensors").values())
+    export_folder(tmp_path / "b", made)
+    assert load(tmp_path / "b").config["architectures"] == made.config["architectures"] == [type(theirs).__name__]
+    back = type(theirs).from_pretrained(tmp_path / "b", attn_implementation="eager")
+    assert torch.equal(back(input_ids=x, decoder_input_ids=y).logits, wanted)
+
+
+def test_a_missing_bias_is_zero_in_the_type_of_the_file_and_only_in_a_base_model(tmp_path):
+    base_folder(tmp_path, "BartModel", BARTS, transformers.AutoModelForSeq2SeqLM)
+    renamed(tmp_path / "model.safetensors", lambda t: t.update({key: v.bfloat16() for key, v in t.items()}))
+    bias = load(tmp_path).model.source_embedding.bias
+    assert bias.dtype == torch.bfloat16 and bias.shape == (61,) and not bias.any()
+    renamed(tmp_path / "model.safetensors", lambda t: t.update({"final_logits_bias": torch.ones(1, 61, dtype=torch.bfloat16)}))
+    assert bool((load(tmp_path).model.source_embedding.bias == 1).all())
+    renamed(tmp_path / "model.safetensors", lambda t: t.pop("final_logits_bias"))
+    for named in (["BartForConditionalGeneration"], None, []):
+        change_json(tmp_path / "config.json", architectures=named)
+        with pytest.raises(ValueError, match="^state: final_logits_bias missing .1 in all"): load(tmp_path)
+    for named in (["BartForSequenceClassification"], ["BartEncoder"], ["T5Model"], ["BartModel"] * 2, [["BartModel"]], "BartModel"):
+        change_json(tmp_path / "config.json", architectures=named)
+        with pytest.raises(ValueError, match="^architectures: "): load(tmp_path)
+
+
+UNTIED = {"T5Model": T5S | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"), "MT5Model": T5S, "LlamaModel": E | dict(tie_word_embeddings=False), "PhiModel": CASES["phi"][1]}
+
+
+@pytest.mark.parametrize("name", UNTIED)
+def test_a_base_model_whose_head_is_missing_is_refused_by_its_name(tmp_path, name):
+    base_folder(tmp_path, name, UNTIED[name], transformers.AutoModelForCausalLM if name in ("LlamaModel", "PhiModel") else transformers.AutoModelForSeq2SeqLM)
+    with pytest.raises(ValueError, match=r"^state: lm_head\.(weight|bias) missing \([12] in all\); expected"): load(tmp_path)
+
+
+@pytest.mark.parametrize("name, sizes", [("BertModel", SMALL), ("RobertaModel", SMALL), ("ElectraModel", SMALL | dict(embedding_size=7)), ("DebertaModel", SMALL | dict(relative_attention=True, pos_att_type=["c2p"])), ("DebertaV2Model", SMALL | BUCKETS)])
+def test_encoders_without_a_head_are_refused_by_their_class(tmp_path, name, sizes):
+    getattr(transformers, name)(getattr(transformers, f"{name.removesuffix('Model')}Config")(**sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=rf"^architectures: \['{name}'\], whose files have no head; expected .*ForMaskedLM"): load(tmp_path)
+    change_json(tmp_path / "config.json", architectures=[f"{name.removesuffix('Model')}ForMaskedLM"])
+    with pytest.raises(ValueError, match="^(state: (cls.pred|lm_head|generator)[^ ]* missing|position_biased_input)"): load(tmp_path)
+
+
+BASE_CASES = [name for name in FAMILY_CASES if name != "falcon RW, ALiBi"] + ["llama, tied", "opt, post-norm, projected"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", BASE_CASES)
+def test_base_models_of_decoders_are_read(tmp_path, name):
+    "As files of base models are: without the path before each name, and without a head where it is tied."
+    family, sizes = CASES[name]
+    tied = family not in ("gptj", "phi")                                    # whose heads have biases
+    theirs = base_folder(tmp_path, MODEL_MAPPING_NAMES[family], sizes | dict(tie_word_embeddings=tied), AutoModelForCausalLM)
+    if not tied:
+        with pytest.raises(ValueError, match="^state: lm_head.bias missing .2 in all"): load(tmp_path)
+        return
+    made = load(tmp_path)
+    gap, size = apart(made.model, theirs)
+    assert gap < 1e-5 * max(10, size) and size > .5 and made.config["architectures"] == FAMILIES[family].values["architectures"][-1]
+
+
+def test_gpt2_as_it_was_published_is_read(tmp_path):
+    "Its class has a head, its tensors have no prefix, and there are masks."
+    base_folder(tmp_path, "GPT2Model", G, AutoModelForCausalLM)
+    renamed(tmp_path / "model.safetensors", lambda t: t.update({"h.0.attn.bias": torch.ones(1, 1, 48, 48)}))
+    plain = load(tmp_path)
+    change_json(tmp_path / "config.json", architectures=["GPT2LMHeadModel"])
+    assert load(tmp_path).config == plain.config
+    with torch.no_grad(): assert torch.equal(load(tmp_path).model(IDS), plain.model(IDS))
+
+
+# --- targets ----------------------------------------------------------------------------------------------------------
+
+TOKENS = dict(vocab_size=310, bos_token_id=0, eos_token_id=1, pad_token_id=2, decoder_start_token_id=0, forced_eos_token_id=None)
+WRITERS = {"T5ForConditionalGeneration": T5S, "BartForConditionalGeneration": BARTS, "MBartForConditionalGeneration": BARTS | dict(scale_embedding=True), "MarianMTModel": READERS["MarianMTModel"]}
+SETTINGS = {"none": {}, "two ends": dict(eos_token_id=[1, 7]), "many ends": dict(eos_token_id=[*range(1, 300, 4)]), "a first token": dict(forced_bos_token_id=5), "a last token": dict(forced_eos_token_id=1, max_new_tokens=6), "longest": dict(max_length=9), "both": dict(forced_bos_token_id=5, forced_eos_token_id=1, max_length=8), "begins with bos": dict(decoder_start_token_id=None, bos_token_id=11)}
+
+
+def writer_folder(path, name, **settings):
+    "An encoder–decoder with a tokenizer that frames each text, and settings of generation."
+    torch.manual_seed(0)
+    theirs = getattr(transformers, name)(getattr(transformers, name.split("For")[0].removesuffix("MTModel") + "Config")(**WRITERS[name] | TOKENS)).eval()
+    table, inner = (1., .5) if name == "MarianMTModel" else (.1, .2)        # so that a text is not one token again and again
+    for key, p in theirs.named_parameters():
+        if "embed_positions" in key: name == "MarianMTModel" or torch.nn.init.normal_(p, std=2.)
+        elif p.ndim == 1: torch.nn.init.normal_(p, mean=float(not key.endswith("bias")), std=.1)
+        else: torch.nn.init.normal_(p, std=table if "shared" in key else inner)
+    if hasattr(theirs, "final_logits_bias"): torch.nn.init.normal_(theirs.final_logits_bias, std=.2)
+    theirs.generation_config = GenerationConfig(**{key: TOKENS[key] for key in TOKENS if key.endswith("_id")} | settings)
+    theirs.save_pretrained(path)
+    PreTrainedTokenizerFast(tokenizer_object=their_tokenizer(first=False, framed=True), eos_token="<|end|>", bos_token="<s>").save_pretrained(path)
+    return theirs
+
+
+@torch.no_grad()
+def target(theirs, path, text, **settings):
+    "What `transformers` writes."
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    out = theirs.generate(**tokenizer(text, return_tensors="pt", return_token_type_ids=False), use_cache=False, **settings)[0, 1:].tolist()
+    ends = {*torch.atleast_1d(torch.tensor(theirs.generation_config.eos_token_id)).tolist()}
+    length = next((n for n, i in enumerate(out) if i in ends), len(out))
+    return tokenizer.decode(out[:length], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+LINES = "The quick", "don't über 12345", "Ein Käfer"
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_targets_are_those_of_transformers(tmp_path, name, settings):
+    theirs = writer_folder(tmp_path, name, **SETTINGS[settings])
+    made, said = load(tmp_path), []
+    for text in LINES:
+        assert made.write(text) == target(theirs, tmp_path, text)
+        if settings != "longest": assert made.write(text, 12) == target(theirs, tmp_path, text, max_new_tokens=12)
+        said.append(made.write(text, 12))
+    assert len({*"".join(said)}) > 2 or settings == "many ends"
+    export_folder(tmp_path / "b", made)
+    assert load(tmp_path / "b").write(text) == made.write(text) and made.generation.content == json.loads((tmp_path / "b" / "generation_config.json").read_text())
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_settings_of_targets_in_the_configuration_count_where_there_is_no_other_file(tmp_path, name):
+    "As in a folder of a base model, which `transformers` writes without it."
+    writer_folder(tmp_path, name)
+    (tmp_path / "generation_config.json").unlink()
+    change_json(tmp_path / "config.json", decoder_start_token_id=9, forced_bos_token_id=6)
+    theirs, made = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path), load(tmp_path)
+    for text in LINES: assert made.write(text, 8) == target(theirs, tmp_path, text, max_new_tokens=8)
+
+
+@pytest.mark.parametrize("key, value", [("num_beams", 4), ("do_sample", True), ("repetition_penalty", 1.3), ("no_repeat_ngram_size", 3), ("bad_words_ids", [[58]]), ("min_length", 5), ("length_penalty", 2.), ("mystery", 1)])
+def test_another_search_is_refused_by_name_or_set_aside(tmp_path, key, value):
+    theirs = writer_folder(tmp_path, "BartForConditionalGeneration", forced_bos_token_id=5)
+    wanted = target(theirs, tmp_path, "The quick", max_new_tokens=7)
+    change_json(tmp_path / "generation_config.json", **{key: value})
+    made = load(tmp_path)
+    with pytest.raises(ValueError, match=rf"^{key}: .*; expected .*, or greedy=True to set it aside"): made.write("The quick", 7)
+    assert made.write("The quick", 7, greedy=True) == wanted
+
+
+def test_greedy_sets_sampling_of_a_decoder_aside(sound, tmp_path):
+    shutil.copytree(sound / "one", tmp_path / "f")
+    change_json(tmp_path / "f" / "generation_config.json", do_sample=True, temperature=3.)
+    plain, made = load(sound / "one").write("The", 9), load(tmp_path / "f")
+    assert made.write("The", 9, greedy=True) == plain and made.write("The", 9) != plain
+
+
+def test_targets_that_cannot_begin_or_are_too_short_are_refused_by_name(tmp_path):
+    writer_folder(tmp_path, "BartForConditionalGeneration", forced_bos_token_id=5)
+    made = load(tmp_path)
+    with pytest.raises(ValueError, match="^max_new_tokens: 1; expected at least 2"): made.write("The", 1)
+    for change, said in ((dict(decoder_start_token_id=None, bos_token_id=None), "decoder_start_token_id: None"), (dict(eos_token_id=None), "eos_token_id: None"), (dict(max_length=2), "max_length: 2; expected at least 3"), (dict(max_new_tokens=1), "max_new_tokens: 1; expected at least 2"), (dict(eos_token_id="x"), "eos_token_id: "), (dict(decoder_start_token_id="x"), "decoder_start_token_id: 'x'")):
+        generation = GenerationSettings(content={**made.generation.content, **change})
+        with pytest.raises(ValueError, match=f"^{said}"): PublishedModel(made.model, made.config, made.tokenizer, generation).write("The")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name, change", [("BartForConditionalGeneration", {}), ("BartForConditionalGeneration", dict(encoder_layers=2)), ("BartForConditionalGeneration", dict(encoder_attention_heads=4, encoder_ffn_dim=12)), ("MBartForConditionalGeneration", dict(scale_embedding=True)), ("MarianMTModel", {}), ("MarianMTModel", dict(encoder_layers=2, encoder_ffn_dim=13)), ("T5ForConditionalGeneration", {}), ("T5ForConditionalGeneration", dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu")), ("MT5ForConditionalGeneration", {})])
+@pytest.mark.parametrize("short", [False, True])
+def test_an_encoder_decoder_is_written_by_the_name_of_its_family(tmp_path, name, change, short):
+    "Also if its configuration leaves to defaults what equals them."
+    config = getattr(transformers, name.split("For")[0].removesuffix("MTModel") + "Config")(**READERS[name] | change)
+    described = config_from_pretrained(json.loads(config.to_json_string()))
+    if short:
+        layers = None if described.n_encoder_layers == described.n_layers else described.n_encoder_layers
+        described = dataclasses.replace(described, n_encoder_layers=layers, options={key: value for key, value in described.options.items() if key != "pad"} | {"pad": 0})
+    ours = build(described, seed=3).eval()
+    for p in ours.parameters(): torch.nn.init.normal_(p, std=.35)
+    export_folder(tmp_path, ours, config.model_type)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    x, y = 4 + IDS[:, :17] % 55, 4 + IDS[:, 4:13] % 55
+    wanted = ours(x, y)[0]
+    assert float((theirs(input_ids=x, attention_mask=torch.ones_like(x), decoder_input_ids=y).logits - wanted).abs().max()) < 1e-4 < float(wanted.std())
+    again = load(tmp_path)
+    assert type(theirs).__name__ == name and torch.equal(again.model(x, y)[0], wanted)
+    again.tokenizer = our_tokenizer("gpt2")
+    with pytest.raises(ValueError, match="^eos_token_id: None" if name == "MarianMTModel" else "^decoder_start_token_id: None"): again.write("The")
+
+
+def test_a_family_of_encoders_needs_its_configuration(tmp_path):
+    config = json.loads(transformers.BertConfig(**SMALL, architectures=["BertForMaskedLM"]).to_json_string())
+    ours = build(config_from_pretrained(config))
+    with pytest.raises(ValueError, match="^config: 'bert'; expected config.json, whose class tells the head"): export_folder(tmp_path, ours, "bert")
+    export_folder(tmp_path, ours, config)
+    with pytest.raises(ValueError, match="^family: got 'mystery'"): export_folder(tmp_path, ours, "mystery")
+
+
+def test_classes_of_base_models_are_those_of_transformers():
+    for family, row in FAMILIES.items():
+        known, base = row.values.get("architectures"), MODEL_MAPPING_NAMES[family]
+        if known is None:
+            with pytest.raises(ValueError, match="^architectures: "): with_head({"model_type": family, "architectures": [base]})
+            continue
+        assert with_head({"model_type": family, "architectures": [base]})["architectures"] == known[-1]
+        for names in known:
+            config = {"model_type": family, "architectures": names}
+            assert with_head(config) is config
 
 
 def test_a_tokenizer_that_is_not_wanted_is_not_read(sound, tmp_path):
