@@ -37,7 +37,15 @@ from bench.checkpoint_families import (
     rope,
 )
 from tfmlib import variants
-from tfmlib.checkpoints import GenerationSettings, PublishedModel, export_folder, folder_size, load, read_generation, with_head
+from tfmlib.checkpoints import (
+    GenerationSettings,
+    PublishedModel,
+    export_folder,
+    folder_size,
+    load,
+    read_generation,
+    with_head,
+)
 from tfmlib.decoders import SamplingConfig, generate
 from tfmlib.families import PLANNED
 from tfmlib.heads import grouped_query_attention
