@@ -1,8 +1,8 @@
 // What a model costs. State: names and shapes (of published models), machine ([10¹² operations a second, 10¹² bytes a second, GB of memory]),
 // chosen (a model), sizes (its shape, which the reader may change), width (bytes of a number), batch, context, devices (powers of two).
-const FIELDS = [["n_layers", "layers L"], ["d_model", "width C"], ["n_heads", "heads H"], ["n_kv_heads", "key–value heads G"], ["head_dim", "head width D"],
+const FIELDS = [["n_layers", "layers L"], ["d_model", "width C"], ["n_heads", "query heads H"], ["n_kv_heads", "key–value heads G"], ["head_dim", "head width D"],
   ["d_ff", "feed-forward width F"], ["vocab_size", "vocabulary V"]];
-const SLIDERS = [["batch", "sequences", 0, 10], ["context", "tokens of each", 0, 20], ["devices", "devices", 0, 14]];
+const SLIDERS = [["batch", "sequences", 0, 10], ["context", "tokens per sequence", 0, 20], ["devices", "devices", 0, 14]];
 
 function matrices(s) {                               // [inputs, outputs, stored, used]: tfmlib.accounting.weight_matrices
   const { vocab_size: V, d_model: C, n_layers: L, n_heads: H, n_kv_heads: G, head_dim: D, d_ff: F } = s, up = 1 + s.gated, all = [[V, C, +s.embedding, 0]];
@@ -53,7 +53,7 @@ function render({ model, el }) {
   const count = x => amount(x, "", [[1, ""], [1e6, "million"], [1e9, "billion"], [1e12, "· 10¹²"], [1e15, "· 10¹⁵"], [1e18, "· 10¹⁸"]]).trim();
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">model <select class="tfm-model">${names.map((n, i) => `<option value="${i}">${n}</option>`).join("")}</select></label>
-      <label class="tfm-control">bytes of a number <select class="tfm-width"><option>4</option><option>2</option><option>1</option></select></label>
+      <label class="tfm-control">bytes per number <select class="tfm-width"><option>4</option><option>2</option><option>1</option></select></label>
       <button type="button" class="tfm-reset">reset</button></div>
     <div class="tfm-duo">${SLIDERS.map(([, name, low, high]) => `<label class="tfm-control">${name} <output aria-live="off"></output><input type="range" min="${low}" max="${high}" step="1"></label>`).join("")}</div>
     <div class="tfm-controls">${FIELDS.map(([key, name]) => `<label class="tfm-control">${name} <input type="number" min="1" step="1" data-of="${key}"></label>`).join("")}</div>
@@ -71,15 +71,15 @@ function render({ model, el }) {
     });
     fields.forEach(f => { if (f !== document.activeElement) f.value = s[f.dataset.of]; });
     const each = n > 1 ? ", on each device" : "", rows = [
-      ["parameters", count(c.total)], ["of these active for a token", count(c.active)], ["training: operations of a step", count(c["training operations"])],
-      ["training: time of a step at the peak", time(c["training seconds"])], [`training: weights, gradients, Adam${each}`, bytes(c.state)],
-      [`training: activations${each}`, bytes(c.kept)], [`training: activations if recomputed${each}`, bytes(c.recomputed)], [`generation: weights${each}`, bytes(c.weights)],
-      [`generation: key–value cache${each}`, bytes(c.cache)], ["generation: time to read the prompts", time(c["prefill seconds"])], ["generation: time of a step", time(c["decode seconds"])],
-      ["generation: tokens a second", count(c["tokens a second"])]];
+      ["parameters", count(c.total)], ["active parameters", count(c.active)], ["training: operations per step", count(c["training operations"])],
+      ["training: least time per step", time(c["training seconds"])], [`training: weights, gradients, Adam's means${each}`, bytes(c.state)],
+      [`training: activations${each}`, bytes(c.kept)], [`training: activations with recomputation${each}`, bytes(c.recomputed)], [`generation: weights${each}`, bytes(c.weights)],
+      [`generation: KV cache${each}`, bytes(c.cache)], ["generation: least time for the prefill", time(c["prefill seconds"])], ["generation: least time per step", time(c["decode seconds"])],
+      ["generation: most tokens per second", count(c["tokens a second"])]];
     $("tbody").innerHTML = rows.map(([name, value]) => `<tr><th scope="row">${name}</th><td>${value}</td></tr>`).join("");
     const fits = c.weights + c.cache <= room * 1e9, turn = peak / bandwidth;
-    $(".tfm-readout").textContent = `Generation does ${c.intensity.toPrecision(3)} operations for each byte; ${turn.toFixed(0)} are needed, so ${c.intensity < turn ? "memory" : "arithmetic"} sets the pace. `
-      + `Weights and cache ${fits ? "fit" : "do not fit"} into ${room} GB${n > 1 ? " on each device" : ""}.`;
+    $(".tfm-readout").textContent = `A decoding step does ${c.intensity.toPrecision(3)} operations per byte; this device needs ${turn.toFixed(0)} to be compute-bound, so the step is ${c.intensity < turn ? "memory-bound" : "compute-bound"}. `
+      + `Weights and cache ${fits ? "fit" : "do not fit"} into ${room} GB${n > 1 ? " of memory on each device" : " of memory"}.`;
   }
 
   $(".tfm-model").onchange = e => { put("chosen", Number(e.target.value)); put("sizes", shapes[Number(e.target.value)]); };
