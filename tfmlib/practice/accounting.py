@@ -15,7 +15,7 @@ from ..proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/13_accounting.ipynb #chain-checker
 def _chain(rows: int, widths: list) -> int:
-    "Product by product, multiplication by multiplication."
+    "Counts every product, multiplication by multiplication."
     return sum(2 for a, b in zip(widths, widths[1:]) for _ in range(rows * a * b))
 
 
@@ -28,7 +28,7 @@ def _(attempt, rows, widths):
 
 # %% ../../chapters/practice/13_accounting.ipynb #experts-checker
 def _experts(C: int, F: int, L: int, E: int, used: int, shared: int) -> tuple:
-    "Matrix by matrix."
+    "Counts matrix by matrix."
     stored, active = 0, 0
     for _ in range(L):
         stored, active = stored + C * E, active + C * E
@@ -46,7 +46,7 @@ def _(attempt, *case): gives(attempt(*case), _experts(*case), "your answer")
 
 # %% ../../chapters/practice/13_accounting.ipynb #cache-checker
 def _cached(layers: str, window: int, S: int, G: int, D: int) -> int:
-    "Position by position."
+    "Counts position by position."
     kept = [s for kind in layers for s in range(S) if kind == "G" or s >= S - window]
     return sum(2 * G * D for _ in kept)
 
@@ -59,14 +59,14 @@ def _(attempt, *case): expect_whole(attempt(*case), _cached(*case), "the size of
 
 # %% ../../chapters/practice/13_accounting.ipynb #pairs-checker
 def _share(N: int, L: int, H: int, D: int, T: int, percent: int) -> bool:
-    "Is attention's part large enough, in whole numbers?"
+    "Does attention take at least this percentage? Computed with whole numbers."
     attention, matrices = 4 * L * H * D * T * T, 2 * N * T
     return 100 * attention >= percent * (attention + matrices)
 
 
 check_attention_from = Checker("attention_from")
 
-@check_attention_from.property("at this length the part is reached, and not one token earlier", (1000, 1, 5, 2, 50), (1001, 1, 5, 2, 50), (1000, 2, 5, 1, 10),
+@check_attention_from.property("the percentage is reached at this length, and not one token earlier", (1000, 1, 5, 2, 50), (1001, 1, 5, 2, 50), (1000, 2, 5, 1, 10),
     (7_504_658_432, 32, 32, 128, 50), (7_504_658_432, 32, 32, 128, 5), (120, 2, 3, 4, 99), (3, 1, 1, 2, 1), (999, 3, 1, 7, 33))
 def _(attempt, N, L, H, D, percent):
     T = attempt(N, L, H, D, percent)
@@ -76,7 +76,7 @@ def _(attempt, N, L, H, D, percent):
 
 # %% ../../chapters/practice/13_accounting.ipynb #batch-checker
 def _enough(B: int, ops: int, weights: int, cache: int, peak: int, bandwidth: int) -> bool:
-    "Does the arithmetic take at least as long?"
+    "Do the operations take at least as long as moving the bytes?"
     return B * ops * bandwidth >= (weights + B * cache) * peak
 
 
@@ -88,15 +88,15 @@ def _(attempt, *case):
     B = attempt(*case)
     ops, weights, cache, peak, bandwidth = case
     if ops * bandwidth <= cache * peak:
-        if B is not None: raise Mismatch(f"your answer is {short(B)}; expected None, since each sequence brings more bytes than its operations take time for")
+        if B is not None: raise Mismatch(f"your answer is {short(B)}; expected None, since moving one sequence's cache takes at least as long as its operations")
         return
     if type(B) is not int or B < 1: raise Mismatch(f"your answer is {short(B)}; expected a whole number of at least 1")
-    if not _enough(B, *case): raise Mismatch(f"with {B} sequences, the memory still takes longer")
+    if not _enough(B, *case): raise Mismatch(f"with {B} sequences, the bytes still take longer")
     if B > 1 and _enough(B - 1, *case): raise Mismatch(f"{B - 1} sequences are enough; expected the smallest batch")
 
 # %% ../../chapters/practice/13_accounting.ipynb #peak-checker
 def _peak(events: list) -> tuple:
-    "After every event anew, from the beginning."
+    "Replays all events up to each moment."
     best = 0, []
     for n in range(len(events)):
         there = {}
@@ -109,7 +109,7 @@ def _peak(events: list) -> tuple:
 _STEP = [("w", 4), ("x", 3), ("y", 5), ("z", 2), ("z", 0), ("dy", 5), ("y", 0), ("dx", 3), ("dw", 4), ("x", 0)]
 check_peak_of = Checker("peak_of")
 
-@check_peak_of.property("the largest sum, and what is there then", ([("a", 4), ("b", 3), ("a", 0), ("c", 4)],), ([],), (_STEP,), ([("a", 5), ("a", 2), ("b", 2)],),
+@check_peak_of.property("the largest sum, and the names at that moment", ([("a", 4), ("b", 3), ("a", 0), ("c", 4)],), ([],), (_STEP,), ([("a", 5), ("a", 2), ("b", 2)],),
     ([("a", 2), ("a", 7), ("b", 1)],), ([("b", 3), ("b", 0), ("a", 3)],), ([("a", 1), ("a", 0), ("a", 6), ("b", 1)],), ([("z", 1), ("b", 2), ("a", 3)],), ([("a", 0)],), ([(f"x{n:02}", n % 5 + 1) for n in range(20)] + [("x03", 0), ("y", 1)],))
 def _(attempt, events):
     found = attempt(events)
@@ -123,7 +123,7 @@ _NEEDS = {"matmul": lambda i, o: i, "mul": lambda i, o: i, "silu": lambda i, o: 
 
 
 def _kept(ops: list, weights: list) -> list:
-    "Operation by operation."
+    "Collects the names operation by operation."
     return sorted({name for kind, inputs, output in ops for name in _NEEDS[kind](list(inputs), output)} - {*weights})
 
 
@@ -132,7 +132,7 @@ _GATED = [("matmul", ("x", "g"), "p"), ("silu", ("p",), "s"), ("matmul", ("x", "
 _HEAD = [("matmul", ("q", "k"), "z"), ("softmax", ("z",), "a"), ("matmul", ("a", "v"), "o"), ("sum", ("o",), "l")]
 check_kept_names = Checker("kept_names")
 
-@check_kept_names.property("what some gradient needs, once each", (_LAYER, ["w"]), (_GATED, ["g", "u", "d"]), (_HEAD, []), ([], ["w"]), ([("add", ("a", "b"), "c")], []),
+@check_kept_names.property("every tensor that some gradient needs, once each", (_LAYER, ["w"]), (_GATED, ["g", "u", "d"]), (_HEAD, []), ([], ["w"]), ([("add", ("a", "b"), "c")], []),
     ([("softmax", ("a",), "b"), ("sum", ("b",), "c")], []), ([("mul", ("a", "a"), "b")], []), (_GATED, []), ([("silu", ("w",), "b")], ["w"]), ([], []), ([("silu", (f"x{n:02}",), f"x{n + 1:02}") for n in range(20)], []))
 def _(attempt, ops, weights):
     found = attempt(ops, weights)
@@ -142,7 +142,7 @@ def _(attempt, ops, weights):
 
 # %% ../../chapters/practice/13_accounting.ipynb #effects-checker
 def _costs(**changed) -> dict:
-    "From the formulas of the chapter."
+    "The costs by the formulas of the chapter."
     sizes = dict(L=32, F=14_336, G=8, V=128_256, B=4, T=8192, tied=False, again=False) | changed
     L, F, G, V, B, T, tied, again = sizes.values()
     C, H, D = 4096, 32, 128
@@ -172,7 +172,7 @@ _RUNS = {"A": (1.5e10, 1.61e10, 5.3e-3), "B": (1.4e14, 1.7e10, .21), "C": (1.5e1
 
 
 def _limit(run: str) -> str:
-    "From the roofline."
+    "By the roofline model."
     ops, moved, took = _RUNS[run]
     needs = {"memory": moved / 3.35e12, "arithmetic": ops / 989e12}
     which = max(needs, key=needs.get)
@@ -211,13 +211,13 @@ def _(attempt, question):
 
 # %% ../../chapters/practice/13_accounting.ipynb #shape-checker
 def _parameters(s: dict) -> int:
-    "Of a relative of Llama."
+    "The parameters of a Llama-like model."
     C, L = s["d_model"], s["n_layers"]
     return L * (2 * C * 128 * (s["n_heads"] + s["n_kv_heads"]) + 3 * C * s["d_ff"] + 2 * C) + C + 64_000 * C
 
 
 def _bytes(s: dict, B: int, S: int) -> int:
-    "Weights and cache in 16 bits."
+    "The bytes of weights and cache in 16 bits."
     return 2 * _parameters(s) + 4 * s["n_layers"] * s["n_kv_heads"] * 128 * B * S
 
 
@@ -230,7 +230,7 @@ _RULES = {"heads have the width 128": lambda s: s["d_model"] == 128 * s["n_heads
 _DEVICES = ((10**9, 1, 1024, 492.8e6), (24 * 10**9, 4, 8192, 10.78e9), (80 * 10**9, 16, 32_768, 15.99e9), (80 * 10**9, 1, 2048, 39.78e9))
 check_largest_shape = Checker("largest_shape")
 
-@check_largest_shape.property("the model fits, keeps the rules, and is large", *_DEVICES)
+@check_largest_shape.property("the model fits, obeys the rules, and is large", *_DEVICES)
 def _(attempt, memory, B, S, least):
     s = attempt(memory, B, S)
     names = ["n_layers", "d_model", "d_ff", "n_heads", "n_kv_heads"]
