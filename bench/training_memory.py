@@ -19,7 +19,7 @@ from tfmlib.heads import grouped_query_attention
 from tfmlib.proof import spread
 from tfmlib.transformer import ModelConfig, build
 
-DEVICE, SEED, REPEATS = "cpu", 0, 1
+DEVICE, SEED, REPEATS = "cpu", 0, 3
 FIELDS = "case", "parts", "V", "C", "L", "H", "G", "F", "B", "T", "attention", "recompute"
 CASES = [dict(zip(FIELDS, case)) for case in (
     ("many tokens", "Llama", 4096, 256, 8, 4, 2, 688, 8, 256, "fused", "no"),
