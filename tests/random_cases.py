@@ -845,6 +845,66 @@ def _(r, m):
     return names, n, sum(map(len, names))
 
 
+# --- 13: accounting ------------------------------------------------------------------------------------------------
+
+@cases("chain_flops", 1_000)
+def _(r, m): return r.randint(1, 9), r.sizes(r.randint(1, 5), 9)
+
+
+@cases("expert_weights", 1_000)
+def _(r, m):
+    E = r.randint(1, 9)
+    return *r.sizes(3, 9), E, r.randint(1, E), r.randint(0, 3)
+
+
+@cases("cache_numbers", 1_000)
+def _(r, m): return "".join(r.choices("LG", k=r.randint(0, 6))), *r.sizes(4, 12)
+
+
+@cases("attention_from", 1_000)
+def _(r, m): return r.randint(1, 10**r.randint(1, 11)), *r.sizes(3, 99), r.randint(1, 99)
+
+
+@cases("crossing", 2_000)
+def _(r, m): return r.randint(1, 50), r.randint(1, 10**r.randint(1, 4)), r.randint(0, 9), *r.sizes(2, 9)
+
+
+@cases("peak_of", 1_000)
+def _(r, m): return ([(r.choice("abcde"), r.choice([0, r.randint(1, 9)])) for _ in range(r.randint(0, 12))],)
+
+
+@cases("kept_names", 1_000)
+def _(r, m):
+    names, ops = list("xyw"), []
+    for n in range(r.randint(0, 7)):
+        kind = r.choice([*m._NEEDS])
+        ops.append((kind, tuple(r.choices(names, k=1 + (kind in ("matmul", "mul", "add")))), f"t{n}"))
+        names.append(f"t{n}")
+    return ops, r.sample(names[:3], r.randint(0, 3))
+
+
+@cases("effects", 6)
+def _(r, m): return (r.choice([*m._CHANGES]),)
+
+
+@cases("limit_of", 6)
+def _(r, m): return (r.choice([*m._RUNS]),)
+
+
+@cases("best_spacing", 1_000)
+def _(r, m): return r.sizes(3, 40)
+
+
+@cases("gpt3_table", 6)
+def _(r, m): return (r.choice([*m._GPT3]),)
+
+
+@cases("largest_shape", 6)
+def _(r, m):
+    memory, B, S, least = r.choice(m._DEVICES)
+    return memory + r.randint(0, memory // 100), B, S, least
+
+
 # --- 17: FlashAttention -------------------------------------------------------------------------------------------
 
 @cases("running", 2_000, 2, edges=lambda m: [([], []), ([-math.inf], [2.])])

@@ -216,6 +216,26 @@ def heron(config):
     return [row, names if row["tied"] else names | {"lm_head.weight": ["head.weight"]}]
 
 
+# --- 13: accounting
+def crossing(ops, weights, cache, peak, bandwidth):
+    if ops * bandwidth <= cache * peak: return None
+    low, high = 1, weights * peak
+    while low < high:
+        B = (low + high) // 2
+        if B * ops * bandwidth >= (weights + B * cache) * peak: high = B
+        else: low = B + 1
+    return low
+
+
+def kept_names(ops, weights):
+    found = []
+    for op in ops:
+        needed = {"silu": op[1][:1], "softmax": (op[2],), "matmul": op[1], "mul": op[1]}.get(op[0], ())
+        found += [name for name in dict.fromkeys(needed) if name not in weights and name not in found]
+    found.sort()
+    return found
+
+
 # --- 22: inside a trained model
 def neurons(x, up, up_bias, down):
     activation = torch.nn.functional.gelu(torch.nn.functional.linear(x, up, up_bias))
@@ -231,7 +251,7 @@ def edit_several(weight, keys, values, second_moment):
 
 
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
-         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron),
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names),
          "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
 
 

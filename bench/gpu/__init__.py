@@ -7,7 +7,7 @@ a worker that dies, a case that does not end. Its worker is replaced, since afte
 and the case is tried again without the contestant that was running. The same command with the same folder goes on where the
 last call ended; what failed is tried once more.
 
-The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 635: two calls make a record.
+The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 665: two calls make a record.
 No stage begins a case beyond its share of a call while others wait; what time is left at the end goes to those that were cut.
 
 | stage        | makes                                                                  | expected | share |
@@ -21,6 +21,7 @@ No stage begins a case beyond its share of a call while others wait; what time i
 | flex         | FlexAttention with its options tuned                                   |    100 s | 120 s |
 | translators  | a training step of chapter 8's translators                             |     60 s |  90 s |
 | utilisation  | a training step of chapter 1's LSTM and transformer                     |     50 s |  90 s |
+| accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     30 s |  60 s |
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
 """
@@ -53,11 +54,13 @@ STAGES = (
     Stage("flex", "bench.gpu.flex", 100, 120, 90, timed=True),
     Stage("translators", "bench.gpu.translators", 60, 90, 60, timed=True),
     Stage("utilisation", "bench.gpu.utilisation", 50, 90, 60, timed=True),
+    Stage("accounting", "bench.gpu.accounting", 30, 60, 60, timed=True),
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
     "flash_correct_gpu": ("correct",),
     "flash_gpu": ("choose", "speed", "decode", "flex"),
     "translators_gpu": ("translators",),
     "utilisation_gpu": ("utilisation",),
+    "accounting_gpu": ("accounting",),
 }
 SEED = 0
