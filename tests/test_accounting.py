@@ -17,9 +17,39 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tfmlib import encoders  # noqa: F401  (the kind of BERT)
 from tfmlib.accounting import (
-    NAMED_CONFIGS, NAMED_SHAPES, ROWS, ExpertSizes, LatentSizes, LiveMemory, Machine, ModelCosts, ModelShape, RecomputedBlock, SavedTensors, activation_bytes, active_parameters,
-    amount, block_numbers, cache_bytes, costs, crossing_batch, decode_cost, forward_flops, fused_causal, measure_machine, multiplied_parameters, peak_memory, prefill_cost, seconds,
-    shapes_of, total_parameters, training_flops, training_memory, weight_matrices, weights_read)
+    NAMED_CONFIGS,
+    NAMED_SHAPES,
+    ROWS,
+    ExpertSizes,
+    LatentSizes,
+    LiveMemory,
+    Machine,
+    ModelCosts,
+    ModelShape,
+    RecomputedBlock,
+    SavedTensors,
+    activation_bytes,
+    active_parameters,
+    amount,
+    block_numbers,
+    cache_bytes,
+    costs,
+    crossing_batch,
+    decode_cost,
+    forward_flops,
+    fused_causal,
+    measure_machine,
+    multiplied_parameters,
+    peak_memory,
+    prefill_cost,
+    seconds,
+    shapes_of,
+    total_parameters,
+    training_flops,
+    training_memory,
+    weight_matrices,
+    weights_read,
+)
 from tfmlib.decoders import GPT2, LLAMA3, MODERN, next_token_loss
 from tfmlib.figures import ASSETS
 from tfmlib.transformer import ModelConfig, build, count_parameters
@@ -232,7 +262,8 @@ def test_half_the_width_is_not_half_the_bytes():
     kept = {}
     for dtype in (torch.float32, torch.bfloat16):
         model = build(config, fused_causal).to(dtype)
-        kept[dtype] = SavedTensors(model).bytes(lambda: model.stack(torch.ones(3, 12, 32, dtype=dtype, requires_grad=True)))
+        x = torch.ones(3, 12, 32, dtype=dtype, requires_grad=True)
+        kept[dtype] = SavedTensors(model).bytes(lambda stack=model.stack, x=x: stack(x))
     assert .55 < kept[torch.bfloat16] / kept[torch.float32] < .65
 
 

@@ -66,7 +66,7 @@ def decoding(s: Setting) -> Iterator[dict]:
     "The GPU's own peak and bandwidth, then one token for each sequence of several batches."
     dtype = half() if s.device == "cuda" else torch.float32
     square, long = torch.ones(s.square, s.square, device=s.device, dtype=dtype), torch.ones(s.numbers, device=s.device, dtype=dtype)
-    took = timed({"product": lambda: square @ square, "sum": long.sum}, s.repeats)
+    took = timed({"product": lambda a=square: a @ a, "sum": long.sum}, s.repeats)
     width = long.element_size()
     yield {"case": "machine", "width": width, "TFLOP/s": spread([2e-12 * s.square**3 / took["product"]["median"]]), "GB/s": spread([1e-9 * width * s.numbers / took["sum"]["median"]])}
     del square, long
