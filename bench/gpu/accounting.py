@@ -1,7 +1,8 @@
 """Chapter 13 on a GPU: the peak memory of a training step in 32 bits, and a step of decoding at several batch sizes in 16 bits.
 
 The peak is that of PyTorch's allocator, above what was there before; what a kernel takes for itself from elsewhere is not in it. Peak and
-bandwidth of the GPU are measured first, as in the book: a product of two matrices, and the sum of a long tensor.
+bandwidth of the GPU are measured first, as in the book: a product of two matrices, and the sum of a long tensor. The book's models need packages that other
+stages do without (traitlets, among others), so they are imported only when a case begins: where one is missing, the case fails with its name.
 """
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,10 +11,7 @@ import torch
 
 from bench import scaled
 from bench.gpu.utilisation import half
-from tfmlib.accounting import fused_causal, multiplied_parameters, peak_memory, shapes_of
-from tfmlib.decoders import LLAMA3, MODERN, next_token_loss
 from tfmlib.proof import spread, timed
-from tfmlib.transformer import ModelConfig, build
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,9 @@ def cases(name: str, found) -> list[dict]:
 
 def memory(s: Setting, n: int) -> dict:
     "Predicted and measured megabytes of the second of two steps."
+    from tfmlib.accounting import fused_causal, peak_memory, shapes_of
+    from tfmlib.decoders import LLAMA3, next_token_loss
+    from tfmlib.transformer import ModelConfig, build
     V, C, L, H, F, B, T = s.steps[n]
     config = ModelConfig("decoder", V, C, L, H, T, d_ff=F, **LLAMA3)
     gpu = s.device == "cuda"
@@ -64,6 +65,9 @@ def memory(s: Setting, n: int) -> dict:
 @torch.no_grad()
 def decoding(s: Setting) -> Iterator[dict]:
     "The GPU's own peak and bandwidth, then one token for each sequence of several batches."
+    from tfmlib.accounting import fused_causal, multiplied_parameters, shapes_of
+    from tfmlib.decoders import MODERN
+    from tfmlib.transformer import ModelConfig, build
     dtype = half() if s.device == "cuda" else torch.float32
     square, long = torch.ones(s.square, s.square, device=s.device, dtype=dtype), torch.ones(s.numbers, device=s.device, dtype=dtype)
     took = timed({"product": lambda a=square: a @ a, "sum": long.sum}, s.repeats)
