@@ -418,7 +418,7 @@ class Objective:
 
 def objectives(vocab_size: int, sentinels: Sequence[int], stop: int) -> dict[str, Objective]:
     "The objectives of this chapter, each with the architecture of its paper."
-    bart = compose(text_infilling, lambda ids, g: sentence_permutation(ids, g, stop))
+    bart = compose(lambda ids, g: sentence_permutation(ids, g, stop), text_infilling)
     spans = SpanCorruption(sentinels, mask=rolled_span_mask)  # anywhere in a short text
     return {
         "causal LM": Objective(causal_lm, causal_logits),
