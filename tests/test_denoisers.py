@@ -414,7 +414,8 @@ def test_joined_rows_are_those_of_a_loop():
     with pytest.raises(ValueError, match="inputs: an empty row"): join(inputs * 0, targets)
     for a, b, name in (([[0, 0, 5, 6]], [[7, 8]], "inputs"), ([[5, 6, 7]], [[7, 0, 8]], "targets"), ([[5, 0, 6]], [[7, 8]], "inputs")):
         with pytest.raises(ValueError, match=f"{name}: .*padding .*; expected padding at the end"): join(torch.tensor(a), torch.tensor(b))
-    assert lengths_of(torch.tensor([[5, 6, 0], [0, 0, 0], [5, 0, 6], [0, 0, 7]])).tolist() == [2, 0, 3, 3]      # nothing is cut off
+    assert lengths_of(torch.tensor([[5, 6, 0], [0, 0, 0], [5, 4, 6]])).tolist() == [2, 0, 3]
+    with pytest.raises(ValueError, match="ids: padding before other tokens in row 1; expected padding at the end"): lengths_of(torch.tensor([[5, 0], [0, 7]]))
     with pytest.raises(ValueError, match="targets: "): join(inputs, targets[:1])
 
 

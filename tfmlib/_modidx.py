@@ -323,7 +323,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'tfmlib.denoisers.by_confidence': ('denoisers.html#by_confidence', 'tfmlib/denoisers.py'),
                                   'tfmlib.denoisers.causal_lm': ('denoisers.html#causal_lm', 'tfmlib/denoisers.py'),
                                   'tfmlib.denoisers.causal_logits': ('denoisers.html#causal_logits', 'tfmlib/denoisers.py'),
-                                  'tfmlib.denoisers.check_padding': ('denoisers.html#check_padding', 'tfmlib/denoisers.py'),
                                   'tfmlib.denoisers.check_rate': ('denoisers.html#check_rate', 'tfmlib/denoisers.py'),
                                   'tfmlib.denoisers.check_spans': ('denoisers.html#check_spans', 'tfmlib/denoisers.py'),
                                   'tfmlib.denoisers.check_text': ('denoisers.html#check_text', 'tfmlib/denoisers.py'),

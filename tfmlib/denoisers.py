@@ -7,10 +7,10 @@ __all__ = ['check_text', 'check_rate', 'span_counts', 'random_segments', 'span_m
            'span_corruption', 'fill_sentinels', 'prefix_mask', 'PrefixLM', 'chosen_tokens', 'token_masking',
            'token_deletion', 'infilling_lengths', 'text_infilling', 'split_sentences', 'sentence_permutation',
            'document_rotation', 'compose', 'Example', 'plain_example', 'collate', 'framed', 'causal_lm', 'prefix_lm',
-           'SpanCorruption', 'Denoising', 'MaskedLM', 'MaskedDiffusion', 'lengths_of', 'check_padding', 'join',
-           'target_logits', 'weighted_nll', 'encoder_decoder_logits', 'causal_logits', 'prefix_logits', 'masked_logits',
-           'Objective', 'objectives', 'CorruptSentence', 'check_whole_texts', 'diffusion_bound', 'at_random',
-           'by_confidence', 'unmask']
+           'SpanCorruption', 'Denoising', 'MaskedLM', 'MaskedDiffusion', 'lengths_of', 'join', 'target_logits',
+           'weighted_nll', 'encoder_decoder_logits', 'causal_logits', 'prefix_logits', 'masked_logits', 'Objective',
+           'objectives', 'CorruptSentence', 'check_whole_texts', 'diffusion_bound', 'at_random', 'by_confidence',
+           'unmask']
 
 # %% ../chapters/11_denoisers.ipynb #imports-export
 import math
@@ -142,12 +142,12 @@ def fill_sentinels(
     "The text from the two sides of span corruption; each sentinel is replaced by its span."
     check_text(inputs, "inputs")
     check_text(targets, "targets")
-    spans, current = [], False
+    spans = []
     for i in targets.tolist():
         if i == eos: break
-        if i in sentinels: spans, current = [*spans, (i, [])], True
+        if i in sentinels: spans.append((i, []))
         else:
-            need(current, "targets", targets.tolist(), "a sentinel first")
+            need(len(spans) > 0, "targets", targets.tolist(), "a sentinel first")
             spans[-1][1].append(i)
     row = inputs.tolist()
     row, known = row[:row.index(eos)] if eos in row else row, dict(spans)
@@ -366,25 +366,18 @@ class MaskedDiffusion:
         return Example(row.masked_fill(hidden, MASK), row, hidden / t)
 
 # %% ../chapters/11_denoisers.ipynb #losses-export
-def lengths_of(ids: Tensor) -> Tensor:  # (B, T) -> (B,)
-    "How many tokens each row has before the padding at its end."
-    at = torch.arange(1, ids.shape[1] + 1, device=ids.device)
-    return (at * (ids != PAD)).amax(1)
-
-
-def check_padding(name: str, ids: Tensor) -> None:
-    "Refuse padding that other tokens follow: they would be lost."
+def lengths_of(ids: Tensor, name: str = "ids") -> Tensor:  # (B, T) -> (B,)
+    "How many tokens each row has before its padding, which only padding may follow."
     inside = ((ids[:, :-1] == PAD) & (ids[:, 1:] != PAD)).any(1)
     need(not inside.any(), name, f"padding before other tokens in row {int(inside.int().argmax())}",
          "padding at the end")
+    return (ids != PAD).sum(1)
 
 
 def join(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     "Each row's inputs and then its targets (B, N), and where its targets begin (B,)."
     need(len(inputs) == len(targets), "targets", f"{len(targets)} rows", f"{len(inputs)}, as inputs")
-    check_padding("inputs", inputs)
-    check_padding("targets", targets)
-    S, T = lengths_of(inputs), lengths_of(targets)
+    S, T = lengths_of(inputs, "inputs"), lengths_of(targets, "targets")
     need(bool((S > 0).all()), "inputs", "an empty row", "at least one token, such as BOS")
     at = torch.arange(int((S + T).max()), device=inputs.device).expand(len(S), -1)  # (B, N)
     rows = torch.cat([inputs, F.pad(targets, (0, 1), value=PAD)], 1)
