@@ -320,6 +320,15 @@ def test_full_beams_are_exhaustive_search_if_they_are_wide():
         assert [h.ids for h in found[:20]] == [t for t, _ in ranked[:20]]
 
 
+@pytest.mark.parametrize("settings, said", [
+    ({"power": math.nan}, "power: nan; expected a finite number"), ({"power": math.inf}, "power: inf; expected"), ({"power": "1"}, "power: '1'"),
+    ({"eos": -1}, "eos: -1; expected the id of a token"), ({"eos": 1.}, "eos: 1.0"), ({"eos": None}, "eos: None"),
+])
+def test_settings_that_a_search_cannot_use_are_refused(settings, said):
+    with pytest.raises(ValueError, match=f"^{said}"): full_beam_search(table({}), torch.tensor([0]), 3, 2, **settings)
+    assert full_beam_search(table({}), torch.tensor([0]), 3, 2, power=-1., eos=1)     # long texts may cost
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 def test_scale_free_attention_is_softmax_of_plain_products():

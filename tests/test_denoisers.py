@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ from tfmlib.denoisers import (
     fill_sentinels,
     infilling_lengths,
     join,
+    lengths_of,
     masked_logits,
     objectives,
     prefix_lm,
@@ -110,7 +112,10 @@ def test_the_probabilities_of_all_that_may_follow_sum_to_one():
 ])
 def test_the_world_follows_the_story(text, summary):
     if summary is None:
-        assert float(GRAMMAR.next_words(torch.tensor([story_ids(text)]))[0, -2, story_ids("rests")[0]]) == 0           # nobody rests in a barn
+        ids = torch.tensor([story_ids(text)])
+        assert float(GRAMMAR.next_words(ids[:, :-1])[0, -1, story_ids("rests")[0]]) == 0           # nobody rests in a barn
+        with pytest.raises(ValueError, match="ids: .*expected a text that the grammar can write"): GRAMMAR.next_words(ids)
+        with pytest.raises(ValueError, match="ids: .*expected a text that the grammar can write"): GRAMMAR.states(ids[:, :-1])
     else: assert GRAMMAR.final_world(torch.tensor(story_ids(text))).summary() == summary
 
 
@@ -145,6 +150,25 @@ def test_the_questions_are_parts_of_the_story():
         assert gap.left + gap.answer + gap.right == whole and len(gap.answer) == 4 and gap.left.count(STOP) >= 1 and EOS not in gap.answer
         assert (on.left + on.answer) == whole[:len(on.left) + len(on.answer)] and on.left.count(STOP) == 2 and on.right is None
         assert short.left == whole and story_text(short.answer) == GRAMMAR.final_world(story).summary()
+
+
+def test_questions_that_a_story_cannot_ask_are_refused():
+    story = STORIES[0]
+    length = len(bare(story)) + 1
+    longest = length - len(split_story(story)[0]) - 1                            # after the first sentence, without the end
+    assert len(fill_in(story, seeded(0), longest).answer) == longest
+    for n in (0, -1, longest + 1, 100, 2.5):
+        with pytest.raises(ValueError, match="n: "): fill_in(story, seeded(0), n)
+    for n in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="n: "): write_on(story, seeded(0), n)
+
+
+def test_a_text_may_go_on_after_its_end_with_padding_only():
+    padded = STORIES[[len(bare(story)) for story in STORIES].index(min(len(bare(story)) for story in STORIES))][None]
+    assert padded[0, -1] == PAD and GRAMMAR.states(padded).shape == (1, padded.shape[1] + 1)
+    with pytest.raises(ValueError, match="ids: "): GRAMMAR.states(torch.cat([padded, padded], 1))
+    with pytest.raises(ValueError, match="ids: "): GRAMMAR.next_words(torch.tensor([story_ids("the the the")]))
+    assert GRAMMAR.next_words(torch.tensor([story_ids("ben")])).shape == (1, 1, V)
 
 
 def test_stories_that_are_none_are_refused():
@@ -199,6 +223,15 @@ def test_by_the_rule_a_text_ends_with_noise_and_rolled_masks_end_anywhere():
         assert fill_sentinels(example.inputs, example.targets, SENTINELS).tolist() == ids.tolist()
 
 
+def test_t5_rounds_in_32_bits():
+    def t5(length):                                          # as its code does: products and quotients of 32 bits
+        n = min(max(int(np.round(np.float32(length) * np.float32(.15))), 1), length - 1)
+        return n, min(max(int(np.round(np.float32(n) / np.float32(3))), 1), length - n)
+    differ = [n for n in range(2, 5_000) if t5(n) != span_counts(n)]
+    assert len(differ) == 39 and differ[0] == 190
+    assert all(a - b == 1 for n in differ for a, b in zip(t5(n), span_counts(n)))
+
+
 def test_span_corruption_by_hand():
     ids = torch.arange(10, 20)
     mask = torch.tensor([0, 0, 1, 1, 0, 0, 0, 1, 0, 0]).bool()
@@ -224,8 +257,26 @@ def test_bad_spans_are_refused():
         ("mask: ", lambda: span_corruption(ids, mask[:4], [50])), ("mask: ", lambda: span_corruption(ids, mask & False, [50])),
         ("sentinels: 1", lambda: span_corruption(ids, mask, [50])), ("ids: .*sentinel", lambda: span_corruption(ids, mask, [*range(19, 30)])),
         ("ids: ", lambda: span_corruption(ids[None], mask[None], [50])), ("targets: ", lambda: fill_sentinels(ids, ids, [50])),
+        ("sentinels: ", lambda: span_corruption(ids, mask, [90] * 5)), ("sentinels: ", lambda: span_corruption(ids, mask, [90, 91, EOS, 92, 93])),
+        ("ids: ", lambda: span_corruption(torch.tensor([5, EOS, 7, 8]), mask[:4], [90, 91])),        # the text would end there
+        ("ids: ", lambda: span_corruption(torch.tensor([5, 19, 7, 8]), mask[:4], [90, 91], eos=19)),
     ]:
         with pytest.raises(ValueError, match=message): call()
+
+
+@pytest.mark.parametrize("inputs, targets", [
+    ([5, 90, 6, 91, 2], [90, 7, 2]),                         # a span is missing
+    ([5, 90, 6, 2], [90, 7, 91, 8, 2]),                      # a gap is missing
+    ([5, 90, 6, 90, 2], [90, 7, 2]),                         # one span for two gaps
+    ([5, 90, 6, 2], [90, 7, 90, 8, 2]),                      # two spans for one gap
+    ([5, 6, 2], [90, 7, 2]),
+])
+def test_sides_that_do_not_fit_are_refused(inputs, targets):
+    with pytest.raises(ValueError, match="targets: .*expected .*once"): fill_sentinels(torch.tensor(inputs), torch.tensor(targets), [90, 91])
+
+
+def test_sides_that_fit_may_be_padded_and_in_any_order():
+    assert fill_sentinels(torch.tensor([5, 90, 6, 91, 2, 0]), torch.tensor([91, 8, 90, 7, 7, 2]), [90, 91]).tolist() == [5, 7, 7, 6, 8]
 
 
 # --- BART's noises --------------------------------------------------------------------------------------------------
@@ -303,6 +354,12 @@ def test_bad_noise_is_refused():
     for noise in (token_masking, token_deletion, text_infilling, document_rotation):
         with pytest.raises(ValueError, match="ids: .*expected"): noise(torch.zeros(2, 3, dtype=torch.int64), seeded(0))
     with pytest.raises(ValueError, match="rate: 0"): token_masking(torch.tensor([5]), seeded(0), rate=0)
+    for mean in (0., -1., 1e-9, math.inf, math.nan, "3"):    # of these, 0 and inf never ended
+        with pytest.raises(ValueError, match="mean: "): text_infilling(torch.arange(5, 25), seeded(0), mean=mean)
+        with pytest.raises(ValueError, match="mean: "): infilling_lengths(4, seeded(0), mean)
+    for budget in (-1, 2.5):
+        with pytest.raises(ValueError, match="budget: "): infilling_lengths(budget, seeded(0))
+    assert infilling_lengths(0, seeded(0)) == []
 
 
 # --- examples, masks and losses -------------------------------------------------------------------------------------
@@ -355,6 +412,11 @@ def test_joined_rows_are_those_of_a_loop():
     ids, begin = join(inputs, targets)
     assert ids.tolist() == [[1, 7, 8, 9, 2], [1, 7, 8, 9, 2]] and begin.tolist() == [3, 1]
     with pytest.raises(ValueError, match="inputs: an empty row"): join(inputs * 0, targets)
+    for a, b, name in (([[0, 0, 5, 6]], [[7, 8]], "inputs"), ([[5, 6, 7]], [[7, 0, 8]], "targets"), ([[5, 0, 6]], [[7, 8]], "inputs")):
+        with pytest.raises(ValueError, match=f"{name}: .*padding .*; expected padding at the end"): join(torch.tensor(a), torch.tensor(b))
+    assert lengths_of(torch.tensor([[5, 6, 0], [0, 0, 0], [5, 4, 6]])).tolist() == [2, 0, 3]
+    with pytest.raises(ValueError, match="ids: padding before other tokens in row 1; expected padding at the end"): lengths_of(torch.tensor([[5, 0], [0, 7]]))
+    with pytest.raises(ValueError, match="targets: "): join(inputs, targets[:1])
 
 
 @pytest.mark.parametrize("logits", [causal_logits, prefix_logits, encoder_decoder_logits])
@@ -389,6 +451,16 @@ def test_the_weight_of_diffusion_makes_up_for_its_rate():
     weights = torch.stack([e.weights for e in drawn])                             # on average every token counts once
     assert weights[:, 0].sum() == 0 and abs(float(weights[:, 1:].mean()) - 1) < .1
     assert all(bool((e.inputs == MASK).eq(e.weights > 0).all()) for e in drawn[:50])
+
+
+@pytest.mark.parametrize("least", [-1., 0., 1.1, 3., math.nan, "1"])
+def test_rates_that_are_none_are_refused(least):
+    with pytest.raises(ValueError, match="least: "): MaskedDiffusion(least)
+
+
+def test_every_text_may_be_hidden_entirely():
+    example = MaskedDiffusion(1.)(bare(STORIES[0]), seeded(0))
+    assert bool((example.inputs[1:] == MASK).all()) and set(example.weights[1:].tolist()) == {1.}
 
 
 def test_objectives_restore_the_text():
@@ -429,6 +501,15 @@ def test_the_bound_is_the_mean_over_orders_and_at_least_the_exact_value(seed):
     nll = -float(each.exp().mean().log())                                         # of a sampler that draws its order
     bound = float(diffusion_bound(predict, text.expand(400, 3), seeded(seed), 100).mean())
     assert abs(bound + float(each.mean())) < .05 and bound > nll
+
+
+def test_a_text_of_the_bound_has_neither_padding_nor_masks():
+    for ids in ([[5, 6, PAD]], [[5, MASK, 6]]):
+        with pytest.raises(ValueError, match="ids: .*; expected"): diffusion_bound(tiny(0), torch.tensor(ids), seeded(0))
+    with pytest.raises(ValueError, match="ids: "): diffusion_bound(tiny(0), torch.tensor([5, 6, 4]), seeded(0))
+    with pytest.raises(ValueError, match="draws: "): diffusion_bound(tiny(0), torch.tensor([[5, 6, 4]]), seeded(0), 0)
+    def even(ids): return torch.zeros(*ids.shape, 7)
+    assert abs(float(diffusion_bound(even, torch.tensor([[BOS, 5, EOS]]), seeded(0))) - 3 * math.log(7)) < 1e-5
 
 
 def test_the_sampler_draws_from_its_distribution():

@@ -6,6 +6,7 @@
 __all__ = ['T5_ATTENTION', 'TIED', 'UNTIED', 'T5_ACTIVATIONS', 'T5_FIXED', 'T5_FIELDS', 'T5_DEFAULTS', 'T5_KEYS', 'T5_CODE', 'RENAMED', 'UNUSED', 'MARIAN', 'BART_FIXED', 'BART_VALUES', 'BART_KEYS', 'T5_GATED', 'PUBLISHED_DENOISERS', 'ScaleFreeAttention', 'build_scale_free', 'ScaledOutputEmbedding', 'NormedEmbedding', 'build_normed', 'init_t5', 't5_layer', 't5_names', 'check_same', 'read_t5_parts', 'read_t5', 't5_family', 'bart_names', 'read_bart', 'bart_family', 't5_shape', 'bart_shape', 'TargetTokens', 'read_target_tokens', 'end_at', 'write_greedily', 'write_with_beams', 'best_of', 'longer', 'full_beam_search']
 
 # %% ../chapters/11_denoisers.ipynb #imports-families-export
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -390,6 +391,9 @@ def full_beam_search(
 ) -> list[Hypothesis]:       # the best first
     "Beam search in which ended hypotheses leave the beam and others take their place."
     check_search(start, 1, max_len=max_len, beam_size=beam_size)
+    need(isinstance(power, int | float) and math.isfinite(power), "power", repr(power),
+         "a finite number")
+    need(type(eos) is int and eos >= 0, "eos", repr(eos), "the id of a token")
     prefixes, found = start[None], []
     sums = torch.zeros(1, dtype=torch.float64, device=start.device)
     for n in range(1, max_len + 1):

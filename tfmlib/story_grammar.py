@@ -160,11 +160,17 @@ class StoryGrammar:
         check_token_ids("ids", ids, len(STORY_WORDS))
         state = [torch.zeros_like(ids[:, 0])]
         for word in ids.unbind(1): state.append(self.after[state[-1], word])
-        return torch.stack(state, 1)
+        states = torch.stack(state, 1)
+        odd = (self.p[states[:, :-1], ids] == 0).any(1)
+        need(not odd.any(), "ids", repr(story_text(ids[int(odd.int().argmax())])),
+             "a text that the grammar can write")
+        return states
 
     def next_words(self, ids: Tensor) -> Tensor:  # (B, T) -> (B, T, V)
         "The true probability of each word at each position, given those before it."
-        return self.p[self.states(ids)[:, :-1]]
+        check_token_ids("ids", ids, len(STORY_WORDS))
+        if ids.shape[1] == 1: return self.p[torch.zeros_like(ids)]
+        return self.p[self.states(ids[:, :-1])]             # the last word may be any
 
     def final_world(self, ids: Tensor) -> World:  # a whole story (T,)
         "What is true at the end of a story."
@@ -225,6 +231,7 @@ def split_story(story: Tensor) -> list[list[int]]:  # (T,)
 
 def write_on(story: Tensor, g: torch.Generator, n: int = 8) -> Question:
     "The first two sentences are given; the next words are asked for."
+    check_sizes(n=n)
     first, second, *rest = split_story(story)
     return Question(first + second, None, sum(rest, [])[:n])
 
@@ -233,6 +240,9 @@ def fill_in(story: Tensor, g: torch.Generator, n: int = 4) -> Question:
     "A few words after the first sentence are hidden; both sides are given."
     ids = sum(split_story(story), [])
     first = ids.index(STOP) + 1
+    check_sizes(n=n)
+    need(n < len(ids) - first, "n", n, f"at most {len(ids) - first - 1}, the words after the "
+         "first sentence")
     a = int(torch.randint(first, len(ids) - n, (1,), generator=g))  # EOS is never hidden
     return Question(ids[:a], ids[a + n:], ids[a:a + n])
 

@@ -43,7 +43,7 @@ def _fits(attempt, *case):
 check_fitting = Checker("fitting")
 check_fitting.property("the text is the longest one that fits",
     (4, .15, 3.), (512, .15, 3.), (20, .15, 3.), (114, .15, 3.), (64, .5, 3.), (100, .3, 10.),
-    (1000, .15, 3.), (50, .2, 1.), (2048, .15, 3.), (77, .4, 1.5))(_fits)
+    (1000, .15, 3.), (172, .15, 3.), (316, .15, 3.), (70, .35, 3.), (50, .2, 1.), (2048, .15, 3.), (77, .4, 1.5))(_fits)
 check_fitting.property("a half is rounded to the even neighbour", (6, .5, 2.), (9, .5, 2.), (11, .25, 2.),
     (29, .25, 2.), (30, .5, 4.), (97, .125, 2.))(_fits)
 check_fitting.property("there is always a span, and a kept token before each",
@@ -96,7 +96,12 @@ def _(attempt, *case): _agrees(attempt, _two_sides, case, _SIDES)
 @check_two_sides.property("a span may be at either end, or all of the text, and there may be none",
     _dropped("x.", 6), _dropped("xx..x", 7), _dropped("x", 8), _dropped("xxxx", 9), _dropped(".", 10),
     _dropped("....", 11, 57), _dropped("", 12, 57), _dropped("x..xx.x", 13, 31, torch.int16))
-def _(attempt, *case): own(_agrees(attempt, _two_sides, case, _SIDES)[0], case[0])
+def _(attempt, *case):
+    found = _agrees(attempt, _two_sides, case, _SIDES)
+    own(found[0], case[0])
+    for part, name in zip(found, _SIDES):
+        if len(part) and part.untyped_storage().data_ptr() == case[0].untyped_storage().data_ptr():
+            raise Mismatch(f"the {name} are a view of the caller's ids; expected a new tensor")
 
 common_rules(check_two_sides, _two_sides, lambda seed: _dropped("x..xx.xxx.x..", 20 + seed, 60), *_SIDES,
              flows=False, also=(_dropped(5 * ".xx.x..xx", 30, 90),))
@@ -130,9 +135,9 @@ def _mixes(attempt, sizes, limit, temperature):
 
 
 check_mixing_rates.property("sizes are limited, then raised to the power, then normalised",
-    ([100, 400, 10_000], 1_600, 2.), ([3], 10, 1.), ([1, 3], 100, 1.), ([10, 20, 70], 40, 1.),
+    ([100, 400, 10_000], 1_600, 2.), ([3], 10, 1.), ([1], 5, 2.), ([0, 1], 3, 1.), ([1, 3], 100, 1.), ([10, 20, 70], 40, 1.),
     ([500, 1_000, 30_000], 2_000, 1.5), ([8, 27, 64], 1_000, 3.), ([1, 2, 3, 4, 5], 3, .5),
-    ([7, 7], 5, 4.), ([*range(1, 22)], 18, 2.), ([15, 2, 900], 1, 2.))(_mixes)
+    ([7, 7], 5, 4.), ([100, 400, 10_000], 1_600, 8.), ([3, 81], 100, 50.), ([1, 10**6], 10**6, 1e4), ([*range(1, 22)], 18, 2.), ([15, 2, 900], 1, 2.))(_mixes)
 check_mixing_rates.property("limit and temperature may be infinite", ([100, 400, 10_000], math.inf, 2.),
     ([100, 400, 10_000], 500, math.inf), ([1, 2, 3], math.inf, math.inf), ([9, 1, 6], math.inf, 1.))(_mixes)
 check_mixing_rates.property("a task without examples is never drawn", ([5, 0, 15], 10, 2.), ([0, 4, 0, 4], 3, 1.),
@@ -303,6 +308,11 @@ check_packed_mask.property("nothing given is causal, all given is an encoder, an
     (torch.ones(2, 4, dtype=torch.int64), torch.zeros(2, 4, dtype=torch.bool)),
     (torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.bool)), _rows(0, 3), _rows(2, 0),
     (torch.full((1, 20), 3), torch.arange(20)[None] > 15))(_exact)
+check_packed_mask.property("the numbers of the documents may be large, and the row long",
+    (torch.tensor([[300, 44, 300, 44, 12]]), torch.tensor([[False, True, False, False, False]])),
+    (torch.tensor([[2**40, 2**40 + 1, 1, 2**40]]), torch.tensor([[True, True, False, True]])),
+    (torch.tensor([[2**31, 2**32, 2**32, 9]]), torch.tensor([[True, False, True, False]])),
+    (torch.full((1, 40), 10), torch.arange(40)[None] == 39))(_exact)
 common_rules(check_packed_mask, _packed, lambda seed: _rows(2, 6, 10 + seed), flows=False,
              also=(_rows(4, 3, 20), _rows(3, 19, 21)))
 
@@ -339,7 +349,8 @@ def _(attempt, *case): expect_whole(attempt(*case), _flops(*case), "the number")
 def _(attempt, *case): expect_whole(attempt(*case), _flops(*case), "the number")
 
 @check_forward_flops.property("an unknown architecture is refused", ("encoder–decoder", 3, 2, 1, 2, 4, 10),
-                              ("", 3, 2, 1, 2, 4, 10), ("prefix LM", 3, 2, 1, 2, 4, 10))
+                              ("", 3, 2, 1, 2, 4, 10), ("prefix LM", 3, 2, 1, 2, 4, 10),
+                              ("Decoder", 3, 2, 1, 2, 4, 10), ("decoder ", 3, 2, 1, 2, 4, 10), ("prefix-decoder", 3, 2, 1, 2, 4, 10))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #infilling-checker
@@ -355,7 +366,8 @@ def _ways(text: list, seen: list, p: list) -> float:
 
 
 def _weighs(attempt, text, seen, p):
-    found, right = expect_number(attempt(text, seen, p)), _ways(text, seen, p)
+    found, right = attempt(text, seen, p), _ways(text, seen, p)
+    if not isinstance(found, float): raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a float")
     if not abs(found - right) <= 1e-9 * right: expect(found / (right or 1.), right / (right or 1.), 1e-12,
                                                       "it" if right == 0 else "it, divided by the right number,")
 
@@ -373,7 +385,8 @@ check_infilling_weight.property("a span may be empty, and two masks may be neigh
     ("a".split(), "_ _ a _".split(), _P), ([], ["_"], _P), ([], "_ _ _".split(), _P), ("a b c".split(), "_ _".split(), _P),
     ("a b".split(), "_ a b _".split(), [1.]))(_weighs)
 check_infilling_weight.property("without masks there is one way, or none", ("a b".split(), "a b".split(), _P), ([], [], _P),
-    ("a b".split(), "a".split(), _P), ("a b".split(), "a c".split(), _P), ([], ["a"], _P), (["a"], [], _P), ("a b".split(), "b a".split(), [.5, .5]))(_weighs)
+    ("a b".split(), "a".split(), _P), ("a b".split(), "a c".split(), _P), ([], ["a"], _P), (["a"], [], _P), ("a b".split(), "b a".split(), [.5, .5]),
+    ("tea ten".split(), "ten _".split(), _P), ("A a".split(), "a _".split(), _P), ("ten tea tent".split(), "_ tent".split(), _P))(_weighs)
 check_infilling_weight.property("what is too long, or in another order, is impossible",
     ("a b c d e".split(), "a _ e".split(), [.2, .3, .5]), ("a b c".split(), "_ b a _".split(), _P), ("a b c".split(), "c _".split(), _P),
     ("a b c d".split(), "_ _".split(), [.6, .4]), ("a b c d".split(), ["_"], [0., 0., 0., 1.]), ("a b".split(), "a _ b b".split(), _P))(_weighs)
@@ -442,13 +455,14 @@ check_offsets_of.property("a bucket without offsets is None", (16, 32, 128, True
     (18, 32, 17, False), (9, 16, 9, False), (10, 16, 9, False), (14, 16, 9, False), (15, 16, 9, False))(_gives_offsets)
 check_offsets_of.property("the first distance of a bucket is exact where the formula gives a whole number",
     *((b, 32, 128, True) for b in (9, 10, 13, 14, 29)), *((b, 16, 256, True) for b in (4, 5, 6, 7)), (4, 8, 64, False), (5, 8, 64, False),
-    (9, 12, 6 * 3**6, False), (10, 12, 6 * 3**6, False), (7, 8, 4 * 5**4, False), (6, 8, 4 * 5**4, False))(_gives_offsets)
+    (9, 12, 6 * 3**6, False), (10, 12, 6 * 3**6, False), (7, 8, 4 * 5**4, False), (6, 8, 4 * 5**4, False),
+    (12, 20, 320, False), (14, 20, 320, False), (28, 40, 640, False), (9, 12, 1350, False), (21, 24, 192, False), (18, 24, 675, False))(_gives_offsets)
 
 @check_offsets_of.property("what is no bucket is refused", (32, 32, 128, True), (-1, 32, 128, True), (8, 8, 30, False), (-8, 8, 30, False), (99, 16, 11, True))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #step-checker
-_LANGUAGE = {"New York": .40, "New Jersey": .08, "Los Angeles": .35, "Los Alamos": .17}
+_LANGUAGE = {"New York": .36, "New Jersey": .04, "Los Angeles": .35, "Los Alamos": .25}
 
 
 def _given(position: int, words: dict) -> dict:
@@ -490,12 +504,17 @@ def _answers() -> dict:
             "lost": sum(p * math.log(p / at_once[text]) for text, p in _LANGUAGE.items())}
 
 
+def _within(found, right: float, most: float) -> None:
+    "Raise a Mismatch unless a number is at most so far from the right one."
+    if not abs(expect_number(found, "your answer") - right) <= most: expect(float(found), right, 1e-12, "your answer")
+
+
 _WRITTEN = _answers()
 check_written = Checker("written")
 
 @check_written.property("probabilities and nats are those of the definitions",
                         *((q,) for q, a in _WRITTEN.items() if not isinstance(a, str)))
-def _(attempt, question): expect(expect_number(attempt(question), "your answer"), _WRITTEN[question], .005, "your answer")
+def _(attempt, question): _within(attempt(question), _WRITTEN[question], .005)
 
 @check_written.property("the texts are those that come about in this way",
                         *((q,) for q, a in _WRITTEN.items() if isinstance(a, str)))
@@ -535,7 +554,7 @@ check_t5_table = Checker("t5_table")
 
 @check_t5_table.property("the differences are those of the table",
                          *((q,) for q, right in _IN_TABLE.items() if isinstance(right, float)))
-def _(attempt, question): expect(expect_number(attempt(question), "your answer"), _IN_TABLE[question], .0049, "your answer")
+def _(attempt, question): _within(attempt(question), _IN_TABLE[question], .0049)
 
 @check_t5_table.property("the rows and columns are those that the table gives",
                          *((q,) for q, right in _IN_TABLE.items() if not isinstance(right, float)))
@@ -564,7 +583,7 @@ _PAPER = torch.tensor([[9., 9.], [1., 9.], [9., 2.], [3., 5.]], dtype=torch.floa
 check_exact_bound = Checker("exact_bound")
 
 @check_exact_bound.property("it is the expectation over all masks", _PAPER, (rounded(2, 1),), (rounded(4, 2, seed=1),),
-                            (rounded(8, 3, seed=2),), (rounded(16, 4, seed=3),), (rounded(32, 5, seed=4),), (rounded(128, 7, seed=5),))
+                            (rounded(8, 3, seed=2),), (rounded(16, 4, seed=3),), (rounded(32, 5, seed=4),), (rounded(128, 7, seed=5),), (rounded(512, 9, seed=6),))
 def _(attempt, losses): compare(attempt, _bound, (losses,), ())
 
 @check_exact_bound.property("it is a tensor without axes", (rounded(4, 2, seed=8),), (rounded(8, 3, seed=9).float(),), (rounded(2, 1, seed=10),))
