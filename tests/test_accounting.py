@@ -17,9 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tfmlib import encoders  # noqa: F401  (the kind of BERT)
 from tfmlib.accounting import (
+    COST_ROWS,
     NAMED_CONFIGS,
     NAMED_SHAPES,
-    ROWS,
     ExpertSizes,
     LatentSizes,
     LiveMemory,
@@ -384,7 +384,7 @@ def test_the_still_picture_has_the_numbers():
     for chosen, said in ((0, "8.03 billion"), (1, "671 billion")):
         made = ModelCosts("what a model costs", names=["a", "b"], shapes=fields, sizes=fields[chosen], machine=[989., 3.35, 80.])
         assert said in made.picture() and ("–" in made.picture()) == (chosen == 1)
-    assert all(label in script for label, *_ in ROWS.values())
+    assert all(label in script for label, *_ in COST_ROWS.values())
 
 
 def test_every_named_configuration_is_built():

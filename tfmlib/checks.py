@@ -163,8 +163,6 @@ def gives(found, wanted, what: str = "it") -> None:
             f"{what} is {short(found)} ({type(found).__name__}); expected "
             f"{short(wanted)}"
         )
-    # a named tuple is a tuple
-    if type(wanted) is tuple: found = tuple(found)
     # the same message each time
     if mapping:
         found, wanted = (dict(sorted(m.items(), key=repr)) for m in (found, wanted))
