@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench import over_seeds, size, ticked
 from bench.encoder_sides import AMBIGUOUS, GRAMMAR, WARM, WIDTH, config, fused
 from tfmlib.encoders import Bert, Electra, masked_lm_loss, replaced_token_loss
+from tfmlib.heads import grouped_query_attention
 from tfmlib.proof import spread
 from tfmlib.tag_grammar import (
     CLS,
@@ -70,15 +71,15 @@ def causal_lm_loss(model: nn.Module, seen: Tensor, ids: Tensor, chosen: Tensor) 
 def by_replacement(kind: str) -> bool: return kind.startswith("ELECTRA")
 
 
-def made(kind: str, seed: int) -> nn.Module:
+def made(kind: str, seed: int, attention_fn: Callable = fused) -> nn.Module:
     "An encoder with the head of its objective."
     plain = config(kind == "causal LM", heads="replaced-token" if by_replacement(kind) else "masked-lm")
     if kind.endswith("disentangled"):
         plain = replace(plain, attention="disentangled", positions="disentangled", options=plain.options | {"max_relative": 16})
-    encoder = Bert(plain, fused, seed)
+    encoder = Bert(plain, attention_fn, seed)
     if not by_replacement(kind): return encoder
     narrow, (width, layers) = config(False, heads="masked-lm", embedding_dim=WIDTH), GENERATOR
-    return Electra(Bert(narrow.sized(len(LEXICON), width, layers, narrow.n_heads, 2 * width), fused, seed + 1_000), encoder)
+    return Electra(Bert(narrow.sized(len(LEXICON), width, layers, narrow.n_heads, 2 * width), attention_fn, seed + 1_000), encoder)
 
 
 def loss_of(kind: str) -> Callable:
@@ -87,8 +88,8 @@ def loss_of(kind: str) -> Callable:
 
 @lru_cache
 def operations(kind: str) -> int:
-    "Floating-point operations of one step, forward and backward."
-    model = made(kind, 0)
+    "Floating-point operations of one step, forward and backward; PyTorch does not count those of its fused attention on a processor."
+    model = made(kind, 0, grouped_query_attention)
     value = loss_of(kind)
     with FlopCounterMode(display=False) as counter:
         found = value(model, *corrupted(kind, 0, 0))
