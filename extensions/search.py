@@ -7,6 +7,7 @@ import json
 import re
 from collections import defaultdict
 from pathlib import Path
+from string import ascii_letters, digits
 from textwrap import shorten
 
 from findable import Entry, claims
@@ -15,14 +16,32 @@ from term_places import entries
 
 KINDS = ("page", "name", "term", "section", "claim", "exercise", "back")      # what is found; "back": a section of the back matter
 NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+")                                      # years are words
+DIGITS = ascii_letters + digits + "-_"                                           # 64, none of which JSON escapes
 COMMON = set("a an and are as at be been but by can do does for from has have if in into is it its no not of on one or so such than that the their them then "
              "there these they this to was we what when where which who will with you".split())
 
 
 # --- the index ----------------------------------------------------------------------------------------------------
 
+def coded(n: int) -> str:
+    "A number as letters: digits to base 32, all but the last from the second half of DIGITS."
+    text = DIGITS[n % 32]
+    while n := n // 32: text = DIGITS[32 + n % 32] + text
+    return text
+
+
+def numbers(text: str) -> list[int]:
+    "The numbers that such letters hold, one after the other."
+    found, n = [], 0
+    for digit in map(DIGITS.index, text):
+        n = 32 * n + digit % 32
+        if digit < 32: found, n = [*found, n], 0
+    return found
+
+
 def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
-    "The index as the script reads it: pages, entries, and for each word the entries that say it: thrice the step from one to the next, and 1 if often, 2 if very often."
+    """The index as the script reads it: pages, entries, words, and for each word the entries that say it: thrice the step from one to the next, and 1 if
+    often, 2 if very often."""
     pages = list(titles)
     where = defaultdict(list)
     for number, entry in enumerate(entries):
@@ -31,7 +50,7 @@ def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
             "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), e["anchor"], e["title"], shorten(e["line"], 160, placeholder=" …"), *e["also"]] for e in entries],
-            "words": {word: steps(hits) for word, hits in sorted(where.items())}}
+            "words": " ".join(sorted(where)), "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 
 
 def index(app) -> dict:

@@ -23,8 +23,21 @@ function read(index) {
     const spelt = [title, ...also].map((t) => t.replace(/^[\d.]+ · |^Exercise: |\s*\([^)]*\)$/g, ""));
     return { number, kind: KINDS[kind], page: index.pages[page], anchor, title, line, also, spelt, keys: spelt.map(key), words: spelt.map((t) => words(t)) };
   });
-  book = { entries, said: index.words, vocabulary: Object.keys(index.words) };
+  const vocabulary = index.words.split(" "), said = index.said.split(" ");
+  book = { entries, vocabulary, said: new Map(vocabulary.map((word, k) => [word, said[k]])) };
   show(new URLSearchParams(location.search).get("q") ?? "");
+}
+
+const DIGITS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+function numbers(text) {                         // to base 32; all digits but a number's last are from the second half
+  const found = [];
+  let n = 0;
+  for (const letter of text) {
+    const digit = DIGITS.indexOf(letter);
+    n = 32 * n + digit % 32;
+    if (digit < 32) { found.push(n); n = 0; }
+  }
+  return found;
 }
 
 function fit(word, other) {                      // how well a word of a query fits a word of the book, from 0 to 1
@@ -38,7 +51,7 @@ const inTitle = ({ whole, parts }, among) => Math.max(best(whole, among), 0.9 * 
 
 function texts(word) {                           // entry -> how much its text is about a word
   const found = new Map(), one = (other, part) => {
-    const steps = book.said[other] ?? [], rare = Math.log(1 + book.entries.length / (1 + steps.length));
+    const steps = numbers(book.said.get(other) ?? ""), rare = Math.log(1 + book.entries.length / (1 + steps.length));
     let at = 0;
     for (const step of steps) { at += Math.floor(step / 3); found.set(at, Math.max(found.get(at) ?? 0, part * rare * (1 + step % 3))); }
   };
