@@ -3,13 +3,18 @@ import itertools
 import math
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages import notebooks
 
+from bench import denoiser_instructions, denoiser_longer
+from bench import denoiser_objectives as base
+from tfmlib.accounting import shapes_of, training_flops
 from tfmlib.alignment import BOS, EOS, PAD
 from tfmlib.decoders import MODERN, CausalLM, SamplingConfig
 from tfmlib.denoisers import (
@@ -64,6 +69,7 @@ from tfmlib.tag_grammar import MASK
 from tfmlib.training import seeded
 from tfmlib.transformer import ModelConfig, build
 
+ROOT = Path(__file__).resolve().parents[1]
 GRAMMAR = StoryGrammar()
 STORIES = GRAMMAR.sample(40, 1)
 V = len(STORY_WORDS)
@@ -534,3 +540,37 @@ def test_confidence_comes_first():
     assert few.tolist() == [[4, 5, 6]]
     with pytest.raises(ValueError, match="ids: no MASK"): unmask(predict, torch.tensor([[4, 5]]), 1, seeded(0))
     with pytest.raises(ValueError, match="steps"): unmask(predict, torch.tensor([[MASK]]), 0, seeded(0))
+
+
+# --- the measurement ----------------------------------------------------------------------------------------------------
+
+def test_operations_are_those_of_the_formula_attention_included():
+    "PyTorch does not count its fused attention on a processor, so the measurement counts a network that attends in plain products."
+    steps = [base.batch("causal LM", 0, step)[1].shape for step in range(8)]       # they follow a token to begin with
+    [shape] = shapes_of(base.made("causal LM", 0).config)
+    assert base.operations("causal LM") == round(sum(training_flops(shape, B, 1 + T) for B, T in steps) / 8)
+
+
+def test_a_reader_of_the_left_side_knows_that_a_gap_does_not_hold_the_end():
+    some = base.questions("fill in", 0, -3, 40)
+    logprob, _ = base.from_left(some)
+    for q, row in zip(some[:12], logprob):
+        ways, total = {(): 1.}, len(q.answer)
+        for i in range(total):                       # every filling without an end, by brute force
+            more = {}
+            for words, p in ways.items():
+                after = GRAMMAR.next_words(torch.tensor([[*q.left, *words, 0]]))[0, len(q.left) + i]
+                more |= {(*words, int(w)): p * float(after[w]) for w in after.nonzero()[:, 0] if w not in (EOS, PAD)}
+            ways = more
+        assert float(row.sum()) == pytest.approx(math.log(ways[tuple(q.answer)] / sum(ways.values())), abs=1e-9)
+
+
+def test_the_page_tells_how_it_was_measured():
+    "The numbers of the protocol that no record holds."
+    text = "\n".join("".join(c["source"]) for c in notebooks(ROOT)["chapters/11_denoisers"]["cells"])
+    words = {3: "three", 4: "four", 8: "eight", 6: "six", 16: "16"}
+    said = (f"{base.LABELLED} labelled cases of each task for {base.TUNED} steps", f"is the best of {words[len(base.PEAKS)]}, each tried in one run of "
+            f"{100 * base.TRIED // base.STEPS} per cent of these steps", f"one of {words[len(base.TUNE_PEAKS)]} (or a higher one", f"first of {words[len(base.SEEDS)]} seeds",
+            f"steps of {base.TEXTS} new stories", f"{words[denoiser_longer.LONGER]} times as long", f"All {words[len(denoiser_longer.KINDS)]} objectives",
+            f"{words[denoiser_instructions.SHOWN]} labelled cases of the held-out question", f"{words[len(denoiser_instructions.ASKED)]} questions about a story")
+    assert [sentence for sentence in said if sentence not in text] == []
