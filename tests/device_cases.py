@@ -1,0 +1,86 @@
+"""What the tests of chapter 15 run in several processes; they are started afresh and import it from here."""
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def ring_all_reduce(n: int):
+    "A sum around a ring, message by message, and the same by the process group."
+    from tfmlib.context_parallel import pass_on
+    p, rank = dist.get_world_size(), dist.get_rank()
+    x = torch.arange(float(n), dtype=torch.float64) * (rank + 1)
+    chunks = list(x.clone().chunk(p))
+    for step in range(p - 1):
+        arrived = pass_on(chunks[(rank - step) % p], 1)
+        chunks[(rank - step - 1) % p] = chunks[(rank - step - 1) % p] + arrived
+    for step in range(p - 1): chunks[(rank - step) % p] = pass_on(chunks[(rank + 1 - step) % p], 1)
+    dist.all_reduce(x)
+    return torch.equal(torch.cat(chunks), x)
+
+
+def die():
+    "Process 1 is killed while process 0 waits for it."
+    if dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
+def hang():
+    "Process 1 never comes."
+    if dist.get_rank() == 1: time.sleep(300)
+    dist.all_reduce(torch.ones(4))
+
+
+def mismatch():
+    "Processes that disagree about a shape."
+    dist.all_reduce(torch.ones(4 + 4096 * dist.get_rank()))
+
+
+def checked_mismatch():
+    "The same, asked beforehand."
+    from tfmlib.processes import agree
+    agree("x", (4 + dist.get_rank(),))
+
+
+def ring_attention(zigzag: bool):
+    "Ring attention and its gradients, for this process's tokens, beside attention to all of them."
+    from tfmlib.context_parallel import RingAttention, chunk_positions
+    from tfmlib.heads import grouped_query_attention
+    g = torch.Generator().manual_seed(0)
+    q, k, v, weight = (torch.randn(2, heads, 16, 4, generator=g, dtype=torch.float64) for heads in (4, 2, 2, 4))
+    whole = [t.clone().requires_grad_() for t in (q, k, v)]
+    out, _ = grouped_query_attention(*whole, torch.ones(16, 16, dtype=torch.bool).tril())
+    (out * weight).sum().backward()
+    at = chunk_positions(16, dist.get_rank(), dist.get_world_size(), zigzag)
+    mine = [t[:, :, at].clone().requires_grad_() for t in (q, k, v)]
+    ours, _ = RingAttention(zigzag)(*mine)
+    (ours * weight[:, :, at]).sum().backward()
+    far = [(ours - out[:, :, at]).abs().max()] + [(a.grad - b.grad[:, :, at]).abs().max() for a, b in zip(mine, whole)]
+    return float(torch.stack(far).max())
+
+
+def torch_context_parallel():
+    "PyTorch's own context parallelism on the CPU."
+    import torch.nn.functional as F
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    q, k, v = (torch.randn(1, 2, 16, 8) for _ in range(3))
+    with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]): F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+if __name__ == "__main__":                                       # what torchrun starts: a process dies, or hangs, at step 3 of the first attempt
+    from tfmlib import cluster
+
+    kind, *arguments = sys.argv[1:]
+
+    def fault(step: int) -> None:
+        first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        if step != 3 or not first or os.environ["RANK"] != "1": return
+        if kind == "die": os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "hang": time.sleep(300)
+    torch.set_num_threads(1)
+    cluster.main(arguments, fault)

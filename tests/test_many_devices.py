@@ -1,0 +1,276 @@
+"""Chapter 15: each form of parallelism is the single-process step, sends what the formula says, and never waits for ever."""
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import device_cases as cases
+import pytest
+import torch
+
+from tfmlib import many_devices as M
+from tfmlib.accounting import NAMED_SHAPES
+from tfmlib.context_parallel import chunk_positions, train_context_parallel
+from tfmlib.data_parallel import train_data_parallel, train_sharded
+from tfmlib.decoders import GPT2, MODEL_CONFIGS
+from tfmlib.pipeline import bubble, most_kept, schedule, simulate, train_pipeline
+from tfmlib.processes import Job, Message, Processes, ProcessFailed, largest_difference, train_alone, volume
+from tfmlib.tensor_parallel import train_tensor_parallel
+from tfmlib.torch_parallel import train_ddp, train_dtensor, train_fsdp, train_pipelining
+
+ROOT = Path(__file__).resolve().parent.parent
+LLAMA = Job(MODEL_CONFIGS["toy Llama"].sized(48, 16, 4, 4, 32, n_kv_heads=4, d_ff=24))
+UNTIED = Job(replace(LLAMA.config, tie_embeddings=False, n_kv_heads=2))
+SMALL_GPT2 = Job(replace(LLAMA.config.sized(48, 16, 4, 4, 32, d_ff=24), **GPT2))
+FORMS = {
+    "data": (train_data_parallel,), "ZeRO-1": (train_sharded, 1), "ZeRO-2": (train_sharded, 2), "ZeRO-3": (train_sharded, 3),
+    "tensor": (train_tensor_parallel,), "sequence": (train_tensor_parallel, True), "context": (train_context_parallel,), "context in one piece": (train_context_parallel, False),
+    "GPipe": (train_pipeline, "gpipe", 4), "1F1B": (train_pipeline, "1f1b", 4), "1F1B, few": (train_pipeline, "1f1b", 2),
+    "DDP": (train_ddp,), "FSDP2": (train_fsdp,), "DTensor": (train_dtensor,), "DTensor, each": (train_dtensor, False), "pipelining": (train_pipelining,), "pipelining, GPipe": (train_pipelining, "gpipe")}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with Processes() as started: yield started
+
+
+@pytest.fixture(scope="module")
+def alone(): return {job: train_alone(job) for job in (LLAMA, UNTIED, SMALL_GPT2)}
+
+
+def expected(name: str, job: Job, p: int, sizes: dict[str, int]) -> list[dict]:
+    "What the formulas say for each process."
+    B, T = job.rows, job.length
+    if name.startswith(("GPipe", "1F1B", "pipelining")): return M.pipeline_volumes(job.config, B, T, p, 8)
+    known = M.parameter_volumes(sizes, p, 8) | M.activation_volumes(job.config, B, T, p, 8)
+    known |= {"context in one piece": known["context"], "DDP": known["data"], "FSDP2": known["ZeRO-3"]}
+    return [known[name]] * p
+
+
+@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("name", FORMS)
+def test_each_form_is_the_single_process_step_and_sends_what_the_formula_says(name, p, processes, alone):
+    function, *more = FORMS[name]
+    results = processes.run(function, p, LLAMA, *more)
+    assert largest_difference([r.value for r in results], alone[LLAMA]) < 1e-10
+    assert all(len(r.value.loss) == LLAMA.steps for r in results)
+    if name.startswith("DTensor"): return                        # embedding and logits are whole there; the page counts it
+    sizes = {n: t.numel() for n, t in alone[LLAMA].parameters.items()}
+    sent = [{k: n / LLAMA.steps for k, n in volume(r.log).items()} for r in results]
+    if name == "DDP": assert all(m.pop("broadcast") < 1000 for m in sent)              # the order of its buckets, after the first step
+    assert sent == expected(name, LLAMA, p, sizes)
+
+
+@pytest.mark.parametrize("name", ["data", "ZeRO-2", "ZeRO-3", "tensor", "sequence", "context", "1F1B", "FSDP2", "DTensor"])
+@pytest.mark.parametrize("job", [UNTIED, SMALL_GPT2], ids=["untied, grouped heads", "GPT-2"])
+def test_other_parts_of_the_model_too(name, job, processes, alone):
+    function, *more = FORMS[name]
+    assert largest_difference([r.value for r in processes.run(function, 2, job, *more)], alone[job]) < 1e-10
+
+
+def test_clipping_and_decay_act_in_these_cases(alone):
+    assert all(length > LLAMA.clip for length in alone[LLAMA].length)
+    loose = train_alone(replace(LLAMA, clip=1e9))
+    assert largest_difference([loose], alone[LLAMA]) > 1e-6
+
+
+def test_buckets_leave_before_the_backward_pass_ends(processes):
+    events = processes.run(train_data_parallel, 2, LLAMA)[0].value.facts["events"]
+    sent, end = [e for e in events if e.startswith("bucket")], events.index("backward ends")
+    assert len(sent) > 2 and sum(e.startswith("bucket") for e in events[:end]) == len(sent)
+    assert events.index("bucket 0") < len(events) / 3
+
+
+def test_stage_2_holds_fewer_gradients(processes):
+    held = [processes.run(train_sharded, 4, LLAMA, stage)[0].value.facts["held"] for stage in (1, 2)]
+    assert held[1] < held[0] / 2
+
+
+def test_ring_all_reduce_of_messages(processes):
+    results = processes.run(cases.ring_all_reduce, 4, 64)
+    assert all(r.value for r in results)
+    sent = [m for m in results[0].log if m.kind == "send"]
+    assert sum(m.payload for m in sent) == Message("all_reduce", 512, 4).sent == 2 * 3 * 512 // 4
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_the_ring_on_paper(p):
+    held = torch.arange(p * p, dtype=torch.float64).view(p, p)
+    steps = list(M.ring_steps(held))
+    assert len(steps) == 2 * (p - 1) and all(len(sends) == p for sends, _ in steps)
+    assert torch.equal(steps[-1][1], held.sum(0).expand(p, p))
+    with pytest.raises(ValueError, match="held"): list(M.ring_steps(torch.ones(2, 3)))
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_ring_attention_and_its_gradients(zigzag, processes):
+    assert max(r.value for r in processes.run(cases.ring_attention, 4, zigzag)) < 1e-12
+
+
+def test_zigzag_balances_the_work(processes):
+    pairs = [[sum(r.value.facts["pairs"]) for r in processes.run(train_context_parallel, 4, LLAMA, z)] for z in (False, True)]
+    assert pairs == [[10, 26, 42, 58], [34] * 4] and sum(pairs[0]) == sum(pairs[1]) == 16 * 17 // 2
+    assert torch.cat([chunk_positions(16, r, 4, True) for r in range(4)]).sort().values.tolist() == list(range(16))
+
+
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "micros"), [(1, 1), (2, 2), (4, 4), (4, 8), (4, 2), (3, 7)])
+def test_schedules(kind, stages, micros):
+    times = simulate(kind, stages, micros)
+    for s, actions in enumerate(times):
+        assert [a[:2] for a in actions] == [a[:2] for a in schedule(kind, s, stages, micros)]
+        assert sorted(a.micro for a in actions if a.kind == "F") == sorted(a.micro for a in actions if a.kind == "B") == list(range(micros))
+        assert most_kept(actions) == (micros if kind == "gpipe" else min(micros, stages - s))
+    assert abs(bubble(times) - (stages - 1) / (micros + stages - 1)) < 1e-12
+
+
+def test_predicted_steps():
+    shape, cluster = NAMED_SHAPES["Llama 3.1 405B"], M.Cluster(989e12, 450e9, 50e9, 8)
+    parts = M.predict_step(shape, cluster, M.Plan(64, 8, 16, micros=32), 2048, 8192)
+    assert 0 < parts["arithmetic"] < sum(parts.values()) and parts["context"] == parts["experts"] == 0
+    assert parts["bubble"] == pytest.approx(parts["arithmetic"] * 15 / 32)
+    with pytest.raises(ValueError, match="tensor"): M.Plan(1, 0)
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+BAD = {
+    "heads": (train_tensor_parallel, replace(LLAMA, config=replace(LLAMA.config, n_kv_heads=2)), (), "n_kv_heads: 2; expected a multiple of 4"),
+    "vocabulary": (train_tensor_parallel, replace(LLAMA, config=replace(LLAMA.config, vocab_size=50)), (), "vocab_size: 50; expected a multiple of 4"),
+    "tokens": (train_tensor_parallel, replace(LLAMA, length=14), (True,), "length: 14; expected a multiple of 4"),
+    "layers": (train_pipeline, replace(LLAMA, config=replace(LLAMA.config, n_layers=3)), (), "n_layers: 3; expected a multiple of 4"),
+    "microbatches": (train_pipeline, LLAMA, ("1f1b", 3), "micros: 3; expected a divisor of 8"),
+    "rows": (train_data_parallel, replace(LLAMA, rows=6), (), "batch: got 6 rows, expected a multiple of 4"),
+    "chunks": (train_context_parallel, replace(LLAMA, length=12), (), "length: 12; expected a multiple of 8"),
+    "stage": (train_sharded, LLAMA, (4,), "stage: 4; expected 1, 2 or 3")}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_by_name_in_every_process(name, processes):
+    function, job, more, said = BAD[name]
+    begin = time.monotonic()
+    with pytest.raises(ProcessFailed) as caught: processes.run(function, 4, job, *more, timeout=30)
+    assert sorted(caught.value.errors) == [0, 1, 2, 3]
+    assert all(e.startswith(f"ValueError: {said}") for e in caught.value.errors.values()), caught.value.errors
+    assert time.monotonic() - begin < 300
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+def test_a_process_that_dies(processes):
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.die, 2, timeout=10)
+    assert caught.value.errors[1] == "ended with exit code -9" and 0 in caught.value.errors
+    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value                       # the next call works again
+
+
+def test_a_process_that_hangs(processes):
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=3)
+    assert caught.value.errors == {0: "waited 3 s for another process in all_reduce", 1: "gave no answer in time, and was ended"}
+
+
+def test_processes_that_disagree(processes):
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.checked_mismatch, 2, timeout=10)
+    assert set(caught.value.errors.values()) == {"ValueError: x: (4,) in process 0, (5,) in process 1; expected the same in every process"}
+    with pytest.raises(ProcessFailed): processes.run(cases.mismatch, 2, timeout=5)
+
+
+def test_pytorchs_context_parallel_does_not_run_here(processes):
+    "If it does one day, the page compares with it."
+    with pytest.raises(ProcessFailed): processes.run(cases.torch_context_parallel, 2, timeout=20)
+
+
+def test_arguments_of_processes(processes):
+    for size, timeout, name in ((0, 1., "size"), (2, 0., "timeout")):
+        with pytest.raises(ValueError, match=name): processes.run(cases.hang, size, timeout=timeout)
+
+
+# --- the program --------------------------------------------------------------------------------------------------
+
+COMMON = ["--model", "toy Llama", "--rows", "8", "--length", "16", "--dtype", "float64", "--peak", "0.01", "--warmup", "1", "--clip", "0.5", "--every", "2", "--timeout", "20"]
+
+
+def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.cluster"), restarts: int = 0, limit: float = 300) -> subprocess.CompletedProcess:
+    "The program as README starts it, on n processes of this machine."
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", f"--max-restarts={restarts}", *program, *COMMON, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, cwd=ROOT)
+
+
+def history(done: subprocess.CompletedProcess) -> list[dict]:
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def far(a: list[dict], b: list[dict]) -> float:
+    assert [x["step"] for x in a] == [y["step"] for y in b]
+    return max(abs(x[k] - y[k]) for x, y in zip(a, b) for k in ("loss", "length"))
+
+
+@pytest.fixture(scope="module")
+def one(): return history(torchrun(1, "--steps", "6"))
+
+
+def test_the_program_is_the_training_of_chapter_10(one):
+    config = MODEL_CONFIGS["toy Llama"]
+    from tfmlib.training import WarmupCosine
+    alone = train_alone(Job(config, 6, 8, 16, .5, rate=WarmupCosine(.01, 1, 1000)))
+    assert max(abs(a - b["loss"]) for a, b in zip(alone.loss, one)) < 1e-10
+    assert max(abs(a - b["length"]) for a, b in zip(alone.length, one)) < 1e-10
+
+
+@pytest.mark.parametrize("division", [("--shard", "4"), ("--replicate", "2", "--shard", "2"), ("--shard", "2", "--tensor", "2")])
+def test_however_it_is_divided(division, one):
+    assert far(history(torchrun(4, "--steps", "6", *division)), one) < 1e-10
+
+
+def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, one):
+    keep = ["--checkpoint", str(tmp_path)]
+    found = history(torchrun(4, "--steps", "2", *keep, "--shard", "2", "--tensor", "2"))
+    found += history(torchrun(2, "--steps", "4", *keep))
+    found += history(torchrun(1, "--steps", "6", *keep))
+    assert far(found, one) < 1e-10
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
+
+
+def test_a_dead_process_restarts_from_the_last_checkpoint_bit_for_bit(tmp_path):
+    program = (str(ROOT / "tests/device_cases.py"),)
+    whole = history(torchrun(2, "--steps", "6"))
+    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), program=(*program, "die"), restarts=1)
+    assert history(done) == whole[2:]                            # step 3 died; the last whole checkpoint is after step 1
+    assert [p.name for p in sorted(tmp_path.iterdir())][-1] == "step-00000006"
+
+
+def test_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path):
+    program = (str(ROOT / "tests/device_cases.py"),)
+    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), "--timeout", "5", program=(*program, "hang"))
+    assert done.returncode and "step 3: waited for another process, which has ended or hangs (timeout 5 s); the last checkpoint is whole" in done.stderr
+    assert history(torchrun(1, "--steps", "3", "--checkpoint", str(tmp_path)))[0]["step"] == 2
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--rows", "6", "--shard", "4"), "rows: 6; expected a multiple of 4"), (("--tensor", "4"), "n_kv_heads: 2; expected a multiple of 4"),
+    (("--replicate", "3"), "replicate, tensor: 3, 1; expected a product that divides 4"), (("--model", "toy"), "model: 'toy'; expected one of")])
+def test_the_program_refuses_what_does_not_fit_in_every_process(arguments, said):
+    done = torchrun(4, "--steps", "1", *arguments)
+    assert done.returncode and done.stderr.count(f"ValueError: {said}") >= 4
+
+
+def test_the_checkpoint_of_another_training_is_refused_in_every_process(tmp_path):
+    history(torchrun(1, "--steps", "2", "--checkpoint", str(tmp_path)))
+    other = torchrun(2, "--steps", "4", "--checkpoint", str(tmp_path), "--model", "toy GPT-2")
+    assert other.returncode and other.stderr.count("ValueError: checkpoint: model is toy Llama there, toy GPT-2 here") >= 2
+    saved = tmp_path / "step-00000002" / "training.json"
+    saved.write_text(json.dumps(json.loads(saved.read_text()) | {"model": "toy GPT-2"}))
+    shape = torchrun(2, "--steps", "4", "--checkpoint", str(tmp_path), "--model", "toy GPT-2")
+    assert shape.returncode and shape.stderr.count("ValueError: checkpoint: mean.") >= 2
