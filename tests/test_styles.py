@@ -236,6 +236,23 @@ def kept_names(ops, weights):
     return found
 
 
+# --- 15: many devices
+def zigzag(length, rank, p):
+    n, rest = divmod(length, 2 * p)
+    if rest: raise ValueError("length: it does not divide")
+    chunks = torch.arange(length).view(2 * p, n)
+    return chunks[[rank, -1 - rank]].flatten().tolist()
+
+
+def one_f_one_b(stage, stages, micros):
+    def step(done, order):
+        forward, backward = done
+        if backward == micros: return order
+        if forward < micros and forward - backward < stages - stage: return step((forward + 1, backward), order + [f"F{forward}"])
+        return step((forward, backward + 1), order + [f"B{backward}"])
+    return step((0, 0), [])
+
+
 # --- 22: inside a trained model
 def neurons(x, up, up_bias, down):
     activation = torch.nn.functional.gelu(torch.nn.functional.linear(x, up, up_bias))
@@ -251,7 +268,7 @@ def edit_several(weight, keys, values, second_moment):
 
 
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
-         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names),
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "many_devices": (zigzag, one_f_one_b),
          "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
 
 
