@@ -1,0 +1,74 @@
+// Forms of parallel training, one step after another. State: names (of the forms), moments (of each form: [said, holds, does, sends], where holds
+// lists what each rank has, does is compute, send or wait, and sends are [from, to, label]), form, step.
+const WIDE = 150, TOP = 58, CHIP = 24;
+
+function render({ model, el }) {
+  const names = model.get("names"), moments = model.get("moments"), start = ["form", "step"].map(key => [key, model.get(key)]);
+  const safe = s => s.replace(/[&<>"]/g, c => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+  const still = matchMedia("(prefers-reduced-motion: reduce)"), states = { compute: "computes", send: "sends", wait: "waits" };
+  el.innerHTML = `
+    <div class="tfm-controls">
+      <label class="tfm-control">form <select>${names.map(n => `<option>${safe(n)}</option>`).join("")}</select></label>
+      <span class="tfm-buttons" role="group" aria-label="steps"><button type="button" class="tfm-back">back</button><button type="button" class="tfm-next">next</button><button type="button" class="tfm-play">play</button></span>
+      <button type="button" class="tfm-reset">reset</button>
+    </div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">step <output class="tfm-said" aria-live="off"></output><input type="range" min="1" step="1"></label></div>
+    <svg class="tfm-ranks" role="img" font-size="13"></svg>
+    <output class="tfm-readout"></output>`;
+  const $ = q => el.querySelector(q), slider = $("input"), play = $(".tfm-play");
+  let timer = 0;
+
+  function picture(holds, does, sends, tall) {
+    const out = [], middle = r => r * WIDE + WIDE / 2, p = holds.length;
+    out.push('<defs><marker id="tfm-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tfm-tip" d="M0 .5L8 4L0 7.5z"/></marker></defs>');
+    sends.forEach(([a, b, label]) => {                       // over the ranks; round the end above the others
+      const far = Math.abs(a - b) > 1, lift = far ? 8 : 34, x = middle(a) + (b > a ? 18 : -18), y = middle(b) + (b > a ? -18 : 18);
+      out.push(`<path class="tfm-sent" d="M${x} ${TOP - 4}L${x} ${lift}L${y} ${lift}L${y} ${TOP - 4}" marker-end="url(#tfm-tip)"/>`);
+      out.push(`<text class="tfm-sent-label" text-anchor="middle" x="${(x + y) / 2}" y="${lift - 4 + (far ? 18 : 0)}">${safe(label)}</text>`);
+    });
+    for (let r = 0; r < p; r++) {
+      out.push(`<rect class="tfm-rank tfm-${does[r]}" x="${r * WIDE + 6}" y="${TOP}" width="${WIDE - 12}" height="${tall * CHIP + 34}" rx="4"/>`);
+      out.push(`<text x="${middle(r)}" y="${TOP + 19}" text-anchor="middle">rank ${r} ${states[does[r]]}</text>`);
+      holds[r].forEach((h, i) => out.push(`<text x="${middle(r)}" y="${TOP + 43 + i * CHIP}" text-anchor="middle" class="tfm-held">${safe(h)}</text>`));
+    }
+    $("svg").setAttribute("viewBox", `0 0 ${p * WIDE} ${TOP + tall * CHIP + 40}`);
+    $("svg").innerHTML = out.join("");
+  }
+
+  function draw() {
+    const form = model.get("form"), all = moments[form], n = Math.min(model.get("step"), all.length - 1), [said, holds, does, sends] = all[n];
+    picture(holds, does, sends, Math.max(...all.map(m => Math.max(...m[1].map(h => h.length)))));
+    $("select").selectedIndex = form;
+    slider.max = all.length; slider.value = n + 1;
+    const told = `${n + 1} of ${all.length}: ${said}`;
+    slider.setAttribute("aria-valuetext", told);
+    $("label output").textContent = told;
+    $("svg").setAttribute("aria-label", `${names[form]}, step ${told} ${holds.map((h, r) => `Rank ${r} ${states[does[r]]} and holds ${h.join(", ") || "nothing"}.`).join(" ")} ${sends.map(([a, b, label]) => `${a} sends ${label} to ${b}.`).join(" ")}`);
+    const waits = all.map(m => m[2].filter(d => d === "wait").length), sum = list => list.reduce((a, b) => a + b, 0);
+    const sent = all.slice(0, n + 1).reduce((a, m) => a + m[3].length, 0);
+    $(".tfm-readout").textContent = `Messages so far: ${sent}. Ranks that wait now: ${waits[n]}; waiting in the whole run: ${sum(waits)} of ${all.length * holds.length} rank-steps.`;
+    $(".tfm-back").disabled = n === 0; $(".tfm-next").disabled = n === all.length - 1;
+  }
+
+  const put = (key, value) => { model.set(key, value); model.save_changes(); };
+  const last = () => moments[model.get("form")].length - 1;
+  const stop = () => { clearInterval(timer); timer = 0; play.textContent = "play"; };
+  const move = by => put("step", Math.max(0, Math.min(last(), model.get("step") + by)));
+  $("select").onchange = e => { stop(); put("step", 0); put("form", e.target.selectedIndex); };
+  $(".tfm-back").onclick = () => { stop(); move(-1); };
+  $(".tfm-next").onclick = () => { stop(); move(1); };
+  $(".tfm-reset").onclick = () => { stop(); start.forEach(([key, value]) => put(key, value)); };
+  slider.oninput = () => { stop(); put("step", Number(slider.value) - 1); };
+  play.onclick = () => {
+    if (timer) return stop();
+    if (model.get("step") >= last()) put("step", 0);
+    play.textContent = "stop";
+    timer = setInterval(() => { move(1); if (model.get("step") >= last()) stop(); }, still.matches ? 1500 : 800);
+  };
+  const watched = ["change:form", "change:step"];
+  watched.forEach(event => model.on(event, draw));
+  draw();
+  return () => { stop(); watched.forEach(event => model.off(event, draw)); };
+}
+
+export default { render };
