@@ -10,6 +10,7 @@ import os
 import pickle
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -187,6 +188,8 @@ def perform(function: Callable, args: tuple, rank: int, size: int, store: str,
 def serve(pipe, parent: int) -> None:
     "The life of a process: a function comes in, its value goes out."
     torch.set_num_threads(1)
+    # the attention weights that a block returns are a view; nobody writes into them
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     pipe.send_bytes(b"ready")
     while os.getppid() == parent:
         if not pipe.poll(1): continue
