@@ -127,7 +127,8 @@ def train_dtensor(job: Job, once: bool = True) -> Outcome:
     pieces = local_pieces(model)
     named = dict(model.named_parameters())
     copies = {n: copies_of(w, p) for n, w in named.items()}
-    cut = {n: w.placements[0].dim if isinstance(w, DTensor) else None for n, w in named.items()}
+    def axis(w): return getattr(w.placements[0], "dim", None) if isinstance(w, DTensor) else None
+    cut = {n: axis(w) for n, w in named.items()}                        # None: a copy
     optimiser = job.optimiser(pieces)
     found = Outcome({n: w.detach() for n, w in pieces.items()}, cut)
     start_counting()
