@@ -72,6 +72,20 @@ def torch_context_parallel():
     with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]): F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+WIDE = "toy Llama, wide"
+
+
+def on_cluster(*arguments: str):
+    "The program's training in a process that is there already."
+    from dataclasses import replace
+
+    from tfmlib.cluster import MODEL_CONFIGS, read_arguments, train_on_cluster
+    wide = {WIDE: replace(MODEL_CONFIGS["toy Llama"], d_model=128)}
+    MODEL_CONFIGS.update(wide)
+    try: return train_on_cluster(read_arguments(list(arguments)))
+    finally: del MODEL_CONFIGS[WIDE]
+
+
 if __name__ == "__main__":                                       # what torchrun starts: a process dies, or hangs, at step 3 of the first attempt
     from tfmlib import cluster
 

@@ -1,6 +1,7 @@
 """Chapter 15: each form of parallelism is the single-process step, sends what the formula says, and never waits for ever."""
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -10,9 +11,11 @@ from pathlib import Path
 import device_cases as cases
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 from tfmlib import many_devices as M
 from tfmlib.accounting import NAMED_SHAPES
+from tfmlib.cluster import CheckpointReader
 from tfmlib.context_parallel import chunk_positions, train_context_parallel
 from tfmlib.data_parallel import train_data_parallel, train_sharded
 from tfmlib.decoders import GPT2, MODEL_CONFIGS
@@ -20,6 +23,7 @@ from tfmlib.pipeline import bubble, most_kept, schedule, simulate, train_pipelin
 from tfmlib.processes import Job, Message, Processes, ProcessFailed, largest_difference, train_alone, volume
 from tfmlib.tensor_parallel import train_tensor_parallel
 from tfmlib.torch_parallel import train_ddp, train_dtensor, train_fsdp, train_pipelining
+from tfmlib.training import WarmupCosine
 
 ROOT = Path(__file__).resolve().parent.parent
 LLAMA = Job(MODEL_CONFIGS["toy Llama"].sized(48, 16, 4, 4, 32, n_kv_heads=4, d_ff=24))
@@ -175,8 +179,8 @@ def test_a_process_that_dies(processes):
 
 
 def test_a_process_that_hangs(processes):
-    with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=3)
-    assert caught.value.errors == {0: "waited 3 s for another process in all_reduce", 1: "gave no answer in time, and was ended"}
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=5)
+    assert caught.value.errors == {0: "waited 5 s for another process in all_reduce", 1: "gave no answer in time, and was ended"}
 
 
 def test_processes_that_disagree(processes):
@@ -198,17 +202,22 @@ def test_arguments_of_processes(processes):
 # --- the program --------------------------------------------------------------------------------------------------
 
 COMMON = ["--model", "toy Llama", "--rows", "8", "--length", "16", "--dtype", "float64", "--peak", "0.01", "--warmup", "1", "--clip", "0.5", "--every", "2", "--timeout", "20"]
+FAULTY = str(ROOT / "tests/device_cases.py")
 
 
-def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.cluster"), restarts: int = 0, limit: float = 300) -> subprocess.CompletedProcess:
-    "The program as README starts it, on n processes of this machine."
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", f"--max-restarts={restarts}", *program, *COMMON, *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, cwd=ROOT)
+def started(command: list[str], limit: float = 400) -> subprocess.CompletedProcess:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=limit, env=environment, cwd=ROOT)
+
+
+def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.cluster"), restarts: int = 0) -> subprocess.CompletedProcess:
+    "The program as the page starts it, on n processes of this machine."
+    return started(["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", f"--max-restarts={restarts}", *program, *COMMON, *arguments])
 
 
 def history(done: subprocess.CompletedProcess) -> list[dict]:
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "Warning" not in done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
@@ -218,20 +227,29 @@ def far(a: list[dict], b: list[dict]) -> float:
 
 
 @pytest.fixture(scope="module")
-def one(): return history(torchrun(1, "--steps", "6"))
+def here(processes):
+    "The same training in processes that have started already: what process 0 returns."
+    return lambda n, *arguments: processes.run(cases.on_cluster, n, *COMMON, *arguments, timeout=120)[0].value
+
+
+@pytest.fixture(scope="module")
+def one(): return history(started(["-m", "tfmlib.cluster", *COMMON, "--steps", "6"]))
 
 
 def test_the_program_is_the_training_of_chapter_10(one):
-    config = MODEL_CONFIGS["toy Llama"]
-    from tfmlib.training import WarmupCosine
-    alone = train_alone(Job(config, 6, 8, 16, .5, rate=WarmupCosine(.01, 1, 1000)))
-    assert max(abs(a - b["loss"]) for a, b in zip(alone.loss, one)) < 1e-10
-    assert max(abs(a - b["length"]) for a, b in zip(alone.length, one)) < 1e-10
+    alone = train_alone(Job(MODEL_CONFIGS["toy Llama"], 6, 8, 16, .5, rate=WarmupCosine(.01, 1, 1000)))
+    assert max(abs(a - b["loss"]) for a, b in zip(alone.loss, one, strict=True)) < 1e-10
+    assert max(abs(a - b["length"]) for a, b in zip(alone.length, one, strict=True)) < 1e-10
 
 
 @pytest.mark.parametrize("division", [("--shard", "4"), ("--replicate", "2", "--shard", "2"), ("--shard", "2", "--tensor", "2")])
-def test_however_it_is_divided(division, one):
-    assert far(history(torchrun(4, "--steps", "6", *division)), one) < 1e-10
+def test_however_it_is_divided(division, here, one):
+    assert far(here(4, "--steps", "6", *division), one) < 1e-10
+
+
+def test_the_other_parts_of_a_model_too(here):
+    gpt = "--steps", "4", "--model", "toy GPT-2"
+    assert far(here(4, *gpt, "--shard", "2", "--tensor", "2"), here(1, *gpt)) < 1e-10
 
 
 def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, one):
@@ -243,34 +261,93 @@ def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, one):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
 
 
-def test_a_dead_process_restarts_from_the_last_checkpoint_bit_for_bit(tmp_path):
-    program = (str(ROOT / "tests/device_cases.py"),)
-    whole = history(torchrun(2, "--steps", "6"))
-    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), program=(*program, "die"), restarts=1)
-    assert history(done) == whole[2:]                            # step 3 died; the last whole checkpoint is after step 1
+def test_a_dead_process_restarts_from_the_last_checkpoint_bit_for_bit(tmp_path, here):
+    whole = here(2, "--steps", "6")
+    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), program=(FAULTY, "die"), restarts=1)
+    assert "Signal 9" in done.stderr and history(done) == whole[2:]      # step 3 died; the last whole checkpoint is after step 1
     assert [p.name for p in sorted(tmp_path.iterdir())][-1] == "step-00000006"
 
 
-def test_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path):
-    program = (str(ROOT / "tests/device_cases.py"),)
-    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), "--timeout", "5", program=(*program, "hang"))
+def test_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path, here):
+    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), "--timeout", "5", program=(FAULTY, "hang"))
     assert done.returncode and "step 3: waited for another process, which has ended or hangs (timeout 5 s); the last checkpoint is whole" in done.stderr
-    assert history(torchrun(1, "--steps", "3", "--checkpoint", str(tmp_path)))[0]["step"] == 2
+    assert [x["step"] for x in here(1, "--steps", "4", "--checkpoint", str(tmp_path))] == [2, 3]
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("--rows", "6", "--shard", "4"), "rows: 6; expected a multiple of 4"), (("--tensor", "4"), "n_kv_heads: 2; expected a multiple of 4"),
-    (("--replicate", "3"), "replicate, tensor: 3, 1; expected a product that divides 4"), (("--model", "toy"), "model: 'toy'; expected one of")])
-def test_the_program_refuses_what_does_not_fit_in_every_process(arguments, said):
-    done = torchrun(4, "--steps", "1", *arguments)
-    assert done.returncode and done.stderr.count(f"ValueError: {said}") >= 4
+def test_what_died_while_it_was_written_is_no_checkpoint(tmp_path, here):
+    keep = ["--checkpoint", str(tmp_path)]
+    here(2, "--steps", "4", *keep)
+    torn = tmp_path / "step-00000006.part"
+    torn.mkdir()
+    (torn / "__0_0.distcp").write_bytes(b"half")
+    assert [x["step"] for x in here(2, "--steps", "6", *keep)] == [4, 5]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
 
 
-def test_the_checkpoint_of_another_training_is_refused_in_every_process(tmp_path):
-    history(torchrun(1, "--steps", "2", "--checkpoint", str(tmp_path)))
-    other = torchrun(2, "--steps", "4", "--checkpoint", str(tmp_path), "--model", "toy GPT-2")
-    assert other.returncode and other.stderr.count("ValueError: checkpoint: model is toy Llama there, toy GPT-2 here") >= 2
+# --- what the program refuses -------------------------------------------------------------------------------------
+
+REFUSED = {("--rows", "6", "--shard", "4"): "rows: 6; expected a multiple of 4", ("--tensor", "4"): "n_kv_heads: 2; expected a multiple of 4",
+           ("--replicate", "3"): "replicate, tensor: 3, 1; expected a product that divides 4", ("--shard", "3"): "shard: 3; expected 4",
+           ("--length", "1000"): "length: 1000; expected at most 128", ("--model", "toy"): "model: 'toy'; expected one of", ("--every", "0"): "every: 0; expected a whole number above 0"}
+
+
+def refused(here, n: int, *arguments: str) -> list[str]:
+    "What every process said."
+    with pytest.raises(ProcessFailed) as caught: here(n, *arguments)
+    assert sorted(caught.value.errors) == list(range(n))
+    return list(caught.value.errors.values())
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_the_program_refuses_what_does_not_fit_in_every_process(arguments, here):
+    assert all(e.startswith(f"ValueError: {REFUSED[arguments]}") for e in refused(here, 4, "--steps", "1", *arguments))
+
+
+def test_torchrun_shows_it_for_every_process():
+    done = torchrun(2, "--steps", "1", "--rows", "7")
+    assert done.returncode and done.stderr.count("ValueError: rows: 7; expected a multiple of 2") >= 2
+
+
+def test_the_checkpoint_of_another_training_is_refused_in_every_process(tmp_path, here):
+    keep = ["--checkpoint", str(tmp_path)]
+    here(1, "--steps", "2", *keep)
+    other = "--steps", "4", *keep, "--model", "toy GPT-2"
+    assert all(e.startswith("ValueError: checkpoint: model is toy Llama there, toy GPT-2 here") for e in refused(here, 2, *other))
     saved = tmp_path / "step-00000002" / "training.json"
     saved.write_text(json.dumps(json.loads(saved.read_text()) | {"model": "toy GPT-2"}))
-    shape = torchrun(2, "--steps", "4", "--checkpoint", str(tmp_path), "--model", "toy GPT-2")
-    assert shape.returncode and shape.stderr.count("ValueError: checkpoint: mean.") >= 2
+    assert all(e.startswith("ValueError: checkpoint: mean.") and "absent" in e for e in refused(here, 2, *other))
+
+
+def test_a_checkpoint_of_another_shape_is_refused_in_every_process(tmp_path, here):
+    keep = ["--checkpoint", str(tmp_path)]
+    here(1, "--steps", "2", *keep)
+    saved = tmp_path / "step-00000002" / "training.json"
+    saved.write_text(json.dumps(json.loads(saved.read_text()) | {"model": cases.WIDE}))
+    said = refused(here, 2, "--steps", "4", *keep, "--model", cases.WIDE)
+    assert all(e.startswith("ValueError: checkpoint: mean.embedding.weight is (2048, 96) there, (2048, 128) here;") for e in said), said
+
+
+class Spy:
+    "An object whose pickle makes a folder when it is read."
+    def __init__(self, folder): self.folder = folder
+    def __reduce__(self): return os.mkdir, (str(self.folder),)
+
+
+def test_the_pickle_of_a_checkpoint_runs_nothing(tmp_path):
+    written, made = tmp_path / "checkpoint", tmp_path / "made"
+    written.mkdir()
+    dcp.save({"x": torch.arange(3.)}, checkpoint_id=written, no_dist=True)
+    assert CheckpointReader(written).read_metadata().state_dict_metadata["x"].size == (3,)
+    (written / ".metadata").write_bytes(pickle.dumps(Spy(made)))
+    with pytest.raises(ValueError, match=r"checkpoint: (posix|nt)\.mkdir in \.metadata; expected only names of torch"): CheckpointReader(written).read_metadata()
+    assert not made.exists()
+    with pytest.raises(AttributeError): dcp.FileSystemReader(written).read_metadata()
+    assert made.exists()                                         # PyTorch's own reader ran it
+
+
+def test_a_file_of_tokens_runs_nothing(tmp_path, here):
+    torch.save(torch.arange(1000) % 50, tmp_path / "ids.pt")
+    assert len(here(1, "--steps", "2", "--tokens", str(tmp_path / "ids.pt"))) == 2
+    torch.save(Spy(tmp_path / "made"), tmp_path / "ids.pt")
+    with pytest.raises(ProcessFailed, match="UnpicklingError"): here(1, "--steps", "2", "--tokens", str(tmp_path / "ids.pt"))
+    assert not (tmp_path / "made").exists()

@@ -243,8 +243,8 @@ class Processes:
                 pipe.send_bytes(pickle.dumps(task))
             answers, dead = self.collect(size, time.monotonic() + timeout + 20)
         failed = {r: a for r, a in answers.items() if a[0] == "error"}
+        if dead: self.stop()            # those that answered can serve again
         if failed or dead:
-            self.stop()
             raise ProcessFailed({r: a[1] for r, a in failed.items()} | dead,
                                 {r: a[2] for r, a in failed.items()})
         return [ProcessResult(*answers[r][1:]) for r in range(size)]
