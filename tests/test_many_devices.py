@@ -191,7 +191,8 @@ def test_processes_that_disagree(processes):
 
 def test_pytorchs_context_parallel_does_not_run_here(processes):
     "If it does one day, the page compares with it."
-    with pytest.raises(ProcessFailed): processes.run(cases.torch_context_parallel, 2, timeout=20)
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.torch_context_parallel, 2, timeout=60)
+    assert all("flash_attention_for_cpu" in e for e in caught.value.errors.values())
 
 
 def test_arguments_of_processes(processes):
@@ -201,7 +202,7 @@ def test_arguments_of_processes(processes):
 
 # --- the program --------------------------------------------------------------------------------------------------
 
-COMMON = ["--model", "toy Llama", "--rows", "8", "--length", "16", "--dtype", "float64", "--peak", "0.01", "--warmup", "1", "--clip", "0.5", "--every", "2", "--timeout", "20"]
+COMMON = ["--model", "toy Llama", "--rows", "8", "--length", "16", "--dtype", "float64", "--peak", "0.01", "--warmup", "1", "--clip", "0.5", "--every", "2", "--timeout", "120"]
 FAULTY = str(ROOT / "tests/device_cases.py")
 
 
@@ -264,13 +265,13 @@ def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, one):
 def test_a_dead_process_restarts_from_the_last_checkpoint_bit_for_bit(tmp_path, here):
     whole = here(2, "--steps", "6")
     done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), program=(FAULTY, "die"), restarts=1)
-    assert "Signal 9" in done.stderr and history(done) == whole[2:]      # step 3 died; the last whole checkpoint is after step 1
+    assert history(done) == whole[2:] and "exitcode: -9" in done.stderr  # step 3 died; the last whole checkpoint is after step 1
     assert [p.name for p in sorted(tmp_path.iterdir())][-1] == "step-00000006"
 
 
 def test_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path, here):
-    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), "--timeout", "5", program=(FAULTY, "hang"))
-    assert done.returncode and "step 3: waited for another process, which has ended or hangs (timeout 5 s); the last checkpoint is whole" in done.stderr
+    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), "--timeout", "15", program=(FAULTY, "hang"))
+    assert done.returncode and "step 3: waited for another process, which has ended or hangs (timeout 15 s); the last checkpoint is whole" in done.stderr
     assert [x["step"] for x in here(1, "--steps", "4", "--checkpoint", str(tmp_path))] == [2, 3]
 
 

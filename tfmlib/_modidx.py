@@ -259,6 +259,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'tfmlib.cluster.Training.fixed': ('many_devices.html#training.fixed', 'tfmlib/cluster.py'),
                                 'tfmlib.cluster.check_training': ('many_devices.html#check_training', 'tfmlib/cluster.py'),
                                 'tfmlib.cluster.checkpoints': ('many_devices.html#checkpoints', 'tfmlib/cluster.py'),
+                                'tfmlib.cluster.fresh_name': ('many_devices.html#fresh_name', 'tfmlib/cluster.py'),
                                 'tfmlib.cluster.global_state': ('many_devices.html#global_state', 'tfmlib/cluster.py'),
                                 'tfmlib.cluster.join_cluster': ('many_devices.html#join_cluster', 'tfmlib/cluster.py'),
                                 'tfmlib.cluster.load_checkpoint': ('many_devices.html#load_checkpoint', 'tfmlib/cluster.py'),

@@ -179,7 +179,7 @@ def perform(function: Callable, args: tuple, rank: int, size: int, store: str,
         return "value", value, list(RecordingGroup.log)
     except Exception as error:
         said, log = " ".join(f"{type(error).__name__}: {error}".split()), RecordingGroup.log
-        late = "imed out" in str(error) or time.monotonic() - begin >= timeout
+        late = "timed out" in str(error).lower() or time.monotonic() - begin >= timeout
         if late: said = (f"waited {timeout:g} s for another process in "
                          f"{log[-1].kind if log else 'its first message'}")
         return "error", said, traceback.format_exc()
