@@ -98,3 +98,5 @@ if __name__ == "__main__":                                       # what torchrun
         if kind == "hang": time.sleep(300)
     torch.set_num_threads(1)
     cluster.main(arguments, fault)
+    sys.stdout.flush()
+    os._exit(0)

@@ -253,6 +253,13 @@ def test_the_other_parts_of_a_model_too(here):
     assert far(here(4, *gpt, "--shard", "2", "--tensor", "2"), here(1, *gpt)) < 1e-10
 
 
+@pytest.mark.parametrize("division", [(), ("--replicate", "2"), ("--tensor", "2")])
+@pytest.mark.parametrize(("numbers", "near"), [((), 1e-5), (("--bf16",), .05)])
+def test_in_fewer_bits_too(numbers, near, division, here, one):
+    found = here(2, "--steps", "2", "--dtype", "float32", *numbers, *division)
+    assert 0 < far(found, one[:2]) < near
+
+
 def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, one):
     keep = ["--checkpoint", str(tmp_path)]
     found = history(torchrun(4, "--steps", "2", *keep, "--shard", "2", "--tensor", "2"))

@@ -272,7 +272,7 @@ def train_on_cluster(run: Training, watch: Callable[[int], None] = lambda step: 
             if run.checkpoint and due: save_checkpoint(trainer)
         return history
     except RuntimeError as error:
-        lost = "timed out", "timeout", "by peer", "gloo", "nccl"
+        lost = "timed out", "timeout", "by peer", "gloo/transport"
         if not any(word in str(error).lower() for word in lost): raise
         raise TimeoutError(
             f"process {dist.get_rank()}, step {step}: waited for another process, which has "
@@ -295,4 +295,7 @@ def main(arguments: list[str] | None = None, watch: Callable = lambda step: None
     finally: dist.destroy_process_group()
 
 
-if __name__ == "__main__" and "__file__" in globals(): main()
+if __name__ == "__main__" and "__file__" in globals():
+    main()
+    sys.stdout.flush()
+    os._exit(0)     # Python's usual end may abort while a thread of gloo still holds a tensor

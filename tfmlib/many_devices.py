@@ -145,19 +145,19 @@ class Moment(NamedTuple):
     "One step of a form: a sentence; what each rank holds, and does; what is sent."
     said: str
     holds: list[list[str]]
-    does: list[str]                        # compute, send or wait
-    sends: list[tuple[int, int, str]] = []
+    does: list[str]                                  # hold, compute, send or wait
+    sends: list[tuple[int, int, str, int]] = []      # from, to, what, how many messages
 
 
 def ring_moments(p: int = 4) -> list[Moment]:
     "All-reduce of one number for each chunk, rank r holding 10 ** r times 1 … p."
     held = torch.tensor([[10 ** r * (c + 1) for c in range(p)] for r in range(p)])
     def shown(h): return [[str(int(x)) for x in row] for row in h]
-    found = [Moment("Every rank has its own numbers.", shown(held), ["compute"] * p)]
+    found = [Moment("Every rank has its own numbers.", shown(held), ["hold"] * p)]
     for i, (sends, after) in enumerate(ring_steps(held)):
         verb = "adds what arrives" if i < p - 1 else "copies what arrives"
         found.append(Moment(f"Every rank sends one chunk on and {verb}.", shown(after),
-                            ["send"] * p, [(r, to, f"chunk {c}") for r, to, c in sends]))
+                            ["send"] * p, [(r, to, f"chunk {c}", 1) for r, to, c in sends]))
     return found
 
 
@@ -169,7 +169,7 @@ def pipeline_moments(kind: str, p: int = 4, micros: int = 4) -> list[Moment]:
         kept = [[f"F{a.micro}" for a in actions if a.kind == "F" and a.end <= t and
                  not any(b.kind == "B" and b.micro == a.micro and b.end <= t for b in actions)]
                 for actions in times]
-        sends = [(s, s + (1 if a.kind == "F" else -1), f"{a.kind}{a.micro}")
+        sends = [(s, s + (1 if a.kind == "F" else -1), f"{a.kind}{a.micro}", 1)
                  for s, actions in enumerate(times) for a in actions if a.end == t
                  and 0 <= s + (1 if a.kind == "F" else -1) < p]
         busy = [f"{n[0].kind}{n[0].micro}" if n else "idle" for n in now]
@@ -189,8 +189,8 @@ def context_moments(p: int = 4, zigzag: bool = True) -> list[Moment]:
             holds.append([f"q{a}" for a in mine] + [f"kv{b}" for b in theirs])
             does.append("compute" if tiles else "wait")
             said.append(f"{sum(.5 if a == b else 1 for a, b in tiles):g}")
-        sends = [((r - 1) % p, r, "kv" + "+".join(map(str, chunks_of((r - turn) % p, p, zigzag))))
-                 for r in range(p)] if turn else []
+        ring = [((r - 1) % p, r, chunks_of((r - turn) % p, p, zigzag)) for r in range(p)]
+        sends = [(a, b, "kv" + "+".join(map(str, chunks)), 1) for a, b, chunks in ring if turn]
         found.append(Moment(f"Tiles that ranks 0 to {p - 1} compute: {', '.join(said)}.",
                             holds, does, sends))
     return found
@@ -198,29 +198,30 @@ def context_moments(p: int = 4, zigzag: bool = True) -> list[Moment]:
 
 def split_moments(p: int = 4) -> dict[str, list[Moment]]:
     "Forms in which every rank does the same: data parallel, ZeRO-3 and tensor parallel."
-    every, part = ["compute"] * p, [f"W/{p}"]
-    ring = [(r, (r + 1) % p) for r in range(p)]
-    def moment(said, holds, sent=""):
+    part, own = f"W/{p}", ["W₁ columns {r}", "W₂ rows {r}"]
+    def moment(said, holds, what="", messages=p - 1, does="compute"):
+        label = f"{messages} × {what}/{p}"
         return Moment(said, [[h.format(r=r) for h in holds] for r in range(p)],
-                      ["send"] * p if sent else every, [(*ends, sent) for ends in ring if sent])
+                      ["send" if what else does] * p,
+                      [(r, (r + 1) % p, label, messages) for r in range(p) if what])
     return {
         "data parallel": [
             moment("Forward and backward: whole weights, own rows.", ["W", "rows {r}", "g{r}"]),
-            moment("All-reduce: gradients are summed.", ["W", "rows {r}", "Σg"], "g"),
+            moment("All-reduce: gradients are summed.", ["W", "rows {r}", "Σg"], "g", 2 * (p - 1)),
             moment("Every rank takes the same step.", ["W", "Σg"])],
         "ZeRO-3": [
-            moment("A part of every matrix, gradient and mean.", [*part, "rows {r}"]),
-            moment("All-gather: the weights of one block.", [*part, "W", "rows {r}"], "W/p"),
-            moment("Forward; then the block's weights are freed.", [*part, "rows {r}"]),
-            moment("All-gather again, for the backward pass.", [*part, "W", "rows {r}"], "W/p"),
-            moment("Backward: a whole gradient of one block.", [*part, "W", "g{r}"]),
-            moment("Reduce-scatter: a part of the sum.", [*part, "Σg/p"], "g/p"),
-            moment("Every rank moves its own part.", part)],
+            moment("A part of every matrix and mean.", [part, "rows {r}"], does="hold"),
+            moment("All-gather: the weights of one block.", [part, "W", "rows {r}"], "W"),
+            moment("Forward; then the block's weights are freed.", [part, "rows {r}"]),
+            moment("All-gather again, for the backward pass.", [part, "W", "rows {r}"], "W"),
+            moment("Backward: a whole gradient of one block.", [part, "W", "g{r}"]),
+            moment("Reduce-scatter: a part of the sum.", [part, f"Σg/{p}"], "g"),
+            moment("Every rank updates its own part.", [part])],
         "tensor parallel": [
-            moment("All ranks have the same tokens.", ["W_1 columns {r}", "W_2 rows {r}", "x"]),
-            moment("Own columns: own features.", ["W_1 columns {r}", "W_2 rows {r}", "h{r}"]),
-            moment("Own rows: a partial sum.", ["W_1 columns {r}", "W_2 rows {r}", "y{r}"]),
-            moment("All-reduce: the output.", ["W_1 columns {r}", "W_2 rows {r}", "Σy"], "y")]}
+            moment("All ranks have the same tokens.", [*own, "x"], does="hold"),
+            moment("Own columns: own features.", [*own, "h{r}"]),
+            moment("Own rows: a partial sum.", [*own, "y{r}"]),
+            moment("All-reduce: the output.", [*own, "Σy"], "y", 2 * (p - 1))]}
 
 
 def parallel_moments(p: int = 4) -> dict[str, list[Moment]]:
@@ -244,6 +245,6 @@ class ParallelSteps(Interactive):
         said, holds, does, sends = self.moments[self.form][self.step]
         lines = [said] + [f"rank {r} ({what}): {', '.join(held) or 'nothing'}"
                           for r, (held, what) in enumerate(zip(holds, does))]
-        lines += [f"{a} → {b}: {label}" for a, b, label in sends]
+        lines += [f"{a} → {b}: {label}" for a, b, label, _ in sends]
         drawn = [text(0, 15 + 20 * i, line, "start") for i, line in enumerate(lines)]
         return svg("".join(drawn), 560, 20 * len(lines) + 6, self.alt)

@@ -72,7 +72,9 @@ def shard_model(model: nn.Module, mesh: DeviceMesh, **more) -> nn.Module:
     "FSDP2: a unit for each block, and one for the rest; gradients are summed."
     units = [*model.stack.blocks, model]
     for unit in units: fully_shard(unit, mesh=mesh, **more)
-    for unit in units: unit.set_gradient_divide_factor(1.)
+    for unit in units:
+        unit.set_gradient_divide_factor(1.)
+        unit.set_force_sum_reduction_for_comms(True)    # gloo cannot scale while it sums
     return model
 
 
