@@ -2,8 +2,10 @@
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from tfmlib.cluster import CheckpointReader
 from tfmlib.context_parallel import chunk_positions, train_context_parallel
 from tfmlib.data_parallel import train_data_parallel, train_sharded
 from tfmlib.decoders import GPT2, MODEL_CONFIGS
+from tfmlib.figures import ASSETS
 from tfmlib.pipeline import bubble, most_kept, schedule, simulate, train_pipeline
 from tfmlib.processes import Job, Message, Processes, ProcessFailed, largest_difference, train_alone, volume
 from tfmlib.tensor_parallel import train_tensor_parallel
@@ -145,6 +148,93 @@ def test_predicted_steps():
     assert 0 < parts["arithmetic"] < sum(parts.values()) and parts["context"] == parts["experts"] == 0
     assert parts["bubble"] == pytest.approx(parts["arithmetic"] * 15 / 32)
     with pytest.raises(ValueError, match="tensor"): M.Plan(1, 0)
+
+
+# --- the figure ---------------------------------------------------------------------------------------------------
+
+MOMENTS = M.parallel_moments()
+
+
+def test_moments_are_whole():
+    "Every rank is told of in every step, and what is sent goes from one rank to another."
+    for form, moments in MOMENTS.items():
+        for said, holds, does, sends in moments:
+            assert said.endswith(".") and len(holds) == len(does) == 4, form
+            assert set(does) <= {"hold", "compute", "send", "wait"} and all({a, b} < set(range(4)) and a != b for a, b, *_ in sends), form
+            assert "wait" not in does or not any("send" == d for d in does), form
+
+
+@pytest.mark.parametrize(("form", "sent"), [("ring all-reduce", 24), ("data parallel", 24), ("ZeRO-3", 36), ("tensor parallel", 24), ("ring attention, zigzag", 12), ("GPipe", 24), ("1F1B", 24)])
+def test_messages_of_a_form(form, sent): assert sum(times for m in MOMENTS[form] for *_, times in m.sends) == sent
+
+
+OVERLAPS = """svg => {
+  const boxes = [...svg.querySelectorAll("text")].map(t => [t.textContent, t.getBBox()]), [, , w, h] = svg.getAttribute("viewBox").split(" ").map(Number);
+  const over = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y + 2 < b.y + b.height && b.y + 2 < a.y + a.height;
+  const pairs = boxes.flatMap(([s, a], i) => boxes.slice(i + 1).filter(([, b]) => over(a, b)).map(([t]) => [s, t]));
+  const frames = [...svg.querySelectorAll("rect")].map(r => r.getBBox()), inside = (a, b) => a.x >= b.x && a.x + a.width <= b.x + b.width && a.y + a.height <= b.y + b.height;
+  return pairs.concat(boxes.filter(([, a]) => a.x < 0 || a.y < 0 || a.x + a.width > w || a.y + a.height > h || (a.y > frames[0].y && !frames.some(f => inside(a, f)))));
+}"""
+
+
+@pytest.fixture(scope="module")
+def steps(browser, tmp_path_factory):
+    "The figure on a page of its own."
+    from serve import server
+    folder = tmp_path_factory.mktemp("steps")
+    for path in Path(str(ASSETS)).glob("*.*"):
+        if path.suffix in (".js", ".css"): shutil.copy(path, folder)
+    figure = M.ParallelSteps("Four ranks, and what each of them holds", names=list(MOMENTS), moments=[[list(m) for m in moments] for moments in MOMENTS.values()]).figure().html
+    (folder / "page.html").write_text(f'<!doctype html><html lang="en"><meta charset="utf-8"><link rel="stylesheet" href="figures.css">{figure}<script type="module" src="mount.js"></script>', encoding="utf-8")
+    httpd = server(folder)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    page = browser.new_context(viewport={"width": 390, "height": 800}, reduced_motion="reduce").new_page()
+    wrong = []
+    page.on("pageerror", lambda e: wrong.append(str(e)))
+    page.goto(f"http://127.0.0.1:{httpd.server_port}/page.html")
+    page.wait_for_selector("figure[data-live]")
+    yield page
+    assert wrong == []
+    httpd.shutdown()
+
+
+@pytest.mark.browser
+def test_every_step_of_every_form_by_keyboard(steps):
+    "What is drawn is what Python says, no words cover each other, and a form can be chosen in the middle of another."
+    svg, slider = steps.locator("svg.tfm-ranks"), steps.locator("input[type=range]")
+    for form, moments in MOMENTS.items():
+        steps.get_by_label("form").select_option(form)
+        assert steps.get_by_label("form").input_value() == form and slider.get_attribute("max") == str(len(moments))
+        slider.focus()
+        waits = sum(m.does.count("wait") for m in moments)
+        for n, m in enumerate(moments):
+            label, sent = svg.get_attribute("aria-label"), sum(times for before in moments[:n + 1] for *_, times in before.sends)
+            assert label.startswith(f"{form}, step {n + 1} of {len(moments)}: {m.said}") and slider.get_attribute("aria-valuetext") == f"{n + 1} of {len(moments)}: {m.said}"
+            assert all(", ".join(held) in label for held in m.holds) and all(f"{a} sends {what} to {b}." in label for a, b, what, _ in m.sends)
+            assert svg.locator("path.tfm-sent").count() == len(m.sends) and [svg.locator(f"rect.tfm-{what}").count() for what in ("wait", "send")] == [m.does.count("wait"), m.does.count("send")]
+            assert svg.locator(".tfm-held").all_text_contents() == [h for held in m.holds for h in held]
+            said = f"Messages so far: {sent}. Ranks that wait now: {m.does.count('wait')}; waiting in the whole run: {waits} of {4 * len(moments)} rank-steps."
+            assert steps.locator(".tfm-readout").inner_text() == said and svg.evaluate(OVERLAPS) == [], (form, n)
+            steps.keyboard.press("ArrowRight")
+        assert slider.input_value() == str(len(moments))
+
+
+@pytest.mark.browser
+def test_buttons_of_the_figure(steps):
+    at = steps.locator("input[type=range]")
+    steps.get_by_role("button", name="reset").press("Enter")
+    assert steps.get_by_label("form").input_value() == "ring all-reduce" and at.input_value() == "1" and steps.get_by_role("button", name="back").is_disabled()
+    steps.get_by_role("button", name="next").press("Enter")
+    assert at.input_value() == "2"
+    steps.get_by_role("button", name="back").press("Space")
+    assert at.input_value() == "1"
+    steps.get_by_role("button", name="play").press("Enter")
+    steps.wait_for_function("document.querySelector('input[type=range]').value === '3'")
+    steps.get_by_role("button", name="stop").press("Enter")
+    stood = at.input_value()
+    steps.wait_for_timeout(2000)
+    assert at.input_value() == stood and steps.get_by_role("button", name="play").count() == 1
+    assert steps.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
@@ -277,8 +367,8 @@ def test_a_dead_process_restarts_from_the_last_checkpoint_bit_for_bit(tmp_path, 
 
 
 def test_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path, here):
-    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), "--timeout", "15", program=(FAULTY, "hang"))
-    assert done.returncode and "step 3: waited for another process, which has ended or hangs (timeout 15 s); the last checkpoint is whole" in done.stderr
+    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), "--timeout", "10", program=(FAULTY, "hang"))
+    assert done.returncode and "step 3: waited for another process, which has ended or hangs (timeout 10 s); the last checkpoint is whole" in done.stderr
     assert [x["step"] for x in here(1, "--steps", "4", "--checkpoint", str(tmp_path))] == [2, 3]
 
 
@@ -341,6 +431,7 @@ class Spy:
     def __reduce__(self): return os.mkdir, (str(self.folder),)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_the_pickle_of_a_checkpoint_runs_nothing(tmp_path):
     written, made = tmp_path / "checkpoint", tmp_path / "made"
     written.mkdir()
