@@ -19,7 +19,7 @@ from .proof import need
 
 # %% ../chapters/15_many_devices.ipynb #ring-export
 def pass_on(x: Tensor, by: int) -> Tensor:
-    "Send a tensor `by` places along the ring; return what arrives."
+    "Send a tensor `by` ranks along the ring; return the one that arrives."
     p, rank, arrived = dist.get_world_size(), dist.get_rank(), torch.empty_like(x)
     both = [dist.P2POp(dist.isend, x.contiguous(), (rank + by) % p),
             dist.P2POp(dist.irecv, arrived, (rank - by) % p)]
@@ -28,7 +28,7 @@ def pass_on(x: Tensor, by: int) -> Tensor:
 
 
 class Shift(torch.autograd.Function):
-    "Keys and values go one place on; their gradients come one place back."
+    "Send keys and values one rank on, and their gradients one rank back."
     @staticmethod
     def forward(ctx, x): return pass_on(x, 1)
 
@@ -37,13 +37,16 @@ class Shift(torch.autograd.Function):
 
 
 def merge(a: tuple | None, b: tuple | None) -> tuple | None:
-    "Outputs and log-sum-exps of two sets of keys, as those of both sets."
+    "Merge the outputs and log-sum-exps of two sets of keys."
     if a is None or b is None: return b if a is None else a
-    lse = torch.logaddexp(a[1], b[1])
+    lse = torch.logaddexp(a[1], b[1])                               # ln(s_a + s_b)
     return sum((x[1] - lse).exp()[..., None] * x[0] for x in (a, b)), lse
 
 
-def attend_tile(q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, Tensor]:
+def attend_tile(
+    q: Tensor, k: Tensor, v: Tensor,
+    diagonal: bool,             # are these the queries' own keys? Then mask the future
+) -> tuple[Tensor, Tensor]:     # output, log-sum-exp
     "Attention to one chunk of the keys, and its log-sum-exp."
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if diagonal:
@@ -54,7 +57,7 @@ def attend_tile(q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor
 
 # %% ../chapters/15_many_devices.ipynb #zigzag-export
 def chunks_of(rank: int, size: int, zigzag: bool) -> list[int]:
-    "The chunks of a sequence that a process holds: one of p, or two of 2p from both ends."
+    "The chunks of a sequence that a process holds: one of p, or of 2p one from each end."
     return [rank, 2 * size - 1 - rank] if zigzag else [rank]
 
 
@@ -62,13 +65,13 @@ def chunk_positions(length: int, rank: int, size: int, zigzag: bool) -> Tensor:
     "The positions of a process's tokens."
     n = size * (1 + zigzag)
     need(length % n == 0, "length", length,
-         f"a multiple of {n}, the chunks of {size} processes")
+         f"a multiple of {n}, the number of chunks")
     each = torch.arange(length).chunk(n)
     return torch.cat([each[c] for c in chunks_of(rank, size, zigzag)])
 
 
 class RingAttention:
-    "Causal attention where each process has some queries, and keys and values go around."
+    "Causal attention in which each process keeps its queries; keys and values travel."
     def __init__(self, zigzag: bool = True): self.zigzag, self.pairs = zigzag, []
 
     def __call__(self, q, k, v, mask=None) -> tuple[Tensor, None]:
@@ -85,16 +88,16 @@ class RingAttention:
                 states[i] = merge(states[i], tile)
             self.pairs.append(self.count(seen, mine, theirs, queries[0].shape[2]))
         out = torch.cat([state[0] for state in states], 2)
-        return out + 0 * kv.sum(), None     # so that gradients always travel back
+        return out + 0 * kv.sum(), None     # so that every rank takes part in the backward ring
 
     @staticmethod
     def count(seen, mine, theirs, n) -> int:
-        "Pairs of query and key that a turn computes."
+        "The number of pairs of query and key in one turn."
         return sum(n * (n + 1) // 2 if mine[i] == theirs[j] else n * n for i, j in seen)
 
 
 def train_context_parallel(job: Job, zigzag: bool = True) -> Outcome:
-    "Every process holds the model and some tokens of every row."
+    "Train with the whole model, and some tokens of every row, in every process."
     p, rank = dist.get_world_size(), dist.get_rank()
     agree("job", (job.config, job.rows, job.length, zigzag))
     at, ring = chunk_positions(job.length, rank, p, zigzag), RingAttention(zigzag)

@@ -28,7 +28,7 @@ from .training import share
 
 # %% ../chapters/15_many_devices.ipynb #backward-export
 def mean_loss(model: nn.Module, ids: Tensor) -> Tensor:
-    "This process's part of the mean loss: its sum over the count of all processes."
+    "This process's part of the mean loss: its sum, divided by the count of all processes."
     loss, count = next_token_loss(model, ids)
     return loss / total(count.double())
 
@@ -39,49 +39,49 @@ def own_rows(job: Job, step: int) -> Tensor:  # (rows / p, length + 1)
 
 
 def note_step(found: Outcome, loss: Tensor, length: float) -> None:
-    "Write down the loss of all processes and the gradient's length."
+    "Record the loss of all processes and the gradient's norm."
     found.loss.append(float(total(loss)))
     found.length.append(length)
 
 # %% ../chapters/15_many_devices.ipynb #buckets-export
 class Buckets:
-    "Gradients that are summed over all processes while the backward pass goes on."
+    "Sum gradients over all processes while the backward pass continues."
     def __init__(
         self,
         parameters: dict[str, nn.Parameter],
-        limit: int,                      # bytes of a bucket, if it holds more than one
+        limit: int,                      # bytes of a bucket with several gradients
     ):
         self.buckets, self.events = [[]], []
         for name, p in reversed(parameters.items()):     # the last layers come first
             held = sum(q.nbytes for _, q in self.buckets[-1])
             if held and held + p.nbytes > limit: self.buckets.append([])
             self.buckets[-1].append((name, p))
-        self.place = {p: i for i, bucket in enumerate(self.buckets) for _, p in bucket}
-        for p in self.place: p.register_post_accumulate_grad_hook(self.ready)
+        self.bucket_of = {p: i for i, bucket in enumerate(self.buckets) for _, p in bucket}
+        for p in self.bucket_of: p.register_post_accumulate_grad_hook(self.ready)
         self.reset()
 
     def reset(self) -> None:
-        "Before each backward pass."
+        "Prepare for a backward pass."
         self.missing = [len(bucket) for bucket in self.buckets]
-        self.flying = {}                              # bucket -> (message, handle)
+        self.pending = {}                             # bucket -> (gradients, handle)
 
     def ready(self, p: nn.Parameter) -> None:
-        "A gradient is complete; if it is its bucket's last, the bucket leaves."
-        i = self.place[p]
+        "A gradient is complete; start its bucket's sum if it is the bucket's last."
+        i = self.bucket_of[p]
         self.missing[i] -= 1
-        self.events.append(f"gradient {len(self.place) - sum(self.missing)}")
+        self.events.append(f"gradient {len(self.bucket_of) - sum(self.missing)}")
         if not self.missing[i]: self.launch(i)
 
     def launch(self, i: int) -> None:
-        "Start a sum, and do not wait for it."
+        "Start a bucket's sum without waiting for it."
         flat = torch.cat([p.grad.flatten() for _, p in self.buckets[i]])
-        self.flying[i] = flat, dist.all_reduce(flat, async_op=True)
+        self.pending[i] = flat, dist.all_reduce(flat, async_op=True)
         self.events.append(f"bucket {i}")
 
     def finish(self) -> None:
-        "Wait for all sums, and give every parameter its part."
+        "Wait for all sums, and set the gradient of every parameter."
         self.events.append("backward ends")
-        for i, (flat, handle) in sorted(self.flying.items()):
+        for i, (flat, handle) in sorted(self.pending.items()):
             handle.wait()
             parts = flat.split([p.numel() for _, p in self.buckets[i]])
             for (_, p), part in zip(self.buckets[i], parts): p.grad = part.view_as(p)
@@ -89,7 +89,7 @@ class Buckets:
 
 
 def train_data_parallel(job: Job, limit: int = 16_384) -> Outcome:
-    "Every process holds the model and reads its own rows; gradients are summed."
+    "Train with the whole model and some rows in every process; gradients are summed."
     agree("job", (job.config, job.rows, job.length))
     model = job.model()
     parameters = dict(model.named_parameters())
@@ -108,7 +108,7 @@ def train_data_parallel(job: Job, limit: int = 16_384) -> Outcome:
 
 # %% ../chapters/15_many_devices.ipynb #pieces-export
 def cut_flat(t: Tensor) -> Tensor:
-    "This process's part of a tensor, laid flat and filled with zeros to a multiple of p."
+    "This process's part of a tensor, flattened and padded with zeros to a multiple of p."
     p, flat = dist.get_world_size(), t.detach().flatten()
     flat = torch.cat([flat, flat.new_zeros(-len(flat) % p)])
     return flat.chunk(p)[dist.get_rank()].clone()
@@ -131,7 +131,7 @@ def scatter_sum(t: Tensor) -> Tensor:
 
 # %% ../chapters/15_many_devices.ipynb #zero-export
 class ShardedGradients:
-    "Optimiser state in pieces (ZeRO-1), and gradients too (ZeRO-2)."
+    "Divide the optimiser state (ZeRO-1), or the gradients as well (ZeRO-2)."
     def __init__(self, parameters: dict[str, nn.Parameter], stage: int):
         self.parameters, self.stage, self.held = parameters, stage, 0
         self.pieces = {n: nn.Parameter(cut_flat(p)) for n, p in parameters.items()}
@@ -145,24 +145,24 @@ class ShardedGradients:
         return sum(p.grad.nbytes for p in held if p.grad is not None)
 
     def reduce(self, p: nn.Parameter) -> None:
-        "Keep this process's part of the sum; forget the rest."
+        "Sum a gradient over all processes; keep this process's part and free the rest."
         self.held = max(self.held, self.bytes())
         self.pieces[self.name[p]].grad = scatter_sum(p.grad)
         p.grad = None
 
     def finish(self) -> None:
-        "After the backward pass."
+        "Reduce the gradients that are left after the backward pass."
         for p in self.name:
             if p.grad is not None: self.reduce(p)
 
     @torch.no_grad()
     def gather(self) -> None:
-        "After the optimiser's step: the whole parameters, in every process."
+        "Restore the whole parameters in every process, after the optimiser's step."
         for n, p in self.parameters.items(): p.copy_(gather_flat(self.pieces[n], p))
 
 # %% ../chapters/15_many_devices.ipynb #fully-export
 class Gather(torch.autograd.Function):
-    "Whole parameters forward (all-gather), the sum's part backward (reduce-scatter)."
+    "All-gather parameters forward, reduce-scatter their gradients backward."
     @staticmethod
     def forward(ctx, piece, like): return gather_flat(piece, like)
 
@@ -174,15 +174,16 @@ class ShardedUnit(nn.Module):
     "A module whose parameters exist only while it is used, forward and backward."
     def __init__(
         self,
-        inner: nn.Module,                             # its own parameters are empty
-        pieces: dict[str, tuple[nn.Parameter, Tensor]],  # name -> piece, and its shape
-        again: bool = True,                           # gather again for the backward pass?
+        inner: nn.Module,                             # its parameters are empty
+        pieces: dict[str, tuple[nn.Parameter, Tensor]],  # name -> piece, whole shape
+        again: bool = True,                           # gather again for backward?
     ):
         super().__init__()
+        # not as attributes, or nn.Module would register the empty parameters
         self.__dict__ |= {"inner": inner, "pieces": pieces, "again": again}
 
     def whole(self, *args, **kwargs):
-        "Gather, and run."
+        "Gather the parameters, and run the module."
         gathered = {n: Gather.apply(*piece) for n, piece in self.pieces.items()}
         return functional_call(self.inner, gathered, args, kwargs)
 
@@ -190,9 +191,9 @@ class ShardedUnit(nn.Module):
         if not self.again: return self.whole(*args, **kwargs)
         return checkpoint(self.whole, *args, use_reentrant=False, **kwargs)
 
-
+# %% ../chapters/15_many_devices.ipynb #shard-fully-export
 def shard_fully(model: nn.Module) -> tuple[nn.Module, dict[str, nn.Parameter]]:
-    "Cut every parameter: blocks are gathered for each pass, what is outside them once."
+    "Cut every parameter; blocks gather theirs in each pass, the rest once."
     named = dict(model.named_parameters())
     both = {n: (nn.Parameter(cut_flat(p)), torch.empty_like(p, device="meta"))
             for n, p in named.items()}

@@ -20,15 +20,15 @@ from .proof import need
 
 # %% ../chapters/15_many_devices.ipynb #schedule-export
 class Action(NamedTuple):
-    "What a stage does at one time."
+    "A forward or backward pass of one microbatch in a stage."
     kind: str          # F or B
-    micro: int         # for which microbatch
+    micro: int         # which microbatch
     start: float = 0.  # when, in a simulation
     end: float = 0.
 
 
 def schedule(kind: str, stage: int, stages: int, micros: int) -> list[Action]:
-    "The order in which a stage works."
+    "The order of a stage's forward and backward passes."
     need(kind in ("gpipe", "1f1b"), "kind", repr(kind), "'gpipe' or '1f1b'")
     need(0 <= stage < stages, "stage", stage, f"0 to {stages - 1}")
     need(micros > 0, "micros", micros, "at least one microbatch")
@@ -39,7 +39,7 @@ def schedule(kind: str, stage: int, stages: int, micros: int) -> list[Action]:
 
 
 def simulate(kind: str, stages: int, micros: int, forward=1., backward=2.) -> list[list[Action]]:
-    "When each stage does what, if messages take no time."
+    "The times of all passes in each stage, if messages take no time."
     left = [schedule(kind, s, stages, micros) for s in range(stages)]
     done, clock, found = {}, [0.] * stages, [[] for _ in range(stages)]
     while any(left):
@@ -58,14 +58,14 @@ def simulate(kind: str, stages: int, micros: int, forward=1., backward=2.) -> li
 
 
 def bubble(stages: list[list[Action]]) -> float:
-    "The share of the time that the stages wait."
+    "The fraction of the time for which the stages wait."
     whole = max(actions[-1].end for actions in stages)
     busy = sum(a.end - a.start for actions in stages for a in actions)
     return 1 - busy / (whole * len(stages))
 
 
 def most_kept(actions: list[Action]) -> int:
-    "The most microbatches whose activations a stage keeps at once."
+    "The largest number of microbatches whose activations a stage keeps at once."
     now = most = 0
     for a in actions:
         now += 1 if a.kind == "F" else -1
@@ -74,7 +74,7 @@ def most_kept(actions: list[Action]) -> int:
 
 # %% ../chapters/15_many_devices.ipynb #stage-export
 class Stage(nn.Module):
-    "Some consecutive blocks of chapter 10's model, with the embedding or the logits."
+    "Some consecutive blocks of chapter 10's model; embedding and logits at its ends."
     def __init__(self, model: nn.Module, stage: int, stages: int):
         super().__init__()
         blocks, n = model.stack.blocks, len(model.stack.blocks) // stages
@@ -82,7 +82,7 @@ class Stage(nn.Module):
         self.model, self.own = model, blocks[stage * n:(stage + 1) * n]
 
     def parameters_by_name(self) -> dict[str, nn.Parameter]:
-        "What this stage trains; a tied table is trained by the first and by the last."
+        "The parameters that this stage trains; a tied table belongs to the first and the last."
         mine = {id(w) for w in self.own.parameters()}
         outside = {"embedding": self.first or (self.last and self.model.lm_head is None),
                    "positional_encoding": self.first, "lm_head": self.last,
@@ -98,20 +98,20 @@ class Stage(nn.Module):
 
 
 class Runner:
-    "One stage of a pipeline at work: what it receives, keeps and sends."
+    "Run one stage of a pipeline: receive, compute, keep and send."
     def __init__(self, stage: Stage, job: Job, micros: int, kind: str):
         self.stage, self.job, self.kind, self.micros = stage, job, kind, micros
         self.rank, self.stages = dist.get_rank(), dist.get_world_size()
 
     def receive(self, source: int, m: int) -> Tensor:
-        "A tensor (b, T, C) of microbatch m."
+        "Receive a tensor (b, T, C) of microbatch m."
         C, b = self.job.config.d_model, self.job.rows // self.micros
         x = torch.empty(b, self.job.length, C, dtype=torch.float64)
         dist.recv(x, source, tag=m)
         return x
 
     def forward(self, m: int, ids: Tensor) -> None:
-        "One microbatch forward."
+        "The forward pass of one microbatch."
         x = ids[:, :-1] if self.stage.first else self.receive(self.rank - 1, m).requires_grad_()
         y = self.stage(x)
         if self.stage.last:
@@ -121,13 +121,13 @@ class Runner:
         self.kept[m] = x, y
 
     def backward(self, m: int) -> None:
-        "The same microbatch backward."
+        "The backward pass of one microbatch."
         x, y = self.kept.pop(m)
         y.backward(None if self.stage.last else self.receive(self.rank + 1, m))
         if not self.stage.first: self.sent.append(dist.isend(x.grad, self.rank - 1, tag=m))
 
     def step(self, ids: Tensor) -> float:
-        "All microbatches of a batch, in the order of the schedule; return the loss."
+        "Run all microbatches of a batch in the order of the schedule; return the loss."
         self.kept, self.sent, self.loss, self.count = {}, [], 0., ids[:, 1:].numel()
         micros = ids.chunk(self.micros)
         for a in schedule(self.kind, self.rank, self.stages, self.micros):
@@ -138,11 +138,11 @@ class Runner:
 
 # %% ../chapters/15_many_devices.ipynb #pipeline-train-export
 def train_pipeline(job: Job, kind: str = "1f1b", micros: int = 4) -> Outcome:
-    "Every process holds some blocks; microbatches flow through them."
+    "Train with some blocks in every process, through which microbatches pass."
     rank, stages, config = dist.get_rank(), dist.get_world_size(), job.config
     need(config.n_layers % stages == 0, "n_layers", config.n_layers,
          f"a multiple of {stages}, the number of stages")
-    need(job.rows % micros == 0, "micros", micros, f"a divisor of {job.rows}, the rows")
+    need(job.rows % micros == 0, "micros", micros, f"a divisor of {job.rows}, the number of rows")
     agree("job", (config, job.rows, job.length, kind, micros))
     stage = Stage(job.model(), rank, stages)
     parameters, tied = stage.parameters_by_name(), config.tie_embeddings and stages > 1
@@ -164,7 +164,7 @@ def train_pipeline(job: Job, kind: str = "1f1b", micros: int = 4) -> Outcome:
 
 
 def pace(kind: str, micros: int, forward: float, backward: float) -> list[Action]:
-    "Run a schedule with waiting in place of arithmetic; return when everything happened."
+    "Run a schedule that sleeps instead of computing; return the times of all passes."
     rank, stages, token, found = dist.get_rank(), dist.get_world_size(), torch.zeros(1), []
     dist.barrier()
     begin, sent = time.perf_counter(), []

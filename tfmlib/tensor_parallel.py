@@ -24,7 +24,7 @@ from .proof import need
 from .tokens import Embedding
 from .transformer import ModelConfig
 
-# %% ../chapters/15_many_devices.ipynb #conjugate-export
+# %% ../chapters/15_many_devices.ipynb #exchange-export
 def sum_over(x: Tensor) -> Tensor:
     "The sum over all processes."
     x = x.contiguous().clone()
@@ -53,9 +53,9 @@ def sum_tokens(x: Tensor) -> Tensor:  # (B, T, C) -> (B, T / p, C)
     reduce_scatter_single(out, parts)
     return out
 
-
+# %% ../chapters/15_many_devices.ipynb #conjugate-export
 class Conjugate(torch.autograd.Function):
-    "One function forward, another backward."
+    "One function in the forward pass, a different one in the backward pass."
     @staticmethod
     def forward(ctx, x, forward, backward):
         ctx.back = backward
@@ -68,15 +68,15 @@ class Conjugate(torch.autograd.Function):
 def unchanged(x: Tensor) -> Tensor: return x.view_as(x)
 
 
-def copy_in(x): return Conjugate.apply(x, unchanged, sum_over)          # Megatron's f
-def sum_out(x): return Conjugate.apply(x, sum_over, unchanged)          # Megatron's g
-def gather_in(x): return Conjugate.apply(x, gather_tokens, sum_tokens)  # sequence parallel
+def copy_in(x): return Conjugate.apply(x, unchanged, sum_over)          # f
+def sum_out(x): return Conjugate.apply(x, sum_over, unchanged)          # g
+def gather_in(x): return Conjugate.apply(x, gather_tokens, sum_tokens)
 def scatter_out(x): return Conjugate.apply(x, sum_tokens, gather_tokens)
 def split_in(x): return Conjugate.apply(x, own_tokens, gather_tokens)
 
 # %% ../chapters/15_many_devices.ipynb #layers-export
 class RowParallelLinear(nn.Module):
-    "The product with a part of the input features; the sum of all parts, and then the bias."
+    "A linear layer with a part of its input features; the parts are summed, then the bias added."
     def __init__(self, linear: nn.Linear, leave):
         super().__init__()
         self.weight, self.bias = nn.Parameter(cut(linear.weight, 1)), linear.bias
@@ -104,7 +104,7 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class VocabParallelLoss(torch.autograd.Function):
-    "Cross-entropy where each process has the logits of some tokens."
+    "Cross-entropy, when each process has the logits of some tokens of the vocabulary."
     @staticmethod
     def forward(ctx, logits, targets):  # (B, T, V / p), (B, T) -> (B, T)
         local = targets - dist.get_rank() * logits.shape[-1]
@@ -129,7 +129,7 @@ COLUMNS = ("q_proj", "k_proj", "v_proj", "gate", "up")
 
 
 def cut_axis(name: str) -> int | None:
-    "Along which axis tensor parallelism cuts a parameter; None: not at all."
+    "The axis along which tensor parallelism cuts a parameter, or None."
     part, kind = name.split(".")[-2:]
     if part in COLUMNS or name in ("embedding.weight", "lm_head.weight"): return 0
     return 1 if part in ("o_proj", "down") and kind == "weight" else None
@@ -142,7 +142,7 @@ def cut(t: Tensor, axis: int | None) -> Tensor:
 
 
 def check_tensor_parallel(config: ModelConfig, p: int, length: int, sequence: bool) -> None:
-    "Refuse sizes that p processes cannot share."
+    "Refuse sizes that cannot be divided among p processes."
     sizes = {"n_heads": config.n_heads, "n_kv_heads": config.n_kv_heads or config.n_heads,
              "vocab_size": config.vocab_size} | ({"length": length} if sequence else {})
     if config.d_ff: sizes["d_ff"] = config.d_ff
@@ -150,11 +150,11 @@ def check_tensor_parallel(config: ModelConfig, p: int, length: int, sequence: bo
         need(n % p == 0, name, n, f"a multiple of {p}, the number of processes")
     known = ("none", "rotary", "learned", "sinusoidal")
     need(config.positions in known, "positions", repr(config.positions),
-         f"one of {', '.join(known)}: a bias for each head would be cut too")
+         f"one of {', '.join(known)}; a bias for each head is not supported")
 
 # %% ../chapters/15_many_devices.ipynb #split-export
 def split_layer(inner: nn.Module, enter, leave) -> None:
-    "Leave a part of the heads, or of the features, in an attention or feed-forward layer."
+    "Keep this process's heads, or features, of an attention or feed-forward layer."
     p = dist.get_world_size()
     for name, linear in inner.named_children():
         if name in COLUMNS:
@@ -168,7 +168,7 @@ def split_layer(inner: nn.Module, enter, leave) -> None:
 
 
 def split_model(model: nn.Module, sequence: bool) -> nn.Module:
-    "Tensor parallelism for chapter 10's model; with `sequence`, norms see T / p tokens."
+    "Tensor parallelism for chapter 10's model; with `sequence`, norms get T / p tokens."
     enter, leave = (gather_in, scatter_out) if sequence else (copy_in, sum_out)
     model.embedding = VocabParallelEmbedding(model.embedding, enter)
     for block in model.stack.blocks:
@@ -181,7 +181,7 @@ def split_model(model: nn.Module, sequence: bool) -> nn.Module:
 
 
 def train_tensor_parallel(job: Job, sequence: bool = False) -> Outcome:
-    "Every process holds a part of each matrix and sees all rows."
+    "Train with a part of each matrix, and all rows, in every process."
     p = dist.get_world_size()
     check_tensor_parallel(job.config, p, job.length, sequence)
     agree("job", (job.config, job.rows, job.length, sequence))
@@ -196,7 +196,7 @@ def train_tensor_parallel(job: Job, sequence: bool = False) -> Outcome:
         ids = job.batch(step)
         loss = VocabParallelLoss.apply(model(ids[:, :-1]), ids[:, 1:]).mean()
         loss.backward()
-        for n, w in parameters.items():     # norms have seen a part of the tokens
+        for n, w in parameters.items():     # norms got a part of the tokens
             if sequence and n.startswith("stack") and axis(n) is None:
                 dist.all_reduce(w.grad)
         length = clip_together(parameters, lambda n: p if axis(n) is None else 1, job.clip)

@@ -44,10 +44,10 @@ function render({ model, el }) {
     const told = `${n + 1} of ${all.length}: ${said}`;
     slider.setAttribute("aria-valuetext", told);
     $("label output").textContent = told;
-    $("svg").setAttribute("aria-label", `${names[form]}, step ${told} ${holds.map((h, r) => `Rank ${r} ${does[r] === "hold" ? "" : `${states[does[r]]} and `}holds ${h.join(", ") || "nothing"}.`).join(" ")} ${sends.map(([a, b, label]) => `${a} sends ${label} to ${b}.`).join(" ")}`);
+    $("svg").setAttribute("aria-label", `${names[form]}, step ${told} ${holds.map((h, r) => `Rank ${r} ${does[r] === "hold" ? "" : `${states[does[r]]} and `}holds ${h.join(", ") || "nothing"}.`).join(" ")} ${sends.map(([a, b, label]) => `Rank ${a} sends ${label} to rank ${b}.`).join(" ")}`);
     const waits = all.map(m => m[2].filter(d => d === "wait").length), sum = list => list.reduce((a, b) => a + b, 0);
     const sent = sum(all.slice(0, n + 1).flatMap(m => m[3].map(([, , , times]) => times)));
-    $(".tfm-readout").textContent = `Messages so far: ${sent}. Ranks that wait now: ${waits[n]}; waiting in the whole run: ${sum(waits)} of ${all.length * holds.length} rank-steps.`;
+    $(".tfm-readout").textContent = `Messages so far: ${sent}. Ranks waiting now: ${waits[n]}; in the whole run, ${sum(waits)} of ${all.length * holds.length} rank-steps.`;
     $(".tfm-back").disabled = n === 0; $(".tfm-next").disabled = n === all.length - 1;
   }
 

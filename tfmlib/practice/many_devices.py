@@ -14,7 +14,7 @@ from ..proof import Checker, Mismatch
 
 # %% ../../chapters/practice/15_many_devices.ipynb #ring-checker
 def _ring(kind: str, n: int, p: int) -> int:
-    "Step by step: every rank sends one chunk in each."
+    "Step by step: each rank sends one chunk in every step."
     return sum(n // p for _ in range((p - 1) * (2 if kind == "all_reduce" else 1)))
 
 
@@ -26,7 +26,7 @@ def _(attempt, *case): expect_whole(attempt(*case), _ring(*case), "the number of
 
 # %% ../../chapters/practice/15_many_devices.ipynb #chunk-checker
 def _sent(rank: int, step: int, p: int) -> int:
-    "Followed from rank to rank."
+    "Follow the chunk from rank to rank."
     return rank if step == 0 else _sent((rank - 1) % p, step - 1, p)
 
 
@@ -43,7 +43,7 @@ def _state(P: int, p: int, stage: int) -> int:
 
 check_state_bytes = Checker("state_bytes")
 
-@check_state_bytes.property("each part is whole, or cut", *((P, p, s) for P, p in ((8, 4), (6, 1), (30, 3), (405 * 10**9, 8000)) for s in range(4)))
+@check_state_bytes.property("each part of the state is either whole or divided", *((P, p, s) for P, p in ((8, 4), (6, 1), (30, 3), (405 * 10**9, 8000)) for s in range(4)))
 def _(attempt, *case): expect_whole(attempt(*case), _state(*case), "the number of bytes")
 
 # %% ../../chapters/practice/15_many_devices.ipynb #buckets-checker
@@ -59,7 +59,7 @@ def _buckets(sizes: list, limit: int) -> list:
 
 check_fill_buckets = Checker("fill_buckets")
 
-@check_fill_buckets.property("buckets leave in the order of the backward pass, and are not too full", ([3, 3, 4, 9], 8), ([1], 8), ([4, 4, 4, 4], 8), ([9, 9, 9], 8),
+@check_fill_buckets.property("buckets are sent in the order of the backward pass, and do not exceed the limit", ([3, 3, 4, 9], 8), ([1], 8), ([4, 4, 4, 4], 8), ([9, 9, 9], 8),
     ([1, 2, 3, 4, 5], 6), ([5, 4, 3, 2, 1], 6), ([8, 1, 8], 8), ([2, 9, 2], 4), ([1] * 7, 3), ([7, 1, 6, 2, 5, 3], 8),
     ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4], 9), ([2, 7, 1, 8] * 9, 8), ([9] * 20, 8))
 def _(attempt, sizes, limit):
@@ -68,7 +68,7 @@ def _(attempt, sizes, limit):
 
 # %% ../../chapters/practice/15_many_devices.ipynb #norm-checker
 def _norm(pieces: list, copies: dict) -> float:
-    "Every piece once."
+    "Count every piece once."
     return math.sqrt(math.fsum(square / copies[name] for rank in pieces for name, square in rank.items()))
 
 
@@ -97,7 +97,7 @@ check_zigzag = Checker("zigzag")
 def _(attempt, *case): gives(attempt(*case), _zigzag(*case), "your answer")
 
 
-@check_zigzag.property("a length that does not divide is refused", (6, 0, 2), (9, 1, 3), (3, 0, 1))
+@check_zigzag.property("a length that is not a multiple of 2p is refused", (6, 0, 2), (9, 1, 3), (3, 0, 1))
 def _(attempt, *case):
     try: found = attempt(*case)
     except ValueError: return
@@ -105,7 +105,7 @@ def _(attempt, *case):
 
 # %% ../../chapters/practice/15_many_devices.ipynb #schedule-checker
 def _orders(stage: int, stages: int, micros: int) -> list:
-    "As a machine that may keep stages - stage microbatches."
+    "A stage that may keep at most stages - stage microbatches."
     found, forward, backward = [], 0, 0
     while backward < micros:
         if forward < micros and forward - backward < stages - stage: found, forward = [*found, f"F{forward}"], forward + 1
@@ -120,7 +120,7 @@ def _(attempt, *case): gives(attempt(*case), _orders(*case), "your answer")
 
 # %% ../../chapters/practice/15_many_devices.ipynb #plans-checker
 def _plans(devices: int, per_node: int, H: int, G: int, L: int, rows: int) -> list:
-    "Tried one after another."
+    "Try all of them."
     def fits(d, t, s): return d * t * s == devices and not (per_node % t or H % t or G % t or L % s or rows % d)
     n = range(1, devices + 1)
     return [(d, t, s) for d in n if devices % d == 0 for t in n if devices % (d * t) == 0 for s in [devices // (d * t)] if fits(d, t, s)]
@@ -147,7 +147,7 @@ def _(attempt):
 @check_causes.property("each cause explains its run", ())
 def _(attempt):
     wrong = [run for run, cause in attempt().items() if _CAUSES[run] != cause]
-    if wrong: raise Mismatch(f"the cause of {len(wrong)} of 5 runs is another one")
+    if wrong: raise Mismatch(f"{len(wrong)} of 5 causes are wrong")
 
 # %% ../../chapters/practice/15_many_devices.ipynb #best-checker
 def _seconds(devices: int, rows: int, d: int, t: int, s: int, m: int) -> float:
@@ -163,7 +163,7 @@ def _room(rows: int, d: int, t: int, s: int, m: int) -> float:
 
 
 def _allowed(devices: int, rows: int, d: int, t: int, s: int, m: int) -> bool:
-    "May it be chosen?"
+    "Does the plan obey the rules?"
     whole = d * t * s == devices and 8 % t == 0 and 80 % s == 0 and rows % d == 0
     return whole and (rows // d) % m == 0 and _room(rows, d, t, s, m) <= 70e9
 
