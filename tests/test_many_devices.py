@@ -3,6 +3,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -293,13 +294,19 @@ def test_arguments_of_processes(processes):
 
 # --- the program --------------------------------------------------------------------------------------------------
 
-COMMON = ["--model", "toy Llama", "--rows", "8", "--length", "16", "--dtype", "float64", "--peak", "0.01", "--warmup", "1", "--clip", "0.5", "--every", "2", "--timeout", "120"]
+COMMON = ["--model", "toy Llama", "--rows", "8", "--length", "16", "--dtype", "float64", "--peak", "0.01", "--warmup", "1", "--clip", "0.5", "--every", "2", "--timeout", "60"]
 FAULTY = str(ROOT / "tests/device_cases.py")
 
 
-def started(command: list[str], limit: float = 400) -> subprocess.CompletedProcess:
+def started(command: list[str], limit: float = 240) -> subprocess.CompletedProcess:
+    "A command, and its end: what takes longer than `limit` seconds is ended with all that it started."
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=limit, env=environment, cwd=ROOT)
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT, start_new_session=True)
+    try: out, said = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError(f"{command[2:]} took more than {limit} s: {process.communicate()}") from None
+    return subprocess.CompletedProcess(command, process.returncode, out, said)
 
 
 def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.cluster"), restarts: int = 0) -> subprocess.CompletedProcess:

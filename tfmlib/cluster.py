@@ -26,7 +26,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from .decoders import MODEL_CONFIGS, chunk, next_token_loss
@@ -115,8 +114,7 @@ class Trainer:
         model = build(config, seed=run.seed).to(self.place, getattr(torch, run.dtype))
         if run.tensor > 1: split_tensors(model, mesh["tensor"])
         types = (torch.bfloat16, torch.float32, torch.float32) if run.bf16 else ()
-        policy = MixedPrecisionPolicy(*types)      # of weights, of sums, and of what comes out
-        self.model = shard_model(model, mesh["replicate", "shard"], mp_policy=policy)
+        self.model = shard_model(model, mesh["replicate", "shard"], types)
         self.pieces = local_pieces(self.model)
         self.copies = {n: copies_of(w, world) for n, w in self.model.named_parameters()}
         rate = WarmupCosine(run.peak, run.warmup, run.until)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import (
@@ -68,10 +68,16 @@ def copies_of(w: Tensor, size: int) -> int:
     return size // parts
 
 
-def shard_model(model: nn.Module, mesh: DeviceMesh, **more) -> nn.Module:
+def shard_model(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    types: tuple = (),     # of weights, of sums, and of the logits; none: those of the model
+) -> nn.Module:
     "FSDP2: a unit for each block, and one for the rest; gradients are summed."
     units = [*model.stack.blocks, model]
-    for unit in units: fully_shard(unit, mesh=mesh, **more)
+    for unit in units:     # between blocks, activations keep the type of the weights
+        policy = MixedPrecisionPolicy(*types[:3 if unit is model else 2])
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
     for unit in units:
         unit.set_gradient_divide_factor(1.)
         unit.set_force_sum_reduction_for_comms(True)    # gloo cannot scale while it sums
