@@ -28,6 +28,11 @@ def die():
     dist.all_reduce(torch.ones(4))
 
 
+def interrupt():
+    "What is raised is no Exception."
+    raise KeyboardInterrupt("enough")
+
+
 def hang():
     "Process 1 never comes."
     if dist.get_rank() == 1: time.sleep(300)

@@ -270,6 +270,19 @@ def test_a_process_that_dies(processes):
     assert processes.run(cases.ring_all_reduce, 2, 8)[0].value                       # the next call works again
 
 
+def test_a_process_that_died_between_two_calls(processes):
+    processes.run(cases.ring_all_reduce, 2, 8)
+    processes.workers[1].kill()
+    processes.workers[1].join()
+    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value
+
+
+def test_what_is_no_ordinary_exception(processes):
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.interrupt, 2, timeout=20)
+    assert caught.value.errors == dict.fromkeys((0, 1), "KeyboardInterrupt: enough")
+    assert all(worker.is_alive() for worker in processes.workers)
+
+
 def test_a_process_that_hangs(processes):
     with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=5)
     assert caught.value.errors == {0: "waited 5 s for another process in all_reduce", 1: "gave no answer in time and was stopped"}

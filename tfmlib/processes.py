@@ -177,7 +177,7 @@ def perform(function: Callable, args: tuple, rank: int, size: int, store: str,
     try:
         with joined(rank, size, store, timeout): value = function(*args)
         return "value", value, list(RecordingGroup.log)
-    except Exception as error:
+    except BaseException as error:      # such as that of a checkpoint
         text, log = " ".join(f"{type(error).__name__}: {error}".split()), RecordingGroup.log
         late = "timed out" in str(error).lower() or time.monotonic() - begin >= timeout
         if late: text = (f"waited {timeout:g} s for another process in "
@@ -204,6 +204,7 @@ class Processes:
 
     def start(self, size: int) -> None:
         "Start processes until there are `size`."
+        if not all(worker.is_alive() for worker in self.workers): self.stop()
         context = get_context("spawn")
         while len(self.workers) < size:
             ours, theirs = context.Pipe()
@@ -258,9 +259,9 @@ class Processes:
             pipes = {self.pipes[r]: r for r in left}
             for ready in wait([*pipes, *handles], max(0, deadline - time.monotonic())):
                 rank = pipes.get(ready, handles.get(ready))
-                if ready in pipes and self.workers[rank].is_alive():
-                    answers[rank] = pickle.loads(ready.recv_bytes())
-                elif rank not in answers:
+                if rank in answers or rank in dead: continue
+                try: answers[rank] = pickle.loads(self.pipes[rank].recv_bytes())
+                except (EOFError, OSError):
                     self.workers[rank].join()
                     dead[rank] = f"ended with exit code {self.workers[rank].exitcode}"
             failed = dead or any(a[0] == "error" for a in answers.values())
