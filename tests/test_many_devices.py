@@ -211,7 +211,7 @@ def test_every_step_of_every_form_by_keyboard(steps):
         waits = sum(m.does.count("wait") for m in moments)
         for n, m in enumerate(moments):
             label, sent = svg.get_attribute("aria-label"), sum(times for before in moments[:n + 1] for *_, times in before.sends)
-            assert label.startswith(f"{form}, step {n + 1} of {len(moments)}: {m.said}") and slider.get_attribute("aria-valuetext") == f"{n + 1} of {len(moments)}: {m.said}"
+            assert label.startswith(f"{form}, step {n + 1} of {len(moments)}: {m.sentence}") and slider.get_attribute("aria-valuetext") == f"{n + 1} of {len(moments)}: {m.sentence}"
             assert all(", ".join(held) in label for held in m.holds) and all(f"Rank {a} sends {what} to rank {b}." in label for a, b, what, _ in m.sends)
             assert svg.locator("path.tfm-sent").count() == len(m.sends) and [svg.locator(f"rect.tfm-{what}").count() for what in ("wait", "send")] == [m.does.count("wait"), m.does.count("send")]
             assert svg.locator(".tfm-held").all_text_contents() == [h for held in m.holds for h in held]
