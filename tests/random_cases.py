@@ -905,6 +905,61 @@ def _(r, m):
     return memory + r.randint(0, memory // 100), B, S, least
 
 
+# --- 15: many devices -----------------------------------------------------------------------------------------------
+
+@cases("ring_bytes", 1_000)
+def _(r, m):
+    p = r.randint(1, 40)
+    return r.choice(["all_reduce", "reduce_scatter", "all_gather"]), p * r.randint(1, 10**r.randint(1, 11)), p
+
+
+@cases("chunk_sent", 1_000)
+def _(r, m):
+    p = r.randint(2, 20)
+    return r.randrange(p), r.randrange(2 * p - 2), p
+
+
+@cases("state_bytes", 1_000)
+def _(r, m):
+    p = r.randint(1, 2_000)
+    return p * r.randint(1, 10**9), p, r.randint(0, 3)
+
+
+@cases("fill_buckets", 1_000)
+def _(r, m): return r.sizes(r.randint(1, 30), r.choice([3, 9, 40])), r.randint(1, 60)
+
+
+@cases("global_norm", 1_000)
+def _(r, m):
+    names, ranks = "abcdef"[:r.randint(1, 6)], range(r.randint(1, 6))
+    held = {name: r.sample(ranks, r.randint(1, len(ranks))) for name in names}
+    return [{name: r.grows(-6, 6) for name in names if rank in held[name]} for rank in ranks], {name: len(held[name]) for name in names}
+
+
+@cases("zigzag", 500)
+def _(r, m):
+    p = r.randint(1, 12)
+    return 2 * p * r.randint(1, 20), r.randrange(p), p
+
+
+@cases("one_f_one_b", 500)
+def _(r, m):
+    stages = r.randint(1, 12)
+    return r.randrange(stages), stages, r.randint(1, 30)
+
+
+@cases("plans", 200)
+def _(r, m): return r.choice([1, 2, 4, 6, 8, 12, 16, 24, 48]), r.choice([1, 2, 4, 6, 8]), r.choice([4, 6, 8, 12, 32]), r.choice([1, 2, 4, 6, 8]), *(r.choice([1, 3, 4, 6, 12, 80]) for _ in range(2))
+
+
+@cases("causes", 1, 0, 1)
+def _(r, m): return ()
+
+
+@cases("best_plan", 6)
+def _(r, m): return r.choice([64, 128, 256, 512]), r.choice([64, 128, 512])
+
+
 # --- 17: FlashAttention -------------------------------------------------------------------------------------------
 
 @cases("running", 2_000, 2, edges=lambda m: [([], []), ([-math.inf], [2.])])
