@@ -4,6 +4,7 @@ The draft has one narrow layer and learns the same prose with the same tokenizer
 tfmlib/assets/models. For each prompt: tokens per pass of the target, the share of drafted tokens that were accepted, and the processor's time
 relative to decoding without drafts, on one thread. Prompts are stretches of held-out prose.
 """
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -35,10 +36,10 @@ def ship_draft(seed: int) -> CausalLM:
     return load_model("prose_draft")
 
 
-def took(call) -> tuple[float, object]:
+def took(call, *given) -> tuple[float, object]:
     "The processor's seconds for a call, and what it returned."
     start = time.process_time()
-    found = call()
+    found = call(*given)
     return time.process_time() - start, found
 
 
@@ -52,14 +53,13 @@ def measure(seed: int) -> Iterator[dict]:
         f"{name} nats": spread([nats_of(model, windows, LENGTH // 2)]) for name, model in (("draft", small), ("target", large))}
     target = CachedCausalLM(large)
     prompts = [held_out[None, n:n + BEGUN] for n in torch.linspace(0, len(held_out) - LENGTH, PROMPTS).long()]
-    for way, sampling in WAYS.items():
-        plain = [took(lambda p=p, n=n: generate_cached(target, p, NEW, sampling, seed=n))[0] for n, p in enumerate(prompts)]
-        drafts = {"small model": lambda: ModelDraft(CachedCausalLM(small), sampling), "bigram": lambda: NGramDraft(2048, 2)}
-        for name, made in drafts.items():
-            for K in DRAFTED:
-                rows = [took(lambda p=p, n=n: generate_speculative(target, made(), p, NEW, K, sampling, n)) for n, p in enumerate(prompts)]
-                passes = [NEW / len(found.drafted) for _, found in rows]
-                share = [sum(found.accepted) / max(1, sum(found.drafted)) for _, found in rows]
-                yield {"case": "drafts", "way": way, "draft": name, "K": K, "tokens per pass": spread(passes), "accepted": spread(share),
-                       "relative time": spread(seconds / usual for (seconds, _), usual in zip(rows, plain))}
-                print(way, name, K, spread(passes)["median"], spread(share)["median"], flush=True)
+    for way, draft, K in itertools.product(WAYS, ("small model", "bigram"), DRAFTED):
+        rows, usual = [], []
+        for n, prompt in enumerate(prompts):
+            usual.append(took(generate_cached, target, prompt, NEW, WAYS[way], n)[0])
+            made = ModelDraft(CachedCausalLM(small), WAYS[way]) if draft == "small model" else NGramDraft(2048, 2)
+            rows.append(took(generate_speculative, target, made, prompt, NEW, K, WAYS[way], n))
+        passes = [NEW / len(found.drafted) for _, found in rows]
+        share = [sum(found.accepted) / max(1, sum(found.drafted)) for _, found in rows]
+        yield {"case": "drafts", "way": way, "draft": draft, "K": K, "tokens per pass": spread(passes), "accepted": spread(share),
+               "relative time": spread(seconds / plain for (seconds, _), plain in zip(rows, usual))}

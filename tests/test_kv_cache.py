@@ -23,11 +23,37 @@ from tfmlib import speculative
 from tfmlib.attention import attention, causal_mask
 from tfmlib.decoders import MODERN, SamplingConfig, generate
 from tfmlib.heads import MultiHeadAttention
-from tfmlib.kv_cache import CachedAttention, CachedCausalLM, KVCache, ModelCache, RollingCache, generate_cached, visible
+from tfmlib.kv_cache import (
+    CachedAttention,
+    CachedCausalLM,
+    KVCache,
+    ModelCache,
+    RollingCache,
+    generate_cached,
+    visible_mask,
+)
 from tfmlib.latent_attention import AbsorbedLatentAttention
-from tfmlib.paged_cache import BlockPool, BlockTable, OutOfBlocks, PagedCache, PagedCacheView, QuantizedCache, dequantize, paged_cache, quantize
+from tfmlib.paged_cache import (
+    BlockPool,
+    BlockTable,
+    OutOfBlocks,
+    PagedCache,
+    PagedCacheView,
+    QuantizedCache,
+    dequantize,
+    paged_cache,
+    quantize,
+)
 from tfmlib.serving import Request, Scheduler, continuous, static
-from tfmlib.speculative import ModelDraft, NGramDraft, PrefixReader, accept_draft, draw, generate_speculative, next_probabilities
+from tfmlib.speculative import (
+    ModelDraft,
+    NGramDraft,
+    PrefixReader,
+    accept_draft,
+    draw,
+    generate_speculative,
+    next_probabilities,
+)
 from tfmlib.transformer import ModelConfig, build
 
 ASSETS = Path(str(files("tfmlib"))) / "assets"
@@ -144,7 +170,7 @@ def test_a_ring_buffer_with_first_tokens_is_dense_attention_under_its_mask(cut):
     positions = torch.arange(T)
     near = positions[:, None] - positions < window
     mask = causal_mask(T, T) & (near | (positions < n_sinks))
-    assert torch.equal(visible(positions[None], positions[None], window, n_sinks)[0, 0], mask)
+    assert torch.equal(visible_mask(positions[None], positions[None], window, n_sinks)[0, 0], mask)
     wanted, _ = layer(x, mask=mask)
     cached = CachedCausalLM(model, window=window, n_sinks=n_sinks)
     mine, cache, found = cached.model.stack.blocks[0].attention.inner, RollingCache(window, n_sinks), []
@@ -211,8 +237,8 @@ def test_latent_attention_is_that_of_transformers(kind, query_rank):
     theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
     g = torch.Generator().manual_seed(0)
     for name, p in theirs.named_parameters(): p.data = (1 + .2 * torch.randn(p.shape, generator=g)) if "norm" in name else .3 * torch.randn(p.shape, generator=g)
-    for attention in ("latent", "latent, absorbed"):
-        ours = build(replace(LATENT, attention=attention, options=LATENT.options | dict(query_rank=query_rank))).eval()
+    for form in ("latent", "latent, absorbed"):
+        ours = build(replace(LATENT, attention=form, options=LATENT.options | dict(query_rank=query_rank))).eval()
         ours.load_state_dict(latent_state(theirs))
         ids = IDS[:, :30]
         with torch.no_grad():
@@ -434,7 +460,7 @@ def test_penalties_see_the_text_before_each_token():
 def test_a_reader_reads_only_what_is_new():
     reader = PrefixReader(CachedCausalLM(louder(build(SMALL))))
     text = torch.randint(61, (20,)).tolist()
-    for end, new, rows in ((10, text[:10], 10), (11, text[:11], 1), (11, text[:11], 1), (9, [*text[:7], 60 - text[7], 5], 2)):
+    for new, rows in ((text[:10], 10), (text[:11], 1), (text[:11], 1), ([*text[:7], 60 - text[7], 5], 2)):
         logits = reader.logits(new)
         assert len(logits) == rows and apart(logits, in_chunks(reader.model, torch.tensor([new]), [len(new)])[0, -rows:]) < 1e-10
     assert reader.count == 4 and reader.cache.lengths.tolist() == [9]

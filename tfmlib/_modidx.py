@@ -865,7 +865,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'tfmlib.kv_cache.check_update': ('kv_cache.html#check_update', 'tfmlib/kv_cache.py'),
                                  'tfmlib.kv_cache.generate_cached': ('kv_cache.html#generate_cached', 'tfmlib/kv_cache.py'),
                                  'tfmlib.kv_cache.give_cache': ('kv_cache.html#give_cache', 'tfmlib/kv_cache.py'),
-                                 'tfmlib.kv_cache.visible': ('kv_cache.html#visible', 'tfmlib/kv_cache.py')},
+                                 'tfmlib.kv_cache.visible_mask': ('kv_cache.html#visible_mask', 'tfmlib/kv_cache.py')},
             'tfmlib.latent_attention': { 'tfmlib.latent_attention.AbsorbedLatentAttention': ( 'kv_cache.html#absorbedlatentattention',
                                                                                               'tfmlib/latent_attention.py'),
                                          'tfmlib.latent_attention.AbsorbedLatentAttention.attend': ( 'kv_cache.html#absorbedlatentattention.attend',

@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .block import RMSNorm, check_sizes
+from .block import check_sizes
 from .heads import grouped_query_attention
-from .kv_cache import KVCache, visible
+from .kv_cache import KVCache, visible_mask
 from .positions import PositionalAttention, PositionalEncoding
 from .proof import need
 from .transformer import ATTENTIONS, ModelConfig, Part
@@ -69,7 +69,7 @@ class MultiHeadLatentAttention(nn.Module):
                                 for t in (q_rotated, k_rotated))
         if cache is not None:
             latent, k_rotated, keys = cache.update(latent, k_rotated, positions)
-            mask = visible(positions, keys)
+            mask = visible_mask(positions, keys)
         out, weights = self.attend(q, q_rotated, latent, k_rotated, mask)
         return self.o_proj(out.transpose(1, 2).flatten(2)), weights
 
