@@ -294,7 +294,7 @@ def test_blocks_are_shared_copied_and_freed():
     c.release()
     assert sorted(pool.free) == [*range(8)]
     with pytest.raises(ValueError, match="block"): pool.release(0)
-    with pytest.raises(OutOfBlocks, match="all 8 blocks"): BlockTable(pool).reserve(33)
+    with pytest.raises(OutOfBlocks, match="all 8 blocks are in use"): BlockTable(pool).reserve(33)
 
 
 @settings(max_examples=60, deadline=None)

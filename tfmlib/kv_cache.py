@@ -37,7 +37,8 @@ class KVCache:
         check_update(k, v, positions)
         if self.k is None: self.allocate(k, v, positions)
         start, end = self.length, self.length + k.shape[2]
-        need(end <= self.max_len, "k", f"{end} tokens", f"at most max_len, {self.max_len}")
+        need(end <= self.max_len, "k", f"{end} tokens",
+             f"at most max_len, {self.max_len}")
         need(len(k) == len(self.k), "k", f"{len(k)} rows", f"{len(self.k)}, as before")
         self.k[:, :, start:end], self.v[:, :, start:end] = k, v
         self.positions[:, start:end], self.length = positions, end
@@ -45,12 +46,13 @@ class KVCache:
 
     def allocate(self, k: Tensor, v: Tensor, positions: Tensor) -> None:
         "Reserve space for `max_len` tokens of each row."
-        self.k, self.v = (t.new_zeros(*t.shape[:2], self.max_len, t.shape[3]) for t in (k, v))
+        self.k, self.v = (
+            t.new_zeros(*t.shape[:2], self.max_len, t.shape[3]) for t in (k, v))
         self.positions = positions.new_full((len(k), self.max_len), -1)
 
     def drop(self, n: int) -> None:
         "Forget the last `n` tokens of every row."
-        need(0 <= n <= self.length, "n", n, f"0 to {self.length}, the tokens in the cache")
+        need(0 <= n <= self.length, "n", n, f"0 to {self.length}, the number of tokens")
         self.length -= n
 
     @property
@@ -92,8 +94,8 @@ class CachedAttention(nn.Module):
         n_sinks: int = 0,
     ):
         super().__init__()
-        self.attention_fn, self.encoding = attention_fn, encoding or PositionalEncoding()
-        self.window, self.n_sinks = window, n_sinks
+        self.attention_fn, self.window, self.n_sinks = attention_fn, window, n_sinks
+        self.encoding = encoding or PositionalEncoding()
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: None = None, *,
@@ -107,7 +109,8 @@ class CachedAttention(nn.Module):
         k, v, keys = cache.update(k, v, positions)
         mask = visible_mask(positions, keys, self.window, self.n_sinks)
         bias = self.encoding.bias(at, keys.clamp(min=0))
-        if bias is not None: mask = biased_mask(bias, mask, (*q.shape[:-1], k.shape[-2]))
+        if bias is not None:
+            mask = biased_mask(bias, mask, (*q.shape[:-1], k.shape[-2]))
         return self.attention_fn(q, k, v, mask)
 
 # %% ../chapters/16_kv_cache.ipynb #model-cache-export
@@ -149,10 +152,11 @@ class CachedCausalLM(nn.Module):
         super().__init__()
         shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
         self.model, self.config = copy.deepcopy(model, shared), model.config
-        need(n_sinks == 0 or window is not None, "n_sinks", n_sinks, "0 without a window")
+        fits = n_sinks == 0 or window is not None
+        need(fits, "n_sinks", n_sinks, "0 without a window")
         for layer in self.attention_layers():
             if isinstance(layer, MultiHeadAttention): give_cache(layer, window, n_sinks)
-            else: need(window is None, "window", window, f"None for {type(layer).__name__}")
+            else: need(window is None, "window", window, f"None for {type(layer)}")
 
     def attention_layers(self) -> list[nn.Module]:
         "The attention of each block."
@@ -214,20 +218,21 @@ def generate_cached(
     sampling: SamplingConfig | None = None,  # by default greedy
     seed: int = 0,
     padding_mask: Tensor | None = None,      # (B, T), False at padding on the left
-    eos: int | Sequence[int] | None = None,  # after such a token, a row repeats the first
+    eos: int | Sequence[int] | None = None,  # as in `generate`
     cache: ModelCache | None = None,         # by default that of the model
 ) -> Tensor:                                 # (B, T + max_new_tokens)
     "As `generate`, but every token is read once."
     check_generation(model, ids, max_new_tokens, padding_mask)
     ends = torch.tensor([] if eos is None else eos, dtype=torch.int64).view(-1)
     check_token_range(ends, model.config.vocab_size)
-    g, ended = torch.Generator().manual_seed(seed), torch.zeros(len(ids), dtype=torch.bool)
-    cache, ended = model.new_cache() if cache is None else cache, ended.to(ids.device)
+    g, cache = torch.Generator().manual_seed(seed), cache or model.new_cache()
+    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     new = ids
     for _ in range(max_new_tokens):
         logits = model(new, cache, padding_mask)[:, -1]                   # (B, V)
         padding_mask = None
-        new = logits.argmax(-1) if sampling is None else sample(sampling(logits, ids), g)
+        if sampling is None: new = logits.argmax(-1)
+        else: new = sample(sampling(logits, ids), g)
         if eos is not None:
             new = new.masked_fill(ended, int(ends[0]))
             ended = ended | torch.isin(new, ends.to(new.device))
@@ -268,9 +273,10 @@ class RollingCache:
         new, slots = (k, v, positions), self.slots(positions)             # (B, T)
         if self.k is None: self.allocate(*new)
         kept = self.k[:, :, :-1], self.v[:, :, :-1], self.positions[:, :-1]
-        read = tuple(torch.cat(pair, -1 if pair[0].ndim == 2 else 2) for pair in zip(kept, new))
-        at = slots[:, None, :, None]
-        for store, t in ((self.k, k), (self.v, v)): store.scatter_(2, at.expand_as(t), t)
+        read = (*(torch.cat(pair, 2) for pair in zip(kept[:2], new[:2])),
+                torch.cat([kept[2], positions], 1))
+        for store, t in ((self.k, k), (self.v, v)):
+            store.scatter_(2, slots[:, None, :, None].expand_as(t), t)
         self.positions.scatter_(1, slots, positions)
         self.positions[:, -1] = -1
         return read

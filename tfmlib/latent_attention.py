@@ -39,7 +39,7 @@ class MultiHeadLatentAttention(nn.Module):
         (D, r), C, H = check_latent_sizes(config), config.d_model, config.n_heads
         rank, q_rank = config.option("kv_rank"), config.option("query_rank")
         W = config.option("value_dim") or D
-        self.n_heads, self.widths, self.rotated = H, (D, W), r
+        self.n_heads, self.widths, self.rank, self.rotated = H, (D, W), rank, r
         self.encoding, self.attention_fn = encoding, attention_fn
         self.q_down = nn.Identity() if q_rank is None else nn.Sequential(
             nn.Linear(C, q_rank, bias=False), config.build_norm(q_rank))
@@ -56,15 +56,15 @@ class MultiHeadLatentAttention(nn.Module):
         cache: KVCache | None = None,     # of latents and shared keys
     ) -> tuple[Tensor, Tensor | None]:
         "Project, rotate, update the cache, attend."
-        need(memory is None, "memory", "a tensor", "None: latent attention is self-attention")
+        need(memory is None, "memory", "a tensor", "None: this is self-attention")
         D, r = self.widths[0], self.rotated
         if positions is None: positions = torch.arange(x.shape[1], device=x.device)
         at = positions.clamp(min=0)
         length = 1 + int(at.max()) if length is None else length
         q = self.q_up(self.q_down(x)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         q, q_rotated = q.split((D, r), -1)                                # (B, H, T, …)
-        latent, k_rotated = self.kv_down(x)[:, None].split((self.kv_norm.weight.numel(), r), -1)
-        latent = self.kv_norm(latent)                                     # (B, 1, T, rank)
+        latent, k_rotated = self.kv_down(x)[:, None].split((self.rank, r), -1)
+        latent = self.kv_norm(latent)                                  # (B, 1, T, rank)
         q_rotated, k_rotated = (self.encoding.rotate_known(t, at, length)
                                 for t in (q_rotated, k_rotated))
         if cache is not None:
@@ -89,22 +89,23 @@ class MultiHeadLatentAttention(nn.Module):
 class AbsorbedLatentAttention(MultiHeadLatentAttention):
     "The same function as multi-query attention to the latents themselves."
     def attend(self, q, q_rotated, latent, k_rotated, mask):
-        up_k, up_v = self.kv_up.weight.unflatten(0, (self.n_heads, -1)).split(self.widths, 1)
+        up = self.kv_up.weight.unflatten(0, (self.n_heads, -1))     # (H, D + W, rank)
+        up_k, up_v = up.split(self.widths, 1)
         narrow, wide = q.shape[-1] + self.rotated, latent.shape[-1] + self.rotated
-        q = torch.cat([q @ up_k, q_rotated], -1)                          # (B, H, T, rank + r)
+        q = torch.cat([q @ up_k, q_rotated], -1)                   # (B, H, T, rank + r)
         q = q * (wide / narrow) ** .5  # the scores are divided by √narrow, as before
-        k = torch.cat([latent, k_rotated], -1)                            # (B, 1, S, rank + r)
-        out, weights = self.attention_fn(q, k, latent, mask)              # (B, H, T, rank)
+        k = torch.cat([latent, k_rotated], -1)                     # (B, 1, S, rank + r)
+        out, weights = self.attention_fn(q, k, latent, mask)       # (B, H, T, rank)
         return out @ up_v.mT, weights
 
-
+# %% ../chapters/16_kv_cache.ipynb #latent-rows-export
 def build_latent(
     kind: type, config: ModelConfig, layer: int, attention_fn: Callable
 ) -> MultiHeadLatentAttention:
     "Latent attention with the rotation that belongs to the configuration."
     check_latent_sizes(config)
-    need(isinstance(attention_fn, PositionalAttention), "attention_fn", repr(attention_fn),
-         "one with an encoding of positions")
+    fits = isinstance(attention_fn, PositionalAttention)
+    need(fits, "attention_fn", repr(attention_fn), "one with an encoding of positions")
     return kind(config, attention_fn.encoding, attention_fn.attention_fn)
 
 

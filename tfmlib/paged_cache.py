@@ -32,7 +32,7 @@ class BlockPool:
     def allocate(self) -> int:
         "The first free block, now in use once."
         if not self.free:
-            raise OutOfBlocks(f"all {len(self.uses)} blocks are in use; expected a free one")
+            raise OutOfBlocks(f"all {len(self.uses)} blocks are in use")
         block = heappop(self.free)
         self.uses[block] = 1
         return block
@@ -52,13 +52,13 @@ class BlockPool:
         return new
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        "The memory of one layer: (n_blocks, block_size, G, D) for keys, and for values."
+        "The memory of one layer, (n_blocks, block_size, G, D), for keys and values."
         if layer not in self.stores:
             shape = len(self.uses), self.block_size, k.shape[1]
             self.stores[layer] = tuple(t.new_zeros(*shape, t.shape[-1]) for t in (k, v))
         return self.stores[layer]
 
-
+# %% ../chapters/16_kv_cache.ipynb #table-export
 class BlockTable:
     "The blocks that hold one sequence, in order."
     def __init__(self, pool: BlockPool):
@@ -82,7 +82,7 @@ class BlockTable:
 
     def drop(self, n: int) -> None:
         "Forget the last `n` tokens, and release blocks that are then empty."
-        need(0 <= n <= self.length, "n", n, f"0 to {self.length}, the tokens of the sequence")
+        need(0 <= n <= self.length, "n", n, f"0 to {self.length}, the number of tokens")
         self.length -= n
         while len(self.blocks) > -(-self.length // self.pool.block_size):
             self.pool.release(self.blocks.pop())
@@ -171,13 +171,13 @@ class PagedCacheView(Interactive):
 def quantize(
     x: Tensor,  # (..., D)
     bits: int,  # 8 or 4
-) -> tuple[Tensor, Tensor]:  # codes (..., D) or (..., D / 2), scale and minimum (..., 2)
+) -> tuple[Tensor, Tensor]:  # codes (..., D or D / 2), scale and minimum (..., 2)
     "Round each row to equally spaced levels between its minimum and its maximum."
     need(bits in (4, 8), "bits", bits, "4 or 8")
     low, high = x.aminmax(dim=-1, keepdim=True)
     scale = (high - low).clamp(min=1e-6) / (2**bits - 1)
     codes = ((x - low) / scale).round().to(torch.uint8)
-    if bits == 4: codes = codes[..., ::2] + 16 * codes[..., 1::2]         # two in a byte
+    if bits == 4: codes = codes[..., ::2] + 16 * codes[..., 1::2]  # two in a byte
     return codes, torch.cat([scale, low], -1)
 
 # %% ../chapters/16_kv_cache.ipynb #quantized-cache-export

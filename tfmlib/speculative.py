@@ -23,7 +23,8 @@ def draw(weights: Tensor, g: torch.Generator) -> int:  # (V,)
     "A token with probability proportional to its weight."
     sums = weights.double().cumsum(0)
     point = torch.rand(1, generator=g, dtype=torch.float64).to(sums.device) * sums[-1]
-    return min(int(torch.searchsorted(sums, point, right=True)), int(weights.nonzero().max()))
+    found = int(torch.searchsorted(sums, point, right=True))
+    return min(found, int(weights.nonzero().max()))
 
 
 def accept_draft(
@@ -135,8 +136,9 @@ def generate_speculative(
     "Draft, check all drafted tokens in one pass of the target, keep what it accepts."
     check_generation(target, ids, max_new_tokens, None)
     check_sizes(n_draft=n_draft)
-    need(len(ids) == 1, "ids", f"{len(ids)} rows", "1: rows accept different numbers of tokens")
-    g, reader, text = torch.Generator().manual_seed(seed), PrefixReader(target), ids[0].tolist()
+    need(len(ids) == 1, "ids", f"{len(ids)} rows", "1: rows accept different numbers")
+    g, reader = torch.Generator().manual_seed(seed), PrefixReader(target)
+    text = ids[0].tolist()
     end, tried, kept = len(text) + max_new_tokens, [], []
     while len(text) < end:
         K = min(n_draft, end - len(text) - 1)
