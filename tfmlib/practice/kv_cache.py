@@ -129,7 +129,8 @@ check_cache_table = Checker("cache_table")
 def _(attempt, question):
     found, right = expect_number(attempt(question), "your answer"), _TABLE[question]
     room = .006 if question == "tokens" else 1e-9
-    if not abs(found / right - 1) < room: raise Mismatch(f"your answer is {found:.7g}; expected {right:.7g}")
+    said = ".7g" if room < .001 else ".3g"
+    if not abs(found / right - 1) < room: raise Mismatch(f"your answer is {found:{said}}; expected {right:{said}}")
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #prefix-checker
 def _shared(prompts: list, size: int) -> int:
