@@ -62,9 +62,9 @@ class Scheduler:
         return -(-(len(request.prompt) + request.max_new_tokens) // self.pool.block_size)
 
     def start(self) -> list[Request]:
-        "Take waiting requests, in order, while there are places and blocks."
-        places, started = self.admit(len(self.running), self.max_batch), []
-        while self.waiting and len(started) < places:
+        "Take waiting requests, in order, while there are slots and blocks."
+        slots, started = self.admit(len(self.running), self.max_batch), []
+        while self.waiting and len(started) < slots:
             if self.reserved + self.blocks(self.waiting[0]) > len(self.pool.uses): break
             request = self.waiting.popleft()
             self.reserved += self.blocks(request)

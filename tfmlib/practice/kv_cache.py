@@ -153,12 +153,12 @@ def _(attempt, prompts, size):
     asked_again(attempt, prompts, size)
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #finish-checker
-def _finish(lengths: list, places: int, rule: str) -> list:
+def _finish(lengths: list, slots: int, rule: str) -> list:
     "Step by step."
     left, waiting, running, found, now = [*lengths], [*range(len(lengths))], [], [0] * len(lengths), 0
     while waiting or running:
         if rule == "continuous" or not running:
-            while waiting and len(running) < places: running.append(waiting.pop(0))
+            while waiting and len(running) < slots: running.append(waiting.pop(0))
         now += 1
         for i in running: left[i] -= 1
         for i in [i for i in running if not left[i]]: running.remove(i); found[i] = now
@@ -177,13 +177,13 @@ def _(attempt, *case):
     asked_again(attempt, *case)
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #order-checker
-def _cost(lengths: list, weights: list, places: int, order: list) -> int:
+def _cost(lengths: list, weights: list, slots: int, order: list) -> int:
     "The weighted sum of finishing times under continuous batching."
-    free, cost = [0] * places, 0
+    free, cost = [0] * slots, 0
     for i in order:
-        place = free.index(min(free))
-        free[place] += lengths[i]
-        cost += weights[i] * free[place]
+        slot = free.index(min(free))
+        free[slot] += lengths[i]
+        cost += weights[i] * free[slot]
     return cost
 
 
@@ -193,20 +193,20 @@ def _trace(seed: int, n: int, longest: int, heaviest: int) -> tuple:
     return [r.randint(1, longest) for _ in range(n)], [r.randint(1, heaviest) for _ in range(n)]
 
 
-def _known(lengths: list, weights: list, places: int) -> int:
+def _known(lengths: list, weights: list, slots: int) -> int:
     "The cost of the book's order."
-    return _cost(lengths, weights, places, sorted(range(len(lengths)), key=lambda i: lengths[i] / weights[i]))
+    return _cost(lengths, weights, slots, sorted(range(len(lengths)), key=lambda i: lengths[i] / weights[i]))
 
 
 _TRACES = [([3, 1], [1, 1], 1), ([4, 2, 6], [1, 1, 9], 1), (*_trace(1, 12, 30, 1), 2), (*_trace(2, 20, 50, 9), 3), (*_trace(3, 60, 100, 1), 4), (*_trace(4, 200, 300, 20), 8), (*_trace(5, 200, 20, 200), 1)]
 check_best_order = Checker("best_order")
 
 @check_best_order.property("an order of all requests, at a low cost", *_TRACES, ([], [], 2), ([5], [3], 4))
-def _(attempt, lengths, weights, places):
-    order = attempt(lengths, weights, places)
+def _(attempt, lengths, weights, slots):
+    order = attempt(lengths, weights, slots)
     whole = isinstance(order, list) and all(type(i) is int for i in order) and sorted(order) == [*range(len(lengths))]
     if not whole: raise Mismatch(f"your answer is {short(order)}; expected a list with each number from 0 to {len(lengths) - 1} once")
     own(order, lengths, weights)
-    asked_again(attempt, lengths, weights, places)
-    found, known = _cost(lengths, weights, places, order), _known(lengths, weights, places)
+    asked_again(attempt, lengths, weights, slots)
+    found, known = _cost(lengths, weights, slots, order), _known(lengths, weights, slots)
     if found > 1.02 * known: raise Mismatch(f"the cost is {found}; expected at most 102 % of {known}")
