@@ -558,6 +558,17 @@ def test_prompts_that_do_not_fit_are_refused():
     assert cache.lengths.tolist() == [60]
 
 
+@pytest.mark.parametrize("dtype, room", [(torch.bfloat16, .1), (torch.float16, .02)])
+def test_sixteen_bits(dtype, room):
+    model, ids = louder(build(SMALL)), torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(): wanted = model(ids)
+    cached, pool = CachedCausalLM(build(SMALL).to(dtype)), BlockPool(20, 4)
+    cached.load_state_dict({name: p.to(dtype) for name, p in CachedCausalLM(model).state_dict().items()})
+    for cache in (cached.new_cache(), paged_cache(cached, pool, [BlockTable(pool) for _ in range(2)]), ModelCache(QuantizedCache(64, 8) for _ in range(2))):
+        found = in_chunks(cached, ids, [12, 1, 7], cache=cache)
+        assert found.dtype == dtype and (found.double() - wanted).std() < room * wanted.std()
+
+
 def test_cached_attention_alone():
     "One layer, without a model: MultiHeadAttention takes a cache as a keyword argument."
     layer, x = MultiHeadAttention(12, 3), torch.randn(2, 7, 12)

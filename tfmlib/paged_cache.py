@@ -139,7 +139,8 @@ def paged_cache(
 ) -> ModelCache:
     "A cache for these sequences, in blocks of the pool."
     cache = ModelCache(PagedCache(pool, layer, tables) for layer in range(model.config.n_layers))
-    cache.lengths = torch.tensor([table.length for table in tables])
+    where = next(model.parameters()).device
+    cache.lengths = torch.tensor([table.length for table in tables], device=where)
     return cache
 
 # %% ../chapters/16_kv_cache.ipynb #paged-view-export

@@ -76,8 +76,10 @@ class Scheduler:
     def read(self, requests: list[Request], texts: Sequence[list[int]]) -> None:
         "One pass of the model over new tokens of some requests; write the next token of each."
         longest = max(map(len, texts))
-        ids = torch.tensor([[0] * (longest - len(t)) + t for t in texts])
-        real = torch.tensor([[False] * (longest - len(t)) + [True] * len(t) for t in texts])
+        where = next(self.model.parameters()).device
+        ids = torch.tensor([[0] * (longest - len(t)) + t for t in texts], device=where)
+        lengths = torch.tensor([len(t) for t in texts], device=where)
+        real = torch.arange(longest, device=where) >= longest - lengths[:, None]
         cache = paged_cache(self.model, self.pool, [r.table for r in requests])
         chosen = self.model(ids, cache, real)[:, -1].argmax(-1).tolist()
         self.step_count += 1
