@@ -21,10 +21,11 @@ export function reserve(state, i, end) {            // the state after sequence 
 }
 
 function render({ model, el }) {
-  const keys = ["tables", "lengths", "said"], start = JSON.stringify(keys.map(key => [key, model.get(key)]));
-  const n = model.get("n_blocks"), size = model.get("block_size"), prompt = model.get("prompt");
+  const keys = ["tables", "lengths", "said", "prompt"], start = JSON.stringify(keys.map(key => [key, model.get(key)]));
+  const n = model.get("n_blocks"), size = model.get("block_size");
   el.innerHTML = `
-    <div class="tfm-controls"><button type="button" class="tfm-start">new sequence of ${prompt} tokens</button><button type="button" class="tfm-reset">reset</button></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">tokens of a new sequence <output aria-live="off"></output><input type="range" min="1" max="16" step="1"></label></div>
+    <div class="tfm-controls"><button type="button" class="tfm-start">begin a new sequence</button><button type="button" class="tfm-reset">reset</button></div>
     <p class="tfm-pool-name">pool: each block, and who uses it</p><ol class="tfm-chips" aria-label="blocks of the pool"></ol>
     <div class="tfm-rows"></div>
     <output class="tfm-readout"></output>`;
@@ -59,14 +60,17 @@ function render({ model, el }) {
     el.querySelectorAll("[data-step]").forEach(button => { button.onclick = () => steps[button.dataset.step](Number(button.dataset.of)); });
     if (focus[0]) el.querySelector(`[data-step="${focus[0]}"][data-of="${Math.min(Number(focus[1]), tables.length - 1)}"]`)?.focus();
     const tokens = lengths.reduce((a, b) => a + b, 0), reserved = n - free;
+    $("input").value = model.get("prompt");
+    $("label output").textContent = model.get("prompt");
     $(".tfm-start").disabled = tables.length >= MOST;
     $(".tfm-readout").textContent = `${model.get("said")} ${many(reserved, "block")} in use, ${free} free; ${many(tokens, "token")} of ${many(tables.length, "sequence")} in room for ${reserved * size}.`.trim();
   }
 
   $(".tfm-start").onclick = () => {
-    const from = state(), i = from.tables.length;
+    const from = state(), i = from.tables.length, prompt = model.get("prompt");
     grow({ ...from, tables: [...from.tables, []], lengths: [...from.lengths, 0] }, i, prompt, `${name(i)} began with ${many(prompt, "token")}`);
   };
+  $("input").oninput = () => put({ prompt: Number($("input").value) });
   $(".tfm-reset").onclick = () => put(Object.fromEntries(JSON.parse(start)));
   const watched = keys.map(key => "change:" + key);
   watched.forEach(event => model.on(event, draw));
