@@ -22,6 +22,7 @@ from bench.deepseek_names import latent_state
 from tfmlib import speculative
 from tfmlib.attention import attention, causal_mask
 from tfmlib.decoders import MODERN, SamplingConfig, generate
+from tfmlib.flash_attention_gpu import flash_attention_fn
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.kv_cache import (
     CachedAttention,
@@ -149,6 +150,22 @@ def test_any_chunks_through_any_cache_give_the_same_logits(kind, memory, seed, T
     with torch.no_grad(): whole = model(ids, real)
     found = in_chunks(cached, ids, [b - a for a, b in zip([0, *cuts], [*cuts, T])], real, caches[memory]())
     assert apart(found, whole, real) < 1e-10
+
+
+def test_kernels_without_masks_decode():
+    "One query of a full row has no mask: what chapter 18 gives such a query to, its kernel for few queries over many keys."
+    masks = []
+    def watched(q, k, v, mask=None):
+        masks.append(mask)
+        return flash_attention_fn(q, k, v, mask)
+    ids, model = torch.randint(61, (2, 14)), build(SMALL, watched)
+    real = torch.ones(2, 14, dtype=torch.bool)
+    for padded in (0, 3):
+        real[1, :padded], cached = False, CachedCausalLM(model)
+        with torch.no_grad(): whole = build(SMALL)(ids, real)
+        masks.clear()
+        assert apart(in_chunks(cached, ids, [11, 1, 1, 1], real), whole, real) < 1e-5
+        assert [mask is None for mask in masks] == [False] * 2 + [padded == 0] * 6
 
 
 def test_the_parameters_are_shared_and_the_model_is_left_as_it_was():

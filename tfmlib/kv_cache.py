@@ -108,6 +108,7 @@ class CachedAttention(nn.Module):
         q, k = (self.encoding.rotate_known(t, at, length) for t in (q, k))
         k, v, keys = cache.update(k, v, positions)
         mask = visible_mask(positions, keys, self.window, self.n_sinks)
+        if q.shape[2] == 1 and bool(mask.all()): mask = None  # nothing is hidden
         bias = self.encoding.bias(at, keys.clamp(min=0))
         if bias is not None:
             mask = biased_mask(bias, mask, (*q.shape[:-1], k.shape[-2]))
