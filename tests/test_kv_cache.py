@@ -405,6 +405,14 @@ def test_the_rule_is_exact_over_a_grid_of_all_random_numbers(monkeypatch):
     assert [counts[t] / (10 * GRID**2) for t in range(3)] == pytest.approx(P[0].tolist(), abs=1e-6)
 
 
+def test_rounding_leaves_something_to_draw(monkeypatch):
+    "A draft that is rejected because p is smaller by a rounding error, and nowhere larger."
+    q, drawn = torch.tensor([[.5, .5]]), iter([1 - 1e-9, .7])
+    p = torch.cat([q - torch.tensor([[3e-8, 0]]), q])
+    monkeypatch.setattr(speculative.torch, "rand", lambda *_, **__: torch.tensor([next(drawn)], dtype=torch.float64))
+    assert accept_draft([0], q, p, None) == [1]
+
+
 def chi_square(counts: Counter, wanted: dict) -> float:
     "The sum of squared differences, each divided by what was expected."
     n = sum(counts.values())

@@ -37,7 +37,8 @@ def accept_draft(
     check_draft(drafted, q, p)
     for i, token in enumerate(drafted):
         if torch.rand(1, generator=g).item() * q[i, token] < p[i, token]: continue
-        return [*drafted[:i], draw((p[i] - q[i]).clamp(min=0), g)]
+        rest = (p[i] - q[i]).clamp(min=0)  # only rounding can make it zero everywhere
+        return [*drafted[:i], draw(rest if rest.any() else p[i], g)]
     return [*drafted, draw(p[-1], g)]
 
 # %% ../chapters/16_kv_cache.ipynb #draft-check-export
