@@ -2194,6 +2194,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'tfmlib.speculative.Speculation': ('kv_cache.html#speculation', 'tfmlib/speculative.py'),
                                     'tfmlib.speculative.accept_draft': ('kv_cache.html#accept_draft', 'tfmlib/speculative.py'),
                                     'tfmlib.speculative.check_draft': ('kv_cache.html#check_draft', 'tfmlib/speculative.py'),
+                                    'tfmlib.speculative.check_speculation': ('kv_cache.html#check_speculation', 'tfmlib/speculative.py'),
                                     'tfmlib.speculative.draw': ('kv_cache.html#draw', 'tfmlib/speculative.py'),
                                     'tfmlib.speculative.generate_speculative': ( 'kv_cache.html#generate_speculative',
                                                                                  'tfmlib/speculative.py'),

@@ -21,18 +21,18 @@ from .proof import need
 # %% ../chapters/16_kv_cache.ipynb #requests-export
 @dataclass
 class Request:
-    "A prompt to continue, and what became of it."
+    "A prompt to continue, and its answer so far."
     prompt: list[int]
     max_new_tokens: int
-    arrival: int = 0                                   # the step at which it arrives
-    new: list[int] = field(default_factory=list)       # tokens written so far
-    times: list[float] = field(default_factory=list)   # when each of them was there
-    steps: list[int] = field(default_factory=list)     # and after how many steps
+    arrival: int = 0                                   # after how many passes it arrives
+    new: list[int] = field(default_factory=list)       # tokens so far
+    times: list[float] = field(default_factory=list)   # when each was generated
+    steps: list[int] = field(default_factory=list)     # and after how many passes
     table: BlockTable | None = None                    # while it runs
 
     @property
     def finished(self) -> bool:
-        "Has it all its tokens?"
+        "Whether it has all its tokens."
         return len(self.new) >= self.max_new_tokens
 
 
@@ -47,7 +47,7 @@ def static(n_running: int, max_batch: int) -> int:
 
 # %% ../chapters/16_kv_cache.ipynb #scheduler-export
 class Scheduler:
-    "Serves requests with one model: in each step, every running request gets a token."
+    "Serves requests with one model; in each step, every running request gets a token."
     def __init__(
         self, model: CachedCausalLM, pool: BlockPool, max_batch: int,
         admit: Callable = continuous,  # (running, max_batch) -> how many to admit
@@ -58,11 +58,11 @@ class Scheduler:
         self.reserved, self.batch_sizes = 0, []
 
     def blocks(self, request: Request) -> int:
-        "The blocks that a request may come to need."
+        "The number of blocks that a request may need by its end."
         return -(-(len(request.prompt) + request.max_new_tokens) // self.pool.block_size)
 
     def start(self) -> list[Request]:
-        "Take waiting requests, in order, while there are slots and blocks."
+        "Take waiting requests, in order, while slots and blocks are free."
         slots, started = self.admit(len(self.running), self.max_batch), []
         while self.waiting and len(started) < slots:
             if self.reserved + self.blocks(self.waiting[0]) > len(self.pool.uses): break
@@ -74,7 +74,7 @@ class Scheduler:
 
     @torch.no_grad()
     def read(self, requests: list[Request], texts: Sequence[list[int]]) -> None:
-        "One pass of the model over new tokens of some requests; write the next token of each."
+        "Run the model on new tokens of some requests, and append the next token to each."
         longest = max(map(len, texts))
         where = next(self.model.parameters()).device
         ids = torch.tensor([[0] * (longest - len(t)) + t for t in texts], device=where)
@@ -89,7 +89,7 @@ class Scheduler:
             request.steps.append(self.step_count)
 
     def step(self) -> None:
-        "Prefill requests that start, decode those that run, retire those that are done."
+        "Prefill requests that start, decode those that run, retire those that are finished."
         started = self.start()
         if started: self.read(started, [r.prompt for r in started])
         self.running += started

@@ -26,7 +26,7 @@ function render({ model, el }) {
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control tfm-wide">tokens of a new sequence <output aria-live="off"></output><input type="range" min="1" max="16" step="1"></label></div>
     <div class="tfm-controls"><button type="button" class="tfm-start">begin a new sequence</button><button type="button" class="tfm-reset">reset</button></div>
-    <p class="tfm-pool-name">pool: each block, and who uses it</p><ol class="tfm-chips" aria-label="blocks of the pool"></ol>
+    <p class="tfm-pool-name">pool: each block and its users</p><ol class="tfm-chips tfm-pool" aria-label="blocks of the pool"></ol>
     <div class="tfm-rows"></div>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), state = () => ({ n_blocks: n, block_size: size, tables: model.get("tables"), lengths: model.get("lengths") });
@@ -34,7 +34,7 @@ function render({ model, el }) {
 
   function grow(from, i, end, what) {
     const made = reserve(from, i, end);
-    if (!made) return put({ said: "No block is free: a sequence must end, or wait." });
+    if (!made) return put({ said: "No block is free: end a sequence first." });
     const copy = made.copied.map(([a, b]) => `block ${a} was shared, so ${name(i)} now writes to its copy, block ${b}`), took = made.fresh.length ? [`${name(i)} took ${many(made.fresh.length, "free block")}`] : [];
     put({ tables: made.tables, lengths: made.lengths, said: `${what}: ${[...copy, ...took].join("; ") || "there was room in its last block"}.` });
   }
