@@ -187,8 +187,8 @@ def loss(model: CausalLM, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def tested(model: CausalLM) -> float:
     "Nats a token on the held-out paragraphs; their entropy is `corpus()['entropy']`."
     model.eval()
-    rows = sorted(paragraphs("tested"), key=len)
-    return sum(float(loss(model, *batch_of(rows[i:i + 20]))[0]) for i in range(0, len(rows), 20)) / sum(map(len, rows))
+    rows, device = sorted(paragraphs("tested"), key=len), next((p.device for p in model.parameters()), torch.device("cpu"))
+    return sum(float(loss(model, *(t.to(device) for t in batch_of(rows[i:i + 20])))[0]) for i in range(0, len(rows), 20)) / sum(map(len, rows))
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------

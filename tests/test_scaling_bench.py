@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bench import scaling, scaling_emergence, scaling_repeats, scaling_schedule, scaling_sweep
+from bench.__main__ import RECORDS
 from bench.decoder_training import Reckoning
 from tfmlib.data import Writer
 from tfmlib.proof import parse_record
@@ -40,9 +41,9 @@ def test_a_batch_is_read_from_its_first_token_and_padding_does_not_count(tiny):
     x, y = scaling.batch_of([torch.tensor([5, 6, 7]), torch.tensor([8])])
     assert x.tolist() == [[0, 5, 6], [0, 8, 0]] and y.tolist() == [[5, 6, 7], [8, -1, -1]]
     class Even(torch.nn.Module):
-        def forward(self, ids): return torch.zeros(*ids.shape, 10)
+        def forward(self, ids): return torch.zeros(*ids.shape, 500)
     total, count = scaling.loss(Even(), x, y)
-    assert int(count) == 4 and float(total) == pytest.approx(4 * math.log(10)) and scaling.tested(lambda ids: torch.zeros(*ids.shape, 500)) == pytest.approx(math.log(500))
+    assert int(count) == 4 and float(total) == pytest.approx(4 * math.log(500)) and scaling.tested(Even()) == pytest.approx(math.log(500))
 
 
 @pytest.mark.parametrize("unique", [None, 700])
@@ -52,7 +53,7 @@ def test_an_order_reads_each_paragraph_as_often_as_it_says(tiny, unique):
     times = [read.count(row) for row in set(read)]
     assert sum(map(len, read)) == order.tokens() and len(read) == 2 * order.steps
     assert times == [1] * len(read) if unique is None else max(times) - min(times) <= 1 and min(times) >= 2 and len(times) == order.known
-    assert order.tokens() == pytest.approx(2_400, rel=0.2) and order.tokens(4) < order.tokens()
+    assert (unique is not None or order.tokens() == pytest.approx(2_400, rel=0.2)) and order.tokens(4) < order.tokens()
     assert all(torch.equal(a, b) for step in range(order.steps) for a, b in zip(order(step), scaling.Order(2_400, 1, unique)(step)))
     assert any(a.shape != b.shape or not torch.equal(a, b) for step in range(order.steps) for a, b in zip(order(step)[1:], scaling.Order(2_400, 2, unique)(step)[1:]))
 
@@ -80,8 +81,8 @@ def test_at_the_base_width_both_parametrisations_are_one(tiny):
     torch.testing.assert_close(*(model(x) for model in models))
 
 
-def test_in_the_maximal_update_parametrisation_a_step_changes_the_logits_alike_at_any_width(tiny):
-    "The mean change of a logit after some steps; in the standard parametrisation it grows with the width."
+def test_only_in_the_standard_parametrisation_do_steps_change_the_logits_the_more_the_wider_the_network(tiny):
+    "The mean change of a logit after some steps."
     def change(C: int, way: str) -> float:
         model, rows = scaling.made(C, 0, way), scaling.batch_of(list(scaling.paragraphs("learnt")[:4]))
         before = model(rows[0]).detach()
@@ -93,7 +94,7 @@ def test_in_the_maximal_update_parametrisation_a_step_changes_the_logits_alike_a
             optimiser.step()
         return float((model(rows[0]).detach() - before).abs().mean())
     growth = {way: change(128, way) / change(16, way) for way in ("standard", "maximal update")}
-    assert growth["maximal update"] < 2.5 < growth["standard"]
+    assert growth["maximal update"] < 1.2 < 1.8 < growth["standard"]
 
 
 def test_rates_follow_their_schedule():
@@ -170,7 +171,7 @@ def test_the_sweep_measures_what_it_says(swept):
     assert [row["loss"]["n"] for row in runs if row["C"] == 8] == [2, 2, 1] and [(row["C"], row["D"]) for row in runs if row["largest"]] == [(16, 1_600)]
     assert {row["what"] for row in swept} == {"entropy", "rate", "best rate", "rate law", "prediction", "run"}
     assert {(row["from"], row["floor"]) for row in swept if row["what"] == "prediction"} == {(a, b) for a in ("all smaller runs", "widths up to 12") for b in ("fitted", "known")}
-    facts = {"name": "scaling_sweep", "command": "make bench", "seed": 0, "device": "x", "commit": "abc1234", "date": "2026-01-01", "versions": {"torch": "2"}}
+    facts = json.loads((RECORDS / "attention_cost.json").read_text()) | {"name": "scaling_sweep"}
     assert len(parse_record(json.dumps(facts | {"rows": swept})).rows) == len(swept)
 
 

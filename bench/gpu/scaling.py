@@ -1,0 +1,129 @@
+"""Chapter 14 on a GPU: the ladder goes on: wider decoders, more tokens, the same text and test as the CPU's sweep, one rate transferred by width.
+
+The prose is written by as many processes as there are cores, then lies on the GPU, a row for each paragraph. All runs are in the
+maximal-update parametrisation: the rate was found at small widths; at the smaller budget its double and its half are tried, too. What the sweep's law
+predicts for these runs is compared in the chapter. It needs what the workbench needs: regex, PyYAML and sacreBLEU.
+"""
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import gettempdir
+
+import torch
+from torch import Tensor, nn
+
+from bench import scaling, size
+from tfmlib.data import Writer
+from tfmlib.proof import spread
+from tfmlib.training import precision, replacing, seeded
+
+
+@dataclass(frozen=True)
+class Setting:
+    "What is trained, and on what."
+    device: str
+    widths: tuple[int, ...]
+    budgets: tuple[int, ...]               # tokens
+    tried: int                             # tokens of the runs with other rates
+    paragraphs: int                        # to learn from
+    rate: float                            # of the base width
+    rows: int = 64                         # paragraphs in a step
+    pool: int = 32                         # steps whose paragraphs are sorted by length together
+    first: int = 100                       # seed of the first process that writes; the sweep's texts have seeds 0 to 2
+    vocabulary: int = scaling.VOCAB
+    tokenized: int = scaling.TOKENIZED
+    tested: int = scaling.TESTED
+
+
+SETTINGS = {
+    "full": Setting("cuda", (256, 512, 1024), (8_000_000, 16_000_000, 32_000_000), 4_000_000, 290_000, 0.008),
+    "rehearsal": Setting("cpu", (16, 32), (1_000,), 500, 40, 0.008, rows=2, pool=2, vocabulary=300, tokenized=300, tested=4),
+}
+
+
+def cases(name: str, found) -> list[dict]:
+    s = SETTINGS[name]
+    tried = [{"C": C, "D": s.tried, "rate": factor * s.rate} for factor in (0.5, 1., 2.) for C in s.widths]
+    return [{"case": "text"}] + [{"case": "run"} | run for run in tried + [{"C": C, "D": D, "rate": s.rate} for D in s.budgets for C in s.widths]]
+
+
+def configure(s: Setting) -> None:
+    "The shared module as this setting needs it, in this process: the sweep's tokenizer and test, and nothing to learn from."
+    scaling.LEARNT, scaling.VOCAB, scaling.TOKENIZED, scaling.TESTED = 1, s.vocabulary, s.tokenized, s.tested
+
+
+def part(s: Setting, number: int, n: int) -> Tensor:
+    "Paragraphs of one process, padded with −1 (n, longest)."
+    configure(s)
+    torch.set_num_threads(1)
+    rows, _ = scaling.written(Writer, s.first + number, n)
+    return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int16) for row in rows], batch_first=True, padding_value=-1)
+
+
+@lru_cache
+def text(s: Setting) -> Tensor:
+    "All paragraphs (paragraphs, longest), from the temporary folder or written now."
+    path = Path(gettempdir()) / f"tfm_ladder_{scaling.CODE}_{s.paragraphs}_{s.vocabulary}_{s.tokenized}.pt"
+    if not path.exists():
+        workers = max(1, os.cpu_count() or 1) if s.device == "cuda" else 1
+        counts = [s.paragraphs // workers + (i < s.paragraphs % workers) for i in range(workers)]
+        if workers == 1: parts = [part(s, 0, counts[0])]
+        else:
+            with ProcessPoolExecutor(workers, get_context("spawn")) as pool: parts = list(pool.map(part, [s] * workers, range(workers), counts))
+        longest = max(p.shape[1] for p in parts)
+        with replacing(path) as beside: torch.save(torch.cat([nn.functional.pad(p, (0, longest - p.shape[1]), value=-1) for p in parts]), beside)
+    return torch.load(path).to(s.device)
+
+
+def order(lengths: Tensor, s: Setting, steps: int, seed: int) -> Tensor:  # (steps, rows)
+    "Which paragraphs each step reads: each at most once, those of similar length together."
+    if steps * s.rows > len(lengths): raise ValueError(f"D: {steps} steps of {s.rows} paragraphs, expected at most {len(lengths)} paragraphs")
+    chosen, g, found = torch.randperm(len(lengths), generator=seeded(seed, 14))[:steps * s.rows], seeded(seed, 15), []
+    for pool in chosen.split(s.pool * s.rows):
+        batches = pool[lengths[pool].argsort(stable=True)].view(-1, s.rows)
+        found.append(batches[torch.randperm(len(batches), generator=g)])
+    return torch.cat(found)
+
+
+def run(s: Setting, case: dict, say: Callable) -> dict:
+    "Train one network; its loss on the sweep's test."
+    configure(s)
+    learnt = text(s)
+    lengths = (learnt >= 0).sum(1).cpu()
+    steps = max(2, round(case["D"] / (s.rows * float(lengths.double().mean()))))
+    batches, model = order(lengths, s, steps, 0), scaling.made(case["C"], 0, "maximal update").to(s.device)
+    factors, rate = scaling.optimiser_of(model, 1.).factors, scaling.schedule("cosine", case["rate"], steps)
+    groups = {}
+    for name, p in model.named_parameters(): groups.setdefault((factors.get(name, 1.), scaling.DECAY if p.ndim > 1 else 0.), []).append(p)
+    optimiser = torch.optim.AdamW([{"params": ps, "factor": factor, "weight_decay": decay} for (factor, decay), ps in groups.items()], lr=1., betas=(0.9, 0.95))
+    model.train()
+    began = time.perf_counter()
+    for step, rows in enumerate(batches):
+        for group in optimiser.param_groups: group["lr"] = group["factor"] * rate(step)
+        y = learnt[rows.to(s.device), :int(lengths[rows].max())].long()
+        x = nn.functional.pad(y[:, :-1].clamp(min=0), (1, 0))
+        with precision(y.device): total, count = scaling.loss(model, x, y)
+        optimiser.zero_grad()
+        (total / count).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.)
+        optimiser.step()
+        if step % 500 == 0: say(f"C {case['C']}, step {step} of {steps}")
+    loss, took = scaling.tested(model), time.perf_counter() - began
+    if not math.isfinite(loss): raise FloatingPointError(f"the loss is {loss}")
+    return {"case": "run", "C": case["C"], "N": size(model.stack), "N all": size(model), "D": case["D"], "tokens": int(lengths[batches].sum()), "steps": steps,
+            "rows": s.rows, "peak": f"{case['rate']:g}", "loss": spread([loss]), "ms a step": spread([1e3 * took / steps])}
+
+
+def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
+    "The text's entropy, or one run."
+    s = SETTINGS[name]
+    if case["case"] == "run": yield run(s, case, say)
+    else:
+        configure(s)
+        yield {"case": "text", "paragraphs": len(text(s)), "V": scaling.corpus()["V"], "loss": spread([scaling.corpus()["entropy"]])}
