@@ -33,6 +33,7 @@ class Setting:
     tried: int                             # tokens of the runs with other rates
     paragraphs: int                        # to learn from
     rate: float                            # of the base width
+    writers: int = 16                      # so many texts, however many cores there are
     rows: int = 64                         # paragraphs in a step
     pool: int = 32                         # steps whose paragraphs are sorted by length together
     first: int = 100                       # seed of the first process that writes; the sweep's texts have seeds 0 to 2
@@ -43,7 +44,7 @@ class Setting:
 
 SETTINGS = {
     "full": Setting("cuda", (256, 512, 1024), (8_000_000, 16_000_000, 32_000_000), 4_000_000, 290_000, 0.008),
-    "rehearsal": Setting("cpu", (16, 32), (1_000,), 500, 40, 0.008, rows=2, pool=2, vocabulary=300, tokenized=300, tested=4),
+    "rehearsal": Setting("cpu", (16, 32), (1_000,), 500, 40, 0.008, writers=2, rows=2, pool=2, vocabulary=300, tokenized=300, tested=4),
 }
 
 
@@ -71,11 +72,8 @@ def text(s: Setting) -> Tensor:
     "All paragraphs (paragraphs, longest), from the temporary folder or written now."
     path = Path(gettempdir()) / f"tfm_ladder_{scaling.CODE}_{s.paragraphs}_{s.vocabulary}_{s.tokenized}.pt"
     if not path.exists():
-        workers = max(1, os.cpu_count() or 1) if s.device == "cuda" else 1
-        counts = [s.paragraphs // workers + (i < s.paragraphs % workers) for i in range(workers)]
-        if workers == 1: parts = [part(s, 0, counts[0])]
-        else:
-            with ProcessPoolExecutor(workers, get_context("spawn")) as pool: parts = list(pool.map(part, [s] * workers, range(workers), counts))
+        counts = [s.paragraphs // s.writers + (i < s.paragraphs % s.writers) for i in range(s.writers)]
+        with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool: parts = list(pool.map(part, [s] * s.writers, range(s.writers), counts))
         longest = max(p.shape[1] for p in parts)
         with replacing(path) as beside: torch.save(torch.cat([nn.functional.pad(p, (0, longest - p.shape[1]), value=-1) for p in parts]), beside)
     return torch.load(path).to(s.device)
@@ -91,7 +89,7 @@ def order(lengths: Tensor, s: Setting, steps: int, seed: int) -> Tensor:  # (ste
     return torch.cat(found)
 
 
-def run(s: Setting, case: dict, say: Callable) -> dict:
+def run(s: Setting, case: dict) -> dict:
     "Train one network; its loss on the sweep's test."
     configure(s)
     learnt = text(s)
@@ -113,7 +111,6 @@ def run(s: Setting, case: dict, say: Callable) -> dict:
         (total / count).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.)
         optimiser.step()
-        if step % 500 == 0: say(f"C {case['C']}, step {step} of {steps}")
     loss, took = scaling.tested(model), time.perf_counter() - began
     if not math.isfinite(loss): raise FloatingPointError(f"the loss is {loss}")
     return {"case": "run", "C": case["C"], "N": size(model.stack), "N all": size(model), "D": case["D"], "tokens": int(lengths[batches].sum()), "steps": steps,
@@ -123,7 +120,7 @@ def run(s: Setting, case: dict, say: Callable) -> dict:
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
     "The text's entropy, or one run."
     s = SETTINGS[name]
-    if case["case"] == "run": yield run(s, case, say)
+    if case["case"] == "run": yield run(s, case)
     else:
         configure(s)
         yield {"case": "text", "paragraphs": len(text(s)), "V": scaling.corpus()["V"], "loss": spread([scaling.corpus()["entropy"]])}
