@@ -86,7 +86,7 @@ def written(kind: type[Writer], seed: int, n: int) -> tuple[list[list[int]], flo
 @lru_cache
 def corpus() -> dict:
     "Paragraphs to learn from and to test on, flat, with their lengths; the size of the vocabulary; the entropy of the test, in nats a token."
-    path = CACHE / f"corpus-{LEXICON}-{VOCAB}-{LEARNT}-{TESTED}.pt"
+    path = CACHE / f"corpus-{LEXICON}-{VOCAB}-{TOKENIZED}-{LEARNT}-{TESTED}.pt"
     if not path.exists():
         (learnt, _), (tested, nats) = written(Writer, 0, LEARNT), written(Reckoning, 1, TESTED)
         found = {name: torch.tensor([i for row in rows for i in row], dtype=torch.int16) for name, rows in (("learnt", learnt), ("tested", tested))}

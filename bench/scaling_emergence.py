@@ -21,7 +21,7 @@ from tfmlib.transformer import ModelConfig
 
 DEVICE = "cpu"
 SEED = 0
-WIDTHS, LAYERS, HEAD_DIM, SEEDS = (8, 12, 16, 24, 32, 48, 64), 2, 4, 3
+WIDTHS, LAYERS, HEAD_DIM, SEEDS = (4, 8, 12, 16, 24, 32, 48, 64), 2, 4, 3
 SYMBOLS, LENGTH, ROWS, STEPS, RATE, TESTED = 32, 12, 64, 1_500, 0.006, 1_000
 WATCHED = 50, 100, 200, 400, 700, 1_000, 1_500
 RUNS = Runs("scaling_emergence", CODE + code_digest(Path(__file__).read_text(encoding="utf-8")))

@@ -25,7 +25,7 @@ LONGEST = {192: 4_000_000, 256: 4_000_000}               # the longest budget of
 SEEDS, SEEDED, SEEDED_BUDGET = 3, 64, 4_000_000          # three seeds up to this width and this budget, else one
 NARROW = 128                                             # predictions are made from all other runs, and from widths up to this one
 PREDICTED = {(192, 2_000_000), (192, 4_000_000), (256, 2_000_000), (256, 4_000_000)}    # the largest runs
-MICROSECONDS = {16: 20, 32: 30, 48: 42, 64: 54, 96: 85, 128: 120, 192: 200, 256: 310}
+MICROSECONDS = {16: 21, 32: 32, 48: 45, 64: 58, 96: 91, 128: 132, 192: 230, 256: 390}
 TUNED = {                                                # widths and budgets of the search for the rate, and where it starts
     "standard": ((16, 500_000, 0.016), (32, 500_000, 0.008), (64, 500_000, 0.008), (128, 500_000, 0.004), (256, 500_000, 0.002),
                  (32, 2_000_000, 0.008), (64, 2_000_000, 0.004)),
