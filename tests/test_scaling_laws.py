@@ -55,22 +55,27 @@ def test_the_constants_lie_in_the_intervals_of_the_bootstrap_nearly_as_often_as_
     assert (held >= 4).all() and held.sum() >= 28                         # of 8 each, 40 in all; 90 % asked
 
 
+def by_lbfgs(start: list[float], logs, loss) -> float:
+    "The least objective that PyTorch's L-BFGS finds from a start: log A, log B, α, β, log E."
+    p = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([p], max_iter=2000, tolerance_grad=1e-12, tolerance_change=1e-14, history_size=20, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimiser.zero_grad()
+        terms = torch.stack([p[0] - p[2] * logs[:, 0], p[1] - p[3] * logs[:, 1], p[4].expand(len(loss))])
+        value = huber(terms.logsumexp(0) - loss.log(), 1e-3).sum()
+        value.backward()
+        return value
+    optimiser.step(closure)
+    return float(closure().detach())
+
+
 def test_no_other_optimiser_finds_a_lower_loss():
     "L-BFGS with PyTorch's line search, on the same objective, from the fit and from afar."
     loss = noisy(TRUTH, RUNS, 0.004, 3)
     found, logs = fit_power_law(RUNS, loss), RUNS.log()
     for start in ([*found.scales.log().tolist(), *found.exponents.tolist(), math.log(found.floor)], [5., 5., 0.3, 0.3, 0.5], [2., 9., 0.2, 0.6, 0.]):
-        p = torch.tensor(start, dtype=torch.float64, requires_grad=True)
-        optimiser = torch.optim.LBFGS([p], max_iter=2000, tolerance_grad=1e-12, tolerance_change=1e-14, history_size=20, line_search_fn="strong_wolfe")
-
-        def closure():
-            optimiser.zero_grad()
-            terms = torch.stack([p[0] - p[2] * logs[:, 0], p[1] - p[3] * logs[:, 1], p[4].expand(len(loss))])
-            value = huber(terms.logsumexp(0) - loss.log(), 1e-3).sum()
-            value.backward()
-            return value
-        optimiser.step(closure)
-        assert objective(found, RUNS, loss) <= float(closure().detach()) * (1 + 1e-6)
+        assert objective(found, RUNS, loss) <= by_lbfgs(start, logs, loss) * (1 + 1e-6)
 
 
 def test_one_run_that_went_wrong_decides_nothing():
@@ -126,9 +131,9 @@ def test_no_other_size_is_better_at_this_cost(law, C):
 
 
 def test_the_published_laws_recommend_what_their_authors_say():
-    "Chinchilla's table of the third approach: 40 billion and 2.4 trillion tokens at its own budget; exponents 0.454 to 0.455; the re-analysis 0.513."
+    "Hoffmann et al.: by the third approach 40 billion parameters at Gopher's budget, N ∝ C^0.46; Besiroglu et al.: 0.513 and about 20 tokens a parameter."
     N, D = compute_optimal(PUBLISHED_LAWS["Hoffmann 2022"], 5.76e23)
-    assert 35e9 < float(N) < 45e9 and 2.1e12 < float(D) < 2.7e12
+    assert 35e9 < float(N) < 45e9 and float(D) > 2e12
     assert float(best_exponent(PUBLISHED_LAWS["Hoffmann 2022"])) == pytest.approx(0.4565, abs=1e-3)
     assert float(best_exponent(PUBLISHED_LAWS["Besiroglu 2024"])) == pytest.approx(0.5126, abs=1e-4)
     N, D = compute_optimal(PUBLISHED_LAWS["Besiroglu 2024"], 5.76e23)
@@ -177,6 +182,6 @@ def test_nothing_is_said_outside_of_the_runs():
 
 def test_repeated_tokens_are_worth_less_and_less():
     worth = effective_tokens(100., torch.tensor([1., 2., 4., 16., 1e9]))
-    assert worth[0] == 100 and (worth.diff() > 0).all() and float(worth[-1]) == pytest.approx(1639)
-    assert float(worth[2]) == pytest.approx(100 * (1 + 15.39 * (1 - math.exp(-3 / 15.39))))
+    assert worth[0] == 100 and (worth.diff() > 0).all() and float(worth[-1]) == pytest.approx(1638.8, abs=0.1)
+    assert float(worth[2]) == pytest.approx(100 * (1 + 15.387756 * (1 - math.exp(-3 / 15.387756))))
     with pytest.raises(ValueError, match="^epochs: "): effective_tokens(1., 0.5)
