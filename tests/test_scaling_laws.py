@@ -22,6 +22,7 @@ from tfmlib.scaling_laws import (
     log_slope,
     loss_table,
     power_law,
+    size_exponents,
 )
 from tfmlib.training import seeded
 
@@ -103,6 +104,13 @@ def test_a_wrong_floor_bends_the_exponents():
     torch.testing.assert_close(right, TRUTH.exponents, rtol=1e-3, atol=0)
 
 
+def test_a_law_without_a_floor_is_fitted_as_one():
+    "Kaplan's form: with a floor of 0, one power of N."
+    law = fit_power_law(SIZES, 7. * SIZES**-0.2, floor=0.)
+    torch.testing.assert_close(law.constants(), torch.tensor([0., 7., 0.2]).double(), rtol=1e-4, atol=1e-6)
+    assert float(fit_power_law(SIZES, power_law(1., (7., 0.3))(SIZES[:, None]), floor=0.).exponents) < 0.3
+
+
 def test_the_order_of_runs_and_their_units_do_not_matter():
     loss = noisy(TRUTH, RUNS, 0.004, 6)
     law, order = fit_power_law(RUNS, loss), torch.randperm(len(RUNS), generator=seeded(1))
@@ -168,6 +176,18 @@ def test_both_other_ways_find_the_best_size():
     assert (envelope(s, table).log() - best.log()).abs().max() < 0.25
     assert log_slope(wanted, envelope(s, table))[0] == pytest.approx(a, abs=0.04)
     assert log_slope(wanted, isoflop_minima(s, table))[0] == pytest.approx(a, abs=0.06)
+
+
+def test_parts_of_the_runs_say_how_far_the_exponent_may_be_trusted():
+    "Two seeds of each run: they are averaged where both are drawn."
+    sizes = 10 ** torch.linspace(3.5, 7, 15).double()
+    x = torch.cartesian_prod(sizes, 10 ** torch.linspace(4.5, 8.5, 17).double()).repeat(2, 1)
+    wanted, flops = 10 ** torch.linspace(11, 13.5, 9).double(), 6 * x[:, 0] * x[:, 1]
+    quiet, loud = (size_exponents(x[:, 0], flops, noisy(TRUTH, x, noise, 7), wanted, isoflop_minima, samples=30) for noise in (1e-3, 1e-2))
+    low, high = interval(quiet)
+    assert low - 0.05 < float(best_exponent(TRUTH)) < high + 0.05 and quiet.std() < loud.std()
+    _, table = loss_table(torch.tensor([1., 1., 1.]), torch.tensor([1., 1., 100.]), torch.tensor([3., 5., 1.]), torch.tensor([1., 10.]))
+    torch.testing.assert_close(table, torch.tensor([[4., 2.]]))
 
 
 def test_nothing_is_said_outside_of_the_runs():

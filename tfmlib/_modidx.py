@@ -2084,6 +2084,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'tfmlib.scaling_laws.log_terms': ('scaling_laws.html#log_terms', 'tfmlib/scaling_laws.py'),
                                      'tfmlib.scaling_laws.loss_table': ('scaling_laws.html#loss_table', 'tfmlib/scaling_laws.py'),
                                      'tfmlib.scaling_laws.power_law': ('scaling_laws.html#power_law', 'tfmlib/scaling_laws.py'),
+                                     'tfmlib.scaling_laws.size_exponents': ('scaling_laws.html#size_exponents', 'tfmlib/scaling_laws.py'),
                                      'tfmlib.scaling_laws.start_grid': ('scaling_laws.html#start_grid', 'tfmlib/scaling_laws.py')},
             'tfmlib.story_grammar': { 'tfmlib.story_grammar.Question': ('denoisers.html#question', 'tfmlib/story_grammar.py'),
                                       'tfmlib.story_grammar.StoryGrammar': ('denoisers.html#storygrammar', 'tfmlib/story_grammar.py'),

@@ -6,9 +6,10 @@
 __all__ = ['PUBLISHED_LAWS', 'STANDARD_ERRORS', 'MUENNIGHOFF', 'KAPLAN', 'PF_DAY', 'STEEPEST', 'EXPONENTS', 'FLOORS', 'PowerLaw',
            'power_law', 'huber', 'log_terms', 'gauss_newton', 'check_runs', 'start_grid', 'as_law', 'fit_power_law',
            'bootstrap', 'interval', 'compute_optimal', 'best_exponent', 'lifetime_optimal', 'at_compute', 'loss_table',
-           'envelope', 'isoflop_minima', 'log_slope', 'effective_tokens']
+           'envelope', 'isoflop_minima', 'size_exponents', 'log_slope', 'effective_tokens']
 
 # %% ../chapters/14_scaling_laws.ipynb #imports-export
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -267,12 +268,15 @@ def loss_table(
     N: Tensor, flops: Tensor, loss: Tensor,  # of all runs (n,)
     wanted: Tensor,                          # values of C (m,)
 ) -> tuple[Tensor, Tensor]:                  # sizes (s,), losses (s, m)
-    "The loss of each size at each wanted C, where its budgets reach."
+    "The loss of each size at each wanted C; runs of one size and cost are averaged."
     sizes, rows = N.unique(), []
     for size in sizes:
         own = N == size
-        order = flops[own].argsort()
-        rows.append(at_compute(flops[own][order], loss[own][order], wanted))
+        costs, which = flops[own].unique(return_inverse=True)      # rising
+        total = torch.zeros_like(costs).index_add(0, which, loss[own])
+        mean = total / which.bincount()
+        few = torch.full_like(wanted, torch.nan)
+        rows.append(at_compute(costs, mean, wanted) if len(costs) > 1 else few)
     return sizes, torch.stack(rows)
 
 
@@ -295,6 +299,25 @@ def isoflop_minima(sizes: Tensor, table: Tensor) -> Tensor:  # (s,), (s, m) -> (
             peak = -b / (2 * c)
             if c > 0 and x[0] < peak < x[-1]: vertex = float(peak.exp())
         found.append(vertex)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def size_exponents(
+    N: Tensor, flops: Tensor, loss: Tensor,  # of all runs (n,)
+    wanted: Tensor,                          # values of C (m,)
+    best: Callable[[Tensor, Tensor], Tensor],  # `envelope` or `isoflop_minima`
+    part: float = 0.8,
+    samples: int = 100,
+    seed: int = 0,
+) -> Tensor:                                 # (samples,)
+    "The exponent of the best size from parts of the runs, drawn without repetition."
+    need(0 < part <= 1, "part", part, "above 0, at most 1")
+    g, found = seeded(seed, len(N)), []
+    for _ in range(samples):
+        some = torch.randperm(len(N), generator=g)[:round(part * len(N))]
+        y = best(*loss_table(N[some], flops[some], loss[some], wanted))
+        if int(y.isfinite().sum()) > 1: found.append(log_slope(wanted, y)[0])
+    need(len(found) > 0, "wanted", wanted.tolist(), "costs at which a size is best")
     return torch.tensor(found, dtype=torch.float64)
 
 
