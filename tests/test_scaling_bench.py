@@ -8,10 +8,12 @@ import torch
 from bench import scaling, scaling_emergence, scaling_repeats, scaling_schedule, scaling_sweep
 from bench.__main__ import RECORDS
 from bench.decoder_training import Reckoning
+from bench.gpu import scaling as ladder
 from tfmlib.data import Writer
 from tfmlib.proof import parse_record
 
 LISTS = "corpus", "paragraphs", "vocabulary"
+SHARED = scaling.VOCAB, scaling.TOKENIZED, scaling.TESTED
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +149,19 @@ def test_a_minimum_between_rates():
 def test_a_search_goes_on_beyond_the_end_at_which_the_best_lies():
     assert scaling_sweep.tried(4., {}) == [2., 4., 8.] and scaling_sweep.tried(4., {2.: 3., 4.: 2., 8.: 1.}) == [2., 4., 8., 16.]
     assert scaling_sweep.tried(4., {2.: 1., 4.: 2., 8.: 3.}) == [2., 4., 8., 1.] and scaling_sweep.tried(4., {2.: 2., 4.: 1., 8.: 3.}) == [2., 4., 8.]
+
+
+def test_the_ladder_goes_on_with_the_tokens_and_the_test_of_the_sweep():
+    s = ladder.SETTINGS["full"]
+    assert (s.vocabulary, s.tokenized, s.tested) == SHARED and s.first > 2
+    assert s.paragraphs * 110 > max(s.budgets)
+
+
+def test_the_ladder_reads_a_paragraph_once(tiny):
+    lengths = torch.arange(1, 41)
+    read = ladder.order(lengths, ladder.SETTINGS["rehearsal"], 9, 0)
+    assert read.shape == (9, 2) and len(set(read.flatten().tolist())) == 18 and not torch.equal(read, ladder.order(lengths, ladder.SETTINGS["rehearsal"], 9, 1))
+    with pytest.raises(ValueError, match="^D: "): ladder.order(lengths, ladder.SETTINGS["rehearsal"], 21, 0)
 
 
 # --- the parts, tiny --------------------------------------------------------------------------------------------------

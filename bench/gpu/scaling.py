@@ -2,7 +2,8 @@
 
 The prose is written by as many processes as there are cores, then lies on the GPU, a row for each paragraph. All runs are in the
 maximal-update parametrisation: the rate was found at small widths; at the smaller budget its double and its half are tried, too. What the sweep's law
-predicts for these runs is compared in the chapter. It needs what the workbench needs: regex, PyYAML and sacreBLEU.
+predicts for these runs is compared in the chapter. Unlike the other stages it needs the book's own packages (PyYAML, regex, sacreBLEU, safetensors, tqdm,
+traitlets); so they are imported only when a case begins, and where one is missing, the case fails with its name.
 """
 import math
 import os
@@ -14,14 +15,13 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import gettempdir
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
-from bench import scaling, size
-from tfmlib.data import Writer
+from bench import size
 from tfmlib.proof import spread
-from tfmlib.training import precision, replacing, seeded
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Setting:
     rows: int = 64                         # paragraphs in a step
     pool: int = 32                         # steps whose paragraphs are sorted by length together
     first: int = 100                       # seed of the first process that writes; the sweep's texts have seeds 0 to 2
-    vocabulary: int = scaling.VOCAB
-    tokenized: int = scaling.TOKENIZED
-    tested: int = scaling.TESTED
+    vocabulary: int = 1024                 # these three as in bench/scaling.py
+    tokenized: int = 4_000
+    tested: int = 600
 
 
 SETTINGS = {
@@ -54,23 +54,26 @@ def cases(name: str, found) -> list[dict]:
     return [{"case": "text"}] + [{"case": "run"} | run for run in tried + [{"C": C, "D": D, "rate": s.rate} for D in s.budgets for C in s.widths]]
 
 
-def configure(s: Setting) -> None:
-    "The shared module as this setting needs it, in this process: the sweep's tokenizer and test, and nothing to learn from."
+def shared(s: Setting) -> ModuleType:
+    "bench.scaling as this setting needs it, in this process: the sweep's tokenizer and test, and nothing to learn from."
+    from bench import scaling
     scaling.LEARNT, scaling.VOCAB, scaling.TOKENIZED, scaling.TESTED = 1, s.vocabulary, s.tokenized, s.tested
+    return scaling
 
 
 def part(s: Setting, number: int, n: int) -> Tensor:
     "Paragraphs of one process, padded with −1 (n, longest)."
-    configure(s)
+    from tfmlib.data import Writer
     torch.set_num_threads(1)
-    rows, _ = scaling.written(Writer, s.first + number, n)
+    rows, _ = shared(s).written(Writer, s.first + number, n)
     return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int16) for row in rows], batch_first=True, padding_value=-1)
 
 
 @lru_cache
 def text(s: Setting) -> Tensor:
     "All paragraphs (paragraphs, longest), from the temporary folder or written now."
-    path = Path(gettempdir()) / f"tfm_ladder_{scaling.CODE}_{s.paragraphs}_{s.vocabulary}_{s.tokenized}.pt"
+    from tfmlib.training import replacing
+    path = Path(gettempdir()) / f"tfm_ladder_{shared(s).CODE}_{s.paragraphs}_{s.vocabulary}_{s.tokenized}.pt"
     if not path.exists():
         counts = [s.paragraphs // s.writers + (i < s.paragraphs % s.writers) for i in range(s.writers)]
         with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool: parts = list(pool.map(part, [s] * s.writers, range(s.writers), counts))
@@ -81,6 +84,7 @@ def text(s: Setting) -> Tensor:
 
 def order(lengths: Tensor, s: Setting, steps: int, seed: int) -> Tensor:  # (steps, rows)
     "Which paragraphs each step reads: each at most once, those of similar length together."
+    from tfmlib.training import seeded
     if steps * s.rows > len(lengths): raise ValueError(f"D: {steps} steps of {s.rows} paragraphs, expected at most {len(lengths)} paragraphs")
     chosen, g, found = torch.randperm(len(lengths), generator=seeded(seed, 14))[:steps * s.rows], seeded(seed, 15), []
     for pool in chosen.split(s.pool * s.rows):
@@ -91,8 +95,8 @@ def order(lengths: Tensor, s: Setting, steps: int, seed: int) -> Tensor:  # (ste
 
 def run(s: Setting, case: dict) -> dict:
     "Train one network; its loss on the sweep's test."
-    configure(s)
-    learnt = text(s)
+    from tfmlib.training import precision
+    scaling, learnt = shared(s), text(s)
     lengths = (learnt >= 0).sum(1).cpu()
     steps = max(2, round(case["D"] / (s.rows * float(lengths.double().mean()))))
     batches, model = order(lengths, s, steps, 0), scaling.made(case["C"], 0, "maximal update").to(s.device)
@@ -122,5 +126,5 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     s = SETTINGS[name]
     if case["case"] == "run": yield run(s, case)
     else:
-        configure(s)
+        scaling = shared(s)
         yield {"case": "text", "paragraphs": len(text(s)), "V": scaling.corpus()["V"], "loss": spread([scaling.corpus()["entropy"]])}
