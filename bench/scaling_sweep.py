@@ -128,6 +128,7 @@ def measure(seed: int) -> Iterator[dict]:
     RUNS.complete(small)
     for row in foretold(small, largest, entropy):
         yield {"what": "prediction", "from": row["from"], "floor": row["floor"], "C": row["C"], "D": row["D"], "loss": spread([row["loss"]]) | dict(zip(("q10", "q90"), row["interval"], strict=True))}
+    RUNS.complete(largest[::-1])                         # the longest first: the processes end together
     results = {}
     for c, result in zip(cases, RUNS.complete(cases), strict=True): results.setdefault((c["C"], c["D"], c["rate"]), []).append(result)
     for (C, D, rate), made_ in sorted(results.items()):

@@ -43,7 +43,7 @@ class Setting:
 
 
 SETTINGS = {
-    "full": Setting("cuda", (256, 512, 1024), (8_000_000, 16_000_000, 32_000_000), 4_000_000, 290_000, 0.016),
+    "full": Setting("cuda", (256, 512, 1024), (8_000_000, 16_000_000, 32_000_000), 4_000_000, 300_000, 0.016),
     "rehearsal": Setting("cpu", (16, 32), (1_000,), 500, 40, 0.008, writers=2, rows=2, pool=2, vocabulary=300, tokenized=300, tested=4),
 }
 
