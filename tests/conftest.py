@@ -22,8 +22,8 @@ settings.load_profile("unhurried")
 
 
 # The files that take longest, which begin first: one that began last would run alone while the other processors wait.
-LONGEST = ("test_defects", "test_flash_kernels", "test_browser", "test_gpu_run", "test_exercises", "test_newcomer", "test_forced_colours", "test_mutants", "test_solutions", "test_house", "test_copies",
-           "test_tokens", "test_training", "test_many_devices")
+LONGEST = ("test_browser", "test_exercises", "test_defects", "test_flash_kernels", "test_forced_colours", "test_many_devices", "test_gpu_run", "test_newcomer", "test_mutants", "test_tokens",
+           "test_checkpoints", "test_copies", "test_training", "test_solutions", "test_house")
 
 
 def pytest_collection_modifyitems(items):
