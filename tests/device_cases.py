@@ -6,6 +6,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 
 def ring_all_reduce(n: int):
@@ -77,6 +78,28 @@ def torch_context_parallel():
     with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]): F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def wrong_run(letter: str, job):
+    "A run of the exercise *What went wrong?*, with its mistake."
+    from contextlib import ExitStack
+    from unittest.mock import patch
+
+    from tfmlib import data_parallel, pipeline, tensor_parallel
+    finish, all_reduce, clip = data_parallel.Buckets.finish, dist.all_reduce, tensor_parallel.clip_together
+
+    def divided(buckets):
+        finish(buckets)
+        for p in buckets.bucket_of: p.grad /= dist.get_world_size()
+    function, *more = {"A": (data_parallel.train_data_parallel,), "B": (tensor_parallel.train_tensor_parallel, True), "C": (pipeline.train_pipeline,),
+                       "D": (data_parallel.train_data_parallel,), "E": (tensor_parallel.train_tensor_parallel,)}[letter]
+    mistakes = {"A": [(data_parallel.Buckets, "finish", divided)], "B": [(dist, "all_reduce", lambda x, *how: None if x.ndim == 1 else all_reduce(x, *how))],
+                "C": [(dist, "all_reduce", lambda x, group=None: all_reduce(x) if group is None else None)],
+                "D": [(data_parallel, "total", Tensor.detach), (data_parallel.Buckets, "launch", lambda buckets, i: None)],
+                "E": [(tensor_parallel, "clip_together", lambda pieces, copies, limit: clip(pieces, lambda name: 1, limit))]}[letter]
+    with ExitStack() as stack:
+        for mistake in mistakes: stack.enter_context(patch.object(*mistake))
+        return function(job, *more)
+
+
 WIDE = "toy Llama, wide"
 
 
@@ -87,7 +110,7 @@ def on_cluster(*arguments: str):
     from tfmlib.cluster import MODEL_CONFIGS, read_arguments, train_on_cluster
     wide = {WIDE: replace(MODEL_CONFIGS["toy Llama"], d_model=128)}
     MODEL_CONFIGS.update(wide)
-    try: return train_on_cluster(read_arguments(list(arguments)))
+    try: return list(train_on_cluster(read_arguments(list(arguments))))
     finally: del MODEL_CONFIGS[WIDE]
 
 

@@ -152,6 +152,40 @@ def test_predicted_steps():
     with pytest.raises(ValueError, match="tensor: 16; expected at most 8"): M.predict_step(shape, cluster, M.Plan(64, 16, 8), 2048, 8192)
 
 
+# --- the runs of an exercise --------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def wrong(processes):
+    "The outcomes of a wrong run on four ranks."
+    return lambda letter, steps=1: [r.value for r in processes.run(cases.wrong_run, 4, letter, replace(LLAMA, steps=steps))]
+
+
+def apart(outcomes, name: str) -> bool:
+    "Do any two of the ranks that hold a parameter hold different values?"
+    held = [o.parameters[name] for o in outcomes if name in o.parameters]
+    return len(held) > 1 and any(not torch.equal(held[0], other) for other in held[1:])
+
+
+def test_what_went_wrong_is_what_these_mistakes_do(wrong, alone):
+    right = alone[LLAMA]
+    assert f"{right.loss[0]:.3f} {right.length[0]:.3f} {right.length[0] / 4:.3f}" == "4.132 1.594 0.399"
+    runs = {letter: wrong(letter) for letter in "ABCE"}
+    assert all(o.loss[0] == pytest.approx(right.loss[0], abs=1e-10) for outcomes in runs.values() for o in outcomes)
+    assert all(o.length[0] == pytest.approx(right.length[0] / 4, abs=1e-10) for o in runs["A"])
+    copies = [n for n, axis in runs["B"][0].cut.items() if axis is None]
+    assert len(copies) == 9 and all("norm" in n and apart(runs["B"], n) for n in copies)
+    assert apart(runs["C"], "embedding.weight") and not any(apart(runs["C"], n) for n in right.parameters if n != "embedding.weight")
+    gain = [o.length[0] - right.length[0] for o in runs["E"]]
+    assert min(gain) == max(gain) > 1e-3 and not any(apart(runs["E"], n) for n in copies)
+    assert 1e-10 < largest_difference([replace(o, length=right.length[:1]) for o in runs["E"]], train_alone(replace(LLAMA, steps=1))) < 1e-2
+
+
+def test_ranks_that_never_communicate_drift_apart(wrong):
+    outcomes = wrong("D")
+    assert len({o.loss[0] for o in outcomes}) == len({o.length[0] for o in outcomes}) == 4
+    assert all(apart(outcomes, n) for n in outcomes[0].parameters)
+
+
 # --- the figure ---------------------------------------------------------------------------------------------------
 
 MOMENTS = M.parallel_moments()
@@ -383,7 +417,7 @@ def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, one):
 def test_a_dead_process_restarts_from_the_last_checkpoint_bit_for_bit(tmp_path, here):
     whole = here(2, "--steps", "6")
     done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), program=(FAULTY, "die"), restarts=1)
-    assert history(done) == whole[2:] and "exitcode: -9" in done.stderr  # step 3 died; the last whole checkpoint is after step 1
+    assert history(done) == whole[:3] + whole[2:] and "exitcode: -9" in done.stderr  # each step is reported at once; step 3 died, and the last checkpoint is after step 1
     assert [p.name for p in sorted(tmp_path.iterdir())][-1] == "step-00000006"
 
 
@@ -407,7 +441,8 @@ def test_what_died_while_it_was_written_is_no_checkpoint(tmp_path, here):
 
 REFUSED = {("--rows", "6", "--shard", "4"): "rows: 6; expected a multiple of 4", ("--tensor", "4"): "n_kv_heads: 2; expected a multiple of 4",
            ("--replicate", "3"): "replicate, tensor: 3, 1; expected a product that divides 4", ("--shard", "3"): "shard: 3; expected 4",
-           ("--length", "1000"): "length: 1000; expected at most 128", ("--model", "toy"): "model: 'toy'; expected one of", ("--every", "0"): "every: 0; expected a whole number above 0"}
+           ("--length", "1000"): "length: 1000; expected at most 128", ("--model", "toy"): "model: 'toy'; expected one of", ("--every", "0"): "every: 0; expected a number above 0",
+           ("--steps", "-1"): "steps: -1; expected a number above 0", ("--clip", "0"): "clip: 0.0; expected a number above 0", ("--dtype", "int64"): "dtype: 'int64'; expected one of float32, float64"}
 
 
 def refused(here, n: int, *arguments: str) -> list[str]:

@@ -359,19 +359,19 @@ def clip_together(
 ) -> float:                               # the norm of the whole gradient
     "Clip by the norm of the whole gradient, summed over all processes."
     place = next(iter(parameters.values())).device
-    total = torch.zeros((), dtype=torch.float64, device=place)
+    squares = torch.zeros((), dtype=torch.float64, device=place)
     for name, p in parameters.items():
-        if p.grad is not None: total += p.grad.double().square().sum() / copies(name)
-    if dist.get_world_size() > 1: dist.all_reduce(total)
-    length = float(total.sqrt())
+        if p.grad is not None: squares += p.grad.double().square().sum() / copies(name)
+    if dist.get_world_size() > 1: dist.all_reduce(squares)
+    length = float(squares.sqrt())
     factor = min(max_norm / (length + 1e-6), 1.)
     for p in parameters.values():
         if p.grad is not None and factor < 1: p.grad.mul_(factor)
     return length
 
 
-def total(value: Tensor, group=None) -> Tensor:
+def total(value: Tensor) -> Tensor:
     "The sum of a number over all processes."
     value = value.detach().clone()
-    dist.all_reduce(value, group=group)
+    dist.all_reduce(value)
     return value

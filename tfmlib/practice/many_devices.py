@@ -21,7 +21,7 @@ def _ring(kind: str, n: int, p: int) -> int:
 check_ring_bytes = Checker("ring_bytes")
 
 @check_ring_bytes.property("every rank sends one chunk in each step", *((kind, n, p) for kind in ("all_reduce", "reduce_scatter", "all_gather")
-    for n, p in ((16, 4), (12, 3), (8, 1), (10, 2), (30, 5), (2**40, 1024))))
+    for n, p in ((16, 4), (12, 3), (8, 1), (10, 2), (30, 5), (2**40, 1024), (3**40, 27))))
 def _(attempt, *case): expect_whole(attempt(*case), _ring(*case), "the number of bytes")
 
 # %% ../../chapters/practice/15_many_devices.ipynb #chunk-checker
@@ -43,7 +43,7 @@ def _state(P: int, p: int, stage: int) -> int:
 
 check_state_bytes = Checker("state_bytes")
 
-@check_state_bytes.property("each part of the state is either whole or divided", *((P, p, s) for P, p in ((8, 4), (6, 1), (30, 3), (405 * 10**9, 8000)) for s in range(4)))
+@check_state_bytes.property("each part of the state is either whole or divided", *((P, p, s) for P, p in ((8, 4), (6, 1), (30, 3), (405 * 10**9, 8000), (3**38, 27)) for s in range(4)))
 def _(attempt, *case): expect_whole(attempt(*case), _state(*case), "the number of bytes")
 
 # %% ../../chapters/practice/15_many_devices.ipynb #buckets-checker
