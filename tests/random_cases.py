@@ -960,6 +960,65 @@ def _(r, m): return ()
 def _(r, m): return r.choice([64, 128, 256, 512]), r.choice([64, 128, 512])
 
 
+# --- 16: the KV cache ----------------------------------------------------------------------------------------------
+
+@cases("tokens_read", 1_000)
+def _(r, m): return r.randint(1, 30), r.randint(0, 30)
+
+
+@cases("ring_contents", 1_000)
+def _(r, m): return r.randint(0, 30), r.randint(1, 8), r.randint(0, 5)
+
+
+@cases("obeys", 9)
+def _(r, m): return (r.choice([*m._OBEYS]),)
+
+
+@cases("mask_of", 1_000)
+def _(r, m):
+    queries, keys = ([r.randint(-1, 12) for _ in range(r.randint(0, 6))] for _ in range(2))
+    return queries, keys, r.choice([None, r.randint(1, 6)]), r.randint(0, 4)
+
+
+@cases("blocks_used", 1_000)
+def _(r, m):
+    steps, running, begun = [], [], 0
+    for _ in range(r.randint(0, 12)):
+        what = r.choice(["new", "fork", "write", "write", "end"]) if running else "new"
+        which = r.randint(1, 9) if what == "new" else r.choice(running)
+        steps.append((what, which))
+        if what in ("new", "fork"): running.append(begun); begun += 1
+        if what == "end": running.remove(which)
+    return steps, r.randint(1, 5)
+
+
+@cases("tokens_per_pass", 1_000)
+def _(r, m):
+    n = r.randint(1, 5)
+    def drawn():
+        weights = [r.randint(0, 9) for _ in range(n - 1)] + [1]
+        return [w / sum(weights) for w in weights]
+    return drawn(), drawn(), r.randint(0, 8)
+
+
+@cases("cache_table", 6)
+def _(r, m): return (r.choice([*m._TABLE]),)
+
+
+@cases("shared_blocks", 1_000)
+def _(r, m): return [[r.randint(0, 2) for _ in range(r.randint(0, 9))] for _ in range(r.randint(0, 5))], r.randint(1, 4)
+
+
+@cases("finish_times", 1_000)
+def _(r, m): return r.sizes(r.randint(0, 9), 9), r.randint(1, 4), r.choice(["continuous", "static"])
+
+
+@cases("best_order", 50)
+def _(r, m):
+    n = r.randint(0, 12)
+    return r.sizes(n, 30), r.sizes(n, 9), r.randint(1, 4)
+
+
 # --- 17: FlashAttention -------------------------------------------------------------------------------------------
 
 @cases("running", 2_000, 2, edges=lambda m: [([], []), ([-math.inf], [2.])])

@@ -253,6 +253,31 @@ def one_f_one_b(stage, stages, micros):
     return step((0, 0), [])
 
 
+# --- 16: the KV cache
+def mask_of(queries, keys, window, n_sinks):
+    rows = []
+    for q in queries:
+        seen = set(range(q + 1))
+        if window is not None: seen -= set(range(n_sinks, q - window + 1))
+        rows.append([key in seen for key in keys])
+    return rows
+
+
+def finish_times(lengths, places, rule):
+    import heapq
+    if rule == "static":
+        found, start = [], 0
+        for a in range(0, len(lengths), places):
+            found += [start + n for n in lengths[a:a + places]]
+            start = max(found[a:])
+        return found
+    free, found = [0] * places, []
+    for n in lengths:
+        found.append(heapq.heappop(free) + n)
+        heapq.heappush(free, found[-1])
+    return found
+
+
 # --- 22: inside a trained model
 def neurons(x, up, up_bias, down):
     activation = torch.nn.functional.gelu(torch.nn.functional.linear(x, up, up_bias))
@@ -269,7 +294,7 @@ def edit_several(weight, keys, values, second_moment):
 
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
          "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "many_devices": (zigzag, one_f_one_b),
-         "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
+         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
 
 
 @pytest.mark.parametrize(("page", "answer"), [(page, answer) for page, answers in RIGHT.items() for answer in answers], ids=lambda x: getattr(x, "__name__", x))
