@@ -361,6 +361,14 @@ def test_a_forked_sequence_goes_its_own_way():
 # --- fewer bits ---------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_of_sixteen_bits_are_half_a_step_away_at_most(bits, dtype):
+    x = torch.cat([torch.randn(2000, 24, generator=torch.Generator().manual_seed(0)), torch.tensor([[6e4, -6e4] * 12])]).to(dtype)
+    codes, scales = quantize(x, bits)
+    assert bool(((dequantize(codes, scales, bits) - x.float()).abs() <= .501 * scales[..., :1]).all())
+
+
+@pytest.mark.parametrize("bits", [8, 4])
 @given(seed=st.integers(0, 99), size=st.sampled_from([1e-3, 1., 100.]))
 @settings(max_examples=20, deadline=None)
 def test_codes_are_half_a_step_away_at_most(bits, seed, size):
@@ -387,6 +395,7 @@ def test_few_bits_keep_the_law_and_cost_little_accuracy():
     assert 0 < gaps[0] < .02 < gaps[1] < .5
     with pytest.raises(ValueError, match="bits"): QuantizedCache(8, 2)
     with pytest.raises(ValueError, match="bits"): quantize(torch.zeros(2), 3)
+    with pytest.raises(ValueError, match="^x: width 3"): quantize(torch.zeros(2, 3), 4)
     with pytest.raises(ValueError, match="even width"): QuantizedCache(8, 4).update(torch.zeros(1, 1, 1, 3), torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, dtype=torch.long))
 
 
@@ -502,7 +511,8 @@ def test_bigrams_are_found_where_they_were_last():
 
 
 @pytest.mark.parametrize("change, said", [
-    (dict(drafted=[3]), "drafted"), (dict(q=torch.tensor([[0., .4, .6]])), "q"), (dict(q=Q), "q"), (dict(p=P[:1]), "p"), (dict(drafted=[0, 1]), "p")])
+    (dict(drafted=[3]), "drafted"), (dict(q=torch.tensor([[0., .4, .6]])), "q"), (dict(q=Q), "q"), (dict(p=P[:1]), "p"), (dict(drafted=[0, 1]), "p"),
+    (dict(p=3 * P), "p"), (dict(p=P - .5), "p"), (dict(q=torch.tensor([[2., 3., 4.]])), "q"), (dict(q=torch.tensor([[1.2, .2, -.4]])), "q")])
 def test_drafts_that_do_not_fit_are_refused(change, said):
     given_ = dict(drafted=[0], q=Q[None], p=P, g=torch.Generator()) | change
     with pytest.raises(ValueError, match=f"^{said}: "): accept_draft(**given_)
@@ -545,6 +555,14 @@ def test_requests_that_can_never_run_are_refused():
     for wrong, said in ((Request([], 3), "prompt"), (Request([1], 64), "max_new_tokens"), (Request([1], 0), "max_new_tokens"), (Request([1], 3, new=[5]), "requests"), (Request([1] * 9, 30), "max_new_tokens")):
         with pytest.raises(ValueError, match=said): Scheduler(cached, BlockPool(8, 4), 2).run([Request([1, 2], 3), wrong])
     with pytest.raises(ValueError, match="max_batch"): Scheduler(cached, BlockPool(8, 4), 0)
+    with pytest.raises(ValueError, match="^requests: one of them twice"): Scheduler(cached, BlockPool(8, 4), 2).run([Request([1], 3)] * 2)
+
+
+def test_a_pool_that_is_just_large_enough_serves():
+    "The last token is never read, so it needs no room."
+    request, served = Request([1, 2], 7), Scheduler(CachedCausalLM(build(SMALL)), BlockPool(2, 4), 2)
+    served.run([request])
+    assert len(request.new) == 7 and served.reserved == 0
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
@@ -557,6 +575,32 @@ def test_what_is_no_key_is_refused_by_every_cache(cache):
     k, v, positions = parts()
     for change, said in (((k[0], v, positions), "k"), ((k, v[:, :1], positions), "v"), ((k, v, positions[:, :2]), "positions"), ((k, v, positions.float()), "positions")):
         with pytest.raises(ValueError, match=f"^{said}: "): cache().update(*change)
+
+
+@pytest.mark.parametrize("cache", [lambda: KVCache(8), lambda: RollingCache(4), lambda: QuantizedCache(8, 8), lambda: PagedCache(pool := BlockPool(9, 2), 0, [BlockTable(pool), BlockTable(pool)])])
+def test_later_keys_are_like_the_first_ones(cache):
+    "Nothing is broadcast over heads, features or rows, and nothing is rounded to another dtype."
+    k, v, positions = parts()
+    for change, said in (((k[:, :1], v[:, :1]), "k"), ((k[..., :1], v), "k"), ((k, v[..., :1]), "v"), ((k[..., :2], v), "k"), ((k[:1], v[:1]), "k"), ((k.double(), v), "k"), ((k, v.half()), "v")):
+        made = cache()
+        made.update(k, v, positions)
+        if isinstance(made, QuantizedCache) and k.dtype != change[said == "v"].dtype: continue          # it stores whole numbers, whatever the dtype
+        with pytest.raises(ValueError, match=f"^{said}: "): made.update(*change, positions[:len(change[0])] + 3)
+
+
+def test_no_padding_is_dropped():
+    "Rows would lose different numbers of tokens, and positions would be given twice."
+    model, ids = CachedCausalLM(build(SMALL)), torch.zeros(2, 6, dtype=torch.long)
+    real = torch.arange(6) >= torch.tensor([[0], [4]])
+    for made in (lambda: KVCache(64), lambda: QuantizedCache(64, 8)):
+        cache = ModelCache([made(), made()])
+        model(ids, cache, real)
+        with pytest.raises(ValueError, match="^n: 3, some of them padding"): cache.drop(3)
+        assert cache.lengths.tolist() == [6, 2] and cache.layers[0].update(*parts(2, 2, 1, 6)[:2], torch.zeros(2, 1, dtype=torch.long))[0].shape[2] == 7
+        cache = ModelCache([made(), made()])
+        model(ids, cache, real)
+        cache.drop(2)
+        assert cache.lengths.tolist() == [4, 0]
 
 
 def test_a_full_cache_says_so():
@@ -579,6 +623,11 @@ def test_prompts_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="padding_mask"): model(ids, model.new_cache(), torch.ones(2, 5))
     with pytest.raises(ValueError, match="n_sinks"): CachedCausalLM(build(SMALL), n_sinks=3)
     with pytest.raises(ValueError, match="window"): CachedCausalLM(build(LATENT), window=3)
+    with pytest.raises(ValueError, match="^window: 0"): CachedCausalLM(build(SMALL), window=0)
+    for rows in (1, 3):
+        cache = model.new_cache()
+        model(ids, cache)
+        with pytest.raises(ValueError, match=f"^ids: {rows} rows; expected 2"): model(torch.zeros(rows, 1, dtype=torch.long), cache)
     with pytest.raises(ValueError, match="^ids: 2 rows"): generate_speculative(model, NGramDraft(61), ids, 3)
     cache = model.new_cache()
     model(torch.zeros(1, 60, dtype=torch.long), cache)

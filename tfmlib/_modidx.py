@@ -947,6 +947,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'tfmlib.kv_cache.RollingCache.nbytes': ('kv_cache.html#rollingcache.nbytes', 'tfmlib/kv_cache.py'),
                                  'tfmlib.kv_cache.RollingCache.slots': ('kv_cache.html#rollingcache.slots', 'tfmlib/kv_cache.py'),
                                  'tfmlib.kv_cache.RollingCache.update': ('kv_cache.html#rollingcache.update', 'tfmlib/kv_cache.py'),
+                                 'tfmlib.kv_cache.check_as_before': ('kv_cache.html#check_as_before', 'tfmlib/kv_cache.py'),
                                  'tfmlib.kv_cache.check_generation': ('kv_cache.html#check_generation', 'tfmlib/kv_cache.py'),
                                  'tfmlib.kv_cache.check_new': ('kv_cache.html#check_new', 'tfmlib/kv_cache.py'),
                                  'tfmlib.kv_cache.check_update': ('kv_cache.html#check_update', 'tfmlib/kv_cache.py'),

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from .block import check_sizes
 from .figures import Interactive, rect, svg, text, var
-from .kv_cache import CachedCausalLM, KVCache, ModelCache, check_update
+from .kv_cache import (
+    CachedCausalLM, KVCache, ModelCache, check_as_before, check_update)
 from .proof import need
 
 # %% ../chapters/16_kv_cache.ipynb #pool-export
@@ -103,8 +104,10 @@ class PagedCache:
         "Write new tokens to their blocks; gather all tokens of each sequence."
         check_update(k, v, positions)
         need(len(k) == len(self.tables), "k", f"{len(k)} rows", f"{len(self.tables)}, a table each")
+        stores = self.pool.store(self.layer, k, v)
+        check_as_before(*(t.transpose(1, 2)[:1].expand(len(k), -1, -1, -1) for t in stores), k, v)
         for table, row in zip(self.tables, positions): table.reserve(1 + int(row.max()))
-        stores = [t.flatten(0, 1) for t in self.pool.store(self.layer, k, v)]  # (slots, G, D)
+        stores = [t.flatten(0, 1) for t in stores]                        # (slots, G, D)
         real = positions >= 0
         slots = self.slots(positions.clamp(min=0))                        # (B, T)
         for store, t in zip(stores, (k, v)): store[slots[real]] = t.transpose(1, 2)[real]
@@ -175,6 +178,9 @@ def quantize(
 ) -> tuple[Tensor, Tensor]:  # codes (..., D or D / 2), scale and minimum (..., 2)
     "Round each row to equally spaced levels between its minimum and its maximum."
     need(bits in (4, 8), "bits", bits, "4 or 8")
+    even = bits == 8 or x.shape[-1] % 2 == 0
+    need(even, "x", f"width {x.shape[-1]}", "an even width for 4 bits")
+    x = x.to(torch.promote_types(x.dtype, torch.float32))  # scales have 32 bits
     low, high = x.aminmax(dim=-1, keepdim=True)
     scale = (high - low).clamp(min=1e-6) / (2**bits - 1)
     codes = ((x - low) / scale).round().to(torch.uint8)
@@ -200,13 +206,11 @@ class QuantizedCache:
     ) -> tuple[Tensor, Tensor, Tensor]:
         "Quantise and store new tokens; return all tokens, dequantised."
         check_update(k, v, positions)
-        even = k.shape[-1] % 2 == v.shape[-1] % 2 == 0
-        need(self.bits == 8 or even, "k", f"width {k.shape[-1]}", "an even width for 4 bits")
         rows = [quantize(t, self.bits) for t in (k, v)]
         *codes, positions_ = self.codes.update(*(codes for codes, _ in rows), positions)
         *scales, _ = self.scales.update(*(scales for _, scales in rows), positions)
-        k, v = (dequantize(*pair, self.bits) for pair in zip(codes, scales))
-        return k, v, positions_
+        read = (dequantize(*pair, self.bits).to(k.dtype) for pair in zip(codes, scales))
+        return *read, positions_
 
     def drop(self, n: int) -> None:
         "Forget the last `n` tokens of every row."

@@ -59,7 +59,8 @@ class Scheduler:
 
     def blocks(self, request: Request) -> int:
         "The number of blocks that a request may need by its end."
-        return -(-(len(request.prompt) + request.max_new_tokens) // self.pool.block_size)
+        n_read = len(request.prompt) + request.max_new_tokens - 1  # all but the last token
+        return -(-n_read // self.pool.block_size)
 
     def start(self) -> list[Request]:
         "Take waiting requests, in order, while slots and blocks are free."
@@ -120,6 +121,7 @@ class Scheduler:
 # %% ../chapters/16_kv_cache.ipynb #requests-check-export
 def check_requests(requests: Sequence[Request], scheduler: Scheduler) -> None:
     "Refuse requests that could never run."
+    need(len({*map(id, requests)}) == len(requests), "requests", "one of them twice", "each once")
     longest, n_blocks = scheduler.model.config.max_len, len(scheduler.pool.uses)
     for request in requests:
         check_sizes(max_new_tokens=request.max_new_tokens)
