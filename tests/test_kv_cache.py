@@ -201,6 +201,14 @@ def test_a_ring_buffer_with_first_tokens_is_dense_attention_under_its_mask(cut):
     assert sorted(cache.positions[0].tolist()) == [-1, 0, 1, *range(T - window, T)] and cache.nbytes == 2 * 2 * 2 * 9 * 6 * 8
 
 
+@pytest.mark.parametrize("window, n_sinks", [(6, 2), (1, 0), (4, 3)])
+def test_no_two_tokens_of_a_chunk_are_written_to_one_slot(window, n_sinks):
+    "Which of them would stay is not defined on a GPU."
+    slots = RollingCache(window, n_sinks).slots(torch.arange(30)[None])[0]
+    kept = slots[slots < n_sinks + window]
+    assert sorted(kept.tolist()) == [*range(n_sinks + window)]
+
+
 def test_a_ring_buffer_does_not_grow():
     cached = CachedCausalLM(build(replace(SMALL, attention="adapted", options=dict(window=5))))
     cache, sizes = cached.new_cache(), []
@@ -230,6 +238,14 @@ def test_generation_is_that_of_chapter_ten(sampling):
     for mask, eos in ((None, None), (real, None), (real, [5, 9])):
         given_ = dict(sampling=sampling, seed=4, padding_mask=mask, eos=eos)
         assert torch.equal(generate_cached(CachedCausalLM(model), ids, 20, **given_), generate(model, ids, 20, **given_))
+
+
+def test_rows_that_have_ended_repeat_the_first_ending():
+    model, ids = louder(build(SMALL)), torch.randint(61, (3, 7), generator=torch.Generator().manual_seed(1))
+    cached, plain = CachedCausalLM(model), generate(model, ids, 20)
+    for eos in (int(plain[0, 9]), [int(plain[1, 12]), int(plain[0, 9])]):
+        found = generate_cached(cached, ids, 20, eos=eos)
+        assert torch.equal(found, generate(model, ids, 20, eos=eos)) and not torch.equal(found, plain)
 
 
 # --- against another library --------------------------------------------------------------------------------------
@@ -391,6 +407,10 @@ def test_few_bits_keep_the_law_and_cost_little_accuracy():
         def made(bits=bits): return ModelCache(QuantizedCache(64, bits) for _ in range(2))
         at_once = in_chunks(cached, ids, [20], cache=made())
         assert apart(in_chunks(cached, ids, [9, 1, 10], cache=made()), at_once) < 1e-10      # what is read back is what was stored
+        cache = made()
+        in_chunks(cached, torch.cat([ids[:, :5], ids[:, :4]], 1), [9], cache=cache)
+        cache.drop(4)
+        assert apart(in_chunks(cached, ids[:, 5:], [15], cache=cache), at_once[:, 5:]) < 1e-10
         with torch.no_grad(): gaps.append(float((at_once - model(ids)).std() / model(ids).std()))
     assert 0 < gaps[0] < .02 < gaps[1] < .5
     with pytest.raises(ValueError, match="bits"): QuantizedCache(8, 2)
@@ -617,7 +637,7 @@ def test_a_full_cache_says_so():
 def test_prompts_that_do_not_fit_are_refused():
     model, ids = CachedCausalLM(build(SMALL)), torch.zeros(2, 5, dtype=torch.long)
     for given_, said in ((dict(max_new_tokens=-1), "max_new_tokens"), (dict(max_new_tokens=60), "max_new_tokens"), (dict(max_new_tokens=1, ids=ids[0]), "ids"),
-                         (dict(max_new_tokens=1, padding_mask=torch.tensor([[True] * 4 + [False]] * 2)), "padding_mask"), (dict(max_new_tokens=1, eos=61), "ids")):
+                         (dict(max_new_tokens=1, padding_mask=torch.tensor([[True] * 4 + [False]] * 2)), "padding_mask"), (dict(max_new_tokens=1, eos=61), "ids"), (dict(max_new_tokens=1, eos=[]), "eos")):
         with pytest.raises(ValueError, match=said): generate_cached(**dict(model=model, ids=ids) | given_)
     with pytest.raises(ValueError, match="cache"): model(ids, ModelCache([KVCache(8)]))
     with pytest.raises(ValueError, match="padding_mask"): model(ids, model.new_cache(), torch.ones(2, 5))

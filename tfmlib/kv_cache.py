@@ -239,6 +239,7 @@ def generate_cached(
     "Like `generate`, but each token is processed only once."
     check_generation(model, ids, max_new_tokens, padding_mask)
     ends = torch.tensor([] if eos is None else eos, dtype=torch.int64).view(-1)
+    need(eos is None or len(ends) > 0, "eos", repr(eos), "None, or at least one token")
     check_token_range(ends, model.config.vocab_size)
     g, cache = torch.Generator().manual_seed(seed), cache or model.new_cache()
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
