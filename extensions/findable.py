@@ -34,9 +34,9 @@ def words(text: str) -> list[str]:
 
 
 class Entry(dict):
-    "What can be found: its kind, page, anchor and title, a line about it, other titles, and the words of its text."
+    "What can be found: its kind, page, anchor and title, a line about it, other titles, and the words of its text (of layer_norm both parts, by which it is found)."
     def __init__(self, kind: str, page: str, anchor: str, title: str, line: str = "", also: tuple[str, ...] = (), said: str = ""):
-        super().__init__(kind=kind, page=page, anchor=anchor, title=" ".join(title.split()), line=" ".join(line.split()), also=also, text=Counter(words(said)))
+        super().__init__(kind=kind, page=page, anchor=anchor, title=" ".join(title.split()), line=" ".join(line.split()), also=also, text=Counter(words(said.replace("_", " "))))
         self.said = folded(said)
 
 

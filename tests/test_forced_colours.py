@@ -35,12 +35,12 @@ def page(request, browser, served):
     context.close()
 
 
-def live(page, name: str):
-    "The figure, drawn by its script."
-    page.goto(figures()[name])
+@pytest.fixture(scope="module", params=figures())
+def figure(request, page):
+    "A figure, drawn by its script; the tests that use it follow one another, so that its page is loaded once."
+    page.goto(figures()[request.param])
     laid_out(page)
-    figure = page.locator(f"figure[data-module={name}]").first
-    return awake(figure)
+    return awake(page.locator(f"figure[data-module={request.param}]").first)
 
 
 def styled(element, *names: str, part: str | None = None) -> dict[str, str]: return element.evaluate(STYLE, [list(names), part])
@@ -60,20 +60,25 @@ def differ(a: bytes, b: bytes, tmp_path) -> float:
 LOOKED_FOR = ("button[aria-pressed=true]", "button[aria-pressed=false]", "button:disabled", "input[type=range]", ".tfm-bar", ".tfm-split span", ".tfm-stage svg text")
 
 
-def test_what_is_looked_for_is_there(page):
-    "Else the tests below would say nothing."
+@pytest.fixture(scope="module")
+def seen():
+    "What each figure shows of that; all of it is shown by some figure, else the tests below would say nothing."
+    found: dict[str, set[str]] = {}
+    yield found
+    if found.keys() == figures().keys(): assert set().union(*found.values()) == set(LOOKED_FOR)
+
+
+def test_every_figure_is_tried():
     assert figures().keys() == {path.stem for path in (ROOT / "tfmlib/assets").glob("*.js")} - {"mount"}
-    seen = set()
-    for name in figures():
-        figure = live(page, name)
-        seen |= {what for what in LOOKED_FOR if figure.locator(what).count()}
-    assert seen == set(LOOKED_FOR)
 
 
-@pytest.mark.parametrize("name", figures())
-def test_pressed_buttons_differ(page, name):
+def test_the_figure_has_something_to_look_at(figure, seen):
+    seen[figure.get_attribute("data-module")] = found = {what for what in LOOKED_FOR if figure.locator(what).count()}
+    assert found
+
+
+def test_pressed_buttons_differ(page, figure):
     "By their ground and by their words, each readable; one that cannot be pressed by a broken line."
-    figure = live(page, name)
     keep = ("backgroundColor", "color", "borderTopStyle")
     looks = {state: [styled(b, *keep) for b in figure.locator(f"button[aria-pressed={state}]").all()] for state in ("true", "false")}
     for button in looks["true"]:
@@ -84,10 +89,8 @@ def test_pressed_buttons_differ(page, name):
     assert all(styled(b, "borderTopStyle")["borderTopStyle"] == "dashed" for b in figure.locator("button:disabled").all())
 
 
-@pytest.mark.parametrize("name", figures())
-def test_sliders_are_seen(page, name, tmp_path):
+def test_sliders_are_seen(page, figure, tmp_path):
     "Track and thumb stand out from the ground, and the thumb is where the value is."
-    figure = live(page, name)
     for slider in figure.locator("input[type=range]").all()[:3]:
         assert styled(slider, "backgroundImage")["backgroundImage"] != "none" and styled(slider, "forcedColorAdjust")["forcedColorAdjust"] == "none"
         pictures = []
@@ -101,9 +104,7 @@ def test_sliders_are_seen(page, name, tmp_path):
         assert sum(n for value, n in enumerate(far.histogram()) if abs(value - base) >= 100) > .03 * far.width * far.height
 
 
-@pytest.mark.parametrize("name", figures())
-def test_bars_are_seen(page, name):
-    figure = live(page, name)
+def test_bars_are_seen(page, figure):
     for bar in figure.locator(".tfm-bar").all()[:4]:
         full = styled(bar, "backgroundColor", part="::before")["backgroundColor"]
         frame = styled(bar, "borderTopColor", "borderTopWidth")
@@ -112,10 +113,8 @@ def test_bars_are_seen(page, name):
         assert styled(part, "borderTopStyle")["borderTopStyle"] == "solid" and contrast(page, styled(part, "borderTopColor")["borderTopColor"], ground(page)) >= 3
 
 
-@pytest.mark.parametrize("name", figures())
-def test_focus_is_seen(page, name):
+def test_focus_is_seen(page, figure):
     "Each control that the keyboard reaches has a ring that stands out."
-    figure = live(page, name)
     for control in figure.locator("button:enabled, select, input, textarea").all()[:12]:
         control.focus()
         page.keyboard.press("Shift")                               # now it is the keyboard that moves the focus
@@ -123,10 +122,8 @@ def test_focus_is_seen(page, name):
         assert ring["outlineStyle"] == "solid" and float(ring["outlineWidth"][:-2]) >= 2 and contrast(page, ring["outlineColor"], ground(page)) >= 3, ring
 
 
-@pytest.mark.parametrize("name", figures())
-def test_drawings_are_on_the_readers_ground(page, name, tmp_path):
+def test_drawings_are_on_the_readers_ground(page, figure, tmp_path):
     "Drawn text is readable on it, and weights keep colours: more than black and white."
-    figure = live(page, name)
     texts = figure.evaluate("f => [...f.querySelectorAll('.tfm-stage svg text')].filter(t => t.textContent.trim()).map(t => getComputedStyle(t).fill)")
     assert min((contrast(page, fill, ground(page)) for fill in set(texts)), default=21) >= 4.5
     if not figure.locator(".tfm-stage svg").count(): return

@@ -32,6 +32,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from multiprocessing import get_context
+from operator import is_
 from pathlib import Path
 
 if __name__ == "__main__":                                            # before PyTorch reads it
@@ -123,10 +124,13 @@ def snapshot(used: list[types.ModuleType], classes: list[type]) -> Callable[[], 
     "A function that puts back what these modules and classes hold now."
     held, loaded = [(thing, dict(vars(thing))) for thing in [*used, *classes]], dict(sys.modules)
 
+    def same(now: dict, then: dict, of=all, each=map, size=len) -> bool: return size(now) == size(then) and of(each(is_, now, then)) and of(each(is_, now.values(), then.values()))
+
     def restore() -> None:
         sys.modules.update(loaded)
         for thing, then in held:
             now = vars(thing)
+            if same(now, then): continue
             for name in [n for n, v in then.items() if n not in now or now[n] is not v]: setattr(thing, name, then[name])
             for name in [n for n in now if n not in then] if thing in classes else []: delattr(thing, name)
     return restore
