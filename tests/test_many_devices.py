@@ -9,17 +9,19 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import device_cases as cases
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from tfmlib import many_devices as M
 from tfmlib.accounting import NAMED_SHAPES, total_parameters
-from tfmlib.cluster import CheckpointReader, check_training, read_arguments
+from tfmlib.cluster import CheckpointReader, check_training, fresh_name, read_arguments
 from tfmlib.context_parallel import chunk_positions, train_context_parallel
 from tfmlib.data_parallel import train_data_parallel, train_sharded
 from tfmlib.decoders import GPT2, MODEL_CONFIGS
@@ -150,6 +152,16 @@ def test_predicted_steps():
     assert 0 < parts["arithmetic"] < sum(parts.values()) and parts["context"] == parts["experts"] == 0
     assert parts["bubble"] == pytest.approx(parts["arithmetic"] * 15 / 32)
     with pytest.raises(ValueError, match="tensor"): M.Plan(1, 0)
+
+
+def test_messages_of_a_step_by_hand():
+    "Activations, keys and values have two bytes a number; a stage has 126 / 16 layers, or 58 / 16 with experts."
+    llama = M.predict_step(NAMED_SHAPES["Llama 3.1 405B"], M.Cluster(989e12, 450e9, 50e9, 8), M.Plan(8, 8, 16, 16, micros=16), 128, 131_072)
+    tokens = 128 * 131_072 // 8 // 16                            # of a rank
+    assert llama["tensor"] == pytest.approx(126 / 16 * 4 * 2 * 7 / 8 * 2 * tokens * 16_384 / 450e9)
+    assert llama["context"] == pytest.approx(126 / 16 * 2 * 15 * 2 * 2 * tokens * 128 / 50e9)                    # one key–value head of width 128
+    deepseek = M.predict_step(NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8), M.Plan(128, 1, 16, micros=120, expert=64), 15_360, 4096)
+    assert deepseek["experts"] == pytest.approx(58 / 16 * 4 * 8 * 63 / 64 * 2 * (15_360 * 4096 // 128) * 7168 / 50e9)
 
 
 def test_the_gradients_of_experts_are_summed_over_their_copies_alone():
@@ -466,6 +478,18 @@ def test_what_died_while_it_was_written_is_no_checkpoint(tmp_path, here):
     (torn / "__0_0.distcp").write_bytes(b"half")
     assert [x["step"] for x in here(2, "--steps", "6", *keep)] == [4, 5]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
+
+
+def test_every_attempt_meets_under_a_name_of_its_own():
+    "Three ranks on one store, twice; a rank that asked and died, and one that never comes."
+    store, names = dist.HashStore(), []
+    store.set("asks/2", "a process that died before it had an answer")
+    for _ in range(2):
+        with ThreadPoolExecutor() as pool: found = list(pool.map(lambda rank: fresh_name(store, rank, 3, 30.), range(3)))
+        assert len(set(found)) == 1
+        names += found[:1]
+    assert names[0] != names[1]
+    with pytest.raises(TimeoutError, match=r"ranks \[1\] to begin"): fresh_name(dist.HashStore(), 0, 2, .2)
 
 
 # --- what the program refuses -------------------------------------------------------------------------------------
