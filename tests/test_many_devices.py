@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import device_cases as cases
@@ -483,6 +484,7 @@ def test_what_died_while_it_was_written_is_no_checkpoint(tmp_path, here):
 def test_every_attempt_meets_under_a_name_of_its_own():
     "Three ranks on one store, twice; a rank that asked and died, and one that never comes."
     store, names = dist.HashStore(), []
+    store.set_timeout(timedelta(seconds=30))
     store.set("asks/2", "a process that died before it had an answer")
     for _ in range(2):
         with ThreadPoolExecutor() as pool: found = list(pool.map(lambda rank: fresh_name(store, rank, 3, 30.), range(3)))
