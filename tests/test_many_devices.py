@@ -2,23 +2,27 @@
 import json
 import os
 import pickle
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import device_cases as cases
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from tfmlib import many_devices as M
-from tfmlib.accounting import NAMED_SHAPES
-from tfmlib.cluster import CheckpointReader
+from tfmlib.accounting import NAMED_SHAPES, total_parameters
+from tfmlib.cluster import CheckpointReader, check_training, fresh_name, read_arguments
 from tfmlib.context_parallel import chunk_positions, train_context_parallel
 from tfmlib.data_parallel import train_data_parallel, train_sharded
 from tfmlib.decoders import GPT2, MODEL_CONFIGS
@@ -149,7 +153,49 @@ def test_predicted_steps():
     assert 0 < parts["arithmetic"] < sum(parts.values()) and parts["context"] == parts["experts"] == 0
     assert parts["bubble"] == pytest.approx(parts["arithmetic"] * 15 / 32)
     with pytest.raises(ValueError, match="tensor"): M.Plan(1, 0)
-    with pytest.raises(ValueError, match="tensor: 16; expected at most 8"): M.predict_step(shape, cluster, M.Plan(64, 16, 8), 2048, 8192)
+
+
+def test_messages_of_a_step_by_hand():
+    "Activations, keys and values have two bytes a number; a stage has 126 / 16 layers, or 58 / 16 with experts."
+    llama = M.predict_step(NAMED_SHAPES["Llama 3.1 405B"], M.Cluster(989e12, 450e9, 50e9, 8), M.Plan(8, 8, 16, 16, micros=16), 128, 131_072)
+    tokens = 128 * 131_072 // 8 // 16                            # of a rank
+    assert llama["tensor"] == pytest.approx(126 / 16 * 4 * 2 * 7 / 8 * 2 * tokens * 16_384 / 450e9)
+    assert llama["context"] == pytest.approx(126 / 16 * 2 * 15 * 2 * 2 * tokens * 128 / 50e9)                    # one key–value head of width 128
+    deepseek = M.predict_step(NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8), M.Plan(128, 1, 16, micros=120, expert=64), 15_360, 4096)
+    assert deepseek["experts"] == pytest.approx(58 / 16 * 4 * 8 * 63 / 64 * 2 * (15_360 * 4096 // 128) * 7168 / 50e9)
+
+
+def test_the_gradients_of_experts_are_summed_over_their_copies_alone():
+    shape, cluster = NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8)
+    def seconds(expert): return M.predict_step(shape, cluster, M.Plan(128, 1, 16, micros=120, expert=expert), 15_360, 4096)["gradients and weights"]
+    experts = 58 * 256 * 3 * 7168 * 2048                         # layers, experts, matrices, widths
+    rest = total_parameters(shape) - experts
+    for expert in (1, 64, 128):
+        sent = 6 / 16 * (rest * 127 / 128 + experts / expert * (1 - expert / 128))
+        assert seconds(expert) == pytest.approx(sent / 50e9)
+
+
+LLAMA_405B, ITS_PLAN = NAMED_SHAPES["Llama 3.1 405B"], {"data": 64, "tensor": 8, "pipeline": 16, "micros": 32}
+
+
+@pytest.mark.parametrize(("plan", "B", "S", "said"), [
+    ({"tensor": 16}, 2048, 8192, "tensor: 16; expected at most 8"), ({"expert": 64}, 2048, 8192, "expert: 64; expected 1"), ({}, 2047, 8192, "B: 2047; expected a multiple of 2048"),
+    ({"context": 3}, 2048, 8192, "S: 8192; expected a multiple of 3"), ({"pipeline": 127}, 2048, 8192, "pipeline: 127; expected at most 126")])
+def test_plans_that_do_not_fit_are_refused(plan, B, S, said):
+    with pytest.raises(ValueError, match=said): M.predict_step(LLAMA_405B, M.Cluster(989e12, 450e9, 50e9, 8), M.Plan(**ITS_PLAN | plan), B, S)
+
+
+def test_other_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="expert: 3; expected a divisor of 128"):
+        M.predict_step(NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8), M.Plan(128, expert=3), 128, 4096)
+    for bad, name in ({"peak": 0}, "peak"), ({"outside": -1}, "outside"), ({"per_node": 0}, "per_node"):
+        with pytest.raises(ValueError, match=name): M.Cluster(**{"peak": 1e15, "inside": 1e11, "outside": 1e10, "per_node": 8} | bad)
+    for config, T, name in (SMALL_GPT2.config, 16, "config"), (LLAMA.config, 18, "T: 18"), (LLAMA.config, 0, "T"):
+        with pytest.raises(ValueError, match=name): M.activation_volumes(config, 8, T, 4, 8)
+    with pytest.raises(ValueError, match="p: 0"): M.parameter_volumes({"w": 8}, 0, 8)
+    with pytest.raises(ValueError, match="stages: 0"): simulate("1f1b", 0, 4)
+    with pytest.raises(ValueError, match="micros: 2.5"): simulate("1f1b", 2, 2.5)
+    with pytest.raises(ValueError, match="backward: 0"): simulate("1f1b", 2, 2, backward=0)
 
 
 # --- the runs of an exercise --------------------------------------------------------------------------------------
@@ -298,17 +344,10 @@ def test_bad_input_is_refused_by_name_in_every_process(name, processes):
 
 # --- faults -------------------------------------------------------------------------------------------------------
 
-def test_a_process_that_dies(processes):
-    with pytest.raises(ProcessFailed) as caught: processes.run(cases.die, 2, timeout=10)
-    assert caught.value.errors[1] == "ended with exit code -9" and 0 in caught.value.errors
-    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value                       # the next call works again
-
-
-def test_a_process_that_died_between_two_calls(processes):
-    processes.run(cases.ring_all_reduce, 2, 8)
-    processes.workers[1].kill()
-    processes.workers[1].join()
-    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value
+def test_pytorchs_context_parallel_does_not_run_here(processes):
+    "If it does one day, the page compares with it."
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.torch_context_parallel, 2, timeout=60)
+    assert all("flash_attention_for_cpu" in e for e in caught.value.errors.values())
 
 
 def test_what_is_no_ordinary_exception(processes):
@@ -317,21 +356,24 @@ def test_what_is_no_ordinary_exception(processes):
     assert all(worker.is_alive() for worker in processes.workers)
 
 
-def test_a_process_that_hangs(processes):
-    with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=5)
-    assert caught.value.errors == {0: "waited 5 s for another process in all_reduce", 1: "gave no answer in time and was stopped"}
-
-
 def test_processes_that_disagree(processes):
     with pytest.raises(ProcessFailed) as caught: processes.run(cases.checked_mismatch, 2, timeout=10)
     assert set(caught.value.errors.values()) == {"ValueError: x: (4,) in process 0, (5,) in process 1; expected the same value in every process"}
     with pytest.raises(ProcessFailed): processes.run(cases.mismatch, 2, timeout=5)
 
 
-def test_pytorchs_context_parallel_does_not_run_here(processes):
-    "If it does one day, the page compares with it."
-    with pytest.raises(ProcessFailed) as caught: processes.run(cases.torch_context_parallel, 2, timeout=60)
-    assert all("flash_attention_for_cpu" in e for e in caught.value.errors.values())
+def test_a_process_that_dies(processes):
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.die, 2, timeout=10)
+    assert caught.value.errors[1] == "ended with exit code -9" and 0 in caught.value.errors
+    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value                       # the next call works again
+
+
+def test_a_process_that_died_between_two_calls_and_one_that_hangs(processes):
+    processes.run(cases.ring_all_reduce, 2, 8)
+    processes.workers[1].kill()
+    processes.workers[1].join()
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=5)     # both were started again
+    assert caught.value.errors == {0: "waited 5 s for another process in all_reduce", 1: "gave no answer in time and was stopped"}
 
 
 def test_arguments_of_processes(processes):
@@ -361,10 +403,13 @@ def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.cluster"), restarts
     return started(["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", f"--max-restarts={restarts}", *program, *COMMON, *arguments])
 
 
+def printed(done: subprocess.CompletedProcess) -> list[dict]: return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
 def history(done: subprocess.CompletedProcess) -> list[dict]:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Warning" not in done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return printed(done)
 
 
 def far(a: list[dict], b: list[dict]) -> float:
@@ -405,26 +450,25 @@ def test_in_fewer_bits_too(numbers, near, division, here, one):
     assert 0 < far(found, one[:2]) < near
 
 
-def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, one):
+def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, here, one):
     keep = ["--checkpoint", str(tmp_path)]
-    found = history(torchrun(4, "--steps", "2", *keep, "--shard", "2", "--tensor", "2"))
-    found += history(torchrun(2, "--steps", "4", *keep))
-    found += history(torchrun(1, "--steps", "6", *keep))
+    found = here(4, "--steps", "2", *keep, "--shard", "2", "--tensor", "2") + here(2, "--steps", "4", *keep) + here(1, "--steps", "6", *keep)
     assert far(found, one) < 1e-10
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
 
 
-def test_a_dead_process_restarts_from_the_last_checkpoint_bit_for_bit(tmp_path, here):
-    whole = here(2, "--steps", "6")
-    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), program=(FAULTY, "die"), restarts=1)
-    assert history(done) == whole[:3] + whole[2:] and "exitcode: -9" in done.stderr  # each step is reported at once; step 3 died, and the last checkpoint is after step 1
-    assert [p.name for p in sorted(tmp_path.iterdir())][-1] == "step-00000006"
-
-
-def test_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path, here):
-    done = torchrun(2, "--steps", "6", "--checkpoint", str(tmp_path), "--timeout", "10", program=(FAULTY, "hang"))
-    assert done.returncode and "step 3: waited for another process, which has ended or hangs (timeout 10 s); the last checkpoint is complete" in done.stderr
-    assert [x["step"] for x in here(1, "--steps", "4", "--checkpoint", str(tmp_path))] == [2, 3]
+def test_a_process_that_dies_and_one_that_hangs(tmp_path, here, one):
+    "Four processes save; on two, one dies, all start again from the last checkpoint, and one hangs; from the last checkpoint, the run ends bit for bit as if nothing had happened."
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    begun = here(4, "--steps", "2", "--checkpoint", str(broken), "--shard", "2", "--tensor", "2")
+    shutil.copytree(broken, whole)
+    rest = here(2, "--steps", "6", "--checkpoint", str(whole))
+    assert far(begun + rest, one) < 1e-10 and [x["step"] for x in rest] == [2, 3, 4, 5]
+    done = torchrun(2, "--steps", "6", "--checkpoint", str(broken), "--timeout", "10", program=(FAULTY, "die 3", "hang 5"), restarts=1)
+    assert printed(done) == rest[:1] + rest[:3]                  # each step is reported at once; step 3 died, and the last checkpoint was after step 1
+    assert done.returncode and "exitcode: -9" in done.stderr
+    assert "step 5: waited for another process, which has ended or hangs (timeout 10 s); the last checkpoint is complete" in done.stderr
+    assert here(2, "--steps", "6", "--checkpoint", str(broken)) == rest[2:]
 
 
 def test_what_died_while_it_was_written_is_no_checkpoint(tmp_path, here):
@@ -435,6 +479,19 @@ def test_what_died_while_it_was_written_is_no_checkpoint(tmp_path, here):
     (torn / "__0_0.distcp").write_bytes(b"half")
     assert [x["step"] for x in here(2, "--steps", "6", *keep)] == [4, 5]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
+
+
+def test_every_attempt_meets_under_a_name_of_its_own():
+    "Three ranks on one store, twice; a rank that asked and died, and one that never comes."
+    store, names = dist.HashStore(), []
+    store.set_timeout(timedelta(seconds=30))
+    store.set("asks/2", "a process that died before it had an answer")
+    for _ in range(2):
+        with ThreadPoolExecutor() as pool: found = list(pool.map(lambda rank: fresh_name(store, rank, 3, 30.), range(3)))
+        assert len(set(found)) == 1
+        names += found[:1]
+    assert names[0] != names[1]
+    with pytest.raises(TimeoutError, match=r"ranks \[1\] to begin"): fresh_name(dist.HashStore(), 0, 2, .2)
 
 
 # --- what the program refuses -------------------------------------------------------------------------------------
@@ -455,6 +512,17 @@ def refused(here, n: int, *arguments: str) -> list[str]:
 @pytest.mark.parametrize("arguments", REFUSED)
 def test_the_program_refuses_what_does_not_fit_in_every_process(arguments, here):
     assert all(e.startswith(f"ValueError: {REFUSED[arguments]}") for e in refused(here, 4, "--steps", "1", *arguments))
+
+
+def test_the_commands_of_the_page_are_not_refused():
+    cells = json.loads((ROOT / "chapters/15_many_devices.ipynb").read_text(encoding="utf-8"))["cells"]
+    block, = (b.split("```")[0] for c in cells if c["cell_type"] == "markdown" for b in "".join(c["source"]).split("```bash\n")[1:])
+    commands = [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
+    assert [c[0] for c in commands] == ["python", "torchrun", "torchrun"]
+    for command in commands:
+        of = dict(zip(command, command[1:]))
+        run = read_arguments(command[command.index("tfmlib.cluster") + 1:])
+        assert check_training(run, MODEL_CONFIGS[run.model], int(of.get("--nnodes", 1)) * int(of.get("--nproc-per-node", 1))) > 0
 
 
 def test_torchrun_shows_it_for_every_process():

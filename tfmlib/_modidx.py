@@ -971,6 +971,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'tfmlib.latent_attention.check_latent_sizes': ( 'kv_cache.html#check_latent_sizes',
                                                                                          'tfmlib/latent_attention.py')},
             'tfmlib.many_devices': { 'tfmlib.many_devices.Cluster': ('many_devices.html#cluster', 'tfmlib/many_devices.py'),
+                                     'tfmlib.many_devices.Cluster.__post_init__': ( 'many_devices.html#cluster.__post_init__',
+                                                                                    'tfmlib/many_devices.py'),
                                      'tfmlib.many_devices.Moment': ('many_devices.html#moment', 'tfmlib/many_devices.py'),
                                      'tfmlib.many_devices.ParallelSteps': ('many_devices.html#parallelsteps', 'tfmlib/many_devices.py'),
                                      'tfmlib.many_devices.ParallelSteps.picture': ( 'many_devices.html#parallelsteps.picture',

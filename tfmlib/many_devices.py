@@ -55,6 +55,7 @@ def padded(n: int, p: int) -> int:
 
 def parameter_volumes(sizes: dict[str, int], p: int, width: int) -> dict[str, dict]:
     "Bytes that a process sends in a step, for forms that divide the batch."
+    check_sizes(p=p, width=width)
     N = sum(sizes.values())
     cut = {name: padded(n, p) for name, n in sizes.items()}
     whole = sum(cut.values())
@@ -68,6 +69,10 @@ def parameter_volumes(sizes: dict[str, int], p: int, width: int) -> dict[str, di
 
 def activation_volumes(config: ModelConfig, B: int, T: int, p: int, width: int) -> dict[str, dict]:
     "The same for forms that divide the model or the sequence (RMSNorm, no biases)."
+    check_sizes(B=B, T=T, p=p, width=width)
+    need(T % p == 0, "T", T, f"a multiple of {p}, the number of processes")
+    plain = config.norm == "rmsnorm" and not (config.attention_bias or config.ffn_bias)
+    need(plain, "config", f"{config.norm}, biases", "RMSNorm and no biases")
     s = stack_shape(config)
     L, C, n = s.n_layers, s.d_model, B * T * s.d_model
     each, loss, N = width * (p - 1) / p, 3 * B * T, total_parameters(s)
@@ -82,6 +87,7 @@ def activation_volumes(config: ModelConfig, B: int, T: int, p: int, width: int) 
 
 def pipeline_volumes(config: ModelConfig, B: int, T: int, p: int, width: int) -> list[dict]:
     "The same for each stage of a pipeline; both ends sum a tied table's gradient."
+    check_sizes(B=B, T=T, p=p, width=width)
     n, table = B * T * config.d_model * width, config.vocab_size * config.d_model * width
     tied = config.tie_embeddings and p > 1
     neighbours = [(s > 0) + (s < p - 1) for s in range(p)]
@@ -96,6 +102,11 @@ class Cluster:
     inside: float    # bytes per second that a device sends within its node
     outside: float   # bytes per second that it sends to other nodes
     per_node: int    # devices per node
+
+    def __post_init__(self):
+        check_sizes(per_node=self.per_node)
+        for name in ("peak", "inside", "outside"):
+            need(getattr(self, name) > 0, name, getattr(self, name), "a number above 0")
 
 
 @dataclass(frozen=True)
@@ -123,6 +134,13 @@ def predict_step(
     L, C, N = shape.n_layers, shape.d_model, total_parameters(shape)
     need(plan.tensor <= cluster.per_node, "tensor", plan.tensor,
          f"at most {cluster.per_node}, the devices of a node")
+    copies, moe = plan.data * plan.context, shape.experts
+    whole = plan.data * plan.micros
+    need(B % whole == 0, "B", B, f"a multiple of {whole}, microbatches of all copies")
+    need(S % plan.context == 0, "S", S, f"a multiple of {plan.context}, parts of a sequence")
+    need(plan.pipeline <= L, "pipeline", plan.pipeline, f"at most {L}, the layers")
+    if moe is None: need(plan.expert == 1, "expert", plan.expert, "1 for a model without experts")
+    need(plan.data % plan.expert == 0, "expert", plan.expert, f"a divisor of {plan.data}, copies")
     local, tokens = plan.tensor * plan.context, B * S / plan.data
     active = training_flops(shape, B, S)
     compute = active / (plan.devices * cluster.peak)
@@ -134,9 +152,9 @@ def predict_step(
     ring = 2 * (plan.context - 1) * keys * L / plan.pipeline
     apart = sum(m.inputs * m.outputs * m.stored for name, m in weight_matrices(shape).items()
                 if name.startswith("experts"))
-    held = (N - apart + apart / plan.expert) / (t * plan.pipeline)
-    gradients = (4 + 2) * held * (1 - 1 / (plan.data * plan.context))
-    moe = shape.experts
+    # an expert has fewer copies, which alone sum its gradients
+    each = (N - apart) * (1 - 1 / copies) + apart / plan.expert * (1 - plan.expert / copies)
+    gradients = (4 + 2) * each / (t * plan.pipeline)
     routed = 0 if moe is None else 4 * moe.n_used * (L - moe.dense_layers) / plan.pipeline * n
     between = cluster.inside if local <= cluster.per_node else cluster.outside
     return {"arithmetic": compute, "bubble": waiting, "tensor": tensor / cluster.inside,

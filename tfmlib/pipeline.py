@@ -31,7 +31,7 @@ def schedule(kind: str, stage: int, stages: int, micros: int) -> list[Action]:
     "The order of a stage's forward and backward passes."
     need(kind in ("gpipe", "1f1b"), "kind", repr(kind), "'gpipe' or '1f1b'")
     need(0 <= stage < stages, "stage", stage, f"0 to {stages - 1}")
-    need(micros > 0, "micros", micros, "at least one microbatch")
+    need(type(micros) is int and micros > 0, "micros", micros, "at least one microbatch")
     warm = micros if kind == "gpipe" else min(micros, stages - 1 - stage)
     order = [Action("F", m) for m in range(warm)]
     for m in range(micros - warm): order += [Action("F", warm + m), Action("B", m)]
@@ -40,6 +40,9 @@ def schedule(kind: str, stage: int, stages: int, micros: int) -> list[Action]:
 
 def simulate(kind: str, stages: int, micros: int, forward=1., backward=2.) -> list[list[Action]]:
     "The times of all passes in each stage, if messages take no time."
+    need(type(stages) is int and stages > 0, "stages", stages, "a whole number above 0")
+    for name, x in (("forward", forward), ("backward", backward)):
+        need(x > 0, name, x, "a time above 0")
     left = [schedule(kind, s, stages, micros) for s in range(stages)]
     done, clock, found = {}, [0.] * stages, [[] for _ in range(stages)]
     while any(left):
