@@ -408,7 +408,9 @@ def test_padded_prompts_go_on_as_they_would_alone():
 
 @pytest.mark.parametrize("told, said", [
     (dict(max_new_tokens=9), "max_new_tokens: 9 after 4 tokens; expected at most 8"), (dict(max_new_tokens=-1), "max_new_tokens: -1"), (dict(max_new_tokens=1.5), "max_new_tokens: 1.5"),
-    (dict(max_new_tokens=1, padding_mask=torch.tensor([[True, True, True, False]])), "padding_mask: padding in the last column")])
+    (dict(max_new_tokens=1, padding_mask=torch.tensor([[True, True, True, False]])), "padding_mask: padding after a token"),
+    (dict(max_new_tokens=1, padding_mask=torch.tensor([[True, False, True, True]])), "padding_mask: padding after a token"),
+    (dict(max_new_tokens=1, eos=[]), r"eos: \[\]; expected None, or at least one"), (dict(max_new_tokens=1, eos=99), "eos: from 99"), (dict(max_new_tokens=1, eos=.5), "eos: ")])
 def test_generation_that_cannot_be_is_refused(told, said):
     with pytest.raises(ValueError, match=said): generate(CausalLM(TINY), tokens(0, 1, 4), **told)
 
@@ -478,7 +480,7 @@ def test_numbers_of_tokens_out_of_range_are_refused_wherever_they_are_read():
     for bad in (torch.tensor([[3]]), torch.tensor([[-1]])):
         with pytest.raises(ValueError, match="ids: from"): repetition_penalty(torch.zeros(1, 3), bad, 2.)
     with pytest.raises(ValueError, match="ids: \\(1, 1\\); expected \\(2, T\\)"): repetition_penalty(torch.zeros(2, 3), torch.zeros(1, 1, dtype=torch.long), 2.)
-    with pytest.raises(ValueError, match="ids: from 23 to 23"): generate(CausalLM(TINY), tokens(0, 1, 4), 1, eos=23)
+    with pytest.raises(ValueError, match="eos: from 23 to 23"): generate(CausalLM(TINY), tokens(0, 1, 4), 1, eos=23)
 
 
 @pytest.mark.parametrize("row", [[-torch.inf] * 3, [0., math.nan, 1.], [0., torch.inf, 1.]])

@@ -637,7 +637,7 @@ def test_a_full_cache_says_so():
 def test_prompts_that_do_not_fit_are_refused():
     model, ids = CachedCausalLM(build(SMALL)), torch.zeros(2, 5, dtype=torch.long)
     for given_, said in ((dict(max_new_tokens=-1), "max_new_tokens"), (dict(max_new_tokens=60), "max_new_tokens"), (dict(max_new_tokens=1, ids=ids[0]), "ids"),
-                         (dict(max_new_tokens=1, padding_mask=torch.tensor([[True] * 4 + [False]] * 2)), "padding_mask"), (dict(max_new_tokens=1, eos=61), "ids"), (dict(max_new_tokens=1, eos=[]), "eos")):
+                         (dict(max_new_tokens=1, padding_mask=torch.tensor([[True] * 4 + [False]] * 2)), "padding_mask"), (dict(max_new_tokens=1, eos=61), "eos"), (dict(max_new_tokens=1, eos=[]), "eos")):
         with pytest.raises(ValueError, match=said): generate_cached(**dict(model=model, ids=ids) | given_)
     with pytest.raises(ValueError, match="cache"): model(ids, ModelCache([KVCache(8)]))
     with pytest.raises(ValueError, match="padding_mask"): model(ids, model.new_cache(), torch.ones(2, 5))

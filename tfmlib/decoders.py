@@ -7,7 +7,8 @@ __all__ = ['GPT2', 'MODERN', 'LLAMA3', 'GPT2_PARTS', 'LLAMA_PARTS', 'TABLE', 'RO
            'LLAMA_FIELDS', 'LLAMA_VALUES', 'LLAMA_FIXED', 'check_token_range', 'cross_entropy', 'next_token_loss',
            'chunk', 'perplexity', 'init_weights', 'CausalLM', 'check_inputs', 'check_reach', 'output_name',
            'gpt2_names', 'llama_names', 'read_rope', 'llama_family', 'check_logits', 'temperature', 'top_k', 'top_p',
-           'min_p', 'repetition_penalty', 'SamplingConfig', 'sample', 'generate', 'NextToken', 'split_reasoning']
+           'min_p', 'repetition_penalty', 'SamplingConfig', 'sample', 'generate', 'check_generation', 'end_tokens',
+           'NextToken', 'split_reasoning']
 
 # %% ../chapters/10_decoders.ipynb #imports-export
 import math
@@ -29,11 +30,11 @@ from .tokens import Embedding
 from .transformer import MODEL_CONFIGS, MODELS, ModelConfig, Part, build_encoding, build_stack
 
 # %% ../chapters/10_decoders.ipynb #loss-export
-def check_token_range(ids: Tensor, vocab_size: int) -> None:
+def check_token_range(ids: Tensor, vocab_size: int, name: str = "ids") -> None:
     "Refuse anything but token ids."
-    need(ids.dtype in (torch.int64, torch.int32), "ids", ids.dtype, "int64 or int32")
+    need(ids.dtype in (torch.int64, torch.int32), name, ids.dtype, "int64 or int32")
     low, high = map(int, ids.aminmax()) if ids.numel() else (0, 0)
-    need(0 <= low and high < vocab_size, "ids", f"from {low} to {high}",
+    need(0 <= low and high < vocab_size, name, f"from {low} to {high}",
          f"from 0 to {vocab_size - 1}")
 
 
@@ -478,17 +479,8 @@ def generate(
     eos: int | Sequence[int] | None = None,  # after such a token, a row repeats the first
 ) -> Tensor:                                 # (B, T + max_new_tokens)
     "Append one token at a time, running the model on the whole text for each."
-    need(type(max_new_tokens) is int and max_new_tokens >= 0, "max_new_tokens",
-         repr(max_new_tokens), "a whole number of at least 0")
-    check_inputs(ids, model.config.max_len, padding_mask)
-    room = model.config.max_len - ids.shape[1]
-    need(max_new_tokens <= room, "max_new_tokens",
-         f"{max_new_tokens} after {ids.shape[1]} tokens",
-         f"at most {room}: the model reads {model.config.max_len}")
-    need(padding_mask is None or bool(padding_mask[:, -1].all()), "padding_mask",
-         "padding in the last column", "padding on the left only")
-    ends = torch.tensor([] if eos is None else eos, dtype=torch.int64).view(-1)
-    check_token_range(ends, model.config.vocab_size)
+    check_generation(model, ids, max_new_tokens, padding_mask)
+    ends = end_tokens(eos, model.config.vocab_size)
     g, ended = (
         torch.Generator().manual_seed(seed),
         torch.zeros(len(ids), dtype=torch.bool, device=ids.device),
@@ -507,6 +499,30 @@ def generate(
                 [padding_mask, torch.ones_like(padding_mask[:, :1])], 1
             )
     return ids
+
+# %% ../chapters/10_decoders.ipynb #generation-check-export
+def check_generation(
+    model: nn.Module, ids: Tensor, max_new_tokens: int, padding_mask: Tensor | None = None
+) -> None:
+    "Refuse a prompt that leaves too little room, or whose padding is not on the left."
+    need(type(max_new_tokens) is int and max_new_tokens >= 0, "max_new_tokens",
+         repr(max_new_tokens), "a whole number of at least 0")
+    longest = model.config.max_len
+    check_inputs(ids, longest, padding_mask)
+    room = longest - ids.shape[1]
+    need(max_new_tokens <= room, "max_new_tokens", f"{max_new_tokens} after {ids.shape[1]} tokens",
+         f"at most {room}: the model reads {longest}")
+    left = padding_mask is None or bool((padding_mask.long().diff(dim=1) >= 0).all())
+    need(left, "padding_mask", "padding after a token", "padding on the left only")
+
+
+def end_tokens(eos: int | Sequence[int] | None, vocab_size: int) -> Tensor:
+    "The tokens after which a row ends; none for None."
+    if eos is None: return torch.tensor([], dtype=torch.int64)
+    ends = torch.tensor(eos).view(-1)
+    need(len(ends) > 0, "eos", repr(eos), "None, or at least one token")
+    check_token_range(ends, vocab_size, "eos")
+    return ends
 
 # %% ../chapters/10_decoders.ipynb #interactive-export
 class NextToken(Interactive):

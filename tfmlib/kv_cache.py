@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KVCache', 'check_update', 'check_as_before', 'visible_mask', 'CachedAttention', 'ModelCache', 'CachedCausalLM',
-           'check_new', 'give_cache', 'generate_cached', 'check_generation', 'RollingCache']
+           'check_new', 'give_cache', 'generate_cached', 'RollingCache']
 
 # %% ../chapters/16_kv_cache.ipynb #imports-export
 import copy
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .block import check_sizes
 from .decoders import (
-    CausalLM, SamplingConfig, check_inputs, check_reach, check_token_range, sample)
+    CausalLM, SamplingConfig, check_generation, check_inputs, check_reach, end_tokens, sample)
 from .heads import MultiHeadAttention, grouped_query_attention
 from .positions import PositionalAttention, PositionalEncoding, biased_mask
 from .proof import need
@@ -238,9 +238,7 @@ def generate_cached(
 ) -> Tensor:                                 # (B, T + max_new_tokens)
     "Like `generate`, but each token is processed only once."
     check_generation(model, ids, max_new_tokens, padding_mask)
-    ends = torch.tensor([] if eos is None else eos, dtype=torch.int64).view(-1)
-    need(eos is None or len(ends) > 0, "eos", repr(eos), "None, or at least one token")
-    check_token_range(ends, model.config.vocab_size)
+    ends = end_tokens(eos, model.config.vocab_size)
     g, cache = torch.Generator().manual_seed(seed), cache or model.new_cache()
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     new = ids
@@ -255,22 +253,6 @@ def generate_cached(
         new = new[:, None]                                                # (B, 1)
         ids = torch.cat([ids, new], 1)
     return ids
-
-# %% ../chapters/16_kv_cache.ipynb #generation-check-export
-def check_generation(
-    model: CachedCausalLM, ids: Tensor, max_new_tokens: int, padding_mask: Tensor | None
-) -> None:
-    "Refuse a prompt that leaves no room for so many new tokens."
-    need(type(max_new_tokens) is int and max_new_tokens >= 0, "max_new_tokens",
-         repr(max_new_tokens), "a whole number of at least 0")
-    longest = model.config.max_len
-    check_inputs(ids, longest, padding_mask)
-    room = longest - ids.shape[1]
-    need(max_new_tokens <= room, "max_new_tokens",
-         f"{max_new_tokens} after {ids.shape[1]} tokens",
-         f"at most {room}: the model reads {longest}")
-    need(padding_mask is None or bool(padding_mask[:, -1].all()), "padding_mask",
-         "padding in the last column", "padding on the left only")
 
 # %% ../chapters/16_kv_cache.ipynb #rolling-export
 class RollingCache:

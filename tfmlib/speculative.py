@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .block import check_sizes
-from .decoders import SamplingConfig
-from .kv_cache import CachedCausalLM, check_generation
+from .decoders import SamplingConfig, check_generation
+from .kv_cache import CachedCausalLM
 from .proof import need
 
 # %% ../chapters/16_kv_cache.ipynb #accept-export
