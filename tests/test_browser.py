@@ -19,9 +19,9 @@ NARROW_RULES = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "valu
 NOT_CONTRAST = {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": False}}}
 CONTRAST = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": ["color-contrast"]}}
 TWO_FRAMES = "new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))"
-MARK_KINDS = """() => {                         // one element for each combination of colours and size that the page's text has
+MARK_KINDS = """(known) => {                    // one element for each combination of colours and size that the page's text has, and that no page had before
   document.querySelectorAll("[data-kind]").forEach(e => e.removeAttribute("data-kind"));
-  const seen = new Set(), grounds = new Map([[null, ""]]);
+  const seen = new Set(known), grounds = new Map([[null, ""]]);
   const ground = (e) => {
     if (!grounds.has(e)) { const s = getComputedStyle(e); grounds.set(e, ground(e.parentElement) + (/, 0\\)/.test(s.backgroundColor) ? "" : s.backgroundColor) + (s.opacity < 1 ? s.opacity : "")); }
     return grounds.get(e);
@@ -31,6 +31,7 @@ MARK_KINDS = """() => {                         // one element for each combinat
     const s = getComputedStyle(e), kind = [s.color, s.fontSize, s.fontWeight, ground(e)].join();
     if (!seen.has(kind) && e.checkVisibility()) { seen.add(kind); e.dataset.kind = ""; }
   }
+  return [...seen].slice(known.length);
 }"""
 
 
@@ -61,7 +62,14 @@ def violations(page, options: dict, context: dict | None = None) -> list[str]:
     return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in Axe().run(page, context, options).response["violations"]]
 
 
-def visit(context, base: str, name: str, themes: tuple[str, ...] = THEMES) -> Visit:
+def faint(page, known: list[str]) -> list[str]:
+    "Text without enough contrast, in combinations of colours and size that are not `known`; they are from here on."
+    new = page.evaluate(MARK_KINDS, known)
+    known += new
+    return violations(page, CONTRAST, {"include": [["[data-kind]"]]}) if new else []
+
+
+def visit(context, base: str, name: str, known: list[str], themes: tuple[str, ...] = THEMES) -> Visit:
     "Load a page at desktop width in one theme, let the system change to the other, narrow the window to a phone's, and note what is wrong with the page."
     found, page = Visit(), context.new_page()
     page.on("console", lambda m: found.errors.append(m.text) if m.type in ("error", "warning") else None)
@@ -77,8 +85,7 @@ def visit(context, base: str, name: str, themes: tuple[str, ...] = THEMES) -> Vi
         page.emulate_media(color_scheme=theme)
         page.wait_for_function(TWO_FRAMES)
         found.themes.append(page.evaluate("document.documentElement.dataset.theme"))
-        page.evaluate(MARK_KINDS)                  # contrast depends on nothing else, and is slow to check element by element
-        found.violations += [f"{theme}: {v}" for v in violations(page, CONTRAST, {"include": [["[data-kind]"]]})]
+        found.violations += [f"{theme}: {v}" for v in faint(page, known)]             # contrast depends on nothing else, and is slow to check element by element
     page.set_viewport_size(PHONE)
     page.wait_for_function(TWO_FRAMES)
     found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -110,6 +117,12 @@ def context(browser):
     return browser.new_context(viewport=WIDE)
 
 
+@pytest.fixture(scope="module")
+def known() -> list[str]:
+    "The combinations of colours and size that have been checked on some page."
+    return []
+
+
 @pytest.fixture
 def page(browser, served):
     "A fresh page with an empty cache and nothing remembered."
@@ -122,10 +135,10 @@ every_page = pytest.mark.parametrize("name", pages())
 
 
 @every_page
-def test_page_is_sound(context, served, name):
+def test_page_is_sound(context, served, known, name):
     "No console message, no request to elsewhere, nothing for axe-core, no sideways scroll on a phone or at 320 pixels, one search field, the system's theme, few elements."
     themes = THEMES[::-1] if pages().index(name) % 2 else THEMES                            # every second page is loaded in the dark
-    assert visit(context, served.rstrip("/") + "/", name, themes) == Visit(fields=1, themes=[*themes], overflow=0)
+    assert visit(context, served.rstrip("/") + "/", name, known, themes) == Visit(fields=1, themes=[*themes], overflow=0)
 
 
 def test_long_pages_are_laid_out_as_they_are_read(page):
@@ -250,7 +263,7 @@ def test_chapter_reads_without_scripts(browser, served):
 
 
 PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h1>Planted</h1><input type="search"><input name="q">
-<div style="width: 900px">wide</div><p>fine</p><p>fine <span style="color: #ccc">faint</span></p><script src="http://elsewhere.example/x.js"></script><script>console.error("planted")</script>
+<div style="width: 900px">wide</div><p>fine</p><p>fine <span style="color: #ccc">faint</span></p><style>@media (prefers-color-scheme: dark) { b { color: #555; background: #444 } }</style><p><b>faint in the dark</b></p><script src="http://elsewhere.example/x.js"></script><script>console.error("planted")</script>
 <script>for (let i = 0; i < 10000; i++) document.body.append(document.createElement("i"))</script>
 <figure data-module="dead" data-live><input type="range" aria-label="dead"><p>still</p></figure></main></body></html>"""
 
@@ -261,7 +274,7 @@ def test_planted_faults_are_seen(context, tmp_path):
     with server(tmp_path) as httpd:
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
         base = f"http://127.0.0.1:{httpd.server_port}/"
-        found = visit(context, base, "planted.html")
+        found = visit(context, base, "planted.html", [])
         page = context.new_page()
         page.goto(base + "planted.html")
         assert not moves(page, page.locator("figure"))
