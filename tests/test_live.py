@@ -1,0 +1,125 @@
+"""The book's models and its tokenizer in JavaScript: what the page computes is what PyTorch computes."""
+import json
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "extensions"))
+from formulas import node_binary  # noqa: E402
+
+import tfmlib.decoders as decoders  # noqa: E402
+from tfmlib.kv_cache import CachedCausalLM  # noqa: E402
+from tfmlib.pretrained import load_model, load_tensors, save_tensors  # noqa: E402
+from tfmlib.tokens import BOOK_FILE, book_tokenizer, printable  # noqa: E402
+
+MODELS = files("tfmlib") / "assets/models"
+SHIPPED = ("prose", "book", "prose_draft", "answers", "questions", "thinking", "copying", "copying_one")
+
+
+@pytest.fixture(scope="module")
+def page():
+    "Asks the page's scripts, in Node."
+    with subprocess.Popen([node_binary(), ROOT / "tests/live_node.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as process:
+        def ask(what, **told):
+            process.stdin.write(json.dumps({"what": what} | told) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+        yield ask
+        process.stdin.close()
+
+
+def shipped_decoders() -> set[str]:
+    "The models of the book that are decoders, as their files say."
+    configs = {path.name.removesuffix(".safetensors"): json.loads(load_tensors(path)[1].get("config", "{}")) for path in MODELS.iterdir()}
+    return {name for name, config in configs.items() if config.get("kind") == "decoder"}
+
+
+def test_every_shipped_decoder_is_tried(): assert shipped_decoders() == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_logits_and_weights_are_those_of_pytorch(name, page):
+    model = load_model(name)
+    longest = model.config.max_len
+    for seed, length in ((0, longest), (1, 1), (2, longest // 2)):
+        ids = torch.randint(model.config.vocab_size, (length,), generator=torch.Generator().manual_seed(seed))
+        said = page("logits", file=str(MODELS / f"{name}.safetensors"), ids=ids.tolist())["said"]
+        with torch.no_grad(): logits = model(ids[None])[0]
+        assert (torch.tensor(said["logits"]) - logits).abs().max() < 1e-4
+        weights = attention_of(model, ids)
+        for t, step in enumerate(said["weights"]):
+            assert (torch.tensor(step) - weights[:, :, t, :t + 1]).abs().max() < 1e-5
+
+
+def attention_of(model, ids):
+    "The attention weights of every layer and head (L, H, T, T)."
+    with torch.no_grad(): return torch.stack([w[0] for w in model.hidden_states(ids[None])[1]])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_greedy_text_is_identical(name, page, tmp_path):
+    "Also with weights rounded to 16 bits, as the page loads them."
+    state, facts = load_tensors(MODELS / f"{name}.safetensors")
+    save_tensors(tmp_path / "half.safetensors", {k: v.half() for k, v in state.items()}, facts)
+    exact, rounded = load_model(name), load_model(name)
+    with torch.no_grad():
+        for p in rounded.parameters(): p.copy_(p.half())
+    for model, file in ((exact, MODELS / f"{name}.safetensors"), (rounded, tmp_path / "half.safetensors")):
+        ids = torch.randint(model.config.vocab_size, (1, 4), generator=torch.Generator().manual_seed(3))
+        steps = model.config.max_len - 4
+        assert page("greedy", file=str(file), ids=ids[0].tolist(), steps=steps)["said"] == decoders.generate(model, ids, steps)[0].tolist()
+
+
+def encoded(page, texts: list[str]) -> None:
+    ours = book_tokenizer()
+    for text, said in zip(texts, page("encode", file=str(BOOK_FILE), texts=texts)["said"], strict=True):
+        ids = ours.encode(text)
+        assert said["ids"] == ids and said["back"] == text and said["size"] == len(ours), repr(text)
+        assert said["shown"] == [printable(token) for token in ours.tokens(ids)]
+
+
+def test_tokens_are_those_of_python(page):
+    encoded(page, ["", " ", "  two  spaces \n\n and lines\t", "don't we'll I'D", "Grüße, 🦉🦉!", "x = 3.14159; y_2", "日本語 текст عربى", "a\u0301\u00a0b\u2003c\u3000d\ufeffe\x1cf\x85g",
+                   (ROOT / "README.md").read_text(encoding="utf-8")[:3000]])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cn")), max_size=40), min_size=20, max_size=20))
+def test_tokens_of_any_text_are_those_of_python(page, texts): encoded(page, texts)
+
+
+def test_every_assigned_character_is_read_alike(page):
+    "Between letters, where it matters whether it is a letter, a number or white space."
+    import unicodedata
+    every = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cs", "Cn")]
+    assert len(every) > 140_000
+    encoded(page, ["".join(f"a{c}1" for c in every[i:i + 400]) for i in range(0, len(every), 400)])
+
+
+def test_what_the_page_cannot_run_is_refused(page, tmp_path):
+    file = str(MODELS / "copying.safetensors")
+    assert "id: 48; expected 0 to 47" in page("logits", file=file, ids=[48])["error"]
+    assert "cache: 48 tokens; expected fewer than 48" in page("logits", file=file, ids=[0] * 49)["error"]
+    assert "kind: bert; expected decoder" in page("logits", file=str(MODELS / "masked.safetensors"), ids=[0])["error"]
+    state, facts = load_tensors(MODELS / "copying.safetensors")
+    config = json.loads(facts["config"])
+    for key, value in (("norm", "layernorm"), ("positions", "alibi"), ("ffn", "gelu")):
+        save_tensors(tmp_path / f"{key}.safetensors", state, facts | {"config": json.dumps(config | {key: value})})
+        assert f"{key}: {value}" in page("logits", file=str(tmp_path / f"{key}.safetensors"), ids=[0])["error"]
+
+
+def test_a_cache_is_what_the_book_calls_one(page):
+    "The page reads token by token what the book's cached model reads at once."
+    model = load_model("prose")
+    ids = torch.tensor([book_tokenizer().encode("The heron waits at the water.")])
+    cached = CachedCausalLM(model)
+    with torch.no_grad(): at_once = cached(ids, cached.new_cache())[0]
+    said = page("logits", file=str(MODELS / "prose.safetensors"), ids=ids[0].tolist())["said"]
+    assert (torch.tensor(said["logits"]) - at_once).abs().max() < 1e-4
