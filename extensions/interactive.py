@@ -17,6 +17,8 @@ def copy(app):
     target.mkdir(parents=True, exist_ok=True)
     for path in [ASSETS / "figures.css", *sorted(ASSETS.glob("*.js"))]:
         shutil.copyfile(path, target / path.name)
+    shutil.copytree(ASSETS / "live", target / "live", dirs_exist_ok=True)          # what a figure loads when it is asked to
+    shutil.copyfile(ASSETS / "tokenizer.json", target / "live" / "tokenizer.json")
 
 
 def load(app, pagename, templatename, context, doctree):

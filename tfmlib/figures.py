@@ -15,6 +15,7 @@ import re
 from html import escape
 from importlib.resources import files
 from io import BytesIO, StringIO
+from pathlib import Path
 
 import anywidget
 import matplotlib
@@ -531,6 +532,22 @@ def _four(value):
         raise ValueError(f"state: got {value}, expected finite numbers")
     return round(value, 4) + 0.0                        # no minus zero
 
+def _bundled(path: Path) -> Path | str:
+    "A module with those it imports, as one text: in a notebook, no files lie beside it."
+    found = []
+
+    def read(path: Path) -> str:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        for n, line in enumerate(lines):
+            if m := re.fullmatch(r'import \{[^}]*\} from "(\./[\w/]+\.js)";', line):
+                other = path.parent / m[1]
+                lines[n] = "" if other in found else re.sub(r"(?m)^export ", "", read(other))
+                found.append(other)
+        return "\n".join(lines)
+
+    text = read(path)
+    return text if found else path
+
 class Interactive(anywidget.AnyWidget):
     "An interactive figure: on the page without a kernel, a widget in Jupyter or Colab."
     module = ""  # the ES module's name: tfmlib/assets/NAME.js
@@ -541,12 +558,13 @@ class Interactive(anywidget.AnyWidget):
     def __init_subclass__(cls, **kwargs):
         # not in the copies of a class that traitlets makes
         if "module" in vars(cls):
-            cls._esm = ASSETS / f"{cls.module}.js"
-            if not cls._esm.is_file():
+            path = ASSETS / f"{cls.module}.js"
+            if not path.is_file():
                 raise ValueError(
                     f"module: got {cls.module!r}, expected NAME of a file "
                     "tfmlib/assets/NAME.js"
                 )
+            cls._esm = _bundled(path)
         super().__init_subclass__(**kwargs)
 
     def __init__(self, alt: str, caption: str = "", **values):

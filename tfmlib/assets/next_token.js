@@ -1,7 +1,13 @@
-// The next token: a model's scores after a text, the settings that reshape and cut them, and twenty seeded draws.
-// State: prompts (texts), logits (for each, a hundred times the score of every token), tokens (how each is written),
-// prompt (the one that is shown), octaves (the temperature is 2^octaves), k (0: all), p (1: all), least (min-p; 0: all), seed.
-const SHOWN = 12, DRAWS = 20;
+// The next token: a model's logits after a text, the settings that reshape and truncate them, and twenty seeded samples; and,
+// once it has been loaded, the model itself, which reads and writes any text.
+// State: prompts (texts), logits (for each, a hundred times the logit of every token), tokens (how each is written),
+// prompt (the one that is shown), octaves (the temperature is 2^octaves), k (0: all), p (1: all), least (min-p; 0: all), seed,
+// name (of the model that can be loaded; "": none), lead (what stands before every text). In Jupyter _weights and _tokenizer hold the files.
+import { Decoder, readTensors, softmax } from "./live/decoder.js";
+import { filtered, sampled, uniform } from "./live/sampling.js";
+import { Tokenizer } from "./live/tokenizer.js";
+
+const SHOWN = 12, DRAWS = 20, WRITTEN = 20;
 const SETTINGS = [
   { key: "octaves", name: "temperature", min: -3, max: 2, step: 0.25, say: v => (2 ** v).toFixed(2) },
   { key: "k", name: "top-k", min: 0, max: 100, step: 1, say: v => v ? `${v}` : "off" },
@@ -10,97 +16,139 @@ const SETTINGS = [
   { key: "seed", name: "seed of the samples", min: 0, max: 99, step: 1, say: v => `${v}` },
 ];
 
-function softmax(scores) {
-  const top = Math.max(...scores), exps = scores.map(s => Math.exp(s - top)), sum = exps.reduce((a, b) => a + b, 0);
-  return exps.map(e => e / sum);
+async function load(model) {                     // the files: beside this module on a page, from the kernel in Jupyter
+  const fetched = async file => {
+    const answer = await fetch(new URL(`./live/${file}`, import.meta.url));
+    if (!answer.ok) throw new Error(`${file}: ${answer.status}`);
+    return answer.arrayBuffer();
+  };
+  const held = model.get("_weights");
+  const weights = held ? held.buffer.slice(held.byteOffset, held.byteOffset + held.byteLength) : await fetched(`${model.get("name")}.safetensors`);
+  const told = model.get("_tokenizer") ?? new TextDecoder().decode(await fetched("tokenizer.json"));
+  return { decoder: new Decoder(readTensors(weights)), tokenizer: new Tokenizer(JSON.parse(told)) };
 }
 
-function filtered(logits, { octaves, k, p, least }) {   // the same steps, in the same order, as tfmlib.decoders.Sampling
-  let scores = logits.map(z => z / 2 ** octaves);
-  if (k) {
-    const last = [...scores].sort((a, b) => b - a)[Math.min(k, scores.length) - 1];
-    scores = scores.map(s => s < last ? -Infinity : s);
-  }
-  if (p < 1) {
-    const shares = softmax(scores), order = scores.map((_, i) => i).sort((i, j) => scores[i] - scores[j]), out = new Set();
-    let sum = 0;
-    for (const i of order.slice(0, -1)) { sum += shares[i]; if (sum <= 1 - p) out.add(i); }
-    scores = scores.map((s, i) => out.has(i) ? -Infinity : s);
-  }
-  if (least) {
-    const shares = softmax(scores), most = Math.max(...shares);
-    scores = scores.map((s, i) => shares[i] < least * most ? -Infinity : s);
-  }
-  return softmax(scores);
-}
-
-function* uniform(seed) {                               // mulberry32: numbers from 0 to 1 that belong to a seed
-  let a = seed >>> 0;
-  for (;;) {
-    a = (a + 0x6D2B79F5) >>> 0;
-    let t = Math.imul(a ^ (a >>> 15), 1 | a);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    yield ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-  }
-}
-
-function drawn(shares, seed) {                          // the first token at which the shares, added up, exceed the number
-  const source = uniform(seed), sums = [];
-  let sum = 0;
-  for (const s of shares) sums.push(sum += s);
-  return Array.from({ length: DRAWS }, () => { const u = source.next().value * sum; return sums.findIndex(s => s > u); });
+function reader(decoder) {                       // reads texts with a cache, and counts what has been read, and what would have been without one
+  const cache = decoder.newCache(), steps = [], known = [], count = { cached: 0, whole: 0 };
+  return { count, read(ids) {
+    let same = 0;
+    while (same < ids.length && ids[same] === known[same]) same++;
+    for (const layer of cache) layer.k.length = layer.v.length = same;
+    known.length = steps.length = same;
+    for (const id of ids.slice(same)) { steps.push(decoder.read(id, cache)); known.push(id); }
+    count.cached += ids.length - same;
+    if (ids.length > same) count.whole += ids.length;
+    return steps.at(-1);
+  } };
 }
 
 function render({ model, el }) {
-  const prompts = model.get("prompts"), tokens = model.get("tokens"), logits = model.get("logits").map(row => row.map(z => z / 100));
+  const prompts = model.get("prompts"), tokens = model.get("tokens"), canned = model.get("logits").map(row => row.map(z => z / 100));
   const keys = ["prompt", ...SETTINGS.map(s => s.key)], start = JSON.stringify(keys.map(key => [key, model.get(key)]));
   const safe = text => String(text).replace(/[&<>"]/g, c => `&#${c.charCodeAt()};`);
   const percent = x => x === 0 ? "–" : x < 0.0005 ? "<0.1 %" : `${(100 * x).toFixed(1)} %`;
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">after <select>${prompts.map((t, i) => `<option value="${i}">${safe(t)}</option>`).join("")}</select></label>
       <button type="button" class="tfm-reset">reset</button></div>
+    <div class="tfm-controls tfm-ask"${model.get("name") ? "" : " hidden"}><button type="button">load the model (0.8 MB)</button> <span role="status">and type your own text</span></div>
+    <div class="tfm-live" hidden><label>your text <textarea class="tfm-text" rows="2" spellcheck="false"></textarea></label>
+      <div class="tfm-controls"><button type="button">write a token</button><button type="button">write ${WRITTEN} tokens</button>
+        <label class="tfm-control">attention of <select></select></label></div>
+      <ol class="tfm-chips" aria-label="tokens, and the weight that the last one gives to each"></ol><p class="tfm-count" aria-live="off"></p></div>
     <div class="tfm-duo">${SETTINGS.map(s => `<label class="tfm-control">${s.name} <output aria-live="off"></output><input type="range" min="${s.min}" max="${s.max}" step="${s.step}"></label>`).join("")}</div>
     <table class="tfm-table tfm-next"><thead><tr><th scope="col">token</th><th scope="col">model</th><th scope="col">after the settings</th><th scope="col">sampled</th></tr></thead>
       <tbody>${"<tr><th scope=\"row\"></th><td class=\"tfm-digits\"></td><td><span class=\"tfm-digits\"></span><span class=\"tfm-bar\"></span></td><td class=\"tfm-digits\"></td></tr>".repeat(SHOWN + 1)}</tbody></table>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), select = $("select"), labels = [...el.querySelectorAll(".tfm-duo label")], rows = [...el.querySelectorAll("tbody tr")];
+  const text = $("textarea"), chips = $(".tfm-chips"), heads = $(".tfm-live select"), [one, many] = el.querySelectorAll(".tfm-live button");
   rows[SHOWN].querySelector(".tfm-bar").style.display = "none";    // many tokens together, on another scale
-  const base = logits.map(softmax), best = base.map(shares => shares.map((_, i) => i).sort((i, j) => shares[j] - shares[i]).slice(0, SHOWN));
+  let live = null, numbers = null, shares = [], writing = 0, written = null;    // written: the ids of the text, where the model has written some
+
+  function now() {                               // the logits after the text, and with the model loaded its tokens and weights
+    if (!live) return { logits: canned[model.get("prompt")] };
+    const every = written ?? live.tokenizer.encode(model.get("lead") + text.value), most = live.decoder.config.max_len, ids = every.slice(0, most);
+    return { ...live.reader.read(ids), ids, full: every.length >= most, cut: every.length - ids.length };
+  }
+
+  function drawChips({ ids, weights, full, cut }) {
+    const [layer, head] = heads.value.split(".").map(Number), given = weights[layer][head], most = Math.max(...given), { count } = live.reader;
+    chips.innerHTML = ids.map((id, i) => `<li class="tfm-chip" style="--part: ${(given[i] / most).toFixed(3)}">${safe(tokens[id])} <small>${given[i] < 0.005 ? "" : Math.round(100 * given[i])}</small></li>`).join("");
+    one.disabled = many.disabled = full;
+    $(".tfm-count").textContent = `${ids.length} tokens, each with the weight in per cent that the last one gives to it. ` + (full ? `The model reads at most ${ids.length} tokens${cut ? `, so the last ${cut} are left out` : ""}. ` : "")
+      + `So far, the model has processed ${count.cached} tokens, with a KV cache; without one, it would have been ${count.whole}.`;
+  }
 
   function draw() {
-    const at = model.get("prompt"), told = Object.fromEntries(SETTINGS.map(s => [s.key, model.get(s.key)]));
-    const before = base[at], shares = filtered(logits[at], told), took = drawn(shares, told.seed), count = i => took.filter(j => j === i).length;
+    const told = Object.fromEntries(SETTINGS.map(s => [s.key, model.get(s.key)])), found = now(), logits = Array.from(found.logits), before = softmax(logits);
+    shares = filtered(logits, told);
+    const source = uniform(told.seed), took = Array.from({ length: DRAWS }, () => sampled(shares, source.next().value)), count = i => took.filter(j => j === i).length;
+    const best = before.map((_, i) => i).sort((i, j) => before[j] - before[i]).slice(0, SHOWN);
     const kept = shares.filter(s => s > 0).length, held = before.reduce((sum, s, i) => sum + (shares[i] > 0 ? s : 0), 0), most = Math.max(...shares);
-    const line = (row, name, was, now, times, out) => {
+    const line = (row, name, was, is, times, out) => {
       row.classList.toggle("tfm-masked", out);
       row.querySelector("th").textContent = name;
       const [a, b, c] = row.querySelectorAll(".tfm-digits");
-      a.textContent = percent(was); b.textContent = out ? "cut" : percent(now); c.textContent = times ? `${times} ×` : "";
-      row.querySelector(".tfm-bar").style.setProperty("--part", Math.min(1, now / most));
+      a.textContent = percent(was); b.textContent = out ? "cut" : percent(is); c.textContent = times ? `${times} ×` : "";
+      row.querySelector(".tfm-bar").style.setProperty("--part", Math.min(1, is / most));
     };
-    best[at].forEach((i, n) => line(rows[n], tokens[i], before[i], shares[i], count(i), !shares[i]));
-    const rest = new Set(best[at]), others = f => f.reduce((sum, s, i) => sum + (rest.has(i) ? 0 : s), 0);
+    best.forEach((i, n) => line(rows[n], tokens[i], before[i], shares[i], count(i), !shares[i]));
+    const rest = new Set(best), others = f => f.reduce((sum, s, i) => sum + (rest.has(i) ? 0 : s), 0);
     const alive = shares.filter((s, i) => s > 0 && !rest.has(i)).length;
     line(rows[SHOWN], `${alive} others`, others(before), others(shares), took.filter(i => !rest.has(i)).length, !alive);
-    select.value = at;
+    select.value = model.get("prompt");
     SETTINGS.forEach((s, n) => {
       const input = labels[n].querySelector("input");
       input.value = told[s.key];
       input.setAttribute("aria-valuetext", s.say(told[s.key]));
       labels[n].querySelector("output").textContent = s.say(told[s.key]);
     });
+    if (live) drawChips(found);
     const entropy = -shares.reduce((sum, s) => sum + (s && s * Math.log2(s)), 0) + 0;
     $(".tfm-readout").textContent = `${kept} of ${tokens.length} tokens remain, with ${(100 * held).toFixed(1)} % of the model's probability. Perplexity: ${(2 ** entropy).toFixed(1)}. Twenty samples: ${took.map(i => tokens[i]).join(" · ")}`;
   }
 
+  function write(left) {                         // one token a frame, so that the page stays awake
+    if (!left || one.disabled) { writing = 0; return; }
+    written = [...written ?? live.tokenizer.encode(model.get("lead") + text.value), sampled(shares, numbers.next().value)];
+    text.value = live.tokenizer.decode(written).slice(model.get("lead").length);
+    draw();
+    writing = requestAnimationFrame(() => write(left - 1));
+  }
+
+  const stop = () => { cancelAnimationFrame(writing); writing = 0; };
+  const begin = () => { stop(); written = null; text.value = prompts[model.get("prompt")]; numbers = uniform(model.get("seed")); };
+  $(".tfm-ask button").onclick = async ({ target }) => {
+    const status = $(".tfm-ask [role=status]");
+    target.disabled = true;
+    status.textContent = "loading …";
+    try { live = await load(model); } catch (error) {
+      status.textContent = `The model could not be loaded (${error.message}).`;
+      target.disabled = false;
+      return;
+    }
+    live.reader = reader(live.decoder);
+    const { n_layers: layers, n_heads: count } = live.decoder.config;
+    heads.innerHTML = Array.from({ length: layers * count }, (_, i) => `<option value="${Math.floor(i / count)}.${i % count}">layer ${Math.floor(i / count) + 1}, head ${i % count + 1}</option>`).join("");
+    begin();
+    $(".tfm-ask").hidden = true;
+    $(".tfm-live").hidden = false;
+    draw();
+    text.focus();
+  };
+  text.oninput = () => { stop(); written = null; draw(); };
+  heads.onchange = draw;
+  one.onclick = () => { stop(); write(1); };
+  many.onclick = () => { stop(); write(WRITTEN); };
+
   const put = (key, value) => { model.set(key, value); model.save_changes(); };
   select.onchange = () => put("prompt", Number(select.value));
   SETTINGS.forEach((s, n) => { labels[n].querySelector("input").oninput = e => put(s.key, Number(e.target.value)); });
-  $(".tfm-reset").onclick = () => JSON.parse(start).forEach(([key, value]) => put(key, value));
-  const watched = keys.map(key => "change:" + key);
-  watched.forEach(event => model.on(event, draw));
+  $(".tfm-reset").onclick = () => { JSON.parse(start).forEach(([key, value]) => put(key, value)); if (live) { begin(); live.reader = reader(live.decoder); draw(); } };
+  const changed = { prompt: () => { if (live) begin(); draw(); }, seed: () => { numbers = uniform(model.get("seed")); draw(); } };
+  const watched = keys.map(key => ["change:" + key, changed[key] ?? draw]);
+  watched.forEach(([event, f]) => model.on(event, f));
   draw();
-  return () => watched.forEach(event => model.off(event, draw));
+  return () => { stop(); watched.forEach(([event, f]) => model.off(event, f)); };
 }
 
 export default { render };
