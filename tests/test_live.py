@@ -1,5 +1,6 @@
 """The book's models and its tokenizer in JavaScript: what the page computes is what PyTorch computes."""
 import json
+import re
 import subprocess
 import sys
 from importlib.resources import files
@@ -11,10 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "extensions"))
+sys.path[:0] = [str(ROOT / "extensions"), str(ROOT / "tools")]
+import live  # noqa: E402
+from conftest import awake, laid_out  # noqa: E402
 from formulas import node_binary  # noqa: E402
 
 import tfmlib.decoders as decoders  # noqa: E402
+from tfmlib.decoders import LIVE  # noqa: E402
 from tfmlib.kv_cache import CachedCausalLM  # noqa: E402
 from tfmlib.pretrained import load_model, load_tensors, save_tensors  # noqa: E402
 from tfmlib.tokens import BOOK_FILE, book_tokenizer, printable  # noqa: E402
@@ -123,3 +127,119 @@ def test_a_cache_is_what_the_book_calls_one(page):
     with torch.no_grad(): at_once = cached(ids, cached.new_cache())[0]
     said = page("logits", file=str(MODELS / "prose.safetensors"), ids=ids[0].tolist())["said"]
     assert (torch.tensor(said["logits"]) - at_once).abs().max() < 1e-4
+
+
+# --- in the page --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", live.MODELS)
+def test_what_a_page_loads_is_small_and_of_the_book(name, tmp_path):
+    "The model's weights, rounded to 16 bits; at most 1 MB."
+    live.write(tmp_path)
+    assert (tmp_path / f"{name}.safetensors").read_bytes() == (LIVE / f"{name}.safetensors").read_bytes(), "run `python tools/live.py`"
+    assert (LIVE / f"{name}.safetensors").stat().st_size <= 1e6
+
+
+def test_a_notebook_has_all_in_one_text():
+    "A widget knows no files beside it: its modules are one text, its weights come from the kernel."
+    figure = decoders.NextToken(prompts=["so"], logits=[[0, 1]], tokens=["a", "b"], name="prose", alt="Two tokens and their probabilities")
+    assert "import " not in str(figure._esm).replace("import.meta", "") and "class Decoder" in figure._esm and figure._esm.count("export ") == 1
+    assert figure._weights == (LIVE / "prose.safetensors").read_bytes() and "merges" in figure._tokenizer
+    assert not {"_weights", "_tokenizer"} & figure.state().keys()
+    assert decoders.NextToken(prompts=["so"], logits=[[0, 1]], tokens=["a", "b"], alt="Two tokens and their probabilities")._weights is None
+
+
+@pytest.fixture(scope="module")
+def rounded():
+    "The model of prose with the weights that the page loads."
+    model = load_model("prose")
+    with torch.no_grad():
+        for p in model.parameters(): p.copy_(p.half())
+    return model
+
+
+@pytest.fixture(params=["light", "dark"])
+def shown(request, browser, served):
+    "The page's figure, before the model is loaded, and the addresses that the page asks for."
+    context = browser.new_context(base_url=served, viewport={"width": 1000, "height": 900}, color_scheme=request.param)
+    page, asked = context.new_page(), []
+    page.on("request", lambda r: asked.append(r.url))
+    page.goto("chapters/10_decoders.html")
+    laid_out(page)
+    yield page, awake(page.locator("figure[data-module=next_token]").first), asked
+    context.close()
+
+
+def loaded(figure):
+    "Load the model, by keyboard."
+    figure.get_by_role("button", name="load the model").press("Enter")
+    figure.locator("textarea").wait_for()
+    return figure.locator("textarea")
+
+
+def count_of(figure) -> list[int]:
+    "The numbers of the line that counts tokens."
+    return [int(n) for n in re.findall(r"\d+", figure.locator(".tfm-count").text_content())]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_reader_can_run_the_model_on_any_text(shown, rounded, served):
+    page, figure, asked = shown
+    assert not [url for url in asked if url.endswith((".safetensors", "tokenizer.json"))] and not figure.locator("textarea").is_visible()
+    before = len(asked)
+    text = loaded(figure)
+    assert [url.rsplit("/", 1)[1] for url in asked[before:]] == ["prose.safetensors", "tokenizer.json"] and all(url.startswith(served) for url in asked)
+    assert text.input_value() == "The king wanted" and not figure.get_by_role("button", name="load the model").is_visible()
+
+    tokenizer = book_tokenizer()
+    text.fill(said := "A heron, that lives near Oarvale, waits — naïvely 🦉")
+    ids = tokenizer.encode("\n\n" + said)
+    chips = [c.rsplit(" ", 1)[0] for c in figure.locator("li.tfm-chip").all_text_contents()]
+    assert chips == [printable(token) for token in tokenizer.tokens(ids)]
+    with torch.no_grad(): shares = rounded(torch.tensor([ids]))[0, -1].softmax(-1)
+    top = shares.topk(12)
+    rows = figure.locator("tbody tr").all()[:12]
+    assert [row.locator("th").text_content() for row in rows] == [printable(token) for token in tokenizer.tokens(top.indices)]
+    for row, share in zip(rows, top.values): assert abs(float(row.locator("td").first.text_content().removesuffix(" %")) - 100 * float(share)) < .06
+
+    figure.get_by_label("attention of").select_option(label="layer 2, head 3")
+    weights = attention_of(rounded, torch.tensor(ids))[1, 2, -1]
+    told = [int(n or 0) for n in figure.locator("li.tfm-chip small").all_text_contents()]
+    assert all(abs(n - 100 * float(w)) < .51 for n, w in zip(told, weights, strict=True)) and sum(told) > 50
+
+    figure.get_by_label("top-k").fill("1")                                                   # now it is greedy
+    n, cached, whole = count_of(figure)
+    figure.get_by_role("button", name="write 20 tokens").click()
+    page.wait_for_function("n => document.querySelectorAll('li.tfm-chip').length === n", arg=len(ids) + 20)
+    written = decoders.generate(rounded, torch.tensor([ids]), 20)[0].tolist()
+    assert text.input_value() == tokenizer.decode(written)[2:]
+    assert count_of(figure) == [n + 20, cached + 20, whole + sum(range(n + 1, n + 21))]
+    assert violations(page) == []
+
+
+def violations(page) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+    return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in Axe().run(page, "figure[data-module=next_token]", {"resultTypes": ["violations"]}).response["violations"]]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_text_that_is_too_long_is_said_to_be(shown):
+    page, figure, _ = shown
+    loaded(figure).fill("the water " * 100)
+    figure.locator("textarea").press("End")
+    assert figure.locator("li.tfm-chip").count() == 128 and "at most 128 tokens, so the last" in figure.locator(".tfm-count").text_content()
+    assert figure.get_by_role("button", name="write a token").is_disabled()
+    figure.get_by_role("button", name="reset").click()
+    assert figure.locator("textarea").input_value() == "The king wanted" and figure.get_by_role("button", name="write a token").is_enabled()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_model_that_does_not_come_is_said_so(shown):
+    page, figure, _ = shown
+    page.route("**/prose.safetensors", lambda route: route.fulfill(status=404))
+    figure.get_by_role("button", name="load the model").click()
+    figure.get_by_text("The model could not be loaded (prose.safetensors: 404).").wait_for()
+    page.unroute("**/prose.safetensors")
+    loaded(figure)

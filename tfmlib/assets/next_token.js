@@ -55,7 +55,7 @@ function render({ model, el }) {
       <div class="tfm-controls"><button type="button">write a token</button><button type="button">write ${WRITTEN} tokens</button>
         <label class="tfm-control">attention of <select></select></label></div>
       <ol class="tfm-chips" aria-label="tokens, and the weight that the last one gives to each"></ol><p class="tfm-count" aria-live="off"></p></div>
-    <div class="tfm-duo">${SETTINGS.map(s => `<label class="tfm-control">${s.name} <output aria-live="off"></output><input type="range" min="${s.min}" max="${s.max}" step="${s.step}"></label>`).join("")}</div>
+    <div class="tfm-duo">${SETTINGS.map(s => `<label class="tfm-control">${s.name} <span class="tfm-value" aria-hidden="true"></span><input type="range" min="${s.min}" max="${s.max}" step="${s.step}"></label>`).join("")}</div>
     <table class="tfm-table tfm-next"><thead><tr><th scope="col">token</th><th scope="col">model</th><th scope="col">after the settings</th><th scope="col">sampled</th></tr></thead>
       <tbody>${"<tr><th scope=\"row\"></th><td class=\"tfm-digits\"></td><td><span class=\"tfm-digits\"></span><span class=\"tfm-bar\"></span></td><td class=\"tfm-digits\"></td></tr>".repeat(SHOWN + 1)}</tbody></table>
     <output class="tfm-readout"></output>`;
@@ -100,7 +100,7 @@ function render({ model, el }) {
       const input = labels[n].querySelector("input");
       input.value = told[s.key];
       input.setAttribute("aria-valuetext", s.say(told[s.key]));
-      labels[n].querySelector("output").textContent = s.say(told[s.key]);
+      labels[n].querySelector(".tfm-value").textContent = s.say(told[s.key]);
     });
     if (live) drawChips(found);
     const entropy = -shares.reduce((sum, s) => sum + (s && s * Math.log2(s)), 0) + 0;
