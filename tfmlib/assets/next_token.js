@@ -59,7 +59,7 @@ function render({ model, el }) {
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">after <select>${prompts.map((t, i) => `<option value="${i}">${safe(t)}</option>`).join("")}</select></label>
       <button type="button" class="tfm-reset">reset</button></div>
-    <div class="tfm-duo">${SETTINGS.map(s => `<label class="tfm-control">${s.name} <output aria-live="off"></output><input type="range" min="${s.min}" max="${s.max}" step="${s.step}"></label>`).join("")}</div>
+    <div class="tfm-duo">${SETTINGS.map(s => `<label class="tfm-control">${s.name} <span class="tfm-value" aria-hidden="true"></span><input type="range" min="${s.min}" max="${s.max}" step="${s.step}"></label>`).join("")}</div>
     <table class="tfm-table tfm-next"><thead><tr><th scope="col">token</th><th scope="col">model</th><th scope="col">after the settings</th><th scope="col">sampled</th></tr></thead>
       <tbody>${"<tr><th scope=\"row\"></th><td class=\"tfm-digits\"></td><td><span class=\"tfm-digits\"></span><span class=\"tfm-bar\"></span></td><td class=\"tfm-digits\"></td></tr>".repeat(SHOWN + 1)}</tbody></table>
     <output class="tfm-readout"></output>`;
@@ -87,7 +87,7 @@ function render({ model, el }) {
       const input = labels[n].querySelector("input");
       input.value = told[s.key];
       input.setAttribute("aria-valuetext", s.say(told[s.key]));
-      labels[n].querySelector("output").textContent = s.say(told[s.key]);
+      labels[n].querySelector(".tfm-value").textContent = s.say(told[s.key]);
     });
     const entropy = -shares.reduce((sum, s) => sum + (s && s * Math.log2(s)), 0) + 0;
     $(".tfm-readout").textContent = `${kept} of ${tokens.length} tokens remain, with ${(100 * held).toFixed(1)} % of the model's probability. Perplexity: ${(2 ** entropy).toFixed(1)}. Twenty samples: ${took.map(i => tokens[i]).join(" · ")}`;
