@@ -435,7 +435,7 @@ def test_the_small_example_moves(visit):
     figure = page.locator("figure[data-module=share]")
     figure.locator("input").focus()
     page.keyboard.press("End")
-    assert figure.locator("output").inner_text() == f"6.0: shares {1 / (1 + np.exp(-6)):.3f} and {1 / (1 + np.exp(6)):.3f}"
+    assert figure.locator(".tfm-value").inner_text() == f"6.0: shares {1 / (1 + np.exp(-6)):.3f} and {1 / (1 + np.exp(6)):.3f}"
 
 
 @pytest.mark.browser

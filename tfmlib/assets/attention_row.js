@@ -34,7 +34,7 @@ function render({ model, el }) {
       <tbody>${tokens.map(t => `<tr><th scope="row"><button type="button" class="tfm-toggle">${safe(t)}</button></th>
         <td><span class="tfm-slide"><input class="tfm-signed" type="range" min="${-REACH}" max="${REACH}" step="0.1"><span class="tfm-digits"></span></span></td>
         <td><span class="tfm-digits"></span></td><td><span class="tfm-digits"></span><span class="tfm-bar"></span></td><td><span class="tfm-digits"></span><span class="tfm-bar"></span></td></tr>`).join("")}</tbody></table>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">products are divided by <output aria-live="off"></output>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">products are divided by <span class="tfm-value" aria-hidden="true"></span>
       <input type="range" min="-2" max="2" step="0.25"><span class="tfm-ticks" aria-hidden="true"><span>¼ ${root}</span><span>${root}</span><span>4 ${root}</span></span></label></div>
     <svg class="tfm-numberline" role="img" viewBox="0 0 360 96" font-size="11.5"></svg>
     <output class="tfm-readout"></output>`;
@@ -75,7 +75,7 @@ function render({ model, el }) {
     scale.value = octaves;
     const named = `${digits(divisor, 2)} = ${octaves ? `${Number(times.toFixed(2))} · ` : ""}${root}`;
     scale.setAttribute("aria-valuetext", named);
-    $("output").textContent = named;
+    $(".tfm-value").textContent = named;
     buttons.forEach(b => b.setAttribute("aria-pressed", JSON.stringify(presets[b.textContent][i]) === JSON.stringify(seen)));
     const output = weights.reduce((sum, s, j) => sum + s * values[j], 0), entropy = -weights.reduce((sum, s) => sum + (s && s * Math.log2(s)), 0) + 0;
     line(weights, seen, output);

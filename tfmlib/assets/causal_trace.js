@@ -10,8 +10,8 @@ function render({ model, el }) {
     <div class="tfm-controls"><label class="tfm-control">question <select>${sentences.map((s, i) => `<option value="${i}">${safe(s.join(" "))}</option>`).join("")}</select></label>
       <button type="button" class="tfm-reset">reset</button></div>
     <div class="tfm-controls"><span class="tfm-buttons tfm-wrap" role="group" aria-label="what is replaced">${kinds.map(k => `<button type="button">${safe(k)}</button>`).join("")}</span></div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">depth <output aria-live="off"></output><input type="range" min="0" step="1" data-key="depth"></label></div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">word <output aria-live="off"></output><input type="range" min="0" step="1" data-key="word"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">depth <span class="tfm-value" aria-hidden="true"></span><input type="range" min="0" step="1" data-key="depth"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">word <span class="tfm-value" aria-hidden="true"></span><input type="range" min="0" step="1" data-key="word"></label></div>
     <svg class="tfm-plot" role="img" font-size="13"></svg>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), select = $("select"), buttons = [...el.querySelectorAll(".tfm-buttons button")], sliders = [...el.querySelectorAll("input")];
@@ -29,7 +29,7 @@ function render({ model, el }) {
       sliders[i].max = list.length - 1;
       sliders[i].value = at;
       sliders[i].setAttribute("aria-valuetext", list[at]);
-      sliders[i].parentElement.querySelector("output").textContent = list[at];
+      sliders[i].parentElement.querySelector(".tfm-value").textContent = list[at];
     });
     const cells = grid.map((line, d) => line.map((v, t) => `<rect x="${LEFT + t * CELL}" y="${TOP + d * TALL}" width="${CELL - 2}" height="${TALL - 2}" rx="3" data-d="${d}" data-t="${t}"
       style="fill:color-mix(in oklab,var(--tfm-seq-hi) ${Math.round(100 * Math.min(1, Math.max(0, v)))}%,var(--tfm-seq-lo));stroke:${d === depth && t === word ? "var(--tfm-ink)" : "none"};stroke-width:2"/>

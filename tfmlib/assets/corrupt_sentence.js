@@ -10,7 +10,7 @@ function render({ model, el }) {
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">objective <select>${objectives.map((name, i) => `<option value="${i}">${safe(name)}</option>`).join("")}</select></label>
       <span class="tfm-buttons"><button type="button" class="tfm-draw">draw again</button><button type="button" class="tfm-reset">reset</button></span></div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">rate: <output aria-live="off"></output><input type="range" min="0" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">rate: <span class="tfm-value" aria-hidden="true"></span><input type="range" min="0" step="1"></label></div>
     <div class="tfm-noised"><div><p class="tfm-reads"></p><ol class="tfm-chips" aria-label="tokens that are read"></ol>
       <p class="tfm-predicts"></p><ol class="tfm-chips" aria-label="tokens to predict"></ol></div>
       <svg class="tfm-plot" viewBox="-18 -18 222 222" role="img"></svg></div>
@@ -26,7 +26,8 @@ function render({ model, el }) {
     slider.max = Math.max(many - 1, 1);
     slider.value = r;
     slider.disabled = many < 2;
-    $("label output").textContent = many < 2 ? "none; this objective has no rate" : `${rates[o][r]} %`;
+    $("label .tfm-value").textContent = many < 2 ? "none; this objective has no rate" : `${rates[o][r]} %`;
+    slider.setAttribute("aria-valuetext", $("label .tfm-value").textContent);
     $(".tfm-reads").textContent = two ? "The encoder reads" : "The model reads";
     $(".tfm-predicts").textContent = two ? "The decoder predicts, one after another" : "It predicts, at these positions";
     reads.innerHTML = seen.map(chip).join("");

@@ -39,7 +39,7 @@ function render({ model, el }) {
   const keys = ["eigenvalue", "coupling", "gate", "squash", "steps"];
   const state = () => Object.fromEntries(keys.map(key => [key, model.get(key)]));
   const start = JSON.stringify(state());
-  const slider = (key, name, low, high, by) => `<label class="tfm-control">${name} <output aria-live="off"></output>
+  const slider = (key, name, low, high, by) => `<label class="tfm-control">${name} <span class="tfm-value" aria-hidden="true"></span>
     <input type="range" data-key="${key}" min="${low}" max="${high}" step="${by}"></label>`;
   el.innerHTML = `
     <div class="tfm-journey">${slider("eigenvalue", "eigenvalue λ", 0, 1.5, 0.01)}${slider("coupling", "coupling", 0, 10, 0.1)}

@@ -15,7 +15,7 @@ function render({ model, el }) {
       <span class="tfm-buttons tfm-wrap" role="group" aria-label="heads that are shown">${weights[0].map((_, h) => `<button type="button">${key(h)} head ${h}</button>`).join("")}</span>
     </div>
     <div class="tfm-controls"><span class="tfm-buttons tfm-wrap" role="group" aria-label="query word"></span><button type="button" class="tfm-reset">reset</button></div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">smallest weight drawn: <output aria-live="off"></output><input type="range" min="0" max="0.5" step="0.01"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">smallest weight drawn: <span class="tfm-value" aria-hidden="true"></span><input type="range" min="0" max="0.5" step="0.01"></label></div>
     <svg class="tfm-links" role="img" font-size="14"></svg>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), select = $("select"), slider = $("input"), [toggles, words] = el.querySelectorAll(".tfm-buttons");
@@ -54,7 +54,7 @@ function render({ model, el }) {
     }
     select.value = s;
     slider.value = model.get("least");
-    $("label output").textContent = model.get("least").toFixed(2);
+    $("label .tfm-value").textContent = model.get("least").toFixed(2);
     [...toggles.children].forEach((b, h) => b.setAttribute("aria-pressed", on[h]));
     [...words.children].forEach((b, i) => b.setAttribute("aria-pressed", i - 1 === model.get("query")));
     const word = (x, anchor, t, i, side) => `<text x="${x}" y="${21 + STEP * i}" text-anchor="${anchor}"${side === "q" && i === query ? ' class="tfm-asks"' : ""}>${safe(t)}</text>`;

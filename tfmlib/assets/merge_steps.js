@@ -52,7 +52,7 @@ function render({ model, el }) {
   const { vocab, ranks } = readMerges(model.get("merges")), start = [model.get("text"), model.get("step")];
   el.innerHTML = `
     <label class="tfm-control tfm-wide">text <textarea class="tfm-text" rows="2" maxlength="${MOST}" spellcheck="false"></textarea></label>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">merges applied: <output aria-live="off"></output><input type="range" min="0" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">merges applied: <span class="tfm-value" aria-hidden="true"></span><input type="range" min="0" step="1"></label></div>
     <div class="tfm-controls"><span class="tfm-buttons" role="group" aria-label="step"><button type="button">◀ merge back</button><button type="button">next merge ▶</button></span>
       <button type="button" class="tfm-reset">reset</button></div>
     <p class="tfm-merge" aria-live="polite"></p>
@@ -68,7 +68,7 @@ function render({ model, el }) {
     slider.max = last;
     slider.value = at;
     slider.disabled = last === 0;
-    $(".tfm-control output").textContent = `${at} of ${last}`;
+    $(".tfm-control .tfm-value").textContent = `${at} of ${last}`;
     slider.setAttribute("aria-valuetext", `${at} of ${last} merges`);
     back.disabled = at === 0;
     next.disabled = at === last;

@@ -63,7 +63,7 @@ function render({ model, el }) {
       <label class="tfm-control">bytes per number <select class="tfm-width"><option>4</option><option>2</option><option>1</option></select></label>
       <label class="tfm-control"><input type="checkbox" class="tfm-tied"> output matrix tied</label>
       <button type="button" class="tfm-reset">reset</button></div>
-    <div class="tfm-duo">${SLIDERS.map(([, name, low, high]) => `<label class="tfm-control">${name} <output aria-live="off"></output><input type="range" min="${low}" max="${high}" step="1"></label>`).join("")}</div>
+    <div class="tfm-duo">${SLIDERS.map(([, name, low, high]) => `<label class="tfm-control">${name} <span class="tfm-value" aria-hidden="true"></span><input type="range" min="${low}" max="${high}" step="1"></label>`).join("")}</div>
     <div class="tfm-controls">${FIELDS.map(([key, name]) => `<label class="tfm-control">${name} <input type="number" min="1" step="1" data-of="${key}"></label>`).join("")}</div>
     <table class="tfm-table tfm-bill"><thead><tr><th scope="col">quantity</th><th scope="col">amount</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
@@ -75,7 +75,7 @@ function render({ model, el }) {
     SLIDERS.forEach(([key], i) => {
       const said = (2 ** model.get(key)).toLocaleString("en");
       sliders[i].value = model.get(key); sliders[i].setAttribute("aria-valuetext", said);
-      sliders[i].closest("label").querySelector("output").textContent = said;
+      sliders[i].closest("label").querySelector(".tfm-value").textContent = said;
     });
     fields.forEach(f => { if (f !== document.activeElement) f.value = s[f.dataset.of]; });
     if (wrong) {

@@ -24,7 +24,7 @@ function render({ model, el }) {
   const keys = ["tables", "lengths", "said", "prompt"], start = JSON.stringify(keys.map(key => [key, model.get(key)]));
   const n = model.get("n_blocks"), size = model.get("block_size");
   el.innerHTML = `
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">tokens of a new sequence <output aria-live="off"></output><input type="range" min="1" max="16" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">tokens of a new sequence <span class="tfm-value" aria-hidden="true"></span><input type="range" min="1" max="16" step="1"></label></div>
     <div class="tfm-controls"><button type="button" class="tfm-start">begin a new sequence</button><button type="button" class="tfm-reset">reset</button></div>
     <p class="tfm-pool-name">pool: each block and its users</p><ol class="tfm-chips tfm-pool" aria-label="blocks of the pool"></ol>
     <div class="tfm-rows"></div>
@@ -61,7 +61,7 @@ function render({ model, el }) {
     if (focus[0]) el.querySelector(`[data-step="${focus[0]}"][data-of="${Math.min(Number(focus[1]), tables.length - 1)}"]`)?.focus();
     const tokens = lengths.reduce((a, b) => a + b, 0), reserved = n - free;
     $("input").value = model.get("prompt");
-    $("label output").textContent = model.get("prompt");
+    $("label .tfm-value").textContent = model.get("prompt");
     $(".tfm-start").disabled = tables.length >= MOST;
     $(".tfm-readout").textContent = `${model.get("said")} ${many(reserved, "block")} in use, ${free} free; ${many(tokens, "token")} of ${many(tables.length, "sequence")} in room for ${reserved * size}.`.trim();
   }

@@ -12,7 +12,7 @@ function render({ model, el }) {
       <span class="tfm-buttons" role="group" aria-label="steps"><button type="button" class="tfm-back">back</button><button type="button" class="tfm-next">next</button><button type="button" class="tfm-play">play</button></span>
       <button type="button" class="tfm-reset">reset</button>
     </div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">step <output class="tfm-said" aria-live="off"></output><input type="range" min="1" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">step <span class="tfm-value tfm-said" aria-hidden="true"></span><input type="range" min="1" step="1"></label></div>
     <svg class="tfm-ranks" role="img" font-size="13"></svg>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), slider = $("input"), play = $(".tfm-play");
@@ -43,7 +43,7 @@ function render({ model, el }) {
     slider.max = all.length; slider.value = n + 1;
     const told = `${n + 1} of ${all.length}: ${said}`;
     slider.setAttribute("aria-valuetext", told);
-    $("label output").textContent = told;
+    $("label .tfm-value").textContent = told;
     $("svg").setAttribute("aria-label", `${names[form]}, step ${told} ${holds.map((h, r) => `Rank ${r} ${does[r] === "hold" ? "" : `${states[does[r]]} and `}holds ${h.join(", ") || "nothing"}.`).join(" ")} ${sends.map(([a, b, label]) => `Rank ${a} sends ${label} to rank ${b}.`).join(" ")}`);
     const waits = all.map(m => m[2].filter(d => d === "wait").length), sum = list => list.reduce((a, b) => a + b, 0);
     const sent = sum(all.slice(0, n + 1).flatMap(m => m[3].map(([, , , times]) => times)));

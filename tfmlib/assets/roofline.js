@@ -30,7 +30,7 @@ function render({ model, el }) {
     <div class="tfm-controls">
       <button type="button" class="tfm-causal">causal</button><button type="button" class="tfm-one">one query</button><button type="button" class="tfm-reset">reset</button>
     </div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">keys <output aria-live="off"></output><input type="range" min="4" max="17" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">keys <span class="tfm-value" aria-hidden="true"></span><input type="range" min="4" max="17" step="1"></label></div>
     <svg class="tfm-plot tfm-roof" role="img" viewBox="0 0 ${W} ${H}" font-size="12"></svg>
     <table class="tfm-table tfm-reached"><thead><tr><th scope="col">who</th><th scope="col">operations a byte</th><th scope="col">10¹² operations a second</th><th scope="col">of the peak</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
@@ -70,7 +70,7 @@ function render({ model, el }) {
     $(".tfm-causal").setAttribute("aria-pressed", causal); $(".tfm-causal").disabled = one; $(".tfm-one").setAttribute("aria-pressed", one);
     slider.value = model.get("length");
     slider.setAttribute("aria-valuetext", `${S} keys`);
-    $("label output").textContent = S.toLocaleString("en");
+    $("label .tfm-value").textContent = S.toLocaleString("en");
     const side = ops => ops < turn ? "on the slope: the memory sets the pace" : "under the roof: the arithmetic sets the pace";
     const words = `Three steps are ${side(plain.ops)}. Tiles are ${side(tiles.ops)}. Where products and exponentials take turns, the dashed line, ${many(peak / (1 + 64 / D))}, is the most.`;
     $("svg").setAttribute("aria-label", `Roofline, ${one ? 1 : S} queries on ${S} keys. ${words}`);

@@ -17,10 +17,10 @@ function render({ model, el }) {
   const values = model.get("values"), n = values.length, start = ["place", "sharpness"].map(key => [key, model.get(key)]);
   el.innerHTML = `
     <div class="tfm-controls">
-      <label class="tfm-control tfm-wide">query at <output aria-live="off"></output>
+      <label class="tfm-control tfm-wide">query at <span class="tfm-value" aria-hidden="true"></span>
         <input type="range" data-key="place" min="1" max="${n}" step="0.05">
         <span class="tfm-ticks" aria-hidden="true">${values.map((_, j) => `<span>key ${j + 1}</span>`).join("")}</span></label>
-      <label class="tfm-control tfm-wide">sharpness <output aria-live="off"></output>
+      <label class="tfm-control tfm-wide">sharpness <span class="tfm-value" aria-hidden="true"></span>
         <input type="range" data-key="sharpness" min="0" max="${SHARPEST}" step="0.1">
         <span class="tfm-ticks" aria-hidden="true"><span>plain mean</span><span>lookup</span></span></label>
       <button type="button" class="tfm-reset">reset</button>
@@ -47,7 +47,7 @@ function render({ model, el }) {
       const said = on ? `key ${value}` : digits(value, input.dataset.key === "place" ? 2 : 1);
       input.value = value;
       input.setAttribute("aria-valuetext", `${said}: answer ${digits(answer, 2)}`);
-      input.parentElement.querySelector("output").textContent = said;
+      input.parentElement.querySelector(".tfm-value").textContent = said;
     });
     all("tbody tr").forEach((tr, j) => {
       const [agrees, share] = tr.querySelectorAll(".tfm-digits");

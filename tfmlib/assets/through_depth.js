@@ -20,7 +20,7 @@ function render({ model, el }) {
   el.innerHTML = `
     <div class="tfm-controls">${group("norm", "norm", model.get("norms").map(n => [n, n === "none" ? "no norm" : n]))}${group("place", "place of the norm", [["pre", "before the layer"], ["post", "behind the addition"]])}</div>
     <div class="tfm-controls">${group("residual", "residual", [[true, "residual"], [false, "no residual"]])}${group("start", "size of the input", starts.map(s => [s, `input × ${s}`]))}<button type="button" class="tfm-reset">reset</button></div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">after block <output aria-live="off"></output><input type="range" min="0" max="${depths.length - 1}" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">after block <span class="tfm-value" aria-hidden="true"></span><input type="range" min="0" max="${depths.length - 1}" step="1"></label></div>
     <svg class="tfm-plot" role="img" viewBox="0 0 ${W} ${TOP + 3 * STEP}" font-size="12"></svg>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), slider = $("input"), last = depths.at(-1);
@@ -48,7 +48,7 @@ function render({ model, el }) {
       if (key === "place") b.disabled = none;
     });
     slider.value = i;
-    $("label output").textContent = depths[i];
+    $("label .tfm-value").textContent = depths[i];
     slider.setAttribute("aria-valuetext", `block ${depths[i]}`);
     const words = `After block ${depths[i]} of ${last}: root mean square ${ten(size)}, gradient ${ten(gradient)}, likeness ${alike.toFixed(3)}.`;
     $("svg").innerHTML = PANELS.map((panel_, p) => panel(panel_, p, i)).join("")

@@ -50,7 +50,7 @@ function render({ model, el }) {
       <span class="tfm-buttons" role="group" aria-label="steps"><button type="button" class="tfm-back">back</button><button type="button" class="tfm-next">next</button><button type="button" class="tfm-play">play</button></span>
       <button type="button" class="tfm-reset">reset</button>
     </div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">step <output class="tfm-said" aria-live="off"></output><input type="range" min="0" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">step <span class="tfm-value tfm-said" aria-hidden="true"></span><input type="range" min="0" step="1"></label></div>
     <svg class="tfm-tiles" role="img" viewBox="0 0 ${LEFT + S * CELL + 4} ${TOP + T * CELL + 4}" font-size="13"></svg>
     <table class="tfm-table tfm-memory"><thead><tr><th scope="col">query</th><th scope="col">maximum m</th><th scope="col">sum ℓ</th><th scope="col">o / ℓ</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
@@ -90,7 +90,7 @@ function render({ model, el }) {
     $(".tfm-causal").setAttribute("aria-pressed", causal);
     slider.max = every.length; slider.value = n;
     slider.setAttribute("aria-valuetext", `${n} of ${every.length}: ${said}`);
-    $("label output").textContent = `${n} of ${every.length}: ${said}`;
+    $("label .tfm-value").textContent = `${n} of ${every.length}: ${said}`;
     $(".tfm-back").disabled = n === 0; $(".tfm-next").disabled = n === every.length;
     const plain = BYTES * (4 * T * S) + whole.read + whole.written - BYTES * T;
     $(".tfm-readout").textContent = `read ${many(read)} B, written ${many(written)} B; at the end ${many(whole.read + whole.written)} B. In three steps${causal ? ", over the same tiles and the whole matrix" : ""}: ${many(plain)} B. In fast memory now: ${many(BYTES * held)} B.`;

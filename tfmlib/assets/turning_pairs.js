@@ -8,7 +8,7 @@ const grouped = x => Math.round(x).toLocaleString("en-GB");
 function render({ model, el }) {
   const pairs = model.get("pairs"), start = JSON.stringify(["query", "key", "power", "factor"].map(name => [name, model.get(name)]));
   const Y = s => 84 - 70 * s / pairs;
-  const range = (name, label, min, max, step) => `<label class="tfm-control tfm-wide">${label} <output aria-live="off" data-of="${name}"></output><input type="range" name="${name}" min="${min}" max="${max}" step="${step}"></label>`;
+  const range = (name, label, min, max, step) => `<label class="tfm-control tfm-wide">${label} <span class="tfm-value" aria-hidden="true" data-of="${name}"></span><input type="range" name="${name}" min="${min}" max="${max}" step="${step}"></label>`;
   el.innerHTML = `
     <div class="tfm-controls tfm-duo">${range("query", "position of the query", 0, MOST, 1)}${range("key", "position of the key", 0, MOST, 1)}</div>
     <div class="tfm-controls tfm-duo">${range("power", "base", 2, 6, .25)}${range("factor", "all pairs slowed down", 1, 8, 1)}</div>

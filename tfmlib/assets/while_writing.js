@@ -13,7 +13,7 @@ function render({ model, el }) {
       <label class="tfm-control">sentence <select>${options(sources.map(s => s.slice(0, -1).join(" ")))}</select></label>
       <label class="tfm-control">cross-attention of <select>${options(looks)}</select></label>
     </div>
-    <div class="tfm-controls"><label class="tfm-control tfm-wide">word <output aria-live="off"></output><input type="range" min="1" step="1"></label></div>
+    <div class="tfm-controls"><label class="tfm-control tfm-wide">word <span class="tfm-value" aria-hidden="true"></span><input type="range" min="1" step="1"></label></div>
     <div class="tfm-controls"><span class="tfm-buttons" role="group" aria-label="word"><button type="button">◀ word back</button><button type="button">next word ▶</button></span>
       <button type="button" class="tfm-reset">reset</button></div>
     <svg class="tfm-links tfm-writes" role="img" font-size="14"></svg>
@@ -31,7 +31,7 @@ function render({ model, el }) {
     sentence.value = s; look.value = model.get("look");
     slider.max = target.length; slider.value = at + 1;
     slider.setAttribute("aria-valuetext", `word ${at + 1} of ${target.length}: ${target[at]}`);
-    $("output").textContent = `${at + 1} of ${target.length}`;
+    $(".tfm-value").textContent = `${at + 1} of ${target.length}`;
     back.disabled = at === 0; next.disabled = at === target.length - 1;
     const said = `“${target[at]}” attends most to “${source[strongest(now)]}” (${now[strongest(now)].toFixed(2)})`;
     const svg = $("svg"), label = (x, anchor, words, upto, bold) => words.map((t, i) => i <= upto ? `<text x="${x}" y="${y(i) + 5}" text-anchor="${anchor}"${i === bold ? ' class="tfm-asks"' : ""}>${safe(t)}</text>` : "").join("");
