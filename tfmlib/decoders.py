@@ -544,14 +544,17 @@ class NextToken(Interactive):
     seed = traitlets.Int(0).tag(sync=True)         # of the samples
     # a model of the book that can be loaded to read and write any text, after `lead`
     name = traitlets.Unicode("").tag(sync=True)
+    size = traitlets.Unicode("").tag(sync=True)    # of its file
     lead = traitlets.Unicode("").tag(sync=True)
     _weights = traitlets.Bytes(None, allow_none=True).tag(sync=True)
     _tokenizer = traitlets.Unicode(None, allow_none=True).tag(sync=True)
 
     def __init__(self, *args, name: str = "", **values):
         # a page fetches these files when it is asked to; a notebook has them from here
-        if name: values |= {"_tokenizer": BOOK_FILE.read_text(encoding="utf-8"),
-                            "_weights": (LIVE / f"{name}.safetensors").read_bytes()}
+        if name:
+            weights = (LIVE / f"{name}.safetensors").read_bytes()
+            values |= {"_tokenizer": BOOK_FILE.read_text(encoding="utf-8"), "_weights": weights,
+                       "size": f"{len(weights) / 1e6:.1f} MB"}
         super().__init__(*args, name=name, **values)
 
     def probabilities(

@@ -2,7 +2,7 @@
 // once it has been loaded, the model itself, which reads and writes any text.
 // State: prompts (texts), logits (for each, a hundred times the logit of every token), tokens (how each is written),
 // prompt (the one that is shown), octaves (the temperature is 2^octaves), k (0: all), p (1: all), least (min-p; 0: all), seed,
-// name (of the model that can be loaded; "": none), lead (what stands before every text). In Jupyter _weights and _tokenizer hold the files.
+// name (of the model that can be loaded; "": none), size (of its file, as text), lead (what stands before every text). In Jupyter _weights and _tokenizer hold the files.
 import { Decoder, readTensors, softmax } from "./live/decoder.js";
 import { filtered, sampled, uniform } from "./live/sampling.js";
 import { Tokenizer } from "./live/tokenizer.js";
@@ -50,7 +50,7 @@ function render({ model, el }) {
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">after <select>${prompts.map((t, i) => `<option value="${i}">${safe(t)}</option>`).join("")}</select></label>
       <button type="button" class="tfm-reset">reset</button></div>
-    <div class="tfm-controls tfm-ask"${model.get("name") ? "" : " hidden"}><button type="button">load the model (0.8 MB)</button> <span role="status">and type your own text</span></div>
+    <div class="tfm-controls tfm-ask"${model.get("name") ? "" : " hidden"}><button type="button">load the model (${model.get("size")})</button> <span role="status">and type your own text</span></div>
     <div class="tfm-live" hidden><label>your text <textarea class="tfm-text" rows="2" spellcheck="false"></textarea></label>
       <div class="tfm-controls"><button type="button">write a token</button><button type="button">write ${WRITTEN} tokens</button>
         <label class="tfm-control">attention of <select></select></label></div>
