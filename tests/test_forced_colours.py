@@ -115,7 +115,7 @@ def test_bars_are_seen(page, figure):
 
 def test_focus_is_seen(page, figure):
     "Each control that the keyboard reaches has a ring that stands out."
-    for control in figure.locator("button:enabled, select, input, textarea").all()[:12]:
+    for control in figure.locator("button:enabled, select, input, textarea").filter(visible=True).all()[:12]:
         control.focus()
         page.keyboard.press("Shift")                               # now it is the keyboard that moves the focus
         ring = styled(control, "outlineStyle", "outlineWidth", "outlineColor")
