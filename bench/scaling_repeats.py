@@ -30,4 +30,4 @@ def measure(seed: int) -> Iterator[dict]:
     for runs, cases in ((sweep.RUNS, once), (RUNS, again)):
         for c, found in zip(cases, runs.complete(cases), strict=True):
             unique = c["unique"] or c["D"]
-            yield {"C": c["C"], "N": found["N"], "unique": unique, "epochs": c["D"] / unique, "tokens": found["curve"][-1][0], "loss": spread([found["curve"][-1][1]])}
+            yield {"C": c["C"], "N": found["N"], "unique": unique, "epochs": round(c["D"] / unique), "tokens": found["curve"][-1][0], "loss": spread([found["curve"][-1][1]])}
