@@ -46,7 +46,7 @@ function render({ model, el }) {
       <label class="tfm-control">training operations <output aria-live="off"></output><input type="range" min="${10 * LOW}" max="${10 * HIGH}" step="1" data-of="compute"></label>
       <label class="tfm-control">exponent of the best size <output aria-live="off"></output><input type="range" min="30" max="80" step="1" data-of="exponent"></label></div>
     <svg class="tfm-plot" role="img" viewBox="0 0 500 308" font-size="13"></svg>
-    <table class="tfm-table tfm-bill"><thead><tr><th scope="col">quantity</th><th scope="col">best by the law</th><th scope="col">by the exponent</th></tr></thead><tbody></tbody></table>
+    <table class="tfm-table tfm-bill tfm-frontier"><thead><tr><th scope="col">quantity</th><th scope="col">best by the law</th><th scope="col">by the exponent</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), sliders = [...el.querySelectorAll("[type=range]")];
 
