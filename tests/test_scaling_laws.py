@@ -1,20 +1,34 @@
 """Fits of scaling laws, against data whose constants are known, against another optimiser, and where they must fail."""
+import json
 import math
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 
+from bench import over_seeds
+from tfmlib.proof import Record, parse_record, spread
 from tfmlib.scaling_laws import (
     KAPLAN,
     PF_DAY,
     PUBLISHED_LAWS,
+    ScalingFrontier,
+    all_parameters,
     at_compute,
     best_exponent,
+    blocks_frontier,
     bootstrap,
     compute_optimal,
     effective_tokens,
     envelope,
+    exact_match,
     fit_power_law,
+    flops_for,
+    frontier_point,
     huber,
     interval,
     isoflop_minima,
@@ -23,6 +37,7 @@ from tfmlib.scaling_laws import (
     loss_table,
     power_law,
     size_exponents,
+    through_three,
 )
 from tfmlib.training import seeded
 
@@ -205,3 +220,183 @@ def test_repeated_tokens_are_worth_less_and_less():
     assert worth[0] == 100 and (worth.diff() > 0).all() and float(worth[-1]) == pytest.approx(1638.8, abs=0.1)
     assert float(worth[2]) == pytest.approx(100 * (1 + 15.387756 * (1 - math.exp(-3 / 15.387756))))
     with pytest.raises(ValueError, match="^epochs: "): effective_tokens(1., 0.5)
+
+
+# --- three points, and the frontier -------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("E, A, alpha, start, ratio", [(2., 30., 0.25, 1e4, 16.), (0., 7., 0.076, 1e3, 2.), (1.8, 500., 0.9, 3e6, 10.)])
+def test_three_losses_give_the_law(E, A, alpha, start, ratio):
+    x = start * ratio ** torch.arange(3).double()
+    assert through_three(x, E + A * x**-alpha) == pytest.approx((E, A, alpha), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("x, loss, named", [
+    ([1., 2., 4.], [5., 4.], "loss"), ([1., 2., 5.], [5., 4., 3.5], "x"), ([4., 2., 1.], [5., 4., 3.5], "x"), ([0., 0., 0.], [5., 4., 3.5], "x"),
+    ([1., 2., 4.], [5., 4., 3.], "loss"), ([1., 2., 4.], [3., 4., 5.], "loss"), ([1., 2., 4.], [5., 4., math.nan], "loss")])
+def test_three_losses_that_have_no_such_law_are_refused(x, loss, named):
+    with pytest.raises(ValueError, match=f"^{named}: "): through_three(torch.tensor(x), torch.tensor(loss))
+
+
+def test_a_line_needs_two_points():
+    x = torch.tensor([1., 10., 100.])
+    assert log_slope(x, 3 * x**-0.5) == pytest.approx((-0.5, 3.), rel=1e-5)
+    assert log_slope(x, torch.tensor([2., math.nan, 200.])) == pytest.approx((1., 2.), rel=1e-5)
+    with pytest.raises(ValueError, match="^y: "): log_slope(x, torch.tensor([1., math.nan, math.nan]))
+    with pytest.raises(ValueError, match="^x: "): log_slope(torch.ones(3), x)
+
+
+@pytest.mark.parametrize("law", [TRUTH, *PUBLISHED_LAWS.values()])
+def test_the_cost_of_a_loss_is_the_least(law):
+    "Where the frontier reaches a loss, against bisection; its exponent, against the slope."
+    costs = 10 ** torch.linspace(16, 24, 5).double()
+    losses = law(torch.stack(compute_optimal(law, costs), 1))
+    torch.testing.assert_close(flops_for(law, losses), costs, rtol=1e-9, atol=0)
+    alpha, beta = law.exponents
+    assert log_slope(costs, losses - law.floor)[0] == pytest.approx(float(-alpha * beta / (alpha + beta)), rel=1e-9)
+    with pytest.raises(ValueError, match="^loss: "): flops_for(law, float(law.floor))
+
+
+def test_a_point_of_the_frontier():
+    law = PUBLISHED_LAWS["Besiroglu 2024"]
+    a = float(best_exponent(law))
+    right, far = frontier_point(law, 1e24, a), frontier_point(law, 1e24, 0.73)
+    assert right["wasted"] == pytest.approx(0, abs=1e-9) and right["taken N"] == pytest.approx(right["best N"])
+    assert far["taken N"] == pytest.approx(float(compute_optimal(law, 1e21)[0]) * 1000**0.73) and 6 * far["taken N"] * far["taken D"] == pytest.approx(1e24)
+    N, D = compute_optimal(law, 1e24 * (1 - far["wasted"]))
+    assert float(law(torch.stack([N, D])[None])) == pytest.approx(far["taken loss"]) and far["taken loss"] > far["best loss"]
+    assert frontier_point(law, 1e21, 0.3)["wasted"] == pytest.approx(0, abs=1e-9)
+    for bad, named in (({"exponent": 0.}, "exponent"), ({"exponent": 1.}, "exponent"), ({"flops": 0.}, "flops"), ({"start": 0.}, "start"), ({"law": power_law(1., (2., 0.5))}, "law")):
+        with pytest.raises(ValueError, match=f"^{named}: "): frontier_point(**{"law": law, "flops": 1e24, "exponent": 0.5} | bad)
+
+
+def test_a_law_of_one_input_has_no_frontier():
+    with pytest.raises(ValueError, match="^law: "): compute_optimal(power_law(1., (2., 0.5)), 1e20)
+    with pytest.raises(ValueError, match="^law: "): lifetime_optimal(power_law(1., (2., 0.5)), 2., 0.)
+    with pytest.raises(ValueError, match="^flops: "): compute_optimal(TRUTH, -1.)
+    with pytest.raises(ValueError, match="^x: "): TRUTH(torch.ones(3))
+    with pytest.raises(ValueError, match="^samples: "): bootstrap(RUNS, TRUTH(RUNS), samples=0)
+    with pytest.raises(ValueError, match="^level: "): interval(torch.ones(3).double(), 1.)
+
+
+# --- what is counted ----------------------------------------------------------------------------------------------------
+
+def test_embeddings_bend_the_frontier_of_small_models():
+    "By a derivation of its own: at the optimum, the derivatives of both terms along 6 · blocks · D = C cancel."
+    law = PUBLISHED_LAWS["Besiroglu 2024"]
+    costs = 10 ** torch.linspace(14, 24, 6).double()
+    best = blocks_frontier(law, costs)
+    (A, B), (alpha, beta) = law.scales, law.exponents
+    total, D = all_parameters(best), costs / 6 / best
+    rise = 1 + 32_000 * (39.2 / 12)**(1 / 3) / 3 * best**(-2 / 3)                                  # d total / d blocks
+    torch.testing.assert_close(alpha * A * total**-alpha * best * rise / total, beta * B * D**-beta, rtol=0.01, atol=0)
+    assert float(all_parameters(12 * 64**3 / 39.2)) == pytest.approx(12 * 64**3 / 39.2 + 32_000 * 64)
+    without = blocks_frontier(law, costs, vocab=0.)
+    torch.testing.assert_close(without, compute_optimal(law, costs)[0], rtol=0.01, atol=0)
+    with pytest.raises(ValueError, match="^blocks: "): all_parameters(0.)
+
+
+# --- a score that jumps ---------------------------------------------------------------------------------------------------
+
+def test_exact_match_is_the_product_of_the_tokens():
+    p = torch.tensor([0.5, 0.9, 0.99]).double()
+    torch.testing.assert_close(exact_match(-p.log(), 12), p**12)
+    N = 10 ** torch.linspace(4, 9, 51).double()
+    torch.testing.assert_close(exact_match(30 / N**0.5, 4), exact_match(30 / (100 * N)**0.5, 40))            # ten times the tokens: a hundred times the size
+    for loss, tokens, named in ((-0.1, 3, "loss"), (math.nan, 3, "loss"), (1., 0, "tokens"), (1., 2.5, "tokens")):
+        with pytest.raises(ValueError, match=f"^{named}: "): exact_match(loss, tokens)
+
+
+# --- the figure -----------------------------------------------------------------------------------------------------------
+
+ASSETS = files("tfmlib") / "assets"
+
+
+def in_figure(law) -> list[float]: return [float(law.floor), *law.scales.log().tolist(), *law.exponents.tolist()]
+
+
+def in_node(tmp_path, program: str, given):
+    "What a program gives that may use everything the figure's script exports."
+    if shutil.which("node") is None: pytest.skip("needs node")
+    (tmp_path / "frontier.mjs").write_text((ASSETS / "scaling_frontier.js").read_text())
+    (tmp_path / "run.mjs").write_text(f'import * as script from "./frontier.mjs"; import fs from "fs"; const given = JSON.parse(fs.readFileSync(0)); console.log(JSON.stringify({program}));')
+    return json.loads(subprocess.run(["node", str(tmp_path / "run.mjs")], input=json.dumps(given), capture_output=True, text=True, check=True).stdout)
+
+
+def test_the_script_computes_the_same(tmp_path):
+    calls = [(law, C, a) for law in (TRUTH, *PUBLISHED_LAWS.values()) for C in (1e18, 1e21, 3e24, 1e27) for a in (0.3, 0.5, 0.73)]
+    found = in_node(tmp_path, "given.map(call => script.point(...call))", [(in_figure(law), C, a) for law, C, a in calls])
+    assert len(found) == len(calls) == 48
+    for call, numbers in zip(calls, found): assert numbers == pytest.approx(frontier_point(*call), rel=1e-9, abs=1e-9)
+
+
+def test_the_band_has_nine_tenths(tmp_path):
+    laws = [power_law(1.8, (480. * (1 + i / 100), 0.35), (2000., 0.36)) for i in range(41)]
+    low, high = in_node(tmp_path, "script.interval(given, 1e24)", [in_figure(law) for law in laws])
+    sizes = sorted(float(compute_optimal(law, 1e24)[0]) for law in laws)
+    assert (low, high) == pytest.approx((sizes[2], sizes[38]))
+    assert in_node(tmp_path, "given.map(script.amount)", [7.22e10, 999.6e9, 12., 1.33e12, 3e20]) == ["72.2 billion", "1 trillion", "12", "1.33 trillion", "300 · 10¹⁸"]
+
+
+def test_the_still_picture_has_the_numbers():
+    made = ScalingFrontier("the best size", names=["a"], laws=[in_figure(PUBLISHED_LAWS["Besiroglu 2024"])], samples=[[]], exponent=73)
+    wanted = frontier_point(PUBLISHED_LAWS["Besiroglu 2024"], 1e24, 0.73)
+    assert f"{wanted['best N']:.3g}" in made.picture() and f"{100 * wanted['wasted']:.1f} %" in made.picture()
+
+
+# --- what the page does with records that do not exist yet -----------------------------------------------------------------
+
+PAGE = {cell["id"]: cell["source"] for cell in nbformat.read(Path(__file__).resolve().parent.parent / "chapters/14_scaling_laws.ipynb", 4).cells}
+
+
+def made_up(name: str, rows: list[dict]) -> Record:
+    "A record as bench would write it; it has passed the same checks."
+    head = {"name": name, "command": "make bench", "device": "none, made up for a test", "driver": "none", "versions": {"torch": "0"}, "commit": "0", "date": "2000-01-01", "seed": 1}
+    return parse_record(json.dumps(head | {"rows": rows}))
+
+
+def page_function(name: str):
+    "A function that the page defines for its records, and does not export."
+    space = {f.__name__: f for f in (fit_power_law, bootstrap, interval, best_exponent, size_exponents, envelope, isoflop_minima)}
+    for id in ("imports", "sweep-read-code", "repeats-read-code"): exec(PAGE[id], space)
+    return space[name]
+
+
+WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
+
+
+def sweep_record() -> Record:
+    "Runs of the law TRUTH with noise: three seeds of the narrow, one of the wide; predictions; the entropy, which is its floor."
+    rows = [{"what": "entropy", "V": 900, "loss": spread([2.4])}]
+    for C in WIDTHS:
+        for D in BUDGETS.tolist():
+            N, seeds = 48 * C * C, 3 if C <= 64 else 1
+            losses = [float(noisy(TRUTH, torch.tensor([[N, D]]).double(), 0.003, 100 * s + C + int(D) // 250_000)) for s in range(seeds)]
+            rows.append({"what": "run", "C": C, "N": N, "N all": N + 900 * C, "D": int(D), "steps": 10, "peak": "0.01", "FLOPs a token": 6 * N, "largest": C >= 192 and D >= 2e6,
+                         **over_seeds([{"tokens": D, "loss": one, "seconds": 1.} for one in losses])})
+    rows += [{"what": "prediction", "from": "all smaller runs", "floor": "fitted", "C": C, "D": D, "loss": spread([3.]) | {"q10": 2.9, "q90": 3.1}} for C in (192, 256) for D in (2_000_000, 4_000_000)]
+    return made_up("scaling_sweep", rows)
+
+
+def test_the_page_reads_the_sweep():
+    record = sweep_record()
+    table = page_function("fitted_floors")(record)
+    assert table["entropy"] == 2.4 and len(table) == 5
+    low, high = table["blocks, all runs"]["interval"]
+    assert low < 2.4 < high and table["blocks, all runs"]["E"] == pytest.approx(2.4, abs=0.2)
+    held = page_function("held_out")(record)
+    assert len(held) == 4 and all(row["predicted"] == 3 and row["interval"] == [2.9, 3.1] and 2.4 < row["measured"] < 3.6 for row in held.values())
+    found = page_function("by_approach")(record)
+    assert len(found) == 6 and all(low <= high for low, high in found.values()) and found["blocks, law"][0] - 0.05 < float(best_exponent(TRUTH)) < found["blocks, law"][1] + 0.05
+    assert "made up" in page_function("sweep_curves")(record).html
+
+
+def test_the_page_reads_schedules_repeats_and_the_jump():
+    rows = [{"schedule": schedule, "C": C, "N": 48 * C * C, "N all": 48 * C * C + 900 * C, "planned": D, "tokens": D, "seed": 0, "loss": spread([float(TRUTH(torch.tensor([[48. * C * C, D]]).double()))])}
+            for schedule in ("matched cosine", "longer cosine", "constant", "fixed warm-up") for C in (16, 32, 64, 96) for D in (250_000, 500_000, 1_000_000, 2_000_000)]
+    found = page_function("by_schedule")(made_up("scaling_schedule", rows))
+    assert len(found) == 4 and all(row["runs"] == 16 and row["E"] == pytest.approx(2.4, abs=0.05) for row in found.values())
+    rows = [{"C": 32, "N": 1, "unique": U, "epochs": n, "tokens": U * n, "loss": spread([4. - n / 10 - U / 1e6])} for U, n in ((250_000, 1), (500_000, 1), (250_000, 2), (250_000, 4))]
+    found = page_function("by_epochs")(made_up("scaling_repeats", rows))
+    assert found["width 32, 0.25M tokens × 2"] == {"repeated": 3.55, "new": 3.4, "once": 3.65} and math.isnan(found["width 32, 0.25M tokens × 4"]["new"])
+    rows = [{"C": C, "N": 24 * C * C, "step": step, "nats": spread([3. / C + step / 1e4]), "right": spread([1 - 1 / C]), "first 1": spread([0.9]), "first 12": spread([0.5])} for C in (4, 8, 16) for step in (700, 1500)]
+    assert "whole answers right" in page_function("jump_figure")(made_up("scaling_emergence", rows)).html

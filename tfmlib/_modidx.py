@@ -2073,6 +2073,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'tfmlib.scaling_laws.best_exponent': ('scaling_laws.html#best_exponent', 'tfmlib/scaling_laws.py'),
                                      'tfmlib.scaling_laws.blocks_frontier': ('scaling_laws.html#blocks_frontier', 'tfmlib/scaling_laws.py'),
                                      'tfmlib.scaling_laws.bootstrap': ('scaling_laws.html#bootstrap', 'tfmlib/scaling_laws.py'),
+                                     'tfmlib.scaling_laws.check_law': ('scaling_laws.html#check_law', 'tfmlib/scaling_laws.py'),
                                      'tfmlib.scaling_laws.check_runs': ('scaling_laws.html#check_runs', 'tfmlib/scaling_laws.py'),
                                      'tfmlib.scaling_laws.compute_optimal': ('scaling_laws.html#compute_optimal', 'tfmlib/scaling_laws.py'),
                                      'tfmlib.scaling_laws.effective_tokens': ( 'scaling_laws.html#effective_tokens',

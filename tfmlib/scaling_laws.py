@@ -7,8 +7,8 @@ __all__ = ['FLOPS_EACH', 'STEEPEST', 'EXPONENTS', 'FLOORS', 'PUBLISHED_LAWS', 'S
            'PF_DAY', 'log_slope', 'through_three', 'PowerLaw', 'power_law', 'huber', 'log_terms', 'gauss_newton',
            'check_runs', 'start_grid', 'as_law', 'fit_power_law', 'bootstrap', 'interval', 'compute_optimal',
            'best_exponent', 'flops_for', 'at_compute', 'loss_table', 'envelope', 'isoflop_minima', 'size_exponents',
-           'all_parameters', 'blocks_frontier', 'lifetime_optimal', 'effective_tokens', 'exact_match', 'frontier_point',
-           'ScalingFrontier']
+           'all_parameters', 'blocks_frontier', 'check_law', 'lifetime_optimal', 'effective_tokens', 'exact_match',
+           'frontier_point', 'ScalingFrontier']
 
 # %% ../chapters/14_scaling_laws.ipynb #imports-export
 import math
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 import traitlets
 from torch import Tensor
 
@@ -31,7 +32,7 @@ def log_slope(x: Tensor, y: Tensor) -> tuple[float, float]:  # exponent, factor
     there = x.isfinite() & y.isfinite()
     need(int(there.sum()) > 1, "y", y.tolist(), "at least two numbers")
     u, v = x[there].log(), y[there].log()
-    need(float(u.max()) > float(u.min()), "x", x.tolist(), "at least two different values")
+    need(float(u.max()) > float(u.min()), "x", x.tolist(), "different values")
     slope = ((u - u.mean()) * (v - v.mean())).sum() / (u - u.mean()).square().sum()
     return float(slope), float((v.mean() - slope * u.mean()).exp())
 
@@ -45,7 +46,7 @@ def through_three(x: Tensor, loss: Tensor) -> tuple[float, float, float]:
     need(even, "x", x.tolist(), "positive, each the same multiple of the one before")
     first, second = (-loss.diff()).tolist()
     need(first > second > 0, "loss", loss.tolist(), "losses that fall less and less")
-    alpha = float(torch.tensor(first / second).double().log()) / float((x[1] / x[0]).log())
+    alpha = math.log(first / second) / math.log(ratio)
     E = float(loss[2]) - second**2 / (first - second)
     return E, float(loss[0] - E) * float(x[0])**alpha, alpha
 
@@ -220,11 +221,11 @@ def bootstrap(
     centre = x.log().mean(0)
     known = torch.cat([law.scales.log() - law.exponents * centre, law.exponents,
                        law.floor[None].clamp(min=1e-9).log()])          # (2K + 1,)
-    low, high = known.clone(), known.clone()                            # two more starts
+    low, high = known.clone(), known.clone()               # two more starts
     low[-1], high[-1] = (float((f * loss.min()).log()) for f in (0.3, 0.95))
     starts = torch.stack([known] if floor is not None else [known, low, high])
     drawn = torch.randint(n, (samples, n), generator=seeded(seed, n))
-    counts = torch.zeros(samples, n).double().scatter_add_(1, drawn, torch.ones(samples, n).double())
+    counts = F.one_hot(drawn, n).sum(1).double()                        # (samples, n)
     free = torch.ones(2 * K + 1, dtype=torch.float64)
     if floor is not None: free[-1] = 0
     found, values = gauss_newton(
@@ -248,7 +249,8 @@ def compute_optimal(
     each: float = FLOPS_EACH,              # operations for each parameter and token
 ) -> tuple[Tensor, Tensor]:        # N and D
     "The parameters and the tokens that give the least loss at this cost."
-    need(law.scales.shape[-1] == 2, "law", f"of {law.scales.shape[-1]} inputs", "N and D")
+    K = law.scales.shape[-1]
+    need(K == 2, "law", f"of {K} inputs", "N and D")
     flops = torch.as_tensor(flops, dtype=law.scales.dtype)
     need(bool((flops > 0).all()), "flops", flops.tolist(), "above 0")
     (A, B), (alpha, beta) = law.scales.unbind(-1), law.exponents.unbind(-1)
@@ -345,7 +347,9 @@ def size_exponents(
     return torch.tensor(found, dtype=torch.float64)
 
 # %% ../chapters/14_scaling_laws.ipynb #blocks-export
-def all_parameters(blocks: Tensor, vocab: float = 32_000, ratio: float = 39.2) -> Tensor:
+def all_parameters(
+    blocks: Tensor, vocab: float = 32_000, ratio: float = 39.2  # width / layers
+) -> Tensor:
     "Parameters with the embedding table, if the width is `ratio` times the layers."
     blocks = torch.as_tensor(blocks, dtype=torch.float64)
     need(bool((blocks > 0).all()), "blocks", blocks.tolist(), "above 0")
@@ -360,6 +364,11 @@ def blocks_frontier(law: PowerLaw, flops: Tensor, **sizes) -> Tensor:
     return blocks[torch.stack(found)]
 
 # %% ../chapters/14_scaling_laws.ipynb #lifetime-export
+def check_law(law: PowerLaw) -> None:
+    "Raise ValueError unless this is one law of N and D."
+    need(law.scales.shape == (2,), "law", tuple(law.scales.shape), "one law, of N and D")
+
+
 def lifetime_optimal(
     law: PowerLaw,                 # of N and D
     loss: float,                   # that shall be reached
@@ -367,12 +376,12 @@ def lifetime_optimal(
     each: tuple[float, float] = (6., 2.),  # operations of training, and of serving
 ) -> tuple[float, float]:          # N and D
     "The least total cost of training and serving a model of this loss."
-    need(law.scales.shape == (2,), "law", tuple(law.scales.shape), "one law, of N and D")
-    need(loss > float(law.floor), "loss", loss, f"above the floor, {float(law.floor):.4g}")
+    check_law(law)
+    need(loss > float(law.floor), "loss", loss, f"above {float(law.floor):.4g}")
     need(served >= 0, "served", served, "at least 0")
     (A, B), (alpha, beta) = law.scales, law.exponents
     rest = loss - law.floor                    # for both terms together
-    part = torch.linspace(0.001, 0.999, 9_999, dtype=torch.float64)  # of it, the term of N
+    part = torch.linspace(0.001, 0.999, 9_999, dtype=torch.float64)  # of it, by N
     N, D = (A / (part * rest)) ** (1 / alpha), (B / ((1 - part) * rest)) ** (1 / beta)
     best = (each[0] * N * D + each[1] * N * served).argmin()
     return float(N[best]), float(D[best])
@@ -381,7 +390,7 @@ def lifetime_optimal(
 def effective_tokens(
     unique: float | Tensor,        # U, tokens that are different
     epochs: float | Tensor,        # 1 + R, how often they are read
-    half_life: float = MUENNIGHOFF["R* of data"],  # R*, repetitions after which little more is learnt
+    half_life: float = MUENNIGHOFF["R* of data"],  # R*, in repetitions
 ) -> Tensor:
     "How many tokens read once teach as much."
     unique, epochs = (torch.as_tensor(t, dtype=torch.float64) for t in (unique, epochs))
@@ -394,7 +403,7 @@ def exact_match(loss: Tensor, tokens: int) -> Tensor:
     "The probability that an answer is right, if each of its tokens has this loss."
     loss = torch.as_tensor(loss, dtype=torch.float64)
     need(bool((loss >= 0).all()), "loss", loss.tolist(), "at least 0")
-    need(type(tokens) is int and tokens > 0, "tokens", repr(tokens), "a whole number above 0")
+    need(type(tokens) is int and tokens > 0, "tokens", repr(tokens), "an int above 0")
     return (-tokens * loss).exp()
 
 # %% ../chapters/14_scaling_laws.ipynb #frontier-export
@@ -405,7 +414,7 @@ def frontier_point(
     start: float = 1e21,   # … from this cost on
 ) -> dict[str, float]:
     "The best model for a budget, and the one that an extended exponent recommends."
-    need(law.scales.shape == (2,), "law", tuple(law.scales.shape), "one law, of N and D")
+    check_law(law)
     need(0 < exponent < 1, "exponent", exponent, "between 0 and 1")
     need(start > 0, "start", start, "above 0")
     found = {}
