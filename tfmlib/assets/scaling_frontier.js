@@ -1,7 +1,9 @@
 // The best size for a budget, and what a wrong exponent costs. State: names, laws ([E, log A, log B, α, β] of each), samples (for each law, a list of
 // others that are possible, or none), chosen (the law), compute (ten times log10 C), exponent (of the best size, in hundredths).
-const START = 21, LOW = 18, HIGH = 27, SMALL = 6, LARGE = 15;               // log10 of compute, and of parameters
-const X = c => 52 + (c - LOW) / (HIGH - LOW) * 430, Y = n => 262 - (n - SMALL) / (LARGE - SMALL) * 250;
+const START = 21, LOW = 18, HIGH = 27, SMALL = 7, LARGE = 14, OFF = 2;      // log10 of compute, of parameters, and of a size relative to the best
+const held = (x, low, high) => Math.max(low, Math.min(high, x));
+const X = c => 44 + (c - LOW) / (HIGH - LOW) * 250, Y = n => 200 - (held(n, SMALL, LARGE) - SMALL) / (LARGE - SMALL) * 188;
+const XR = r => 44 + (held(r, -OFF, OFF) + OFF) / (2 * OFF) * 250, YR = w => 200 - w * 188;
 
 function best(law, flops) {                          // tfmlib.scaling_laws.compute_optimal, the size
   const [, a, b, alpha, beta] = law;
@@ -22,6 +24,11 @@ export function point(law, flops, exponent, start = 10 ** START) {          // t
     Object.assign(found, { [`${name} N`]: N, [`${name} D`]: D, [`${name} loss`]: loss(law, N, D) });
   }
   return { ...found, wasted: Math.max(0, 1 - enough(law, found["taken loss"]) / flops) };
+}
+
+export function wasted(law, flops, times) {          // by a size that is so many times the best one
+  const N = times * best(law, flops);
+  return Math.max(0, 1 - enough(law, loss(law, N, flops / (6 * N))) / flops);
 }
 
 export function interval(laws, flops) {              // between which nine tenths of the best sizes lie
@@ -45,10 +52,10 @@ function render({ model, el }) {
     <div class="tfm-duo">
       <label class="tfm-control">training operations <output aria-live="off"></output><input type="range" min="${10 * LOW}" max="${10 * HIGH}" step="1" data-of="compute"></label>
       <label class="tfm-control">exponent of the best size <output aria-live="off"></output><input type="range" min="30" max="80" step="1" data-of="exponent"></label></div>
-    <svg class="tfm-plot" role="img" viewBox="0 0 500 308" font-size="13"></svg>
+    <div class="tfm-duo"><svg class="tfm-plot" role="img" viewBox="0 0 310 240" font-size="12"></svg><svg class="tfm-plot" role="img" viewBox="0 0 310 240" font-size="12"></svg></div>
     <table class="tfm-table tfm-bill tfm-frontier"><thead><tr><th scope="col">quantity</th><th scope="col">best by the law</th><th scope="col">by the exponent</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
-  const $ = q => el.querySelector(q), sliders = [...el.querySelectorAll("[type=range]")];
+  const $ = q => el.querySelector(q), sliders = [...el.querySelectorAll("[type=range]")], svgs = [...el.querySelectorAll("svg")];
 
   function draw() {
     const i = model.get("chosen"), law = model.get("laws")[i], many = model.get("samples")[i] ?? [], c = model.get("compute") / 10, C = 10 ** c, a = model.get("exponent") / 100;
@@ -59,23 +66,26 @@ function render({ model, el }) {
       slider.value = model.get(slider.dataset.of); slider.setAttribute("aria-valuetext", words);
       slider.closest("label").querySelector("output").textContent = words;
     });
-    const line = (points, kind) => `<path class="${kind}" d="M${points.map(([x, y]) => `${X(x).toFixed(1)} ${Y(Math.max(SMALL, Math.min(LARGE, y))).toFixed(1)}`).join("L")}"/>`;
-    const span = [...Array(HIGH - LOW + 1).keys()].map(k => LOW + k), ticks = span.filter(x => x % 3 === 0), heights = [6, 9, 12, 15];
-    const band = many.length ? span.map(x => [x, ...interval(many, 10 ** x).map(log)]) : [];
-    const wrong = x => log(best(law, 10 ** START)) + a * (x - START);
-    $("svg").innerHTML = ticks.map(x => `<path class="tfm-grid" d="M${X(x)} 12V262"/><text x="${X(x)}" y="280" text-anchor="middle">10${above(x)}</text>`).join("")
-      + heights.map(y => `<path class="tfm-grid" d="M52 ${Y(y)}H482"/><text x="46" y="${Y(y) + 4}" text-anchor="end">10${above(y)}</text>`).join("")
-      + `<text x="267" y="301" text-anchor="middle">training operations; vertical: parameters</text>`
-      + (band.length ? line([...band.map(([x, low]) => [x, low]), ...band.toReversed().map(([x, , high]) => [x, high])], "tfm-hull") : "")
-      + line([[LOW, log(best(law, 10 ** LOW))], [HIGH, log(best(law, 10 ** HIGH))]], "tfm-path") + line([[START, wrong(START)], [HIGH, wrong(HIGH)]], "tfm-guess")
-      + `<path class="tfm-axis" d="M${X(c)} 12V262"/><circle class="tfm-frontier-best" cx="${X(c)}" cy="${Y(log(p["best N"]))}" r="5"/>`
-      + `<rect class="tfm-frontier-taken" x="${X(c) - 4.5}" y="${Y(Math.max(SMALL, Math.min(LARGE, log(p["taken N"])))) - 4.5}" width="9" height="9"/>`;
-    $("svg").setAttribute("aria-label", `Best size against training operations, from 10${above(LOW)} to 10${above(HIGH)}, by the law (solid) and by the exponent ${a.toFixed(2)} from 10${above(START)} on (dashed). `
+    const line = (points, kind, x, y) => `<path class="${kind}" d="M${points.map(([u, v]) => `${x(u).toFixed(1)} ${y(v).toFixed(1)}`).join("L")}"/>`;
+    const frame = (xs, ys, x, y, name) => xs.map(([u, label]) => `<path class="tfm-grid" d="M${x(u)} 12V200"/><text x="${x(u)}" y="217" text-anchor="middle">${label}</text>`).join("")
+      + ys.map(([v, label]) => `<path class="tfm-grid" d="M44 ${y(v)}H294"/><text x="39" y="${y(v) + 4}" text-anchor="end">${label}</text>`).join("") + `<text x="169" y="236" text-anchor="middle">${name}</text>`;
+    const marks = (x1, y1, x2, y2) => `<circle class="tfm-frontier-best" cx="${x1}" cy="${y1}" r="5"/><rect class="tfm-frontier-taken" x="${x2 - 4.5}" y="${y2 - 4.5}" width="9" height="9"/>`;
+    const span = [...Array(HIGH - LOW + 1).keys()].map(k => LOW + k), wrong = x => log(best(law, 10 ** START)) + a * (x - START), size = x => [x, log(best(law, 10 ** x))];
+    const band = many.length ? span.map(x => [x, ...interval(many, 10 ** x).map(log)]) : [], [low, high] = many.length ? interval(many, C) : [];
+    const times = [...Array(81).keys()].map(k => (k - 40) / 20), off = log(p["taken N"] / p["best N"]), [left, right] = svgs;
+    left.innerHTML = frame([18, 21, 24, 27].map(x => [x, `10${above(x)}`]), [8, 10, 12, 14].map(y => [y, `10${above(y)}`]), X, Y, "training operations; vertical: parameters")
+      + (band.length ? line([...band.map(([x, l]) => [x, l]), ...[...band].reverse().map(([x, , h]) => [x, h])], "tfm-hull", X, Y) : "")
+      + line([size(LOW), size(HIGH)], "tfm-path", X, Y) + line([[START, wrong(START)], [HIGH, wrong(HIGH)]], "tfm-guess", X, Y) + `<path class="tfm-axis" d="M${X(c)} 12V200"/>`
+      + marks(X(c), Y(log(p["best N"])), X(c), Y(log(p["taken N"])));
+    right.innerHTML = frame([[-2, "0.01"], [-1, "0.1"], [0, "1"], [1, "10"], [2, "100"]], [0, .25, .5, .75, 1].map(w => [w, `${100 * w} %`]), XR, YR, "size relative to the best; vertical: wasted")
+      + (many.length ? `<rect class="tfm-hull" x="${XR(log(low / p["best N"]))}" y="12" width="${XR(log(high / p["best N"])) - XR(log(low / p["best N"]))}" height="188"/>` : "")
+      + line(times.map(r => [r, wasted(law, C, 10 ** r)]), "tfm-path", XR, YR) + marks(XR(0), YR(0), XR(off), YR(p.wasted));
+    left.setAttribute("aria-label", `Best size against training operations, from 10${above(LOW)} to 10${above(HIGH)}, by the law (solid) and by the exponent ${a.toFixed(2)} from 10${above(START)} on (dashed). `
       + `At ${said} operations: ${amount(p["best N"])} and ${amount(p["taken N"])} parameters.`);
+    right.setAttribute("aria-label", `The part of the operations that a wrong size wastes: nothing at the best size, ${(100 * wasted(law, C, 2)).toFixed(0)} % at twice the best, ${(100 * p.wasted).toFixed(0)} % at the size of the chosen exponent.`);
     const both = f => [f("best"), f("taken")], rows = [["parameters", both(w => amount(p[`${w} N`]))], ["tokens", both(w => amount(p[`${w} D`]))],
       ["tokens per parameter", both(w => Number((p[`${w} D`] / p[`${w} N`]).toPrecision(2)).toString())], ["loss (nats per token)", both(w => p[`${w} loss`].toFixed(3))]];
     $("tbody").innerHTML = rows.map(([name, cells]) => `<tr><th scope="row">${name}</th>${cells.map(cell => `<td>${cell}</td>`).join("")}</tr>`).join("");
-    const [low, high] = many.length ? interval(many, C) : [];
     $(".tfm-readout").textContent = `The exponent wastes ${(100 * p.wasted).toFixed(p.wasted < 0.1 ? 1 : 0)} % of the operations: the best model reaches the same loss with the rest. `
       + (many.length ? `Nine tenths of the bootstrap laws recommend ${amount(low)} to ${amount(high)} parameters.` : "This law has no published joint uncertainty.");
   }
