@@ -210,6 +210,7 @@ def test_the_other_parts_measure(swept, monkeypatch):
     assert sum(row["schedule"] == "longer cosine" for row in rows) == 4 and sum(row["schedule"] == "constant" for row in rows) == 6
     rows = list(scaling_repeats.measure(0))
     assert sorted(row["epochs"] for row in rows) == [1, 1, 1, 2, 4] and {row["unique"] for row in rows if row["epochs"] > 1} == {400}
+    assert all(type(row["epochs"]) is int for row in rows)                # a record takes no bare decimals
     rows = list(scaling_emergence.measure(0))
     assert [(row["C"], row["step"]) for row in rows] == [(4, 10), (4, 21), (8, 10), (8, 21)] and {"nats", "right", "first 1", "first 2", "first 3"} < rows[0].keys()
 
