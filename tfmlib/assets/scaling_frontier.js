@@ -52,7 +52,7 @@ function render({ model, el }) {
     <div class="tfm-duo">
       <label class="tfm-control">training operations <output aria-live="off"></output><input type="range" min="${10 * LOW}" max="${10 * HIGH}" step="1" data-of="compute"></label>
       <label class="tfm-control">exponent of the best size <output aria-live="off"></output><input type="range" min="30" max="80" step="1" data-of="exponent"></label></div>
-    <div class="tfm-duo"><svg class="tfm-plot" role="img" viewBox="0 0 310 240" font-size="12"></svg><svg class="tfm-plot" role="img" viewBox="0 0 310 240" font-size="12"></svg></div>
+    <div class="tfm-pair"><svg class="tfm-plot" role="img" viewBox="0 0 310 240" font-size="12"></svg><svg class="tfm-plot" role="img" viewBox="0 0 310 240" font-size="12"></svg></div>
     <table class="tfm-table tfm-bill tfm-frontier"><thead><tr><th scope="col">quantity</th><th scope="col">best by the law</th><th scope="col">by the exponent</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), sliders = [...el.querySelectorAll("[type=range]")], svgs = [...el.querySelectorAll("svg")];
