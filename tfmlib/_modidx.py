@@ -2435,6 +2435,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'tfmlib.sparse.dilated_window': ('sparse.html#dilated_window', 'tfmlib/sparse.py'),
                                'tfmlib.sparse.draw_patterns': ('sparse.html#draw_patterns', 'tfmlib/sparse.py'),
                                'tfmlib.sparse.every': ('sparse.html#every', 'tfmlib/sparse.py'),
+                               'tfmlib.sparse.facts_in_noise': ('sparse.html#facts_in_noise', 'tfmlib/sparse.py'),
                                'tfmlib.sparse.global_tokens': ('sparse.html#global_tokens', 'tfmlib/sparse.py'),
                                'tfmlib.sparse.intersection': ('sparse.html#intersection', 'tfmlib/sparse.py'),
                                'tfmlib.sparse.layers_needed': ('sparse.html#layers_needed', 'tfmlib/sparse.py'),
