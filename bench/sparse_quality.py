@@ -90,7 +90,7 @@ def share(task: str, pattern: str) -> float:
     n = length_of(task)
     whole = n * (n + 1) / 2
     if pattern != NATIVE: return int(pattern_mask(PATTERNS[pattern], n, n).sum()) / whole
-    visited = sum((i + 1) // 4 + min(i + 1, 2 * 4 + i % 4 + 1) + min(i + 1, 8) for i in range(n))
+    visited = sum(i // 4 + min(i + 1, 2 * 4 + i % 4 + 1) + min(i + 1, 8) for i in range(n))
     return visited / whole
 
 

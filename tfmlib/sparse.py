@@ -96,6 +96,7 @@ def intersection(*patterns: Pattern) -> Pattern:
 # %% ../chapters/19_sparse.ipynb #patterns-more
 def dilated_window(window: int, dilation: int) -> Pattern:
     "`window` keys on each side, with `dilation - 1` positions left out between them."
+    check_sizes(window=window, dilation=dilation)
     return intersection(sliding_window(window * dilation), every(dilation))
 
 def random_blocks(n_blocks: int, n_random: int, size: int, seed: int = 0) -> Pattern:
