@@ -17,7 +17,7 @@ from .sparse import pattern_mask, sliding_window
 # %% ../chapters/19_sparse.ipynb #global-export
 class LongformerAttention(MultiHeadAttention):
     "A window on both sides, and global tokens with projections of their own."
-    def __init__(self, d_model: int, n_heads: int, window: int):  # keys on each side, and its own
+    def __init__(self, d_model: int, n_heads: int, window: int):
         super().__init__(d_model, n_heads, bias=True)
         check_sizes(window=window)
         self.window = window
@@ -36,8 +36,9 @@ class LongformerAttention(MultiHeadAttention):
                  f"{m.dtype}, {tuple(m.shape)}", f"bool, {tuple(x.shape[:2])}")
         near = pattern_mask(sliding_window(self.window), *x.shape[1:2] * 2, x.device)
         real = padding_mask[:, None, None]                                # (B, 1, 1, T)
-        local, _ = grouped_query_attention(
-            self.project_q(x), *self.project_kv(x), (near | is_global[:, None, None]) & real)
-        wide, _ = grouped_query_attention(
-            self.global_attention.project_q(x), *self.global_attention.project_kv(x), real)
+        seen = (near | is_global[:, None, None]) & real                   # (B, 1, T, T)
+        local, _ = grouped_query_attention(self.project_q(x), *self.project_kv(x), seen)
+        q, (k, v) = (project(x) for project in (
+            self.global_attention.project_q, self.global_attention.project_kv))
+        wide, _ = grouped_query_attention(q, k, v, real)
         return self.merge_heads(torch.where(is_global[:, None, :, None], wide, local))

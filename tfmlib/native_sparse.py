@@ -26,9 +26,10 @@ class BlockCompression(nn.Module):
         self.places = nn.Parameter(torch.zeros(block_size, head_dim))
         self.join = nn.Linear(block_size * head_dim, head_dim, bias=False)
         with torch.no_grad():  # at first, the mean
-            self.join.weight.copy_(torch.eye(head_dim).repeat(1, block_size) / block_size)
+            mean = torch.eye(head_dim).repeat(1, block_size) / block_size
+            self.join.weight.copy_(mean)
 
-    def forward(self, x: Tensor) -> Tensor:  # (B, G, T, D) -> (B, G, T // block_size, D)
+    def forward(self, x: Tensor) -> Tensor:  # (B, G, T, D) -> (B, G, N, D)
         n = x.shape[2] // self.block_size
         in_blocks = x[:, :, :n * self.block_size].unflatten(2, (n, self.block_size))
         return self.join((in_blocks + self.places).flatten(3))
@@ -48,15 +49,19 @@ def select_blocks(
     rank = rank.masked_fill((block == own) | (block == 0), torch.inf)
     rank = rank.masked_fill(block > own, -1)
     best = rank.topk(min(n_selected, n), -1).indices
-    return torch.zeros_like(rank, dtype=torch.bool).scatter(-1, best, True) & (block <= own)
+    chosen = torch.zeros_like(rank, dtype=torch.bool).scatter(-1, best, True)
+    return chosen & (block <= own)
 
 
 class NativeSparseAttention(nn.Module):
-    "An attention function with a compressed, a selected and a window branch, for causal models."
-    def __init__(self, head_dim: int, block_size: int = 16, n_selected: int = 4, window: int = 64):
+    "Causal attention with a compressed, a selected and a window branch."
+    def __init__(
+        self, head_dim: int, block_size: int = 16, n_selected: int = 4, window: int = 64
+    ):
         super().__init__()
         check_sizes(n_selected=n_selected, window=window)
-        need(n_selected >= 2, "n_selected", n_selected, "at least 2: the first block and its own")
+        need(n_selected >= 2, "n_selected", n_selected,
+             "at least 2: the first block and the query's own")
         self.block_size, self.n_selected, self.window = block_size, n_selected, window
         self.compress_k = BlockCompression(head_dim, block_size)
         self.compress_v = BlockCompression(head_dim, block_size)
@@ -71,8 +76,9 @@ class NativeSparseAttention(nn.Module):
         near = intersection(causal, sliding_window(self.window))
         T = q.shape[2]
         local, _ = grouped_query_attention(q, k, v, pattern_mask(near, T, T, q.device))
-        gates = self.gates(q).sigmoid().unbind(-1)                        # (B, H, T) each
-        return sum(g[..., None] * o for g, o in zip(gates, (compressed, selected, local))), None
+        gates = self.gates(q).sigmoid()                                   # (B, H, T, 3)
+        outs = torch.stack((compressed, selected, local), -1)         # (B, H, T, D, 3)
+        return (outs * gates[..., None, :]).sum(-1), None
 
     def to_summaries(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         "The compressed branch: its output, and its weights (B, H, T, N)."
@@ -81,12 +87,12 @@ class NativeSparseAttention(nn.Module):
         ends = (torch.arange(k.shape[2], device=q.device) + 1) * self.block_size
         return grouped_query_attention(q, k, v, ends <= at)               # (T, N)
 
-    def selection(self, weights: Tensor, G: int) -> Tensor:  # (B, H, T, N) -> (B, G, T, n)
+    def selection(self, weights: Tensor, G: int) -> Tensor:  # (B, G, T, n)
         "The blocks of each query, the same for all heads of a group."
         of_group = weights.unflatten(1, (G, -1)).sum(2)
         return select_blocks(of_group, self.block_size, self.n_selected)
 
-    def selected_mask(self, chosen: Tensor, H: int) -> Tensor:  # (B, G, T, n) -> (B, H, T, T)
+    def selected_mask(self, chosen: Tensor, H: int) -> Tensor:  # (B, H, T, T)
         "The causal pairs in selected blocks."
         T = chosen.shape[2]
         tokens = chosen.repeat_interleave(self.block_size, -1)[..., :T]
