@@ -59,6 +59,12 @@ execute: setup         ## run chapters and store their outputs (NB="chapters/04_
 colab: setup           ## write the Colab copies to build/colab
 	$(BIN)/python tools/colab.py
 
+pdf: setup build-book  ## the whole book as PDF, for A4 and letter paper, in build/paper (needs Chromium)
+	$(BIN)/python tools/pdf.py
+
+epub: build-book       ## the whole book for e-readers, in build/paper
+	$(BIN)/python tools/epub.py
+
 exercises: setup       ## write the exercises without solutions to build/exercises
 	$(BIN)/python tools/exercises.py
 
@@ -81,5 +87,5 @@ clean:                 ## remove what was built
 
 # The shell stops at the first failure, in a pipe too; make 3.81 (macOS) ignores that, so recipes have no pipe that could hide one.
 .DELETE_ON_ERROR:
-.PHONY: help python setup build-book book test check read lab export execute colab exercises bench bench-gpu address lock clean
+.PHONY: help python setup build-book book test check read lab export execute colab pdf epub exercises bench bench-gpu address lock clean
 .DEFAULT_GOAL := help

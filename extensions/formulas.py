@@ -31,6 +31,8 @@ ATOMS = r'((?:<span class="[^"]*"(?: style="[^"]*")?>[^<]*</span>)+|<span class=
 SCRIPT = re.compile(r'<span class="msupsub"><span class="vlist-t(?: vlist-t2)?"><span class="vlist-r"><span class="vlist" style="[^"]*"><span style="top:-([\d.]+)em;([^"]*)">'
                     r'<span class="pstrut" style="height:([\d.]+)em;"></span><span class="sizing reset-size6 size3 mtight">' + ATOMS + r'</span></span></span>'
                     r'(?:<span class="vlist-s">[^<]*</span></span><span class="vlist-r"><span class="vlist" style="[^"]*"><span></span></span>)?</span></span></span>')
+APPLIED = re.compile(r"<(msub|msup|msubsup)>(<(m[ion])\b[^>]*>[^<]*</\3>)(<mi>[^<]*</mi>)<mo>\u2061</mo>")     # KaTeX applies the function σ_max's index is to nothing: one child too many
+SPELLED = re.compile(r"(<mo\b[^>]*>)<mrow>((?:<mi\b[^>]*>[^<]*</mi>)+)</mrow></mo>")                        # … and spells mod as three letters inside an operator, which may hold only text
 NUMBERED = re.compile(r"\\(begin|end)\{(equation|align|gather|alignat)\}")
 
 
@@ -75,8 +77,10 @@ def script(found: re.Match) -> str:
 
 
 def lean(html: str) -> str:
-    "A formula with fewer elements: a single letter is text, a lone script is one element, struts are drawn by the style sheet, MathML has no copy of its TeX."
+    "A formula with fewer elements: a single letter is text, a lone script is one element, struts are drawn by the style sheet, MathML has no copy of its TeX and is valid."
     html = SOURCE.sub(lambda m: m[1] or m[2] or "", html)
+    html = APPLIED.sub(r"<\1>\2\4", html)
+    html = SPELLED.sub(lambda m: f"{m[1]}{re.sub('<[^>]*>', '', m[2])}</mo>", html)
     html = LETTER.sub(r'<span class="katex">\1</span>', html)
     html = SCRIPT.sub(script, html)
     return STRUT.sub(lambda m: f'<span class="base" style="--h:{m[1]};--v:{m[2] or 0}">', html)

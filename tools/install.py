@@ -19,7 +19,7 @@ from progress import Line
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.txt"
-SIZES = {"book": "about 110 MB to download, 0.5 GB on disk", "all": "about 620 MB to download, 2.7 GB on disk"}
+SIZES = {"book": "about 110 MB to download, 0.5 GB on disk", "all": "about 660 MB to download, 2.8 GB on disk"}
 LARGE = """\
 Neither pip nor uv finds PyTorch's CPU build from here, so its default build comes: with CUDA, about 3 GB to download and 6 GB on
 disk. To have the small one, stop (Ctrl-C) and name an index that has it in the variable PIP_EXTRA_INDEX_URL (see README)."""

@@ -1,0 +1,184 @@
+"""The whole book as PDF: python tools/pdf.py [--book FOLDER] [--out FOLDER] [--paper a4 letter] [PAGE ...]
+
+One document of all pages, printed by Chromium from the built book, once to learn on which page everything is, and again with these numbers in the
+contents, in the index and behind each reference to another page, until no number changes.
+"""
+import argparse
+import ctypes
+import sys
+import threading
+from datetime import date
+from html import escape
+from pathlib import Path
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as raw
+from bs4 import BeautifulSoup, Tag
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from chromium import CHROMIUM, FLAGS  # noqa: E402
+from editions import FILE, LICENCE, ROOT, RULE, TITLE, Page, anchors, announce, edition, links, part_of, slug  # noqa: E402
+from serve import server  # noqa: E402
+
+NAMED = {"a4": "A4", "letter": "letter"}
+PAPERS = {"a4": ("210mm", "297mm"), "letter": ("8.5in", "11in")}
+STYLES = "_static/figures/figures.css", "_static/tfm/katex/katex.css", "_static/tfm/book.css"
+CSS = Path(__file__).resolve().with_name("pdf.css")
+PRINTINGS = 6
+REFERS = ("id", "for", "aria-labelledby", "aria-describedby", "headers")
+
+
+# --- one document -----------------------------------------------------------------------------------------------------
+
+def anchor(name: str, place: str = "") -> str:
+    "The name of a place in the document."
+    return f"{slug(name)}--{place}" if place else slug(name)
+
+
+def renamed(page: Page) -> None:
+    "Ids and references to them, with the page's name before them: the document has each only once."
+    for element in page.text.find_all(True):
+        for attribute in REFERS:
+            if attribute in element.attrs: element[attribute] = " ".join(anchor(page.name, i) for i in element[attribute].split())
+        for attribute, value in element.attrs.items():
+            if isinstance(value, str) and "url(#" in value: element[attribute] = value.replace("url(#", f"url(#{anchor(page.name)}--")
+
+
+def lowered(page: Page) -> None:
+    "Each heading one level down: parts are the first level, pages the second."
+    for level in (4, 3, 2, 1):
+        for heading in page.text.find_all(f"h{level}"): heading.name = f"h{level + 1}"
+
+
+def referred(page: Page, there: dict[str, set[str]], number: dict[str, int]) -> None:
+    "Links within the book lead to their place, and say its page where it is on another one."
+    for link, (name, place) in links(page, there):
+        to = anchor(name, place)
+        link["href"] = f"#{to}"
+        if name == page.name or link.find_parent(["svg", "figure"]) or "term-" in place or name == "bibliography": continue
+        link.insert_after(slot(to, number, "p.\u00a0"))
+
+
+def slot(to: str, number: dict[str, int], before: str = "") -> Tag:
+    "The number of the page on which a place is; zeros while it is unknown."
+    made = BeautifulSoup("", "html.parser").new_tag("span", attrs={"class": "tfm-at"})
+    made.string = f"{before}{number.get(to, '000')}"
+    return made
+
+
+def contents(pages: list[Page], number: dict[str, int]) -> str:
+    "Parts, pages and sections with their page numbers."
+    def line(level: str, to: str, title: str) -> str: return f'<p class="tfm-line {level}"><a href="#{to}"><span>{escape(title)}</span></a>{slot(to, number)}</p>'
+    rows = []
+    for page in pages:
+        if page.part: rows.append(f'<p class="tfm-part-line">{escape(page.part)}</p>')
+        rows.append(line("tfm-page-line", anchor(page.name), page.title))
+    return f'<section class="tfm-contents"><h1>Contents</h1>{"".join(rows)}</section>'
+
+
+def opening(part: str, pages: list[Page]) -> str:
+    "The leaf before a part: its name, and what each of its chapters establishes."
+    def of(page: Page) -> str:
+        lead = page.text.blockquote
+        return f"<dt>{escape(page.title)}</dt><dd>{escape(lead.get_text(' ', strip=True)) if lead else ''}</dd>"
+    rows = "".join(of(page) for page in pages if "practice/" not in page.name)
+    return f'<section class="tfm-part"><h1>{escape(part)}</h1><dl>{rows}</dl></section>'
+
+
+def cover(day: date) -> str:
+    "The first leaf, and on its back what the edition is."
+    return (f'<section class="tfm-cover"><p class="tfm-cover-title">{TITLE}</p><p>A book on transformers whose chapters are notebooks, whose code is a library, and whose claims are settled by code that runs</p>'
+            f'</section><section class="tfm-colophon"><h1>About this edition</h1><p>{RULE}</p><p>{LICENCE} Printed on {day.day} {day:%B %Y}.</p></section>')
+
+
+def margins(pages: list[Page], paper: str) -> str:
+    "The size of the paper, and for each page of the book the line at its head."
+    heads = "".join(f'@page {anchor(p.name)} {{ @top-right {{ content: "{p.title}"; }} }}\n#{anchor(p.name)} {{ page: {anchor(p.name)}; }}\n' for p in pages)
+    return f"@page {{ size: {' '.join(PAPERS[paper])}; }}\n{heads}"
+
+
+def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -> str:
+    "The whole document, with the numbers of pages that are known."
+    there, body = anchors(pages), []
+    for i, page in enumerate(pages):
+        if page.part: body.append(opening(page.part, part_of(pages, i)))
+    for page in pages:
+        renamed(page)
+        lowered(page)
+        referred(page, there, number)
+    body, openings = [], iter(body)
+    for page in pages:
+        if page.part: body.append(next(openings))
+        body.append(f'<article class="tfm-text" id="{anchor(page.name)}">{page.text.decode_contents()}</article>')
+    head = "".join(f'<link rel="stylesheet" href="{path}">' for path in STYLES)
+    style = f"<style>{CSS.read_text(encoding='utf-8')}\n{margins(pages, paper)}</style>"
+    return (f'<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>{TITLE}</title>{head}{style}</head>'
+            f'<body class="tfm-print">{cover(day)}{contents(pages, number)}<main>{"".join(body)}</main></body></html>')
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+def printed(browser, html: str, book: Path) -> bytes:
+    "The document as Chromium prints it, tagged and with an outline."
+    httpd = server(book)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    base = f"http://127.0.0.1:{httpd.server_port}"
+    page = browser.new_page()
+    try:
+        page.route(f"{base}/print.html", lambda route: route.fulfill(body=html, content_type="text/html; charset=utf-8"))
+        page.goto(f"{base}/print.html", timeout=300_000)
+        page.evaluate("document.fonts.ready")
+        return page.pdf(prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
+    finally:
+        page.close()
+        httpd.shutdown()
+        httpd.server_close()
+
+
+def places(pdf: pdfium.PdfDocument) -> dict[str, int]:
+    "On which page, counted from 1, each named place is."
+    found = {}
+    for i in range(raw.FPDF_CountNamedDests(pdf)):
+        size = ctypes.c_long(0)
+        raw.FPDF_GetNamedDest(pdf, i, None, size)
+        name = ctypes.create_string_buffer(size.value)
+        dest = raw.FPDF_GetNamedDest(pdf, i, name, size)
+        found[name.raw[:size.value].decode("utf-16-le").rstrip("\0")] = raw.FPDFDest_GetDestPageIndex(pdf, dest) + 1
+    return found
+
+
+def make(browser, book: Path, paper: str, day: date, wanted: list[str] | None = None) -> bytes:
+    "The book, printed until its page numbers are right."
+    number = {}
+    for _ in range(PRINTINGS):
+        pdf = printed(browser, document(edition(book, wanted), paper, day, number), book)
+        found = places(pdfium.PdfDocument(pdf))
+        if found == number: return pdf
+        number = found
+    raise SystemExit(f"after {PRINTINGS} printings, page numbers still change")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--book", type=Path, default=ROOT / "_build/html")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/paper")
+    parser.add_argument("--paper", nargs="+", choices=PAPERS, default=list(PAPERS))
+    parser.add_argument("pages", nargs="*")
+    given = parser.parse_args(arguments)
+    if not (given.book / "index.html").is_file(): sys.exit(f"no built book in {given.book}: run `make book`")
+    if not CHROMIUM: sys.exit("no Chromium on this machine (Debian's package: chromium)")
+    from playwright.sync_api import sync_playwright
+    given.out.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for paper in given.paper:
+            path = given.out / f"{FILE}-{paper}.pdf"
+            path.write_bytes(make(browser, given.book, paper, date.today(), given.pages or None))
+            said = f"{path.stat().st_size / 2**20:.1f} MB, {len(pdfium.PdfDocument(path))} pages"
+            print(path, said)
+            if not given.pages: announce(given.book, path, f"PDF, {NAMED[paper]}", said)
+
+
+if __name__ == "__main__":
+    main()
