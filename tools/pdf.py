@@ -25,7 +25,7 @@ NAMED = {"a4": "A4", "letter": "letter"}
 PAPERS = {"a4": ("210mm", "297mm"), "letter": ("8.5in", "11in")}
 STYLES = "_static/figures/figures.css", "_static/tfm/katex/katex.css", "_static/tfm/book.css"
 CSS = Path(__file__).resolve().with_name("pdf.css")
-PRINTINGS = 6
+PRINTINGS, COLUMNS = 6, 9
 REFERS = ("id", "for", "aria-labelledby", "aria-describedby", "headers")
 
 
@@ -58,6 +58,12 @@ def referred(page: Page, there: dict[str, set[str]], number: dict[str, int]) -> 
         link["href"] = f"#{to}"
         if name == page.name or link.find_parent(["svg", "figure"]) or "term-" in place or name == "bibliography": continue
         link.insert_after(slot(to, number, "p.\u00a0"))
+
+
+def turned(page: Page) -> None:
+    "Tables of many columns go on leaves that are turned."
+    for table in page.text.find_all("table"):
+        if len(table.find("tr").find_all(["th", "td"])) > COLUMNS: table.parent["class"] = [*table.parent.get("class", ()), "tfm-landscape"]
 
 
 def slot(to: str, number: dict[str, int], before: str = "") -> Tag:
@@ -95,7 +101,7 @@ def cover(day: date) -> str:
 def margins(pages: list[Page], paper: str) -> str:
     "The size of the paper, and for each page of the book the line at its head."
     heads = "".join(f'@page {anchor(p.name)} {{ @top-right {{ content: "{p.title}"; }} }}\n#{anchor(p.name)} {{ page: {anchor(p.name)}; }}\n' for p in pages)
-    return f"@page {{ size: {' '.join(PAPERS[paper])}; }}\n{heads}"
+    return f"@page {{ size: {' '.join(PAPERS[paper])}; }}\n@page landscape {{ size: {' '.join(PAPERS[paper][::-1])}; }}\n{heads}"
 
 
 def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -> str:
@@ -106,6 +112,7 @@ def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -
     for page in pages:
         renamed(page)
         lowered(page)
+        turned(page)
         referred(page, there, number)
     body, openings = [], iter(body)
     for page in pages:
