@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import rules  # noqa: F401  (the extensions' folder on the path)
@@ -58,6 +59,21 @@ def test_a_single_letter_is_text_and_a_strut_is_none(tmp_path):
     assert '<span class="math katex"><span class="mord">2</span></span>' in page and '>α</span></span> and' in page
     assert page.count('class="msupsub mtight tfm-script" style="vertical-align:-0.2143em;') == 1 and "vlist" not in page
     assert page.count("<math") == 2 and "strut\"" not in page.replace("pstrut", "") and page.count("--h:") == 3
+
+
+def test_mathml_is_valid(tmp_path):
+    "Which KaTeX's is not for an index that is a function's name, or for an operator of letters."
+    done = sphinx(tmp_path, "# Page\n\n$\\sigma_{\\max}$ and $\\sigma_{\\min}^n$ and $p \\bmod w$\n")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "out/index.html").read_text()
+    formulas = [ElementTree.fromstring(f.replace("&nbsp;", " ")) for f in re.findall(r"<math.*?</math>", page, re.S)]
+    children = {"msub": 2, "msup": 2, "msubsup": 3}
+    assert len(formulas) == 3
+    for formula in formulas:
+        for element in formula.iter():
+            kind = element.tag.split("}")[1]
+            assert len(element) == children.get(kind, len(element)) and (kind not in ("mi", "mn", "mo") or not len(element))
+    assert "mod" in [element.text for element in formulas[2].iter()]
 
 
 def test_pages_load_only_the_book_itself(book):

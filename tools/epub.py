@@ -8,7 +8,7 @@ import re
 import sys
 import zipfile
 from datetime import date
-from functools import lru_cache
+from functools import cache
 from html import escape
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
@@ -17,7 +17,22 @@ from bs4 import BeautifulSoup, Tag
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from editions import FILE, LICENCE, ROOT, RULE, TITLE, Page, anchors, announce, camel, edition, links, of_class, part_of, slug  # noqa: E402
+from editions import (  # noqa: E402
+    FILE,
+    LICENCE,
+    ROOT,
+    RULE,
+    TITLE,
+    Page,
+    anchors,
+    announce,
+    camel,
+    edition,
+    links,
+    of_class,
+    part_of,
+    slug,
+)
 
 CSS = Path(__file__).resolve().with_name("epub.css")
 XHTML, MATHML, SVG, OPS = "http://www.w3.org/1999/xhtml", "http://www.w3.org/1998/Math/MathML", "http://www.w3.org/2000/svg", "http://www.idpf.org/2007/ops"
@@ -47,7 +62,7 @@ FROM_LAB = (1., .3963377774, .2158037573), (1., -.1055613458, -.0638541728), (1.
 FROM_LMS = (4.0767416621, -3.3077115913, .2309699292), (-1.2684380046, 2.6097574011, -.3413193965), (-.0041960863, -.7034186147, 1.7076147010)
 
 
-@lru_cache(maxsize=None)
+@cache
 def mixed(space: str, a: str, share: float, b: str) -> str:
     "CSS's color-mix of `share` of the colour a and the rest of b."
     def mean(x, y): return [share * p + (1 - share) * q for p, q in zip(x, y)]
