@@ -60,17 +60,18 @@ def minutes(notebook: dict) -> float:
 
 
 def in_hours(minutes: float) -> str:
-    "A time in words, to the quarter of an hour."
+    "A time in words, to the quarter of an hour, from ten hours to the hour."
+    if minutes >= 600: return f"{round(minutes / 60)} hours"
     whole, quarters = divmod(max(1, round(minutes / 15)), 4)
     if not whole: return f"{15 * quarters} minutes"
     return "an hour" if (whole, quarters) == (1, 0) else f"{whole}{('', '¼', '½', '¾')[quarters]} hours"
 
 
 def reading(root: Path, page: str) -> str:
-    "How long a chapter takes to read, in words."
-    file = root / f"chapters/{page}.ipynb"
-    if not file.is_file(): raise ValueError(f"minutes {page}: no such chapter")
-    return in_hours(minutes(json.loads(file.read_text(encoding="utf-8"))))
+    "How long a chapter takes to read, or several (their names between spaces), in words."
+    files = [root / f"chapters/{name}.ipynb" for name in page.split()]
+    if gone := [file.stem for file in files if not file.is_file()]: raise ValueError(f"minutes {', '.join(gone)}: no such chapter")
+    return in_hours(sum(minutes(json.loads(file.read_text(encoding="utf-8"))) for file in files))
 
 
 def title(notebook: dict) -> str:

@@ -1,6 +1,6 @@
 """Two roles for a chapter's head: how long its page runs, as measured, and how long it takes to read, as counted.
 
-{runtime}`04_attention` becomes: about 20 seconds. {minutes}`04_attention` becomes: 2½ hours.
+{runtime}`04_attention` becomes: about 20 seconds. {minutes}`04_attention` becomes: 2½ hours; with several names, their sum.
 """
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ def role(says: Callable, source: str) -> Callable:
     "A role whose text `says` gives for a page; where it cannot, a warning, which fails a strict build."
     def run(name, rawtext, text, lineno, inliner, options=None, content=()):
         env = inliner.document.settings.env
-        env.note_dependency(str(Path(env.srcdir) / source.format(page=text)))
+        for page in text.split(): env.note_dependency(str(Path(env.srcdir) / source.format(page=page)))
         try: return [nodes.Text(says(Path(env.srcdir), text))], []
         except ValueError as error: return [], [inliner.reporter.error(str(error), line=lineno)]
     return run

@@ -119,15 +119,19 @@ def leaf(title: str, body: str, kind: str = "") -> str:
             f'<link rel="stylesheet" href="book.css"/></head><body><section{f" epub:type={chr(34)}{kind}{chr(34)}" if kind else ""}>{body}</section></body></html>')
 
 
-def cover() -> str:
-    "The picture on the front: the title, and attention as lines from token to token."
+def picture(width: int, height: int) -> str:
+    "The title, and attention as lines from a word to the words that it attends to, on a ground of this size."
     words = ("why", "does", "the", "owl", "sleep", "?")
-    x = [150 + 100 * i for i in range(len(words))]
-    lines = "".join(f'<path d="M{x[3]} 760C{x[3]} 660 {x[i]} 660 {x[i]} 560" fill="none" stroke="#9fc2ff" stroke-width="{w}" stroke-linecap="round"/>' for i, w in enumerate((2, 3, 5, 14, 22, 2)))
-    said = "".join(f'<text x="{x[i]}" y="{y}" text-anchor="middle" font-size="34" fill="#ffffff">{word}</text>' for y in (540, 800) for i, word in enumerate(words))
-    return (f'<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="{SVG}" viewBox="0 0 800 1200" role="img" font-family="serif"><title>{TITLE}</title><rect width="800" height="1200" fill="#14284b"/>'
-            f'<text x="80" y="230" font-size="84" fill="#ffffff">The Executable</text><text x="80" y="330" font-size="84" fill="#ffffff">Transformer</text>{lines}{said}'
-            f'<text x="80" y="1020" font-size="32" fill="#c9d6ec">A book on transformers that runs</text></svg>')
+    left, step, low = (.1 * width, .136 * width, .66 * height) if height > width else (.53 * width, .074 * width, .78 * height)
+    high, size = low - .17 * max(height, 700), .0425 * min(width, 800)
+    x = [left + step * (i + .5) for i in range(len(words))]
+    lines = "".join(f'<path d="M{x[3]:g} {low - size:g}C{x[3]:g} {(low + high) / 2 - size / 2:g} {at:g} {(low + high) / 2:g} {at:g} {high + size / 2:g}" fill="none" stroke="#9fc2ff" stroke-width="{w}" stroke-linecap="round"/>'
+                    for at, w in zip(x, (2, 3, 5, 14, 22, 2)))
+    said = "".join(f'<text x="{at:g}" y="{y:g}" text-anchor="middle" font-size="{size:g}" fill="#ffffff">{word}</text>' for y in (high, low) for at, word in zip(x, words))
+    title = "".join(f'<text x="{.09 * width:g}" y="{(.2 + .085 * i) * height if height > width else (.3 + .15 * i) * height:g}" font-size="{.105 * min(width, 800):g}" fill="#ffffff">{line}</text>'
+                    for i, line in enumerate(TITLE.rsplit(" ", 1)))
+    foot = f'<text x="{.09 * width:g}" y="{(.86 if height > width else .62) * height:g}" font-size="{.04 * min(width, 800):g}" fill="#c9d6ec">A book on transformers that runs</text>'
+    return f'<svg xmlns="{SVG}" viewBox="0 0 {width} {height}" role="img" font-family="serif"><title>{TITLE}</title><rect width="{width}" height="{height}" fill="#14284b"/>{title}{lines}{said}{foot}</svg>'
 
 
 def nested(pages: list[Page]) -> str:
@@ -186,7 +190,7 @@ def write(path: Path, pages: list[Page], day: date) -> None:
     texts = files(pages, day)
     container = ('<?xml version="1.0"?><container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile full-path="book/package.opf" '
                  'media-type="application/oebps-package+xml"/></rootfiles></container>')
-    rest = {"META-INF/container.xml": container, "book/package.opf": package(texts, day), "book/book.css": CSS.read_text(encoding="utf-8"), "book/cover.svg": cover()}
+    rest = {"META-INF/container.xml": container, "book/package.opf": package(texts, day), "book/book.css": CSS.read_text(encoding="utf-8"), "book/cover.svg": f'<?xml version="1.0" encoding="utf-8"?>\n{picture(800, 1200)}'}
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(zipfile.ZipInfo("mimetype", STAMP), "application/epub+zip")
         for name, text in (rest | {f"book/{name}": text for name, text in texts.items()}).items():

@@ -5,6 +5,7 @@ contents, in the index and behind each reference to another page, until no numbe
 """
 import argparse
 import ctypes
+import re
 import sys
 import threading
 from datetime import date
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from chromium import CHROMIUM, FLAGS  # noqa: E402
 from editions import FILE, LICENCE, ROOT, RULE, TITLE, Page, anchors, announce, edition, links, part_of, slug  # noqa: E402
+from epub import picture  # noqa: E402
 from serve import server  # noqa: E402
 
 NAMED = {"a4": "A4", "letter": "letter"}
@@ -92,10 +94,11 @@ def opening(part: str, pages: list[Page]) -> str:
     return f'<section class="tfm-part"><h1>{escape(part)}</h1><dl>{rows}</dl></section>'
 
 
-def cover(day: date) -> str:
+def cover(paper: str, day: date) -> str:
     "The first leaf, and on its back what the edition is."
-    return (f'<section class="tfm-cover"><p class="tfm-cover-title">{TITLE}</p><p>A book on transformers whose chapters are notebooks, whose code is a library, and whose claims are settled by code that runs</p>'
-            f'</section><section class="tfm-colophon"><h1>About this edition</h1><p>{RULE}</p><p>{LICENCE} Printed on {day.day} {day:%B %Y}.</p></section>')
+    width, height = (float(re.sub("[a-z]", "", side)) for side in PAPERS[paper])
+    return (f'<section class="tfm-cover">{picture(800, round(800 * height / width))}</section>'
+            f'<section class="tfm-colophon"><h1>About this edition</h1><p>{RULE}</p><p>{LICENCE} Printed on {day.day} {day:%B %Y}.</p></section>')
 
 
 def margins(pages: list[Page], paper: str) -> str:
@@ -121,7 +124,7 @@ def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -
     head = "".join(f'<link rel="stylesheet" href="{path}">' for path in STYLES)
     style = f"<style>{CSS.read_text(encoding='utf-8')}\n{margins(pages, paper)}</style>"
     return (f'<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>{TITLE}</title>{head}{style}</head>'
-            f'<body class="tfm-print">{cover(day)}{contents(pages, number)}<main>{"".join(body)}</main></body></html>')
+            f'<body class="tfm-print">{cover(paper, day)}{contents(pages, number)}<main>{"".join(body)}</main></body></html>')
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// What a page does beyond being read: theme button, copy buttons, keyboard for what scrolls, the place in the contents, print.
+// What a page does beyond being read: theme button, copy buttons, keyboard for what scrolls, the place in the contents, the glossary's sentences, print.
 const root = document.documentElement;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const system = () => (dark.matches ? "dark" : "light");
@@ -63,7 +63,40 @@ const seen = new IntersectionObserver((entries) => entries.filter((e) => e.isInt
 }), { rootMargin: "-15% 0px -75% 0px" });
 for (const id of links.keys()) { const section = document.getElementById(id); if (section) seen.observe(section); }
 
+const tip = Object.assign(document.createElement("div"), { id: "tfm-tip", className: "tfm-tip", role: "tooltip", hidden: true });
+let term;                                        // the link to the glossary whose sentence is shown
+const hideTip = () => { term?.removeAttribute("aria-describedby"); term = undefined; tip.hidden = true; };
+const showTip = (link) => {
+  hideTip();
+  term = link;
+  tip.textContent = link.dataset.sentence;
+  link.setAttribute("aria-describedby", tip.id);
+  tip.hidden = false;
+  const lines = link.getClientRects(), at = lines[lines.length - 1], own = tip.getBoundingClientRect();
+  const below = at.bottom + 6 + own.height < innerHeight;
+  tip.style.left = `${Math.max(8, Math.min(at.left, root.clientWidth - own.width - 8))}px`;
+  tip.style.top = `${below ? at.bottom + 6 : lines[0].top - own.height - 6}px`;
+};
+const terms = document.querySelectorAll(".tfm-text a[href*='glossary.html#term-'][title]");
+if (terms.length) document.body.append(tip);
+for (const link of terms) {
+  link.dataset.sentence = link.title;            // the browser's own tooltip knows no keyboard and no finger
+  link.removeAttribute("title");
+  link.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && showTip(link));
+  link.addEventListener("focus", () => link.matches(":focus-visible") && showTip(link));
+  link.addEventListener("blur", hideTip);
+  link.addEventListener("click", (event) => {    // a finger sees the sentence first, and follows the link with the second touch
+    if (event.pointerType !== "touch" || term === link) return;
+    event.preventDefault();
+    showTip(link);
+  });
+}
+const away = (event) => { if (term && !term.contains(event.target) && !tip.contains(event.target)) hideTip(); };
+for (const kind of ["pointermove", "pointerdown"]) document.addEventListener(kind, away);
+addEventListener("scroll", hideTip, { passive: true });
+
 document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") hideTip();
   if (event.key !== "/" || event.target.closest("input, textarea, select, [contenteditable]")) return;
   const field = document.getElementById("tfm-q");
   if (field?.checkVisibility()) { event.preventDefault(); field.focus(); }

@@ -1,0 +1,57 @@
+"""What the front page counts: `{counts}` becomes numbers that the build finds in the book itself."""
+import json
+import re
+from datetime import date
+from pathlib import Path
+
+import yaml
+from docutils import nodes
+from pages import notebooks
+from sphinx.util.docutils import SphinxDirective
+
+ASSETS = Path("tfmlib/assets")
+SOURCES = ASSETS / "claims.yml", ASSETS / "kills.json", ASSETS / "compared.json", Path("tests/proved.json")
+VERDICTS = {"holds": "hold", "holds under a condition": "hold under a condition", "imprecise": "are imprecise", "wrong": "are wrong"}
+
+
+def listed(parts: list[str]) -> str:
+    "Parts of a sentence as a list in words."
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
+def linked(text: str) -> str:
+    "Text with links, as Markdown writes them, in HTML."
+    return re.sub(r"\[([^]]+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', text)
+
+
+def counts(root: Path) -> list[tuple[str, str]]:
+    "Numbers and what they count, from the ledger, the table of wrong answers, the comparisons and the record of proofs."
+    claims, kills, compared, proved = ((yaml.safe_load if path.suffix == ".yml" else json.loads)((root / path).read_text(encoding="utf-8")) for path in SOURCES)
+    chapters = [name for name in notebooks(root, root / "_toc.yml") if name.startswith("chapters/") and name.count("/") == 1 and "/00_" not in name]
+    exercises = [e for page in kills["pages"] for e in page["exercises"]]
+    rejected = sum(not m["passed"] for e in exercises for m in e["mutants"])
+    of = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
+    whole = max((row for row in proved if row["stages"].get("tests")), key=lambda row: row["date"])
+    day = date.fromisoformat(whole["date"])
+    return [(f"{len(chapters)}", "chapters, each a notebook and a module"),
+            (f"{len(claims)}", f"[common claims](claims.html) settled: {listed([f'{n} {VERDICTS[v]}' for v, n in of.items()])}"),
+            (f"{len(exercises)}", "exercises, each with a checker"),
+            (f"{rejected:,}", "plausible [wrong answers](gallery.html) that the checkers reject"),
+            (f"{len(compared)}", "comparisons with other libraries on the pages, and many more in the tests"),
+            (f"{whole['cells']:,}", f"cells in the last recorded proof of all stages, {day.day} {day:%B %Y}")]
+
+
+class Counts(SphinxDirective):
+    "`{counts}`: a row of numbers."
+
+    def run(self) -> list[nodes.Node]:
+        root = Path(self.env.srcdir)
+        for source in SOURCES: self.env.note_dependency(str(root / source))
+        rows = "".join(f"<li><strong>{number}</strong> {linked(what)}</li>" for number, what in counts(root))
+        return [nodes.raw("", f'<ul class="tfm-numbers">{rows}</ul>', format="html")]
+
+
+def setup(app):
+    app.add_directive("counts", Counts)
+    app.connect("env-updated", lambda app, env: ["index"] if "index" in env.found_docs else [])      # it counts every page
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
