@@ -93,10 +93,14 @@ def test_a_term_shows_its_sentence_to_pointer_keyboard_and_finger(browser, serve
     box = tip.bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["y"] >= 0 and box["y"] + box["height"] <= 800
     page.mouse.move(box["x"] + 10, box["y"] + 5, steps=4)
+    page.wait_for_timeout(400)
     assert tip.is_visible(), "the pointer may rest on the sentence"
     page.keyboard.press("Escape")
     assert tip.is_hidden() and link.get_attribute("aria-describedby") is None
     page.mouse.move(2, 2)
+    link.hover()
+    page.mouse.move(2, 2)
+    tip.wait_for(state="hidden")
     page.locator(TERM).nth(2).focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Shift+Tab")

@@ -25,7 +25,7 @@ LICENCE = "Text under CC BY 4.0, code under the MIT licence."
 RULE = ("This edition was made from the pages of the web edition. It treats what those pages fold away by one rule: claims and answers are here; hints and solutions are "
         "at the end of each practice page; folded code, the checkers and the gallery of wrong answers are left out, because they are in the notebooks. "
         "Interactive figures are shown in their first state.")
-LEFT_OUT = re.compile(r"index|reference|gallery|(api|gallery)/")
+LEFT_OUT = re.compile(r"(index|reference|gallery|cards)$|(api|gallery)/")
 SCREEN = {"script", "style", "form", "button", "select"}                        # elements, and classes below, that only a screen can use
 SCREEN_CLASSES = {"headerlink", "tfm-launch", "tfm-turn", "tfm-letters", "toctree-wrapper", "tfm-overview", "tfm-kills", "sd-summary-state-marker", "tag_check", "tag_mutant"}
 CAMEL = {name.lower(): name for name in ("viewBox", "preserveAspectRatio", "refX", "refY", "markerWidth", "markerHeight", "markerUnits", "patternUnits",

@@ -64,8 +64,8 @@ const seen = new IntersectionObserver((entries) => entries.filter((e) => e.isInt
 for (const id of links.keys()) { const section = document.getElementById(id); if (section) seen.observe(section); }
 
 const tip = Object.assign(document.createElement("div"), { id: "tfm-tip", className: "tfm-tip", role: "tooltip", hidden: true });
-let term;                                        // the link to the glossary whose sentence is shown
-const hideTip = () => { term?.removeAttribute("aria-describedby"); term = undefined; tip.hidden = true; };
+let term, leaving;                               // the link to the glossary whose sentence is shown; a pointer on its way from one to the other
+const hideTip = () => { clearTimeout(leaving); term?.removeAttribute("aria-describedby"); term = undefined; tip.hidden = true; };
 const showTip = (link) => {
   hideTip();
   term = link;
@@ -91,8 +91,12 @@ for (const link of terms) {
     showTip(link);
   });
 }
-const away = (event) => { if (term && !term.contains(event.target) && !tip.contains(event.target)) hideTip(); };
-for (const kind of ["pointermove", "pointerdown"]) document.addEventListener(kind, away);
+const within = (event) => term?.contains(event.target) || tip.contains(event.target);
+document.addEventListener("pointerdown", (event) => { if (!within(event)) hideTip(); });
+document.addEventListener("pointermove", (event) => {
+  clearTimeout(leaving);
+  if (term && !within(event)) leaving = setTimeout(hideTip, 250);
+});
 addEventListener("scroll", hideTip, { passive: true });
 
 document.addEventListener("keydown", (event) => {
