@@ -134,7 +134,10 @@ def joined(rank: int, size: int, store: str, timeout: float) -> Iterator[None]:
     dist.init_process_group(
         "recording", store=dist.FileStore(store, size), rank=rank, world_size=size,
         timeout=timedelta(seconds=timeout))
-    try: yield
+    try:
+        dist.barrier()  # nobody may leave before all have come
+        RecordingGroup.log.clear()
+        yield
     finally: dist.destroy_process_group()
 
 
@@ -173,16 +176,19 @@ class ProcessFailed(RuntimeError):
 def perform(function: Callable, args: tuple, rank: int, size: int, store: str,
             timeout: float) -> tuple[str, object, list]:
     "Call a function as process `rank` of `size`."
-    begin = time.monotonic()
+    begin, entered = time.monotonic(), False
     try:
-        with joined(rank, size, store, timeout): value = function(*args)
+        with joined(rank, size, store, timeout):
+            entered = True
+            value = function(*args)
         return "value", value, list(RecordingGroup.log)
     except BaseException as error:      # such as that of a checkpoint
         text, log = " ".join(f"{type(error).__name__}: {error}".split()), RecordingGroup.log
         late = "timed out" in str(error).lower() or time.monotonic() - begin >= timeout
         if late: text = (f"waited {timeout:g} s for another process in "
                          f"{log[-1].kind if log else 'its first message'}")
-        return "error", text, traceback.format_exc()
+        again = entered and not late and not dist.is_initialized()  # it left its group properly
+        return "error" if again else "broken", text, traceback.format_exc()
 
 
 def serve(pipe, parent: int) -> None:
@@ -243,8 +249,9 @@ class Processes:
                 task = function, args, rank, size, f"{folder}/store", timeout
                 pipe.send_bytes(pickle.dumps(task))
             answers, dead = self.collect(size, time.monotonic() + timeout + 20)
-        failed = {r: a for r, a in answers.items() if a[0] == "error"}
-        if dead: self.stop()            # those that answered can serve again
+        failed = {r: a for r, a in answers.items() if a[0] != "value"}
+        broken = any(a[0] == "broken" for a in failed.values())
+        if dead or broken: self.stop()  # else they can serve again
         if failed or dead:
             raise ProcessFailed({r: a[1] for r, a in failed.items()} | dead,
                                 {r: a[2] for r, a in failed.items()})
@@ -264,7 +271,7 @@ class Processes:
                 except (EOFError, OSError):
                     self.workers[rank].join()
                     dead[rank] = f"ended with exit code {self.workers[rank].exitcode}"
-            failed = dead or any(a[0] == "error" for a in answers.values())
+            failed = dead or any(a[0] != "value" for a in answers.values())
             if failed: deadline = min(deadline, time.monotonic() + 3)
         silent = set(range(size)) - answers.keys() - dead.keys()
         return answers, dead | {r: "gave no answer in time and was stopped" for r in silent}
