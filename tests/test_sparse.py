@@ -1,5 +1,6 @@
 """Sparse attention: patterns against loops, reach against paths and gradients, lists of blocks against masks, selection against a slow one, and other libraries."""
 import json
+import re
 import shutil
 import subprocess
 from functools import partial
@@ -46,6 +47,7 @@ from tfmlib.sparse import (
 )
 from tfmlib.transformer import ModelConfig, build
 
+ROOT = Path(__file__).resolve().parent.parent
 ASSETS = Path(str(files("tfmlib"))) / "assets"
 LOOPS = {                                               # pattern -> what a loop over pairs says
     "causal": (causal, lambda i, j: j <= i),
@@ -388,6 +390,45 @@ def test_what_is_refused_is_named(call, named):
 
 def test_a_list_is_a_value():
     assert block_list(causal, 9, 9, 4, 4) == BlockList(9, 9, 4, 4, ((0,), (1,), ()), ((), (0,), (0, 1, 2)))
+
+
+# --- what the practice page states -----------------------------------------------------------------------------------
+
+def test_the_depths_of_the_practice_page():
+    from tfmlib.practice.sparse import _DEPTH
+    near, around = sliding_window(4), union(sliding_window(2), global_tokens(1))
+    rules = {"window": intersection(causal, near), "window and sink": intersection(causal, union(near, sink_tokens(1))), "last of block": intersection(causal, union(same_block(4), block_ends(4))),
+             "first of block": intersection(causal, union(same_block(4), lambda i, j: j % 4 == 0)), "strided": intersection(causal, union(near, every(4))),
+             "dilated": intersection(causal, dilated_window(4, 4)), "encoder": around, "decoder": intersection(causal, around)}
+    depths = {name: max(0, int(layers_needed(pattern_mask(rule, 16, 16))[15, 1])) for name, rule in rules.items()}
+    three, full = (pattern_mask(intersection(causal, rule), 16, 16) for rule in (sliding_window(3), causal))
+    for name, masks in (("five and one", [three] * 5 + [full]), ("one and five", [full] + [three] * 5)):
+        depths[name] = 1 + [bool(seen[15, 1]) for seen in reach(masks)].index(True)
+    assert depths == _DEPTH
+
+
+def test_the_faults_of_the_practice_page():
+    from tfmlib.practice.sparse import _FAULTS
+    def layer(*rules): return pattern_mask(intersection(causal, union(*rules)), 64, 64)
+    near, sinks = sliding_window(8), sink_tokens(4)
+    right, everything = layer(near, sinks), layer(causal)
+    stacks = {"wide": [layer(sliding_window(9), sinks)] * 3, "full": [right, everything, right], "no sinks": [layer(near)] * 3, "blocks": [layer(same_block(8), sinks)] * 3,
+              "dilated": [layer(dilated_window(8, 2), sinks)] * 3, "idle": [right] * 2, "late": [layer(near, lambda i, j: (j >= 4) & (j < 8))] * 3,
+              "chunk": [layer(near, lambda i, j: (i // 32 == j // 32) & (j % 32 < 4))] * 3, "last": [right, right, layer(near)]}
+    page = json.loads((ROOT / "chapters/practice/19_sparse.ipynb").read_text(encoding="utf-8"))
+    statement = next("".join(cell["source"]) for cell in page["cells"] if cell["id"] == "fault")
+    for run, fault in _FAULTS.items():
+        said = re.search(rf"^\| {run} \| (.*) \|$", statement, re.M)[1].replace(", 2, 4, … 42, and", " to 42,")
+        spans = [[*map(int, span.split(" to "))] for span in said.split(", ")]
+        step = 2 if fault == "dilated" else 1
+        shown = {d for n, (a, b) in enumerate(spans) for d in range(a, b + 1, step if n == 0 else 1)}
+        assert shown == {63 - j for j in reach(stacks[fault])[-1][63].nonzero().flatten().tolist()}, run
+
+
+def test_the_table_of_the_practice_page():
+    read = {n: n // 16 + 16 * 64 + 512 for n in (8192, 16_384, 32_768, 65_536)}
+    assert [*read.values()] == [2048, 2560, 3584, 5632]
+    assert [round(n / reads, 1) for n, reads in read.items()] == [4, 6.4, 9.1, 11.6]
 
 
 # --- the figure ------------------------------------------------------------------------------------------------------
