@@ -1161,7 +1161,7 @@ def _(r, m):
 def _(r, m): return r.randint(0, 60), r.randint(1, 30), r.randint(1, 12)
 
 
-@cases("diagnosis", 9)
+@cases("fault_of", 9)
 def _(r, m): return (r.choice([*m._FAULTS]),)
 
 

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['check_pairs_left', 'check_predicted_depth', 'check_sources', 'check_block_kinds', 'check_tile_scores',
-           'check_diagnosis', 'check_selected_blocks', 'check_nsa_table', 'check_dilations', 'check_relays']
+           'check_fault_of', 'check_selected_blocks', 'check_nsa_table', 'check_dilations', 'check_relays']
 
 # %% ../../chapters/practice/19_sparse.ipynb #imports
 from functools import cache
 from math import prod
 
-from ..checks import asked_again, expect_number, expect_whole, gives, own
+from ..checks import asked_again, expect_number, expect_whole, gives
 from ..proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/19_sparse.ipynb #pairs-checker
@@ -105,9 +105,9 @@ def _(attempt, *case): expect_whole(attempt(*case), _scores(*case), "the number 
 
 # %% ../../chapters/practice/19_sparse.ipynb #fault-checker
 _FAULTS = {"A": "wide", "B": "full", "C": "no sinks", "D": "blocks", "E": "dilated", "F": "idle", "G": "late", "H": "chunk", "I": "last"}
-check_diagnosis = Checker("diagnosis")
+check_fault_of = Checker("fault_of")
 
-@check_diagnosis.property("the fault of each run", *((run,) for run in _FAULTS))
+@check_fault_of.property("the fault of each run", *((run,) for run in _FAULTS))
 def _(attempt, run):
     found = attempt(run)
     if found not in _FAULTS.values(): raise Mismatch(f"your answer is {short(found)}; expected one of the nine names")
