@@ -24,11 +24,16 @@ DEVICE, SEED, REPEATS = "cpu", 0, 7
 LENGTHS, TILE, HEADS, WIDTH, BLOCK = (1024, 2048, 4096, 8192), 64, 4, 64, 64
 
 
-def quarters(n: int) -> dict[str, Callable]:
+def quarter_window(n: int) -> int:
+    "The causal window that leaves about a quarter of the pairs."
+    return math.ceil(n * (1 - .75**.5))
+
+
+def quarters(n: int, block: int = BLOCK) -> dict[str, Callable]:
     "Full attention, and three patterns with about a quarter of its pairs."
-    n_blocks = n // BLOCK
-    return {"full": causal, "window": intersection(causal, sliding_window(math.ceil(n * (1 - .75**.5)))), "every fourth": intersection(causal, every(4)),
-            "random blocks": intersection(causal, union(same_block(BLOCK), random_blocks(n_blocks, max(1, round((n_blocks + 1) / 4 - 1)), BLOCK)))}
+    n_blocks = -(-n // block)
+    return {"full": causal, "window": intersection(causal, sliding_window(quarter_window(n))), "every fourth": intersection(causal, every(4)),
+            "random blocks": intersection(causal, union(same_block(block), random_blocks(n_blocks, max(1, round((n_blocks + 1) / 4 - 1)), block)))}
 
 
 def pairs(pattern: Callable, n: int) -> int:
