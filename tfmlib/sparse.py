@@ -135,7 +135,7 @@ def masked_sparse_attention(
     return attention_fn(q, k, v, mask)
 
 # %% ../chapters/19_sparse.ipynb #gallery-export
-def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: int = 7) -> Picture:
+def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: int = 10) -> Picture:
     "Small masks, three in a row, with their names and numbers of pairs."
     size = len(next(iter(masks.values())))
     step, drawn = cell * size + 26, ""

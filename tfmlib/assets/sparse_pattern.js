@@ -71,9 +71,10 @@ function render({ model, el }) {
     $("input").value = token;
     $("label output").textContent = token;
     const most = Math.max(...needed.slice(0, token + 1)), lost = needed.slice(0, token + 1).filter(x => x < 0).length;
-    $(".tfm-readout").textContent = `${count} of ${n * (n + 1) / 2} pairs. Token ${token} ${lost ? `never depends on ${lost} of the tokens before it` : `depends on all tokens before it after ${most} layer${most === 1 ? "" : "s"}`}; ${whole < 0 ? "some pairs of tokens are never connected" : `every token does after ${whole}`}.`;
+    const all = whole < 0 ? "some are never connected" : `all tokens are connected after ${whole}`;
+    $(".tfm-readout").textContent = `${count} of ${n * (n + 1) / 2} pairs. ${lost ? `Token ${token} never depends on ${lost} of the tokens before it` : `After ${most} layer${most === 1 ? "" : "s"}, token ${token} depends on all tokens before it`}; ${all}.`;
   }
-  $("select").onchange = () => { const name = $("select").value; if (name) put({ pairs: model.get("presets")[name] }); };
+  $("select").onchange = () => { const name = $("select").value; if (name) put({ pairs: model.get("presets")[name] }); else draw(); };
   $("input").oninput = () => put({ token: Number($("input").value) });
   $(".tfm-reset").onclick = () => { const [pairs, token] = JSON.parse(start); put({ pairs, token }); };
   const watched = ["pairs", "token"].map(key => "change:" + key);
