@@ -135,10 +135,10 @@ def masked_sparse_attention(
     return attention_fn(q, k, v, mask)
 
 # %% ../chapters/19_sparse.ipynb #gallery-export
-def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: int = 10) -> Picture:
+def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: int = 8) -> Picture:
     "Small masks, three in a row, with their names and numbers of pairs."
     size = len(next(iter(masks.values())))
-    step, drawn = cell * size + 26, ""
+    step, drawn = cell * size + 24, ""
     for n, (name, mask) in enumerate(masks.items()):
         x, y = n % 3 * step, n // 3 * (step + 20) + 34
         drawn += text(x, y - 20, name, "start")
