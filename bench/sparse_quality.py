@@ -2,11 +2,15 @@
 
 All patterns are learned by the same decoder of two layers; native sparse attention adds its own small parts. Full attention is the line to beat.
 The rate of each pattern and task is the best of a grid on a seed and on texts of its own; a grid whose end is best goes on. A row is a task and
-a pattern, with three seeds; rows are kept in `build/sparse`, so that a run that was cut off goes on.
+a pattern, with three seeds; rows are shared out among `WORKERS` processes of one thread each and kept in `build/sparse`, so that a run that was
+cut off goes on.
 """
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -14,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import over_seeds, size, ticked
+from bench.decoder_training import fused
 from tfmlib.data import prose
 from tfmlib.decoders import MODERN, CausalLM
 from tfmlib.native_sparse import NativeSparseAttention
@@ -43,7 +48,7 @@ from tfmlib.training import (
 from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED = "cpu", 0
-SEEDS, PEAKS, WARM = range(3), (.002, .004, .008), 50
+WORKERS, SEEDS, PEAKS, WARM = 2, range(3), (.002, .004, .008), 50
 STEPS, TRIED, ROWS = {"recall": 1500, "prose": 1200}, {"recall": 400, "prose": 300}, {"recall": 32, "prose": 16}
 N, LENGTH, WIDTH, HEADS, LAYERS = 128, 128, 32, 2, 2
 FACTS = 1, 4, 8
@@ -77,7 +82,7 @@ def config_of(task: str) -> ModelConfig:
 def made(task: str, pattern: str, seed: int) -> CausalLM:
     "The decoder with this pattern in every layer; native sparse attention has parameters of its own in each."
     config = config_of(task)
-    if pattern != NATIVE: return build(config, partial(masked_sparse_attention, pattern=PATTERNS[pattern]), seed)
+    if pattern != NATIVE: return build(config, partial(masked_sparse_attention, pattern=PATTERNS[pattern], attention_fn=fused), seed)
     model = build(config, seed=seed)
     torch.manual_seed(seed)
     for block in model.stack.blocks:
@@ -162,10 +167,20 @@ def row(task: str, pattern: str, seed: int) -> dict:
             "parameters": size(made(task, pattern, 0))} | over_seeds(found)
 
 
+def kept(task: str, pattern: str, seed: int) -> dict:
+    "A row, from the folder if it is there."
+    torch.set_num_threads(1)
+    path = KEPT / f"{task}-{pattern}-{seed}-{STEPS[kind_of(task)]}.json".replace(" ", "_").replace(",", "")
+    if not path.is_file():
+        found = row(task, pattern, seed)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
+    return json.loads(path.read_text())
+
+
 def measure(seed: int) -> Iterator[dict]:
     "Every task and pattern, each kept when it is done."
-    KEPT.mkdir(parents=True, exist_ok=True)
-    for task, pattern in ticked([(task, pattern) for task in TASKS for pattern in KINDS]):
-        path = KEPT / f"{task}-{pattern}-{seed}-{STEPS[kind_of(task)]}.json".replace(" ", "_").replace(",", "")
-        if not path.is_file(): path.write_text(json.dumps(row(task, pattern, seed)))
-        yield json.loads(path.read_text())
+    cases = list(product(TASKS, KINDS))
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        found = pool.map(kept, *zip(*cases), [seed] * len(cases))
+        for _ in ticked(cases): yield next(found)
