@@ -33,7 +33,7 @@ def check_sequences(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = 
     need(log_decay.shape in (one, each), "log_decay", tuple(log_decay.shape),
          f"{one} for each head, or {tuple(each)} for each feature")
     fits = bool((log_decay <= 0).all()) and bool(log_decay.isfinite().all())
-    need(fits, "log_decay", f"up to {float(log_decay.max()):.4g}",
+    need(fits, "log_decay", f"up to {float(log_decay.detach().max()):.4g}",
          "finite logarithms of factors between 0 and 1, so none above 0")
 
 
@@ -122,7 +122,8 @@ def append_one(v: Tensor) -> Tensor:  # (..., W) -> (..., W + 1)
 
 def divide_by_last(out: Tensor) -> Tensor:  # (..., W + 1) -> (..., W)
     "Divide by what was read of the entry that `append_one` added."
-    return out[..., :-1] / out[..., -1:]
+    total = out[..., -1:]
+    return out[..., :-1] / total.masked_fill(total == 0, 1)  # 0 before the first token
 
 # %% ../chapters/20_linear_and_state_space.ipynb #retention-export
 def retention_decay(n_heads: int) -> Tensor:  # (H, 1, 1)

@@ -38,9 +38,9 @@ def forward_euler(A: Tensor, B: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
 # %% ../chapters/20_linear_and_state_space.ipynb #stable-check-export
 def check_stable(A: Tensor, step: Tensor) -> None:
     "Raise ValueError unless the continuous system decays and time goes forward."
-    low = float(A.real.max())
+    low = float(A.detach().real.max())
     need(low < 0, "A", f"real parts up to {low:.4g}", "real parts below 0, so that states decay")
-    need(bool((step > 0).all()), "step", f"{float(step.min()):.4g}", "lengths above 0")
+    need(bool((step > 0).all()), "step", f"{float(step.detach().min()):.4g}", "lengths above 0")
 
 # %% ../chapters/20_linear_and_state_space.ipynb #forms-export
 def ssm_recurrence(
@@ -138,4 +138,4 @@ def check_selective(x: Tensor, step: Tensor, A: Tensor, b: Tensor, c: Tensor) ->
     for name, t in (("b", b), ("c", c)):
         wanted = (*x.shape[:2], A.shape[1])
         need(t.shape == wanted, name, tuple(t.shape), f"{wanted}, (B, T, N)")
-    need(bool((A < 0).all()), "A", f"up to {float(A.max()):.4g}", "numbers below 0")
+    need(bool((A < 0).all()), "A", f"up to {float(A.detach().max()):.4g}", "numbers below 0")
