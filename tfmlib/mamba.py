@@ -17,7 +17,7 @@ from .linear_attention import linear_attention
 from tfmlib.recurrent_mixers import (
     HeadGate, RecurrentMixer, RecurrentState, ShortConvolution, StateMixer, drawn_between,
     inverse_softplus)
-from .state_space import selective_scan
+from .state_space import selective_recurrence, selective_scan
 
 # %% ../chapters/20_linear_and_state_space.ipynb #mamba2-export
 class Mamba2(RecurrentMixer):
@@ -58,7 +58,8 @@ class Mamba(StateMixer):
         self.conv = ShortConvolution(inner, conv_size, bias=True)
         self.x_proj = nn.Linear(inner, sum(self.sizes), bias=False)
         self.dt_proj = nn.Linear(rank, inner)
-        self.A_log, self.D = nn.Parameter(torch.zeros(inner, state_dim)), nn.Parameter(torch.ones(inner))
+        self.A_log = nn.Parameter(torch.zeros(inner, state_dim))
+        self.D = nn.Parameter(torch.ones(inner))
         self.o_proj = nn.Linear(inner, d_model, bias=False)
         self.reset_recurrence(torch.Generator().manual_seed(0))
 
@@ -77,5 +78,6 @@ class Mamba(StateMixer):
         v = v * real                                                      # (B, T, inner)
         narrow, b, c = self.x_proj(v).split(self.sizes, -1)
         step = F.softplus(self.dt_proj(narrow))
-        y, cache.state = selective_scan(v, step, -self.A_log.exp(), b, c, cache.state)
+        scan = selective_scan if v.is_cuda else selective_recurrence
+        y, cache.state = scan(v, step, -self.A_log.exp(), b, c, cache.state)
         return self.o_proj((y + self.D * v) * F.silu(self.g_proj(x)))

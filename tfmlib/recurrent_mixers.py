@@ -274,8 +274,11 @@ class SoftmaxMixer(RecurrentMixer):
         super().__init__(*sizes, **named)
         self.window = window
 
+    def forward(self, x, mask=None, *, cache=None, **kwargs):
+        need(cache is None, "cache", type(cache).__name__, "None: its memory is not a state")
+        return super().forward(x, mask, **kwargs)
+
     def mix(self, q, k, v, x, real, state):
-        need(state is None, "cache", "a state", "none: attention keeps keys and values")
         T = q.shape[2]
         mask = causal_mask(T, T, q.device) & real.mT[:, None]
         at = torch.arange(T, device=q.device)
