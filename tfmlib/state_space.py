@@ -9,7 +9,6 @@ __all__ = ['zero_order_hold', 'bilinear', 'forward_euler', 'check_stable', 'ssm_
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .block import check_sizes
