@@ -268,8 +268,8 @@ def test_every_mixer_is_its_matrix():
               "state space": ssm_recurrence(torch.linspace(.5, .95, 4).double(), k[0], q[0], v.T)[0].T}
     assert found.keys() == wanted.keys()
     for name in wanted: alike(found[name], wanted[name], 1e-9)
-    picture = draw_mixers(mixing_matrices(q, k, g, beta), "nine matrices")
-    assert picture.drawing.count(">softmax<") == 1 and "nine matrices" in picture.drawing
+    picture = draw_mixers(mixing_matrices(q, k, g, beta), "Nine matrices of 16 tokens")
+    assert picture.drawing.count(">softmax<") == 1 and "Nine matrices of" in picture.drawing
 
 
 def test_recall_falls_with_the_load():

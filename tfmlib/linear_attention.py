@@ -51,7 +51,7 @@ def linear_recurrence(
     log_decay: Tensor | None = None,  # (..., T, 1), or (..., T, D) for each feature
     state: Tensor | None = None,      # (..., D, W), by default zeros
 ) -> tuple[Tensor, Tensor]:           # out (..., T, W), state (..., D, W)
-    "Decay the state, add k vᵀ, read with q, token by token."
+    "Decay the state, add kᵀ v, read with q, token by token."
     log_decay, state = decay_and_state(q, k, v, log_decay, state)
     out = []
     for t in range(q.shape[-2]):
