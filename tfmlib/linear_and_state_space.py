@@ -64,16 +64,16 @@ class MemoryView(Interactive):
 
     def picture(self) -> str:
         "The lines of all pairs, and the state."
-        drawn, (x, y) = "", (160 + 36 * self.memory[0], 130 - 36 * self.memory[1])
+        drawn, (x, y) = "", (210 + 44 * self.memory[0], 120 - 44 * self.memory[1])
         for n, (angle, value) in enumerate(self.pairs):
             a, b = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-            foot, along = (160 + 36 * value * a, 130 - 36 * value * b), (100 * b, 100 * a)
+            foot, along = (210 + 44 * value * a, 120 - 44 * value * b), (100 * b, 100 * a)
             ends = [foot[0] - along[0], foot[1] - along[1], foot[0] + along[0], foot[1] + along[1]]
             line = "M{:.1f} {:.1f}L{:.1f} {:.1f}".format(*ends)
             drawn += f'<path d="{line}" fill="none" style="stroke:{var("k")}"/>'
             drawn += text(ends[0], ends[1] - 4, n + 1)
         drawn += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" style="fill:{var("q")}"/>'
-        return svg(drawn, 320, 260, self.alt)
+        return svg(drawn, 420, 240, self.alt)
 
 # %% ../chapters/20_linear_and_state_space.ipynb #matrices-export
 def toeplitz(kernel: Tensor) -> Tensor:  # (..., T) -> (..., T, T)
@@ -95,7 +95,7 @@ def mixing_matrices(
     (_, soft), (_, local) = (attention(q, k, k, mask) for mask in (past, near))
     head, fixed = log_decay.mean(-1, keepdim=True), q.new_full((T, 1), math.log(.8))
     one = F.normalize(k, dim=-1)
-    system = torch.linspace(.5, .95, D).to(q), k[0], q[0]  # the same for all tokens
+    system = torch.linspace(.3, .9, D).to(q), k[0], q[0]  # the same for all tokens
     return {
         "softmax": soft, "window": local,
         "linear": linear_matrix(q, k), "decay": linear_matrix(q, k, fixed),
@@ -117,7 +117,7 @@ def draw_mixers(matrices: Mapping[str, Tensor], alt: str, caption: str = "", cel
         drawn += rect(x, y, cell * size, cell * size, "none", f'style="stroke:{var("line")}"')
         for i, j in (M.abs() > .01 * top).nonzero().tolist():
             shade = min(1., abs(float(M[i, j])) / top) ** .5
-            colour = var("q") if M[i, j] > 0 else var("v")
+            colour = var("q") if M[i, j] > 0 else var("k")
             drawn += rect(x + cell * j, y + cell * i, cell, cell, colour,
                           f'fill-opacity="{shade:.2f}"')
     width, height = 3 * pitch - 20, -(-len(matrices) // 3) * (pitch + 4)

@@ -22,22 +22,22 @@ function render({ model, el }) {
       <label class="tfm-control tfm-wide">its value <span class="tfm-value" aria-hidden="true" data-of="value"></span><input type="range" name="value" min="-2" max="2" step="0.5"></label>
     </div>
     <div class="tfm-controls"><button type="button" class="tfm-write">write the pair</button><button type="button" class="tfm-again">write all pairs again</button><button type="button" class="tfm-reset">reset</button></div>
-    <svg class="tfm-plot tfm-plane" role="img" viewBox="0 0 320 260" font-size="12"></svg>
+    <svg class="tfm-plot tfm-plane" role="img" viewBox="0 0 420 240" font-size="12"></svg>
     <table class="tfm-table tfm-recalled"><thead><tr><th scope="col">pair</th><th scope="col">key</th><th scope="col">value</th><th scope="col">read</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), inputs = [...el.querySelectorAll("input")];
   const put = values => { for (const [name, value] of Object.entries(values)) model.set(name, value); model.save_changes(); };
-  const X = x => 160 + 36 * x, Y = y => 130 - 36 * y;
+  const X = x => 210 + 44 * x, Y = y => 120 - 44 * y;
 
   function line([angle, value], n) {                  // all states that give this pair's value
-    const [a, b] = key(angle), [x, y] = [value * a, value * b], far = 9;
-    const label = [x - 2.6 * b, y + 2.6 * a];
+    const [a, b] = key(angle), [x, y] = [value * a, value * b], far = 12;
+    const label = [x - 2.2 * b, y + 2.2 * a];
     return `<path class="tfm-guess" d="M${X(x - far * b).toFixed(1)} ${Y(y + far * a).toFixed(1)}L${X(x + far * b).toFixed(1)} ${Y(y - far * a).toFixed(1)}"/><text class="tfm-name" x="${(X(label[0]) + 5).toFixed(1)}" y="${(Y(label[1]) - 4).toFixed(1)}">${n + 1}</text>`;
   }
 
   function draw() {
     const { rule, pairs, memory } = Object.fromEntries(names.map(name => [name, model.get(name)]));
-    const [x, y] = memory, seen = [Math.max(-4.2, Math.min(4.2, x)), Math.max(-3.4, Math.min(3.4, y))];
+    const [x, y] = memory, seen = [Math.max(-4.6, Math.min(4.6, x)), Math.max(-2.6, Math.min(2.6, y))];
     el.querySelectorAll("[data-rule]").forEach(button => { button.setAttribute("aria-pressed", button.dataset.rule === rule); });
     inputs.forEach(input => {
       input.value = model.get(input.name);
@@ -46,8 +46,8 @@ function render({ model, el }) {
     });
     const [a, b] = key(model.get("angle"));
     $(".tfm-plane").setAttribute("aria-label", `the state is (${digits(x)}, ${digits(y)}); lines are the states that give the value of each of ${many(pairs.length)}`);
-    $(".tfm-plane").innerHTML = `<path class="tfm-grid" d="M0 130H320M160 0V260"/><path class="tfm-axis" stroke-dasharray="2 3" d="M160 130L${X(a).toFixed(1)} ${Y(b).toFixed(1)}"/>
-      ${pairs.map(line).join("")}<path class="tfm-path" d="M160 130L${X(seen[0]).toFixed(1)} ${Y(seen[1]).toFixed(1)}"/><circle class="tfm-here" cx="${X(seen[0]).toFixed(1)}" cy="${Y(seen[1]).toFixed(1)}" r="6"/>`;
+    $(".tfm-plane").innerHTML = `<path class="tfm-grid" d="M0 120H420M210 0V240"/><path class="tfm-axis" stroke-dasharray="2 3" d="M210 120L${X(a).toFixed(1)} ${Y(b).toFixed(1)}"/>
+      ${pairs.map(line).join("")}<path class="tfm-path" d="M210 120L${X(seen[0]).toFixed(1)} ${Y(seen[1]).toFixed(1)}"/><circle class="tfm-here" cx="${X(seen[0]).toFixed(1)}" cy="${Y(seen[1]).toFixed(1)}" r="6"/>`;
     $("tbody").innerHTML = pairs.map((pair, n) => `<tr><th scope="row">${n + 1}</th><td>${pair[0]}°</td><td>${digits(pair[1])}</td><td>${digits(read(memory, pair[0]))}</td></tr>`).join("");
     const right = pairs.filter(pair => Math.abs(read(memory, pair[0]) - pair[1]) < .005).length;
     $(".tfm-write").disabled = pairs.length >= MOST;
