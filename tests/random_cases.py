@@ -1052,7 +1052,7 @@ def _(r, m): return (r.choice([*m._CAUSES]),)
 @cases("combine", 100)
 def _(r, m):
     D, W = r.sizes(2, 4)
-    return (r.tensor(D, D), r.tensor(D, W)), (r.tensor(D, D), r.tensor(D, W))
+    return r.tensor(D, D), r.tensor(D, W), r.tensor(D, D), r.tensor(D, W)
 
 
 @cases("hold", 100)

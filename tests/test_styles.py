@@ -280,17 +280,16 @@ def finish_times(lengths, places, rule):
 
 # --- 20: linear attention and state spaces
 def delta_writes(k, v, beta, state):
-    state, found = state.clone(), []
+    found = []
     for key, value, rate in zip(k, v, beta):
         found.append(rate * (value - key @ state))
-        state += torch.outer(key, found[-1])
+        state = state + torch.outer(key, found[-1])
     return torch.stack(found)
 
 
-def combine(first, second):
-    both = second[0] @ torch.cat(first, 1)
-    left, write = both.split([len(first[0]), first[1].shape[1]], 1)
-    return left.clone(), write + second[1]
+def combine(A1, B1, A2, B2):
+    left, write = (A2 @ torch.cat([A1, B1], 1)).split([len(A1), B1.shape[1]], 1)
+    return [left.clone(), write + B2]
 
 
 # --- 22: inside a trained model

@@ -14,18 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import asked_again, doubles, expect_number, expect_whole, gives, own, rounded, same_shape, same_type
+from ..checks import common_rules, doubles, expect_number, expect_whole, parts, rounded, same_shape, same_type
 from ..delta_rule import delta_rule
 from ..linear_and_state_space import recalled_pairs
 from ..proof import Checker, Mismatch, expect
 
 
-def _tensor(found, wanted: Tensor, *given, what: str = "your answer") -> None:
-    "A new tensor of 64 bits with these numbers."
+def _tensor(found, wanted: Tensor, what: str = "your answer") -> None:
+    "A tensor of 64 bits with these numbers."
     same_shape(found, wanted, what)
     same_type(found, torch.float64, what)
     expect(found, wanted, 1e-9, what)
-    own(found, *given)
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #bytes-checker
 def _bytes(pattern: str, n: int, kv_heads: int, heads: int, width: int) -> int:
@@ -60,9 +59,9 @@ _WRITES = ((doubles(1, 0, 0, 1, 1, 1).view(3, 2), doubles(10, 20, 60)[:, None], 
 check_decayed_state = Checker("decayed_state")
 
 @check_decayed_state.property("decay, then write, for every token", *_WRITES)
-def _(attempt, *case):
-    _tensor(attempt(*case), _decayed(*case), *case)
-    asked_again(attempt, *case)
+def _(attempt, *case): _tensor(attempt(*case), _decayed(*case))
+
+common_rules(check_decayed_state, _decayed, lambda seed: (rounded(4, 3, seed=seed), rounded(4, 2, seed=seed + 2), rounded(4, seed=seed + 4).sigmoid()), also=(_WRITES[0], _WRITES[1], _WRITES[4]), linear_in=("k", "v"))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #read-checker
 _READS = {"sum": Fraction(13), "decay": Fraction(4), "twice": Fraction(40), "replace": Fraction(30), "half": Fraction(35, 2), "disturb": Fraction(16), "orthogonal": Fraction(10), "between": Fraction(22),
@@ -91,9 +90,10 @@ _DELTAS = ((doubles(1, 0, .6, .8).view(2, 2), doubles(10, 20)[:, None], doubles(
 check_delta_writes = Checker("delta_writes")
 
 @check_delta_writes.property("what each token writes", *_DELTAS)
-def _(attempt, *case):
-    _tensor(attempt(*case), _delta_writes(*case), *case)
-    asked_again(attempt, *case)
+def _(attempt, *case): _tensor(attempt(*case), _delta_writes(*case))
+
+common_rules(check_delta_writes, _delta_writes, lambda seed: (F.normalize(rounded(5, 3, seed=seed), dim=-1), rounded(5, 2, seed=seed + 2), rounded(5, seed=seed + 4).sigmoid(), rounded(3, 2, seed=seed + 6)),
+    also=(_DELTAS[1], _DELTAS[2], (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2), rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4))))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #probe-checker
 def _layer(M: Tensor, calls: list):
@@ -133,37 +133,31 @@ def _(attempt, symptom):
     if found != _CAUSES[symptom]: raise Mismatch(f"your answer is {found!r}; expected another cause")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #scan-checker
-def _combined(first: tuple, second: tuple) -> tuple:
+def _combined(A1: Tensor, B1: Tensor, A2: Tensor, B2: Tensor) -> tuple:
     "Both steps, applied to zero and to each unit of the state."
-    def both(S: Tensor) -> Tensor: return second[0] @ (first[0] @ S + first[1]) + second[1]
-    D, W = first[1].shape
-    B = both(torch.zeros(D, W).double())
-    A = torch.zeros(D, D).double()
+    def both(S: Tensor) -> Tensor: return A2 @ (A1 @ S + B1) + B2
+    D, W = B1.shape
+    B = both(torch.zeros(D, W, dtype=B1.dtype))
+    columns = []
     for d in range(D):
-        S = torch.zeros(D, W).double()
+        S = torch.zeros(D, W, dtype=B1.dtype)
         S[d, 0] = 1
-        A[:, d] = (both(S) - B)[:, 0]
-    return A, B
+        columns.append((both(S) - B)[:, 0])
+    return torch.stack(columns, 1), B
 
 
-def _step(D: int, W: int, seed: int) -> tuple:
-    "A step with numbers of one."
-    return rounded(D, D, seed=seed), rounded(D, W, seed=seed + 1)
+def _steps(D: int, W: int, seed: int) -> tuple:
+    "Two steps."
+    return rounded(D, D, seed=seed), rounded(D, W, seed=seed + 1), rounded(D, D, seed=seed + 2), rounded(D, W, seed=seed + 3)
 
 
 check_combine = Checker("combine")
 
-@check_combine.property("one step that does both", *((_step(D, W, s), _step(D, W, s + 2)) for D, W, s in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 2, 4), (4, 1, 5))))
-def _(attempt, first, second):
-    found = attempt(first, second)
-    if not isinstance(found, tuple) or len(found) != 2: raise Mismatch("your answer is no tuple of two tensors; expected (A, B)")
-    for part, wanted, name in zip(found, _combined(first, second), "AB"): _tensor(part, wanted, *first, *second, what=name)
-    asked_again(attempt, first, second)
+@check_combine.property("one step that does both", *(_steps(D, W, s) for D, W, s in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 2, 4), (4, 1, 5), (9, 7, 6))))
+def _(attempt, *case):
+    for part, wanted, name in zip(parts(attempt(*case), "A", "B"), _combined(*case), "AB"): _tensor(part, wanted, name)
 
-@check_combine.property("three steps can be combined in both ways", *((_step(D, W, s), _step(D, W, s + 2), _step(D, W, s + 4)) for D, W, s in ((2, 1, 1), (3, 2, 6))))
-def _(attempt, a, b, c):
-    left, right = attempt(attempt(a, b), c), attempt(a, attempt(b, c))
-    for part, wanted, name in zip(left, right, "AB"): expect(part, wanted, 1e-9, name)
+common_rules(check_combine, _combined, lambda seed: _steps(3, 2, seed), "A", "B", also=(_steps(1, 1, 7), _steps(2, 3, 8)))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #hold-checker
 def _held(a: float, b: float, step: float) -> tuple:
@@ -206,5 +200,7 @@ check_best_rate = Checker("best_rate")
 def _(attempt, pairs, writes):
     beta = expect_number(attempt(pairs, writes), "your answer")
     if not 0 <= beta <= 1: raise Mismatch(f"your answer is {beta:g}; expected a rate from 0 to 1")
+    again = expect_number(attempt(pairs, writes), "your second answer")
+    if again != beta: raise Mismatch(f"your second answer is {again:g}; expected {beta:g} again")
     found, best = _share(pairs, writes, beta), max(_share(pairs, writes, b) for b in _GRID)
     if found < .97 * best: raise Mismatch(f"{100 * found:.1f} % are recalled; expected at least 97 % of {100 * best:.1f} %")
