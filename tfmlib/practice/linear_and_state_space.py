@@ -61,10 +61,11 @@ check_decayed_state = Checker("decayed_state")
 @check_decayed_state.property("decay, then write, for every token", *_WRITES)
 def _(attempt, *case): _tensor(attempt(*case), _decayed(*case))
 
-common_rules(check_decayed_state, _decayed, lambda seed: (rounded(4, 3, seed=seed), rounded(4, 2, seed=seed + 2), rounded(4, seed=seed + 4).sigmoid()), also=(_WRITES[0], _WRITES[1], _WRITES[4]), linear_in=("k", "v"))
+common_rules(check_decayed_state, _decayed, lambda seed: (rounded(4, 3, seed=seed), rounded(4, 2, seed=seed + 2), rounded(4, seed=seed + 4).sigmoid()), also=(_WRITES[0], _WRITES[1], _WRITES[4], (rounded(3, 3, seed=1), rounded(3, 3, seed=2), doubles(.5, .2, .7))), linear_in=("k", "v"),
+    large=(rounded(5, 12, seed=1), rounded(5, 10, seed=2), rounded(5, seed=3).sigmoid()))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #read-checker
-_READS = {"sum": Fraction(13), "decay": Fraction(4), "twice": Fraction(40), "replace": Fraction(30), "half": Fraction(35, 2), "disturb": Fraction(16), "orthogonal": Fraction(10), "between": Fraction(22),
+_READS = {"sum": Fraction(13), "decay": Fraction(4), "twice": Fraction(40), "replace": Fraction(30), "half": Fraction(35, 2), "disturb": Fraction(16), "orthogonal to the first": Fraction(10), "between": Fraction(22),
     "long": Fraction(-80), "gated": Fraction(15)}
 check_what_is_read = Checker("what_is_read")
 
@@ -93,7 +94,8 @@ check_delta_writes = Checker("delta_writes")
 def _(attempt, *case): _tensor(attempt(*case), _delta_writes(*case))
 
 common_rules(check_delta_writes, _delta_writes, lambda seed: (F.normalize(rounded(5, 3, seed=seed), dim=-1), rounded(5, 2, seed=seed + 2), rounded(5, seed=seed + 4).sigmoid(), rounded(3, 2, seed=seed + 6)),
-    also=(_DELTAS[1], _DELTAS[2], (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2), rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4))))
+    also=(_DELTAS[1], _DELTAS[2], (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2), rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4)),
+    (F.normalize(rounded(3, 3, seed=1), dim=-1), rounded(3, 3, seed=2), rounded(3, seed=3).sigmoid(), rounded(3, 3, seed=4))))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #probe-checker
 def _layer(M: Tensor, calls: list):
@@ -153,7 +155,7 @@ def _steps(D: int, W: int, seed: int) -> tuple:
 
 check_combine = Checker("combine")
 
-@check_combine.property("one step that does both", *(_steps(D, W, s) for D, W, s in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 2, 4), (4, 1, 5), (9, 7, 6))))
+@check_combine.property("one step that does both", *(_steps(D, W, s) for D, W, s in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 2, 4), (4, 1, 5), (9, 7, 6), (18, 17, 7))))
 def _(attempt, *case):
     for part, wanted, name in zip(parts(attempt(*case), "A", "B"), _combined(*case), "AB"): _tensor(part, wanted, name)
 
