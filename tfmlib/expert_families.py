@@ -240,7 +240,8 @@ def deepseek_family(version: int, fixed: Mapping, values: Mapping, read: Callabl
 
 FAMILIES["deepseek_v2"] = deepseek_family(
     2, {"options.interleaved": True, "options.routing": "softmax, then top-k of groups"},
-    {"topk_method": ("greedy", "group_limited_greedy"), "norm_topk_prob": (False,), "scoring_func": ("softmax",)},
+    {"topk_method": ("greedy", "group_limited_greedy"), "norm_topk_prob": (False,),
+     "scoring_func": ("softmax",)},
     read_deepseek_v2)
 FAMILIES["deepseek_v3"] = with_tensors(deepseek_family(
     3, {"options.routing": "sigmoid, biased"},

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Routing', 'list_pairs', 'top_k_routing', 'top_k_softmax_routing', 'check_top_k', 'Router', 'loop_over_experts',
-           'tokens_per_expert', 'sort_by_expert', 'ExpertList', 'dispatch', 'check_counts', 'MixtureOfExperts']
+           'tokens_per_expert', 'sort_by_expert', 'ExpertList', 'dispatch', 'check_counts', 'MixtureOfExperts',
+           'mutual_information']
 
 # %% ../chapters/21_mixture_of_experts.ipynb #imports-export
 from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ def check_top_k(logits: Tensor, k: int) -> None:
 
 # %% ../chapters/21_mixture_of_experts.ipynb #router-export
 class Router(nn.Module):
-    "A linear layer that scores the experts for each token, and a rule that chooses some."
+    "A linear layer that scores the experts for a token, and a rule that chooses some."
     def __init__(
         self,
         d_model: int,       # C
@@ -141,3 +142,15 @@ class MixtureOfExperts(nn.Module):
         out = dispatch(rows, routing, self.experts)
         if self.shared is not None: out = out + self.shared(rows)
         return out.view_as(x), routing
+
+# %% ../chapters/21_mixture_of_experts.ipynb #information-export
+def mutual_information(a: Tensor, b: Tensor) -> Tensor:  # (N,), (N,) whole numbers
+    "How many nats each of two properties tells about the other, over N tokens."
+    fits = a.ndim == 1 and a.shape == b.shape and len(a) > 0
+    need(fits, "b", tuple(b.shape), f"{tuple(a.shape)}, of one dimension, as a")
+    (_, a), (_, b) = (t.unique(return_inverse=True) for t in (a, b))
+    n_b = int(b.max()) + 1
+    joint = (a * n_b + b).bincount(minlength=(int(a.max()) + 1) * n_b).view(-1, n_b)
+    p = joint.double() / len(a)
+    independent = p.sum(0) * p.sum(1, keepdim=True)
+    return torch.special.xlogy(p, p / independent).sum()
