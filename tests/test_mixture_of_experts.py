@@ -360,8 +360,8 @@ CHANGES = {
     "qwen2_moe": dict(norm_topk_prob=True, decoder_sparse_step=2, mlp_only_layers=[1], shared_expert_intermediate_size=8, moe_intermediate_size=12, num_experts_per_tok=2, use_sliding_window=True, qkv_bias=False,
                       layer_types=["sliding_attention"] * 3),
     "qwen3_moe": dict(norm_topk_prob=False, attention_bias=True, mlp_only_layers=[9], num_experts_per_tok=7, decoder_sparse_step=0),
-    "deepseek_v2": dict(topk_method="group_limited_greedy", routed_scaling_factor=2., n_shared_experts=1, first_k_dense_replace=2, norm_topk_prob=True, scoring_func="sigmoid", moe_layer_freq=2, rms_norm_eps=1e-5, num_key_value_heads=2,
-                        kv_lora_rank=6, v_head_dim=5, qk_nope_head_dim=8),
+    "deepseek_v2, groups": dict(topk_method="greedy", routed_scaling_factor=2., n_shared_experts=1, first_k_dense_replace=2, norm_topk_prob=True, scoring_func="sigmoid", moe_layer_freq=2, rms_norm_eps=1e-5, num_key_value_heads=2,
+                        kv_lora_rank=6, v_head_dim=5, qk_head_dim=9),
     "deepseek_v3": dict(n_group=2, topk_group=1, routed_scaling_factor=1., norm_topk_prob=False, rope_interleave=False, first_k_dense_replace=4, topk_method="greedy", scoring_func="softmax", q_lora_rank=None),
     "gpt_oss": dict(swiglu_limit=5., swiglu_alpha=1., sliding_window=4, num_experts_per_tok=1, experts_per_token=3, attention_bias=False, layer_types=["full_attention"] * 3),
 }
@@ -416,13 +416,13 @@ def test_gated_experts_and_clamps():
     shared, x = SwiGLU(4, 3), torch.randn(5, 4)
     gated = GatedExpert(shared, 4)
     torch.testing.assert_close(gated(x), torch.sigmoid(x @ gated.gate.weight.T) * shared(x))
-    experts = ClampedExperts(1, 1, 1)
+    experts = ClampedExperts(1, 1, 1).requires_grad_(False)
     with torch.no_grad():
         experts.gate_up[0, 0], experts.down[0, 0, 0] = torch.tensor([1., 1.]), 1.
     big = experts(torch.tensor([[100.]]), torch.tensor([1]))                     # both are clamped to 7
-    assert float(big) == pytest.approx(8 * 7 / (1 + math.exp(-1.702 * 7)), rel=1e-5)
+    assert float(big.detach()) == pytest.approx(8 * 7 / (1 + math.exp(-1.702 * 7)), rel=1e-5)
     small = experts(torch.tensor([[-100.]]), torch.tensor([1]))                  # the gate is not clamped from below
-    assert abs(float(small)) < 1e-30
+    assert abs(float(small.detach())) < 1e-30
 
 
 def test_every_new_family_is_in_the_table():
@@ -444,14 +444,14 @@ def test_topics_of_the_recorded_text_decide_what_follows():
     after = expert_text.successors()
     flat, kinds = words.flatten().tolist(), topics.flatten().tolist()
     assert all(flat[n] in after[kinds[n], flat[n - 1]].tolist() for n in range(1, len(flat)))
-    assert set(kinds) == {0, 1, 2, 3} and float(mutual_information(words.flatten(), topics.flatten())) < .3
+    assert set(kinds) == {0, 1, 2, 3} and float(mutual_information(words.flatten(), topics.flatten())) < .45
     changes = [n for n in range(1, len(kinds)) if kinds[n] != kinds[n - 1]]
     assert min(b - a for a, b in zip(changes, changes[1:])) >= 16
 
 
 # --- the figure -------------------------------------------------------------------------------------------------------
 
-SCORES = drawn(12, 4, seed=8).mul(10).round().div(10).tolist()
+SCORES = drawn(12, 4, seed=8).mul(100).round().div(100).tolist()
 
 
 def test_the_script_of_the_figure_routes_as_the_module_does(tmp_path):
@@ -462,7 +462,7 @@ def test_the_script_of_the_figure_routes_as_the_module_does(tmp_path):
     cases = [(SCORES, tilt, most, by_weight) for tilt in (-3., -.5, 0., .5, 2., 5.) for most in (1, 3, 7, 12) for by_weight in (False, True)]
     found = json.loads(subprocess.run(["node", str(tmp_path / "run.mjs")], input=json.dumps(cases), capture_output=True, text=True, check=True).stdout)
     for (_, tilt, most, by_weight), experts in zip(cases, found):
-        view = ExpertCapacityView("a", scores=SCORES, tilt=tilt, capacity=most, by_weight=by_weight)
+        view = ExpertCapacityView("tokens and experts", scores=SCORES, tilt=tilt, capacity=most, by_weight=by_weight)
         routing = view.routing()
         kept = keep_within_capacity(routing, most)
         for e, (inside, out) in enumerate(experts):
@@ -471,7 +471,7 @@ def test_the_script_of_the_figure_routes_as_the_module_does(tmp_path):
 
 
 def test_the_still_picture_lists_who_is_dropped():
-    view = ExpertCapacityView("a picture", scores=[[2., 0.], [2., 0.], [2., 0.], [0., 2.]], capacity=1)
+    view = ExpertCapacityView("tokens and their experts", scores=[[2., 0.], [2., 0.], [2., 0.], [0., 2.]], capacity=1)
     assert "2, 3" in view.picture() and "expert B" in view.picture()
     assert list_pairs(torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 2)).token.tolist() == [0]
     assert FeedForward(4, 3)(torch.zeros(1, 4)).shape == (1, 4)
