@@ -22,7 +22,7 @@ from tfmlib.training import AdamW, Diverged, WarmupCosine, parameter_groups, see
 from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED = "cpu", 0
-SEEDS, PEAKS, WARM, STEPS, TRIED, ROWS = range(3), (.005, .01, .02), 50, 1500, 400, 512
+SEEDS, PEAKS, WARM, STEPS, TRIED, ROWS = range(3), (.005, .01, .02), 50, 3000, 400, 512
 SYMBOLS, WIDTH, E = 64, 32, 8
 FACTS = 512, 1024, 2048, 4096
 DENSE = ModelConfig("decoder", SYMBOLS, WIDTH, 1, 2, 4, d_ff=WIDTH, **MODERN)
@@ -35,7 +35,7 @@ def with_experts(n: int, k: int, routing: str) -> ModelConfig:
 
 KINDS = {
     "dense": DENSE, "experts, 1 of 8": with_experts(E, 1, "softmax, then top-k"), "experts, 2 of 16": with_experts(2 * E, 2, "top-k, then softmax"),
-    "experts, 1 of 8, untrained router": with_experts(E, 1, "top-k, then softmax"), "wide": replace(DENSE, d_ff=E * WIDTH)}
+    "experts, 1 of 8, softmax after": with_experts(E, 1, "top-k, then softmax"), "wide": replace(DENSE, d_ff=E * WIDTH)}
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build/experts"
 

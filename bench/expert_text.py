@@ -22,7 +22,7 @@ from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, see
 from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED = "cpu", 0
-SEEDS, PEAKS, WARM, STEPS, TRIED, ROWS = range(3), (.002, .004, .008), 50, 1500, 300, 16
+SEEDS, PEAKS, WARM, STEPS, TRIED, ROWS = range(3), (.002, .004, .008), 50, 3000, 300, 16
 WORDS, TOPICS, NEXT, LENGTH, C, LAYERS, E = 128, 4, 4, 64, 32, 2, 8
 DENSE = ModelConfig("decoder", WORDS, C, LAYERS, 2, LENGTH, d_ff=C, **MODERN)
 
