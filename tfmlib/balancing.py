@@ -37,14 +37,14 @@ def load_balancing_loss(
     routing: Routing,
     real: Tensor | None = None,  # (N,), False at padding; None: all True
 ) -> Tensor:
-    "E times the sum over experts of (share of tokens) · (mean probability)."
+    "E times the sum over experts of (fraction of tokens) · (mean probability)."
     probabilities = routing.logits.softmax(-1)                            # (N, E)
     if real is None: real = torch.ones_like(probabilities[:, 0], dtype=torch.bool)
     check_real(routing, real)
     chosen, E = routing.expert[real[routing.token]], probabilities.shape[1]
-    share = chosen.bincount(minlength=E) / real.sum()                     # (E,)
+    fraction = chosen.bincount(minlength=E) / real.sum()                  # (E,)
     mean = probabilities[real].mean(0)                                    # (E,)
-    return E * (share * mean).sum()
+    return E * (fraction * mean).sum()
 
 
 def router_z_loss(logits: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def grouped_top_k_routing(logits: Tensor, k: int, n_groups: int, n_kept: int,
 
 # %% ../chapters/21_mixture_of_experts.ipynb #capacity-export
 def capacity(n_pairs: int, n_experts: int, factor: float) -> int:
-    "The most tokens of an expert: `factor` times its share of all pairs, rounded up."
+    "The most tokens of an expert: `factor` times the mean load, rounded up."
     check_sizes(n_experts=n_experts)
     need(0 < factor < math.inf, "factor", factor, "a number above 0")
     return math.ceil(round(factor * n_pairs / n_experts, 9))
