@@ -33,7 +33,7 @@ def expert_parts(
     "The parts of a decoder, those of each expert included."
     def parts(config: ModelConfig) -> dict[str, str]:
         each = {f"{mixture}.experts.{e}.{theirs}": f"feed_forward.inner.experts.{e}.{ours}"
-                for e in range(config.option("n_experts")) for theirs, ours in names.items()}
+                for e in range(config.option("n_experts") or 0) for theirs, ours in names.items()}
         router = {f"{mixture}.gate": "feed_forward.inner.router.proj"}
         return {**base, **layered("model.layers", router | each | dict(more))}
     return parts
@@ -267,18 +267,17 @@ DEEPSEEK_YARN = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1,
                  "original_max_position_embeddings": 4096}
 
 
-def like_deepseek(family: str, *sizes: int, F: int, width: int, E: int, k: int, shared: int,
-                  dense: int, groups: tuple, scale: float, **more) -> dict:
+def like_deepseek(family: str, *sizes: int, F: int, width: int, shared: int, dense: int,
+                  **more) -> dict:
     "A configuration of DeepSeek's."
-    H = sizes[3]
-    return like_llama(family, *sizes, F=F, G=H, eps=1e-6, moe_intermediate_size=width) | {
-        "n_routed_experts": E, "num_experts_per_tok": k, "n_shared_experts": shared,
-        "first_k_dense_replace": dense, "n_group": groups[0], "topk_group": groups[1],
-        "routed_scaling_factor": scale, "q_lora_rank": 1536, "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128} | more
+    return like_llama(family, *sizes, F=F, G=sizes[3], eps=1e-6, moe_intermediate_size=width) | {
+        "n_shared_experts": shared, "first_k_dense_replace": dense, "q_lora_rank": 1536,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "v_head_dim": 128} | more
 
 
-def like_qwen(family: str, *sizes: int, F: int, G: int, width: int, E: int, k: int, **more):
+def like_qwen(family: str, *sizes: int, F: int, G: int, width: int, E: int, k: int,
+              **more) -> dict:
     "A configuration of Qwen's."
     return like_llama(family, *sizes, F=F, G=G, eps=1e-6, moe_intermediate_size=width,
                       num_experts=E, num_experts_per_tok=k, rope_theta=1e6, **more)
@@ -302,12 +301,14 @@ EXPERT_CONFIGS = {
     "Mixtral 8x22B": like_llama("mixtral", 32000, 6144, 56, 48, 65536, F=16384, G=8,
                                 rope_theta=1e6, num_local_experts=8, num_experts_per_tok=2),
     "DeepSeek-V2": like_deepseek(
-        "deepseek_v2", 102400, 5120, 60, 128, 163840, F=12288, width=1536, E=160, k=6,
-        shared=2, dense=1, groups=(8, 3), scale=16., topk_method="group_limited_greedy",
+        "deepseek_v2", 102400, 5120, 60, 128, 163840, F=12288, width=1536, shared=2, dense=1,
+        n_routed_experts=160, num_experts_per_tok=6, n_group=8, topk_group=3,
+        routed_scaling_factor=16., topk_method="group_limited_greedy",
         rope_scaling=DEEPSEEK_YARN | {"mscale": .707, "mscale_all_dim": .707}),
     "DeepSeek-V3": like_deepseek(
-        "deepseek_v3", 129280, 7168, 61, 128, 163840, F=18432, width=2048, E=256, k=8,
-        shared=1, dense=3, groups=(8, 4), scale=2.5, topk_method="noaux_tc",
+        "deepseek_v3", 129280, 7168, 61, 128, 163840, F=18432, width=2048, shared=1, dense=3,
+        n_routed_experts=256, num_experts_per_tok=8, n_group=8, topk_group=4,
+        routed_scaling_factor=2.5, topk_method="noaux_tc",
         norm_topk_prob=True, scoring_func="sigmoid",
         rope_scaling=DEEPSEEK_YARN | {"mscale": 1., "mscale_all_dim": 1.}),
     "Qwen3 30B-A3B": like_qwen("qwen3_moe", 151936, 2048, 48, 32, 40960, F=6144, G=4,
