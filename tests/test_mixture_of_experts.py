@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from bench import expert_text
-from bench.checkpoint_families import IDS, REAL, apart
+from bench.checkpoint_families import CASES, IDS, REAL, apart, loud, ours_of
 from bench.expert_cases import EXPERT_CASES, expert_model_of, loud_experts, published_state
 from tfmlib.accounting import NAMED_SHAPES, active_parameters, total_parameters
 from tfmlib.balancing import (
@@ -353,6 +353,17 @@ def test_a_folder_that_transformers_wrote_is_read(name, tmp_path):
     theirs.save_pretrained(tmp_path)
     gap, size = apart(load(tmp_path, tokenizer=False).model, theirs)
     assert gap < 1e-5 * max(10, size)
+
+
+def test_one_family_is_not_another():
+    "A model with experts is refused under the names of every other family, and dense ones under those of all families with experts."
+    kinds = {kind: sizes for kind, sizes in reversed(EXPERT_CASES.values())}
+    models = {kind: expert_model_of(loud_experts(kind, sizes)) for kind, sizes in kinds.items()}
+    models |= {kind: ours_of(loud(*CASES[kind])) for kind in ("llama", "qwen3", "gpt2", "granite")}
+    for kind, model in models.items():
+        for family in FAMILIES.keys() if kind in kinds else kinds.keys():
+            if family == kind: continue
+            with pytest.raises(ValueError, match=f"^(family: {family}|max_len)"): to_pretrained(model, family)
 
 
 CHANGES = {

@@ -185,7 +185,8 @@ FREE = "router_aux_loss_coef", "output_router_logits", "router_jitter_noise"
 SILU = {"hidden_act": ("silu", "swish")}
 FAMILIES["mixtral"] = llama_like(
     "MixtralForCausalLM",
-    {"ffn": "experts", "options.routing": "top-k, then softmax"}, SILU, read_mixtral,
+    {"ffn": "experts", "options.routing": "top-k, then softmax", "options.qk_norm": "none"},
+    SILU, read_mixtral,
     ("num_local_experts", "num_experts", "num_experts_per_tok", "sliding_window", *FREE),
     expert_parts(MIXTRAL_NAMES, "block_sparse_moe"), required=("n_kv_heads",))
 QWEN_KEYS = ("num_experts", "num_local_experts", "num_experts_per_tok", "norm_topk_prob",
@@ -194,7 +195,8 @@ QWEN_KEYS = ("num_experts", "num_local_experts", "num_experts_per_tok", "norm_to
 NO_WINDOWS = {"use_sliding_window": (False,), "norm_topk_prob": (False, True)}
 FAMILIES["qwen2_moe"] = llama_like(
     "Qwen2MoeForCausalLM",
-    {"ffn": "experts", "options.biased": "qkv", "options.shared_gate": True},
+    {"ffn": "experts", "options.biased": "qkv", "options.shared_gate": True,
+     "options.qk_norm": "none"},
     SILU | NO_WINDOWS | {"qkv_bias": switch(True, "attention_bias")}, read_qwen2_experts,
     ("shared_expert_intermediate_size", *QWEN_KEYS),
     expert_parts(SWIGLU_NAMES, more=GATED_SHARED), required=("n_kv_heads",))

@@ -48,7 +48,13 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     "One number of experts."
     from tfmlib.block import SwiGLU
     from tfmlib.expert_models import stack_experts
-    from tfmlib.mixture_of_experts import ExpertList, dispatch, loop_over_experts, tokens_per_expert, top_k_softmax_routing
+    from tfmlib.mixture_of_experts import (
+        ExpertList,
+        dispatch,
+        loop_over_experts,
+        tokens_per_expert,
+        top_k_softmax_routing,
+    )
     s, E, k = SETTINGS[name], case["E"], case["k"]
     N, C, width = s.sizes
     dtype = half() if s.device == "cuda" else torch.float32
