@@ -39,11 +39,11 @@ from tfmlib.expert_families import EXPERT_CONFIGS, EXPERT_PUBLISHERS
 from tfmlib.expert_models import (
     ClampedExperts,
     GatedExpert,
-    count_parameters,
-    count_whole,
     grouped_matmul,
     hidden_and_routings,
     stack_experts,
+    total_and_active,
+    total_and_active_of_all,
 )
 from tfmlib.kv_cache import CachedCausalLM
 from tfmlib.mixture_of_experts import (
@@ -406,19 +406,19 @@ def test_published_configurations_are_read(name):
     assert name in EXPERT_PUBLISHERS and config.ffn in ("experts", "clamped experts")
     billions = {"Mixtral 8x7B": (46.70, 12.88), "Mixtral 8x22B": (140.62, 39.15), "Qwen1.5-MoE A2.7B": (14.32, 2.69), "DeepSeek-V2": (235.74, 21.38), "DeepSeek-V3": (671.03, 37.55),
                 "Qwen3 30B-A3B": (30.53, 3.35), "Qwen3 235B-A22B": (235.09, 22.19), "gpt-oss-20b": (20.91, 4.19), "gpt-oss-120b": (116.83, 5.71)}
-    assert tuple(round(n / 1e9, 2) for n in count_parameters(config)) == billions[name]
+    assert tuple(round(n / 1e9, 2) for n in total_and_active(config)) == billions[name]
 
 
 def test_counts_from_few_layers_are_those_of_whole_models():
     for name in ("Mixtral 8x7B", "Mixtral 8x22B", "gpt-oss-20b"):
         config = config_from_pretrained(EXPERT_CONFIGS[name])
-        assert count_parameters(config) == count_whole(config)
+        assert total_and_active(config) == total_and_active_of_all(config)
     for layers in ("0110", "1111", "0000", "0001"):
         config = replace(EXPERTS, n_layers=4, options=dict(n_experts=5, n_used=2, expert_d_ff=7, expert_layers=layers))
-        assert count_parameters(config) == count_whole(config)
-        assert count_whole(config)[0] == sum(p.numel() for p in build(config).parameters())
+        assert total_and_active(config) == total_and_active_of_all(config)
+        assert total_and_active_of_all(config)[0] == sum(p.numel() for p in build(config).parameters())
     for name, more in (("Mixtral 8x7B", 0), ("DeepSeek-V3", 58 * 256)):          # chapter 13 does not count the biases of experts
-        found = count_parameters(config_from_pretrained(EXPERT_CONFIGS[name]))
+        found = total_and_active(config_from_pretrained(EXPERT_CONFIGS[name]))
         assert found == (total_parameters(NAMED_SHAPES[name]) + more, active_parameters(NAMED_SHAPES[name]) + more)
 
 

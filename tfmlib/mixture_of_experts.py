@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Routing', 'list_pairs', 'top_k_routing', 'top_k_softmax_routing', 'check_top_k', 'Router', 'loop_over_experts',
-           'tokens_per_expert', 'sort_by_expert', 'ExpertList', 'dispatch', 'check_counts', 'MixtureOfExperts',
+           'tokens_per_expert', 'sort_by_expert', 'ExpertList', 'dispatch', 'check_block_sizes', 'MixtureOfExperts',
            'mutual_information']
 
 # %% ../chapters/21_mixture_of_experts.ipynb #imports-export
@@ -104,7 +104,7 @@ def sort_by_expert(routing: Routing) -> tuple[Routing, Tensor]:
 class ExpertList(nn.ModuleList):
     "Experts that process consecutive rows: the first counts[0], the next counts[1], …"
     def forward(self, x: Tensor, counts: Tensor) -> Tensor:  # (P, C), (E,) -> (P, C)
-        check_counts(x, counts, len(self))
+        check_block_sizes(x, counts, len(self))
         blocks = x.split(counts.tolist())
         return torch.cat([expert(rows) for expert, rows in zip(self, blocks)])
 
@@ -115,8 +115,8 @@ def dispatch(x: Tensor, routing: Routing, experts: Callable) -> Tensor:
     out = experts(x[routing.token], counts) * routing.weight[:, None]     # (P, C)
     return torch.zeros_like(x).index_add(0, routing.token, out.to(x.dtype))
 
-# %% ../chapters/21_mixture_of_experts.ipynb #counts-check-export
-def check_counts(x: Tensor, counts: Tensor, n_experts: int) -> None:
+# %% ../chapters/21_mixture_of_experts.ipynb #block-sizes-export
+def check_block_sizes(x: Tensor, counts: Tensor, n_experts: int) -> None:
     "Raise ValueError unless counts divide the rows of x among the experts."
     need(counts.shape == (n_experts,), "counts", tuple(counts.shape), f"({n_experts},)")
     fits = not counts.is_floating_point() and bool((counts >= 0).all())
