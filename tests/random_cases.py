@@ -1177,7 +1177,7 @@ def _(r, m):
 @cases("dropped", 1_000)
 def _(r, m):
     E, k = r.randint(1, 5), r.randint(1, 3)
-    return [r.sample(range(E), min(k, E)) for _ in range(r.randint(0, 9))], r.randint(1, 4)
+    return [r.sample(range(E), r.randint(0, min(k, E))) for _ in range(r.randint(0, 9))], r.randint(1, 4)
 
 
 @cases("diagnose", 24)
