@@ -409,6 +409,23 @@ def test_published_configurations_are_read(name):
     assert tuple(round(n / 1e9, 2) for n in total_and_active(config)) == billions[name]
 
 
+SPELT = {  # further keys of published files
+    "Mixtral 8x7B": dict(architectures=["MixtralForCausalLM"], attention_dropout=0., hidden_act="silu", output_router_logits=False, router_aux_loss_coef=.02, sliding_window=None, tie_word_embeddings=False, use_cache=True),
+    "Qwen3 30B-A3B": dict(architectures=["Qwen3MoeForCausalLM"], attention_bias=False, decoder_sparse_step=1, hidden_act="silu", max_window_layers=48, mlp_only_layers=[], output_router_logits=False, rope_scaling=None,
+                          router_aux_loss_coef=.001, sliding_window=None, use_sliding_window=False),
+    "DeepSeek-V3": dict(architectures=["DeepseekV3ForCausalLM"], attention_bias=False, auto_map={"AutoConfig": "configuration_deepseek.DeepseekV3Config"}, ep_size=1, hidden_act="silu", moe_layer_freq=1, num_nextn_predict_layers=1),
+    "gpt-oss-20b": dict(architectures=["GptOssForCausalLM"], experts_per_token=4, hidden_act="silu", initial_context_length=4096, layer_types=["sliding_attention", "full_attention"] * 12, output_router_logits=False,
+                        router_aux_loss_coef=.9, swiglu_limit=7., pad_token_id=199999),
+}
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_keys_of_published_files_are_known(name):
+    assert config_from_pretrained(EXPERT_CONFIGS[name] | SPELT[name]) == config_from_pretrained(EXPERT_CONFIGS[name])
+    for key, value in (("quantization_config", {"quant_method": "fp8"}), ("mystery", 3)):
+        with pytest.raises(ValueError, match=f"^{key}: "): config_from_pretrained(EXPERT_CONFIGS[name] | SPELT[name] | {key: value})
+
+
 def test_counts_from_few_layers_are_those_of_whole_models():
     for name in ("Mixtral 8x7B", "Mixtral 8x22B", "gpt-oss-20b"):
         config = config_from_pretrained(EXPERT_CONFIGS[name])
