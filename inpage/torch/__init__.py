@@ -12,6 +12,9 @@ import numpy as _np
 from . import _elementwise, _make, _matrix, _reduce, _shape
 from ._absent import NotInPage, absent as _absent, refuser as _refuser  # noqa: F401
 from ._engine import State as _State
+from ._engine import (  # noqa: F401
+    enable_grad, inference_mode, no_grad, set_grad_enabled,
+)
 from ._modes import operation as _operation
 from ._random import (  # noqa: F401
     Generator, default_generator, initial_seed, manual_seed, multinomial, rand,
@@ -154,37 +157,7 @@ Tensor.__neg__, Tensor.__abs__ = _elementwise.neg, _elementwise.abs
 Tensor.__invert__, Tensor.__pos__ = _elementwise.bitwise_not, _elementwise.positive
 
 
-# --- autograd on and off -------------------------------------------------------------
-
-class _Switch:
-    "A context, or a decorator, in which autograd is on or off."
-    on, inference = True, False
-
-    def __init__(self, on=None):
-        if on is not None and not callable(on): self.on = on
-
-    def __new__(cls, f=None):
-        if not callable(f): return super().__new__(cls)
-        return cls()(f)
-
-    def __enter__(self):
-        self._before = _State.on, _State.inference
-        _State.on, _State.inference = self.on, self.inference or _State.inference
-
-    def __exit__(self, *_): _State.on, _State.inference = self._before
-
-    def __call__(self, f):
-        def inside(*args, **kwargs):
-            with type(self)(): return f(*args, **kwargs)
-        inside.__name__ = getattr(f, "__name__", "inside")
-        return inside
-
-
-class no_grad(_Switch): on = False
-class enable_grad(_Switch): pass
-class set_grad_enabled(_Switch): pass
-class inference_mode(_Switch): on, inference = False, True
-
+# --- and the rest -----------------------------------------------------------------
 
 def is_grad_enabled(): return _State.on
 def is_tensor(x): return isinstance(x, Tensor)

@@ -9,7 +9,7 @@ from ._tensor import (
     NUMBERS, OUT, Tensor, broadcast_back, common, is_mask, made, numbers_of, raw,
     stored,
 )
-from ._types import COMPLEX, REAL, WHOLE, bool_, float16, float32, int64
+from ._types import COMPLEX, REAL, WHOLE, bool_, float16, float32, float64, int64
 
 
 # --- of two tensors ------------------------------------------------------------------
@@ -222,7 +222,7 @@ relu = one("relu", lambda x: np.where(x <= 0, 0, x).astype(x.dtype),
            lambda g, y: g * (y > 0), floats=False)
 neg = one("neg", np.negative, lambda g: -g, floats=False)
 positive = one("positive", lambda x: x, lambda g: g, floats=False)
-abs = one("abs", np.abs, lambda g, x: g * np.sign(x), floats=False)
+_abs = one("abs", np.abs, lambda g, x: g * np.sign(x), floats=False)
 sign = one("sign", np.sign, flat, floats=False)
 square = one("square", np.square, lambda g, x: 2 * g * x, floats=False)
 floor, ceil, trunc = (one(f.__name__, f, flat, floats=False)
@@ -238,6 +238,16 @@ def round(input, decimals=0):
     "To the nearest number with so many digits, ties to even."
     x = numbers_of("round", input)
     return made(np.round(raw(x, x.dtype), decimals), x.dtype, (x, np.zeros_like))
+
+
+def abs(input):
+    "The size of numbers; that of a complex one is real."
+    if not numbers_of("abs", input).dtype.is_complex: return _abs(input)
+    d = float32 if input.dtype.itemsize == 8 else float64
+    return made(np.abs(input._a), d)
+
+
+abs.op = _abs.op
 
 
 # --- with a choice -------------------------------------------------------------------

@@ -31,6 +31,43 @@ class State:
     hooks = []
 
 
+class Switch:
+    "A context, or a decorator, in which autograd is on or off."
+    on = True
+
+    def __new__(cls, mode=None):
+        if not callable(mode): return super().__new__(cls)
+        return cls()(mode)
+
+    def __init__(self, mode=None):
+        if mode is not None: self.on = mode
+
+    def __enter__(self):
+        self._before = State.on, State.inference
+        State.on = self.on and not State.inference
+
+    def __exit__(self, *_): State.on, State.inference = self._before
+
+    def __call__(self, f):
+        def inside(*args, **kwargs):
+            with type(self)(self.on): return f(*args, **kwargs)
+        inside.__name__ = getattr(f, "__name__", "inside")
+        return inside
+
+
+class no_grad(Switch): on = False
+class enable_grad(Switch): pass
+class set_grad_enabled(Switch): pass
+
+
+class inference_mode(Switch):
+    "Autograd is off for good, or (inside, with False) on again."
+    def __enter__(self):
+        super().__enter__()
+        State.inference = self.on
+        State.on = not self.on
+
+
 class Node:
     "One step of a computation."
     __slots__ = ("edges", "kept", "number", "freed")

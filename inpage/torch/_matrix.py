@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from ._modes import operation
+from ._modes import dispatches, operation
 from ._shape import reshape
 from ._tensor import Tensor, broadcast_back, made, numbers_of, raw
 from ._types import BOOL
@@ -64,6 +64,7 @@ def matmul(input, other):
             f"({y.shape[-3]}) at non-singleton dimension 0"
         ) from None
     if x.ndim > 2 and y.ndim == 2: found = folded(x, y)
+    elif dispatches and max(x.ndim, y.ndim) > 3: found = in_batches(x, y)
     else: found = product(x, y)
     if b.ndim == 1: found = found.squeeze(-1)
     return found.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else found
@@ -73,6 +74,14 @@ def folded(x: Tensor, y: Tensor) -> Tensor:
     "Rows of all batches in one product with a matrix."
     rows = reshape(x, math.prod(x.shape[:-1]), x.shape[-1])
     return product(rows, y).view(*x.shape[:-1], y.shape[-1])
+
+
+def in_batches(x: Tensor, y: Tensor) -> Tensor:
+    "Batches as PyTorch multiplies them: those that are expanded are copied."
+    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    def laid(t): return reshape(t.expand(*batch, *t.shape[-2:]), -1, *t.shape[-2:])
+    found = product(laid(x), laid(y))
+    return found.view(*batch, x.shape[-2], y.shape[-1])
 
 
 def ranked(name: str, a, b, ndims: tuple) -> None:

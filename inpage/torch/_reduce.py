@@ -1,4 +1,5 @@
 "Operations along dimensions: sums, extremes, softmax, orders, running sums."
+import builtins
 import math
 from collections import namedtuple
 
@@ -7,7 +8,7 @@ import numpy as np
 from ._elementwise import follows, maximum, minimum
 from ._modes import operation
 from ._shape import flatten, gather, part
-from ._tensor import OUT, Tensor, axes_of, axis_of, made, numbers_of, raw
+from ._tensor import OUT, Tensor, axes_of, axis_of, made, numbers_of, raw, stored
 from ._types import REAL, bool_, float32, float64, int64
 
 
@@ -93,7 +94,7 @@ def moment(name, x, dim, unbiased, keepdim, correction) -> Tensor:
     axes, a = axes_of(dim, x.ndim), x._a.astype(np.float64)
     n = math.prod(a.shape[i] for i in axes)
     away = a - (np.add.reduce(a, axes, keepdims=True) / n if n else np.nan)
-    room = np.float64(max(n - less, 0))
+    room = np.float64(builtins.max(n - less, 0))
     y = np.add.reduce(away * away, axes, keepdims=True) / room
     root = np.sqrt(y)
     def rule(g):
@@ -253,34 +254,39 @@ def lowered(a: np.ndarray, dim) -> np.ndarray:
     return a - a.max(dim, keepdims=True) if a.size else a
 
 
-@operation("_softmax")
-def softmax(input, dim=None, dtype=None):
-    x, d = input, soft_type("softmax", input, dtype)
-    dim = axis_of(implicit(x) if dim is None else dim, x.ndim)
-    e = np.exp(lowered(raw(x, d), dim)) if x.ndim else np.ones((), d.work)
-    out = made(e / e.sum(dim, keepdims=True) if x.ndim else e, d)
-    if not follows(x): return out
-    y = out._a
-    def rule(g):
-        gy = g * y
-        return gy - y * gy.sum(dim, keepdims=True) if y.ndim else gy * 0
-    return made(y, d, (x, rule), saves=(OUT,))
+def soft(name: str, compute, slope):
+    "A softmax or its logarithm; a single number is a row of one."
+    @operation(f"_{name}")
+    def call(input, dim=None, dtype=None):
+        x, d = input, soft_type(name, input, dtype)
+        dim = axis_of(implicit(x) if dim is None else dim, x.ndim)
+        a = raw(x, d)
+        y = compute(lowered(a.reshape(a.shape or 1), dim), dim).reshape(a.shape)
+        y = stored(y, d)
+        if not follows(x): return made(y, d)
+        def rule(g):
+            rows = (part.reshape(y.shape or 1) for part in (g, y))
+            return slope(*rows, dim).reshape(y.shape)
+        return made(y, d, (x, rule), saves=(OUT,))
+    return call
 
 
 def implicit(x: Tensor) -> int: return 0 if x.ndim in (0, 1, 3) else 1
 
 
-@operation("_log_softmax")
-def log_softmax(input, dim=None, dtype=None):
-    x, d = input, soft_type("log_softmax", input, dtype)
-    dim = axis_of(implicit(x) if dim is None else dim, x.ndim)
-    z = lowered(raw(x, d), dim) if x.ndim else np.zeros((), d.work)
-    out = made(z - np.log(np.exp(z).sum(dim, keepdims=True)) if x.ndim else z, d)
-    if not follows(x): return out
-    y = out._a
-    def rule(g):
-        return g - np.exp(y) * g.sum(dim, keepdims=True) if y.ndim else g * 0
-    return made(y, d, (x, rule), saves=(OUT,))
+def soft_of(z, dim):
+    e = np.exp(z)
+    return e / e.sum(dim, keepdims=True)
+
+
+def soft_slope(g, y, dim):
+    gy = g * y
+    return gy - y * gy.sum(dim, keepdims=True)
+
+
+softmax = soft("softmax", soft_of, soft_slope)
+log_softmax = soft("log_softmax", lambda z, dim: z - np.log(np.exp(z).sum(dim, keepdims=True)),
+                   lambda g, y, dim: g - np.exp(y) * g.sum(dim, keepdims=True))
 
 
 @operation()

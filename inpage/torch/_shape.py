@@ -3,7 +3,7 @@ import builtins
 import math
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ._make import assigned, clone
 from ._modes import operation
@@ -181,7 +181,8 @@ def squeeze(input, dim=None):
 def diagonals(a: np.ndarray, offset: int, i: int, j: int) -> np.ndarray:
     "The diagonals of two dimensions, in the same memory."
     found = np.diagonal(a, offset, i, j)
-    return as_strided(found, found.shape, found.strides) if a.flags.writeable else found
+    found.flags.writeable = a.flags.writeable
+    return found
 
 
 @operation(view=True)

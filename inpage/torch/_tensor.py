@@ -285,6 +285,7 @@ def spread(path, shape: tuple, g: np.ndarray) -> np.ndarray:
 
 def repeats(a: np.ndarray) -> bool:
     "May two elements be at the same address?"
+    if not a.size: return False
     steps = sorted((abs(s), n) for s, n in zip(a.strides, a.shape) if n > 1)
     reach = 0
     for step, n in steps:

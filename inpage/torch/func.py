@@ -1,6 +1,6 @@
 "Functions of functions."
 from ._absent import absent, refuser
-from ._engine import listed
+from ._engine import inference_mode, listed
 from .autograd import grad
 from .nn import Module
 
@@ -9,8 +9,9 @@ __getattr__ = refuser("torch.func")
 
 def vjp(func, *primals):
     "The value of a function, and the function that takes a gradient back through it."
-    leaves = [x.detach().clone().requires_grad_() for x in primals]
-    y = func(*leaves)
+    with inference_mode(False):
+        leaves = [x.detach().clone().requires_grad_() for x in primals]
+        y = func(*leaves)
     def back(g):
         found = grad(y, leaves, g, allow_unused=True, retain_graph=True)
         return tuple(x.new_zeros(x.shape) if f is None else f
@@ -20,15 +21,9 @@ def vjp(func, *primals):
 
 def functional_call(module: Module, weights: dict, args):
     "A layer's answer with other weights."
-    before = []
-    names = set(dict(module.named_parameters()))
-    if names != set(weights): raise absent("functional_call with a part of the weights")
-    for name, value in weights.items():
-        *path, last = name.split(".")
-        inner = module
-        for word in path: inner = vars(inner)[word]
-        before.append((inner, last, vars(inner)[last]))
-        setattr(inner, last, value)
+    if set(module.state_dict()) != set(weights):
+        raise absent("functional_call with a part of the weights")
+    before = {name: module.replace(name, value) for name, value in weights.items()}
     try: return module(*listed(args))
     finally:
-        for inner, last, value in before: setattr(inner, last, value)
+        for name, value in before.items(): module.replace(name, value)

@@ -1,4 +1,4 @@
-"Linear algebra, by NumPy's; gradients flow through `solve` and `inv` alone."
+"Linear algebra, by NumPy's; what has no gradient here refuses it."
 from collections import namedtuple
 
 import numpy as np
@@ -57,17 +57,30 @@ def inv(A):
     return made(y, A.dtype, (A, lambda g: -turned(y) @ g @ turned(y)), saves=(OUT,))
 
 
+def pinv_slope(g, a, p):
+    "The gradient at a matrix of full rank, from that at its pseudo-inverse p."
+    left = (np.eye(a.shape[-2]) - a @ p) @ turned(g) @ p @ turned(p)
+    right = turned(p) @ p @ turned(g) @ (np.eye(a.shape[-1]) - p @ a)
+    return left + right - turned(p) @ g @ turned(p)
+
+
 @operation("linalg_pinv")
 def pinv(A, rcond=None):
-    least = max(A.shape[-2:]) * np.finfo(A._a.dtype).eps if rcond is None else rcond
-    return real(np.linalg.pinv(plain("pinv", A), least), A)
+    a = A._a
+    least = max(a.shape[-2:]) * np.finfo(a.dtype).eps if rcond is None else rcond
+    p = np.linalg.pinv(a, least)
+    return made(p, A.dtype, (A, lambda g: pinv_slope(g, a, p)), saves=(A, OUT))
 
 
 @operation("linalg_lstsq")
 def lstsq(A, B):
     "The X for which A X is nearest to B."
-    x, rest, rank, s = np.linalg.lstsq(plain("lstsq", A), plain("lstsq", B), rcond=None)
-    return LeastSquares(real(x, A), real(rest, A), made(np.asarray(rank), int64), real(s, A))
+    a, b = A._a, B._a
+    x, rest, rank, s = np.linalg.lstsq(a, b, rcond=None)
+    def at_a(g): return pinv_slope(g @ turned(b), a, np.linalg.pinv(a))
+    def at_b(g): return turned(np.linalg.pinv(a)) @ g
+    found = made(x, A.dtype, (A, at_a), (B, at_b), saves=(A, B))
+    return LeastSquares(found, real(rest, A), made(np.asarray(rank), int64), real(s, A))
 
 
 @operation("linalg_matrix_rank")

@@ -2,6 +2,7 @@
 from .. import _engine as engine
 from .._absent import absent, refuser
 from .._engine import listed
+from .._make import zeros_like
 from .._modes import operation
 from .._tensor import made, target
 from .._types import stored
@@ -10,12 +11,14 @@ __getattr__ = refuser("torch.autograd")
 
 
 def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False,
-         allow_unused=False, **others):
+         allow_unused=None, materialize_grads=False, **others):
     "The gradients of the outputs, summed, at the inputs."
     if create_graph: raise absent("torch.autograd.grad(create_graph=True)")
     if others: raise absent(f"torch.autograd.grad({next(iter(others))}=…)")
-    return _grad(listed(outputs), listed(inputs), grad_outputs, bool(retain_graph),
-                 allow_unused)
+    unused = materialize_grads if allow_unused is None else allow_unused
+    found = _grad(listed(outputs), listed(inputs), grad_outputs, bool(retain_graph), unused)
+    if not materialize_grads: return found
+    return tuple(zeros_like(x) if g is None else g for x, g in zip(listed(inputs), found))
 
 
 @operation("autograd_backward")

@@ -7,6 +7,11 @@ from . import functional
 __getattr__ = refuser("torch.nn")
 
 
+def unset(*size, dtype=None) -> Tensor:
+    "A weight without numbers: PyTorch's random ones are not in the page."
+    return make.empty(*size, device="meta", dtype=dtype)
+
+
 class Module:
     "A layer: its weights and its inner layers are attributes."
     def __call__(self, *args, **kwargs): return self.forward(*args, **kwargs)
@@ -20,26 +25,45 @@ class Module:
 
     def parameters(self): return (value for _, value in self.named_parameters())
     def state_dict(self): return dict(self.named_parameters())
+    def eval(self): return self
+    def train(self, mode=True): return self
+
+    def load_state_dict(self, weights):
+        "Other weights, by their names."
+        if set(weights) != set(self.state_dict()):
+            raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}")
+        for name, value in weights.items(): self.replace(name, value)
+
+    def replace(self, name: str, value: Tensor) -> Tensor:
+        "Put a weight in the place of another one, which is returned."
+        *path, last = name.split(".")
+        inner = self
+        for word in path: inner = vars(inner)[word]
+        before = vars(inner)[last]
+        if before.shape != value.shape:
+            raise RuntimeError(f"size mismatch for {name}: copying a param with shape "
+                               f"{value.shape}, the shape in current model is {before.shape}")
+        setattr(inner, last, value)
+        return before
     def __getattr__(self, name):
         if name.startswith("_"): raise AttributeError(name)
         raise absent(f"torch.nn.Module.{name}")
 
 
 class Linear(Module):
-    "A weight and a bias, which only a `meta` device gives without random numbers."
+    "A weight and a bias."
     def __init__(self, in_features, out_features, bias=True, device=None, dtype=None):
-        given = {"device": device, "dtype": dtype}
-        if make.device_of(device).type != "meta": raise absent("torch.nn.Linear off meta")
-        self.weight = make.empty(out_features, in_features, **given)
-        self.bias = make.empty(out_features, **given) if bias else None
+        self.weight = unset(out_features, in_features, dtype=dtype)
+        self.bias = unset(out_features, dtype=dtype) if bias else None
 
     def forward(self, x): return functional.linear(x, self.weight, self.bias)
 
 
 class LayerNorm(Module):
     "Weight and bias of a normalization."
-    def __init__(self, size, eps=1e-5):
-        self.weight, self.bias, self.eps = make.empty(size), make.empty(size), eps
+    def __init__(self, size, eps=1e-5, dtype=None):
+        self.weight, self.bias = unset(size, dtype=dtype), unset(size, dtype=dtype)
+        self.eps = eps
 
     def forward(self, x):
         return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
@@ -47,23 +71,23 @@ class LayerNorm(Module):
 
 class _SelfAttention(Module):
     "The weights of self-attention, queries, keys and values in one matrix."
-    def __init__(self, size):
-        self.in_proj_weight = make.empty(3 * size, size)
-        self.in_proj_bias = make.empty(3 * size)
-        self.out_proj = Linear(size, size)
+    def __init__(self, size, dtype=None):
+        self.in_proj_weight = unset(3 * size, size, dtype=dtype)
+        self.in_proj_bias = unset(3 * size, dtype=dtype)
+        self.out_proj = Linear(size, size, dtype=dtype)
 
 
 class TransformerEncoderLayer(Module):
     "PyTorch's layer of an encoder, without dropout, batch first."
     def __init__(self, d_model, nhead, dim_feedforward=2048, dropout=0.1,
-                 batch_first=False, norm_first=False):
+                 batch_first=False, norm_first=False, device=None, dtype=None):
         if dropout or not batch_first:
             raise absent("torch.nn.TransformerEncoderLayer with dropout or batch second")
         self._heads, self._norm_first = nhead, norm_first
-        self.self_attn = _SelfAttention(d_model)
-        self.linear1 = Linear(d_model, dim_feedforward)
-        self.linear2 = Linear(dim_feedforward, d_model)
-        self.norm1, self.norm2 = LayerNorm(d_model), LayerNorm(d_model)
+        self.self_attn = _SelfAttention(d_model, dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, dtype=dtype)
+        self.linear2 = Linear(dim_feedforward, d_model, dtype=dtype)
+        self.norm1, self.norm2 = LayerNorm(d_model, dtype=dtype), LayerNorm(d_model, dtype=dtype)
 
     def forward(self, x, mask=None):
         if self._norm_first:

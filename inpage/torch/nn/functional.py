@@ -193,7 +193,7 @@ def chosen(logs: Tensor, target: Tensor, ignored: int, reduction: str, smooth: f
     return losses.sum() / int(counts.sum()) if counts.any() else losses.sum() / 0.
 
 
-@operation("scaled_dot_product_attention", composite=True)
+@operation("scaled_dot_product_attention")
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.,
                                  is_causal=False, scale=None, enable_gqa=False):
     "Attention; a query that may look at nothing gives zeros."
@@ -216,6 +216,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     return (weights @ value.double()).to(d)
 
 
+@operation("multi_head_attention_forward", composite=True)
 def multi_head_attention(x, w_in, b_in, w_out, b_out, heads: int, mask=None) -> Tensor:
     "Self-attention with PyTorch's packed weights; True in its mask is blocked."
     B, T, C = x.shape
