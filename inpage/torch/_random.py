@@ -50,7 +50,8 @@ class Generator:
         "Numbers of the normal distribution."
         if n < 16: return np.array([self.one_normal() for _ in range(n)])
         found = self.uniform(n, d)
-        for i in range(0, n - 15, 16): found[i:i + 16] = box_muller(found[i:i + 16])
+        whole = n - n % 16
+        found[:whole] = box_muller(found[:whole])
         if n % 16: found[n - 16:] = box_muller(self.uniform(16, d))
         return found
 
@@ -65,10 +66,11 @@ class Generator:
 
 
 def box_muller(uniform: np.ndarray) -> np.ndarray:
-    "Sixteen normal numbers from sixteen uniform ones."
-    radius = np.sqrt(-2 * np.log(1 - uniform[:8]))
-    angle = uniform[8:] * uniform.dtype.type(2 * math.pi)
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    "Sixteen normal numbers from sixteen uniform ones, and so on."
+    rows = uniform.reshape(-1, 2, 8)
+    radius = np.sqrt(-2 * np.log(1 - rows[:, 0]))
+    angle = rows[:, 1] * uniform.dtype.type(2 * math.pi)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).reshape(-1)
 
 
 default_generator = Generator()
