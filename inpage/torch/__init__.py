@@ -10,15 +10,30 @@ import math as _math
 import numpy as _np
 
 from . import _elementwise, _make, _matrix, _reduce, _shape
-from ._absent import NotInPage, absent as _absent, refuser as _refuser  # noqa: F401
+from ._absent import NotInPage  # noqa: F401
+from ._absent import absent as _refused
+from ._absent import refuser as _refuser
 from ._engine import State as _State
 from ._engine import (  # noqa: F401
-    enable_grad, inference_mode, no_grad, set_grad_enabled,
+    enable_grad,
+    inference_mode,
+    no_grad,
+    set_grad_enabled,
 )
 from ._modes import operation as _operation
 from ._random import (  # noqa: F401
-    Generator, default_generator, initial_seed, manual_seed, multinomial, rand,
-    rand_like, randint, randn, randn_like, randperm, seed,
+    Generator,
+    default_generator,
+    initial_seed,
+    manual_seed,
+    multinomial,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    seed,
 )
 from ._tensor import NUMBERS as _NUMBERS
 from ._tensor import Tensor
@@ -118,7 +133,7 @@ for _method, _name in (("double", "float64"), ("float", "float32"), ("half", "fl
 
 
 def _type(self, dtype=None):
-    if dtype is None: raise _absent("Tensor.type()")
+    if dtype is None: raise _refused("Tensor.type()")
     return self.to(dtype)
 
 
@@ -190,6 +205,5 @@ class cuda:
 class version: cuda = None
 
 
-from . import autograd, func, linalg, multiprocessing, nn, overrides  # noqa: E402, F401
-from . import random, special, utils  # noqa: E402, F401
+from . import autograd, func, linalg, multiprocessing, nn, overrides, random, special, utils  # noqa: E402, F401  # noqa: E402, F401
 from ._tensor import common as _common  # noqa: E402

@@ -4,21 +4,33 @@ import math
 
 import numpy as np
 
+from ._engine import State
 from ._modes import operation
 from ._tensor import (
-    NUMBERS, OUT, Tensor, broadcast_back, common, is_mask, made, numbers_of, raw,
+    NUMBERS,
+    OUT,
+    Tensor,
+    broadcast_back,
+    common,
+    history,
+    is_mask,
+    made,
+    numbers_of,
+    pair,
+    raw,
     stored,
 )
 from ._types import COMPLEX, REAL, WHOLE, bool_, float16, float32, float64, int64
 
-
 # --- of two tensors ------------------------------------------------------------------
 
-def operands(name: str, a, b) -> None:
-    "Raise PyTorch's error for what is not a number."
-    for x in (a, b):
-        if not isinstance(x, (Tensor, *NUMBERS)):
-            raise TypeError(f"{name}(): unsupported operand type {type(x).__name__}")
+OPERANDS = (Tensor, *NUMBERS)
+
+
+def operands(name: str, a, b) -> TypeError:
+    "PyTorch's error for what is not a number."
+    bad = next(x for x in (a, b) if not isinstance(x, OPERANDS))
+    return TypeError(f"{name}(): unsupported operand type {type(bad).__name__}")
 
 
 def together(a, b):
@@ -49,8 +61,9 @@ def two(name: str, compute, slope_a=None, slope_b=None, floats=False, gives=None
 
     @operation(name)
     def call(input, other):
-        operands(name, input, other)
-        d = common(input, other)
+        if not (isinstance(input, OPERANDS) and isinstance(other, OPERANDS)):
+            raise operands(name, input, other)
+        d = pair(input, other)
         if floats and d.kind < REAL: d = float32
         a, b = raw(input, d), raw(other, d)
         try: y = compute(a, b)
@@ -79,7 +92,10 @@ def back(slope, used: list, shape: tuple):
 
 def follows(*values) -> bool:
     "Does one of these require a gradient?"
-    return any(isinstance(x, Tensor) and x.requires_grad for x in values)
+    if not State.on: return False
+    for x in values:
+        if isinstance(x, Tensor) and (x._asked or history(x) is not None): return True
+    return False
 
 
 def divided(a, b):
@@ -164,7 +180,7 @@ def one(name: str, compute, slope=None, floats=True, gives=None):
         y = compute(a)
         if gives: return made(y, gives)
         y = stored(y, d)
-        if slope is None or not x.requires_grad: return made(y, d)
+        if slope is None or not follows(x): return made(y, d)
         known, tensors = {"x": a, "y": y}, {"x": x, "y": OUT}
         used = [known[word] for word in need]
         return made(y, d, (x, lambda g: slope(g, *used)),

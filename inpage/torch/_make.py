@@ -4,7 +4,16 @@ import numpy as np
 from ._modes import operation
 from ._tensor import MetaTensor, Tensor, made, raw, sizes, stored
 from ._types import (
-    META, OF_KIND, OF_NUMPY, REAL, bool_, device_of, dtype, float32, int64, kind_of,
+    META,
+    OF_KIND,
+    OF_NUMPY,
+    REAL,
+    bool_,
+    device_of,
+    dtype,
+    float32,
+    int64,
+    kind_of,
     promote_types,
 )
 

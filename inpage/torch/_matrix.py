@@ -3,10 +3,13 @@ import math
 
 import numpy as np
 
+from ._absent import absent
 from ._modes import dispatches, operation
 from ._shape import reshape
 from ._tensor import Tensor, broadcast_back, made, numbers_of, raw
 from ._types import BOOL
+
+REPEATED = "the gradient of einsum with a letter twice in one operand"
 
 
 def one_kind(name: str, a, b) -> None:
@@ -179,7 +182,7 @@ def einsum(equation, *operands):
 def einsum_slope(g, n: int, arrays: list, terms: list, result: str) -> np.ndarray:
     "The gradient at one operand: the sum of products of the others and g."
     term, shape = terms[n], arrays[n].shape
-    if len(set(term)) < len(term): raise _repeated()
+    if len(set(term)) < len(term): raise absent(REPEATED)
     inputs = [*terms[:n], *terms[n + 1:], result]
     given = [*arrays[:n], *arrays[n + 1:], g]
     there = {c for t in inputs for c in t}
@@ -190,8 +193,3 @@ def einsum_slope(g, n: int, arrays: list, terms: list, result: str) -> np.ndarra
     out = out[tuple(slice(None) if i is not None else None for i in at)]
     wide = tuple(max(a, b) for a, b in zip(out.shape, shape))
     return broadcast_back(np.broadcast_to(out, wide), shape)
-
-
-def _repeated():
-    from ._absent import absent
-    return absent("the gradient of einsum with a letter twice in one operand")

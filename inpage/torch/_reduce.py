@@ -5,6 +5,7 @@ from collections import namedtuple
 
 import numpy as np
 
+from ._absent import absent
 from ._elementwise import follows, maximum, minimum
 from ._modes import operation
 from ._shape import flatten, gather, part
@@ -426,15 +427,10 @@ def median(input, dim=None, keepdim=False):
 def quantile(input, q, dim=None, keepdim=False):
     "The number below which a part of the numbers lies, interpolated."
     x = numbers_of("quantile", input)
-    if follows(x): raise _no_slope("quantile")
+    if follows(x): raise absent("the gradient of quantile")
     at = q._a if isinstance(q, Tensor) else q
     return made(np.quantile(x._a, at, None if dim is None else axis_of(dim, x.ndim),
                             keepdims=keepdim), x.dtype)
-
-
-def _no_slope(name: str):
-    from ._absent import absent
-    return absent(f"the gradient of {name}")
 
 
 @operation()
@@ -442,7 +438,7 @@ def bincount(input, weights=None, minlength=0):
     "How often each integer occurs, or the sum of its weights."
     if input.dtype.kind >= REAL or input.ndim != 1 or (input._a < 0).any():
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    if weights is not None and follows(weights): raise _no_slope("bincount")
+    if weights is not None and follows(weights): raise absent("the gradient of bincount")
     w = None if weights is None else weights._a
     found = np.bincount(input._a, w, minlength)
     d = int64 if w is None else weights.dtype if weights.dtype is float32 else float64
@@ -465,7 +461,7 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
 def searchsorted(sorted_sequence, input, right=False, side=None):
     "Where numbers belong in an ordered row."
     row = sorted_sequence._a
-    if row.ndim != 1: raise _no_slope("searchsorted in several rows, and searchsorted")
+    if row.ndim != 1: raise absent("torch.searchsorted in several rows")
     x = input._a if isinstance(input, Tensor) else np.asarray(input)
     side = side or ("right" if right else "left")
     return made(np.searchsorted(row, x, side), int64)

@@ -5,14 +5,23 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from ._absent import absent
 from ._make import assigned, clone
 from ._modes import operation
 from ._tensor import (
-    Tensor, axes_of, axis_of, broadcast_back, made, numbers_of, overwrite, raw, sizes,
+    Tensor,
+    axes_of,
+    axis_of,
+    broadcast_back,
+    listed,
+    made,
+    numbers_of,
+    overwrite,
+    raw,
+    sizes,
     viewed,
 )
 from ._types import BOOL, REAL, int64, promote_types
-
 
 # --- views ---------------------------------------------------------------------------
 
@@ -58,7 +67,7 @@ def view(self, *shape):
 def as_type(input, dtype):
     "The bits of a tensor, read as another type of the same size."
     x = input
-    if dtype.itemsize != x.dtype.itemsize: raise _absent("view(dtype) of another size")
+    if dtype.itemsize != x.dtype.itemsize: raise absent("view(dtype) of another size")
     if "bfloat16" not in (dtype.name, x.dtype.name):
         out = Tensor(x._a.view(dtype.np), dtype)
     elif dtype.name == "bfloat16":
@@ -284,10 +293,22 @@ def iterated(self):
 
 # --- indexing ------------------------------------------------------------------------
 
+ENDS = (int, type(None))
+
+def simple(k) -> bool:
+    "Is it an integer, a slice of integers, None or an ellipsis?"
+    if type(k) is slice:
+        known = type(k.start) in ENDS and type(k.stop) in ENDS
+        return known and (k.step is None or type(k.step) is int and k.step > 0)
+    return type(k) is int or k is None or k is Ellipsis
+
+
 def plain_key(key, x: Tensor) -> tuple[tuple, bool]:
     "An index as NumPy takes it, and whether it copies (with a list or tensor in it)."
+    parts = key if type(key) is tuple else (key,)
+    if all(map(simple, parts)): return (*parts, ...) if ... not in parts else parts, False
     keys, copies = [], False
-    for k in key if isinstance(key, tuple) else (key,):
+    for k in parts:
         if isinstance(k, Tensor):
             if k.dtype.kind >= REAL:
                 raise IndexError(
@@ -599,7 +620,7 @@ def diag(input, diagonal=0):
 def picks(input, dim: int, index: Tensor) -> tuple:
     "The index, as NumPy takes it, of `gather`."
     if index.dtype.name not in ("int64", "int32"):
-        raise RuntimeError(f"gather(): Expected dtype int32/int64 for index")
+        raise RuntimeError("gather(): Expected dtype int32/int64 for index")
     if index.ndim != input.ndim:
         raise RuntimeError("Index tensor must have the same number of dimensions as input "
                            "tensor")
@@ -731,16 +752,10 @@ def one_hot(input, num_classes=-1):
     return made((input._a[..., None] == np.arange(n)).astype(np.int64), int64)
 
 
-def _absent(name):
-    from ._absent import absent
-    return absent(name)
-
-
 def meshgrid(*tensors, indexing="ij"):
     "Coordinates of a grid."
-    from ._tensor import listed
     found = listed(tensors[0]) if len(tensors) == 1 else list(tensors)
-    if indexing != "ij": raise _absent('torch.meshgrid(indexing="xy")')
+    if indexing != "ij": raise absent('torch.meshgrid(indexing="xy")')
     n = [x.numel() for x in found]
     return tuple(expand(view(x, *(m if i == j else 1 for j, m in enumerate(n))), *n)
                  for i, x in enumerate(found))

@@ -5,9 +5,21 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ._absent import absent
-from ._engine import Node, State, beginnings, listed, sweep
+from ._engine import Node, State, beginnings, sweep
 from ._types import (
-    BOOL, COMPLEX, CPU, META, OF_NUMPY, REAL, Size, bfloat16, dtype, kind_of, stored,
+    BOOL,
+    COMPLEX,
+    CPU,
+    META,
+    OF_KIND,
+    OF_NUMPY,
+    REAL,
+    Size,
+    bfloat16,
+    dtype,
+    kind_of,
+    promote_types,
+    stored,
 )
 
 NUMBERS = (int, float, complex, np.generic)
@@ -45,14 +57,13 @@ class Storage:
 class Tensor:
     "Numbers of one type in a box, and the way they were computed."
     __array_priority__ = 1000
-    __slots__ = ("_a", "dtype", "grad", "_asked", "_node", "_count", "_base", "_path",
-                 "_stamp", "_seen", "_fixed", "__weakref__", "__dict__")
+    grad = None
+    _node = _base = _path = _fixed = None        # history; what it views, and how
+    _asked, _stamp, _seen = False, 0, 0          # a leaf's flag; writes that were followed
 
     def __init__(self, a, d: dtype | None = None):
         if not isinstance(a, np.ndarray): raise absent("torch.Tensor(…)")
-        self._a, self.dtype = a, d or OF_NUMPY[a.dtype]
-        self.grad = self._node = self._base = self._path = self._fixed = None
-        self._asked, self._count, self._stamp, self._seen = False, [0], 0, 0
+        self._a, self.dtype, self._count = a, d or OF_NUMPY[a.dtype], [0]
 
     # --- what it is
     shape = property(lambda s: Size(s._a.shape))
@@ -202,8 +213,6 @@ class Tensor:
 
 class MetaTensor(Tensor):
     "A tensor without numbers: its shape and its type."
-    __slots__ = ("_size",)
-
     def __init__(self, size: tuple, d: dtype):
         super().__init__(np.zeros(0, d.np), d)
         self._size = size
@@ -356,13 +365,26 @@ def broadcast_back(g: np.ndarray, shape: tuple) -> np.ndarray:
     return g.sum(ones, keepdims=True) if ones else g
 
 
+PLAIN = (bool, int, float)
+
+
+def pair(a, b) -> dtype:
+    "The type of a result of two arguments; the usual cases first."
+    if isinstance(a, Tensor):
+        if isinstance(b, Tensor):
+            if a.dtype is b.dtype: return a.dtype
+        elif a.dtype.kind >= REAL and type(b) in PLAIN: return a.dtype
+    elif type(a) in PLAIN and isinstance(b, Tensor) and b.dtype.kind >= REAL:
+        return b.dtype
+    return common(a, b)
+
+
 def common(*values) -> dtype:
     """The type of a result, by PyTorch's rule.
 
     Tensors with dimensions count first, then those without, then Python's numbers; a
     later group counts only if its kind is higher.
     """
-    from ._types import OF_KIND, promote_types
     best = None
     for group in (
         [v.dtype for v in values if isinstance(v, Tensor) and v.ndim],

@@ -6,7 +6,14 @@ import numpy as np
 from .. import _reduce as reduce
 from .._absent import absent, refuser
 from .._elementwise import (
-    erf_of, logsigmoid, relu, sigmoid, silu, softplus, tanh, where,
+    erf_of,
+    logsigmoid,
+    relu,
+    sigmoid,
+    silu,
+    softplus,
+    tanh,
+    where,
 )
 from .._make import filled
 from .._matrix import matmul
