@@ -132,9 +132,9 @@ for _method, _name in (("double", "float64"), ("float", "float32"), ("half", "fl
     setattr(Tensor, _method, lambda self, d=_TYPES[_name]: self.to(d))
 
 
-def _type(self, dtype=None):
-    if dtype is None: raise _refused("Tensor.type()")
-    return self.to(dtype)
+def _type(self, to=None):
+    if to is None: raise _refused("Tensor.type()")
+    return self.to(to)
 
 
 Tensor.type = _type

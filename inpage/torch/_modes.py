@@ -50,14 +50,15 @@ def by_our_names(name: str, taken: dict, first: str, kwargs: dict) -> dict:
     return named
 
 
-def operation(name: str = "", view: bool = False, composite: bool = False):
+def operation(name: str = "", view: bool = False, composite: bool = False, like=None):
     """Make a function an operation, which modes listen to.
 
     A composite one is heard as its parts, unless autograd is off for good (inference).
+    `like` is a function whose parameters it takes, if it does not name its own.
     """
     def wrap(body):
         op = Operation(name or body.__name__.strip("_"), body, view)
-        taken = inspect.signature(body).parameters
+        taken = inspect.signature(like or body).parameters
         first = next(iter(taken), "")
 
         def call(*args, **kwargs):

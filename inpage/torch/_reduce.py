@@ -205,8 +205,8 @@ def extreme(name: str, which, whole, pairwise):
             out = np.zeros(shape, g.dtype)
             np.put_along_axis(out, at, g if keepdim else np.expand_dims(g, dim), dim)
             return out
-        if x.ndim and not keepdim: at, y = np.squeeze(at, dim), np.squeeze(y, dim)
-        return Extreme(made(y, x.dtype, (x, rule)), made(at, int64))
+        short = (np.squeeze(a, dim) if x.ndim and not keepdim else a for a in (y, at))
+        return Extreme(made(next(short), x.dtype, (x, rule)), made(next(short), int64))
 
     def call(input, dim=None, keepdim=False, other=None):
         if isinstance(dim, Tensor): dim, other = None, dim

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ._absent import absent
+from ._elementwise import follows
+from ._engine import State, listed
 from ._make import assigned, clone
 from ._modes import operation
 from ._tensor import (
@@ -13,7 +15,7 @@ from ._tensor import (
     axes_of,
     axis_of,
     broadcast_back,
-    listed,
+    history,
     made,
     numbers_of,
     overwrite,
@@ -430,12 +432,21 @@ def squeezed_lead(x: Tensor, ndim: int) -> Tensor:
     return reshape(x, x.shape[extra:])
 
 
+def as_it_was(x: Tensor) -> Tensor:
+    "The numbers and the history that a tensor has before it is written to."
+    if x.is_leaf and x.requires_grad: return x                # which is refused
+    before = Tensor(x._a.copy(), x.dtype)
+    before._node = history(x)
+    return before
+
+
 def inplace(function):
     "The method that writes the result of an operation into its first argument."
     body, name = function.op.body, function.op.word
-    @operation(f"{name}_")
+    @operation(f"{name}_", like=body)
     def method(self, *args, **kwargs):
-        new = body(self, *args, **kwargs)
+        followed = State.on and (self.requires_grad or any(map(follows, args)))
+        new = body(as_it_was(self) if followed else self, *args, **kwargs)
         if new.shape != self.shape:
             raise RuntimeError(
                 f"output with shape {list(self.shape)} doesn't match the broadcast "

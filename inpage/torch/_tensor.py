@@ -321,13 +321,23 @@ def viewed(x: Tensor, path, several: bool = False) -> Tensor:
 def overwrite(x: Tensor, new: Tensor) -> Tensor:
     "Give a tensor the numbers of another one of its shape, and its history."
     if not x._a.flags.writeable or repeats(x._a): raise RuntimeError(ONE_LOCATION)
-    follows = State.on and (new.requires_grad or x.requires_grad)
+    behind = x._fixed and x._base.requires_grad
+    follows = State.on and (new.requires_grad or x.requires_grad or behind)
     if follows: refuse_writing(x)
     old = target(x._base) if x._base is not None else None
     x._a[...] = stored(new._a, x.dtype)
     x._count[0] += 1
-    if follows: rebase(x, old, new)
+    if follows:
+        keep_as(x, new)
+        rebase(x, old, new)
     return x
+
+
+def keep_as(x: Tensor, new: Tensor) -> None:
+    "What the node of `new` keeps of its result is from now on what `x` holds."
+    if new._node is None: return
+    new._node.kept = [(x._count, x._count[0]) if count is new._count else (count, version)
+                      for count, version in new._node.kept]
 
 
 def refuse_writing(x: Tensor) -> None:
