@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: F401 - the cases use it
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -263,6 +263,8 @@ torch.zeros(2, 0).sum(1)
 torch.zeros(0, 3).mean(0)
 torch.tensor([1., math.nan, -math.inf]).nan_to_num()
 torch.tensor([2., 1., 2.]).argmax()
+torch.tensor([2., 1., 1.]).argmin()
+torch.tensor([torch.equal(torch.ones(2), torch.ones(2)), torch.ones(2).equal(torch.ones(1)), torch.allclose(torch.ones(2), torch.ones(2) + 1e-7)])
 torch.tensor([[2., 1.], [2., 3.]]).argmax(0)
 torch.tensor([3., 1., 3., 2.]).argsort(stable=True)
 torch.tensor([3, 1, 2]).argsort(descending=True)

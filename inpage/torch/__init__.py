@@ -9,7 +9,7 @@ import math as _math
 
 import numpy as _np
 
-from . import _elementwise, _make, _matrix, _reduce, _shape
+from . import _absent, _elementwise, _make, _matrix, _reduce, _shape
 from ._absent import NotInPage  # noqa: F401
 from ._absent import absent as _refused
 from ._absent import refuser as _refuser
@@ -207,3 +207,5 @@ class version: cuda = None
 
 from . import autograd, func, linalg, multiprocessing, nn, overrides, random, special, utils  # noqa: E402, F401  # noqa: E402, F401
 from ._tensor import common as _common  # noqa: E402
+
+_absent.seen.clear()                   # what `import` asked for is no one's answer

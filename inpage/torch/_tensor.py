@@ -214,12 +214,12 @@ class Tensor:
 class MetaTensor(Tensor):
     "A tensor without numbers: its shape and its type."
     def __init__(self, size: tuple, d: dtype):
-        super().__init__(np.zeros(0, d.np), d)
-        self._size = size
+        self._size, self.dtype, self._count = size, d, [0]
 
-    def _none(self): raise absent("numbers of a tensor on the meta device")
-    def _set(self, a): pass
-    _a = property(_none, _set)
+    def __getattr__(self, name):
+        if name == "_a": raise absent("numbers of a tensor on the meta device")
+        return super().__getattr__(name)
+
     shape = property(lambda s: Size(s._size))
     ndim = property(lambda s: len(s._size))
     device = property(lambda s: META)
