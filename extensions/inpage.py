@@ -24,9 +24,12 @@ LIBRARY = ("__init__.py", "proof.py", "checks.py", "practice/__init__.py")
 COUNTED = ("pyodide.asm.wasm", "python_stdlib.zip")      # what Pyodide fetches, and is long
 DATE = (2020, 1, 1, 0, 0, 0)                            # the same bytes whenever they are packed
 PRACTICE = "chapters/practice/"
-UNAVAILABLE = "<em>Check</em> is not available in this copy of the book: Pyodide could not be downloaded when it was set up. The exercises run in Jupyter."
+INTRO = ("On this page you can also write your answers in place and press <em>Check</em>. The first press loads Python and NumPy from this site, 9 MB that your "
+         "browser keeps. Your answers stay in your browser. A small stand-in takes the place of PyTorch; if an answer needs what it lacks, it says so.")
+UNAVAILABLE = ("<em>Check</em> is not available in this copy of the book, because Pyodide could not be downloaded when the book was set up. "
+               "The exercises run in Jupyter and in Colab.")
 STUB = re.compile(r'(<div class="cell tag_stub tag_exercise-(\w+)[^>]*>.*?</pre></div>\s*</div>\s*)(?=</div>)', re.S)
-FIRST = re.compile(r"(</h1>.*?</p>)", re.S)
+FIRST = re.compile(r"(<p>Write your answer in the cell.*?</p>)", re.S)
 
 
 def elsewhere() -> dict[str, dict[str, str]]:
@@ -65,17 +68,19 @@ def titles_of(page: str) -> dict[str, str]:
 
 # --- what is served -----------------------------------------------------------------------------------------------
 
+def packed(parts: dict[str, Path]) -> bytes:
+    "Files in a zip, whose bytes depend on them alone."
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for name, path in parts.items(): archive.writestr(zipfile.ZipInfo(name, DATE), path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
+    return held.getvalue()
+
+
 def book_zip() -> bytes:
-    "The stand-in, the judge and what all checkers use, in one file."
+    "The stand-in, the judge and what all checkers use."
     parts = {f"tfmlib/{name}": ROOT / "tfmlib" / name for name in LIBRARY}
     parts |= {str(p.relative_to(HERE)): p for p in sorted((HERE / "torch").rglob("*.py"))}
-    parts["judge.py"] = HERE / "judge.py"
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, path in parts.items():
-            entry = zipfile.ZipInfo(name, DATE)
-            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
+    return packed(parts | {"judge.py": HERE / "judge.py"})
 
 
 def lock(text: str) -> str:
@@ -107,7 +112,7 @@ def lay_out(target: Path) -> dict[str, int]:
     wheel = numpy_wheel()
     shutil.copyfile(wheel, target / "py" / wheel.name)
     (target / "py/book.zip").write_bytes(book_zip())
-    for path in practice_modules(): shutil.copyfile(path, target / "py" / path.name)
+    for path in practice_modules(): (target / "py" / f"{path.stem}.zip").write_bytes(packed({f"tfmlib/practice/{path.name}": path}))
     return {name: (target / "py" / name).stat().st_size for name in (*COUNTED, wheel.name, "book.zip")}
 
 
@@ -147,9 +152,9 @@ def page(app, pagename, templatename, context, doctree) -> None:
     if stem == pagename or "tag_stub" not in context.get("body", ""): return
     app.add_css_file("inpage/check.css")
     context["body"] = only(stem, context["body"])
-    if not app.inpage_sizes:
-        context["body"] = FIRST.sub(rf'\1<p class="tfm-only">{UNAVAILABLE}</p>', context["body"], count=1)
-        return
+    if "*" in elsewhere().get(stem, {}): return
+    context["body"] = FIRST.sub(rf'\1\n<p>{INTRO if app.inpage_sizes else UNAVAILABLE}</p>', context["body"], count=1)
+    if not app.inpage_sizes: return
     context["body"] += f'<script type="application/json" id="tfm-inpage">{told(stem, app.inpage_sizes, app.config.tfm_inpage)}</script>'
     app.add_js_file("inpage/check.js", type="module")
 

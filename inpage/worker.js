@@ -30,13 +30,11 @@ function counting(sizes) {
 async function start({ page, sizes, version }) {
   counting(sizes);
   const here = new URL("py/", self.location).href;
-  const get = (name) => fetch(`py/${name}?v=${version}`);
-  const book = get("book.zip").then((answer) => answer.arrayBuffer());
-  const checkers = get(`${page}.py`).then((answer) => answer.text());
+  const get = async (name) => (await fetch(`py/${name}.zip?v=${version}`)).arrayBuffer();
+  const zips = Promise.all([get("book"), get(page)]);
   const silent = { stdout: () => {}, stderr: () => {} };
   const py = await loadPyodide({ indexURL: here, packages: ["numpy"], ...silent });
-  py.unpackArchive(await book, "zip", { extractDir: "/book" });
-  py.FS.writeFile(`/book/tfmlib/practice/${page}.py`, await checkers);
+  for (const zip of await zips) py.unpackArchive(zip, "zip", { extractDir: "/book" });
   tell("starting");
   py.runPython(`
     import json, sys, warnings

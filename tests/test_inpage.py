@@ -207,7 +207,7 @@ def test_without_a_network_the_book_says_so(tmp_path, monkeypatch):
     class App:
         inpage_sizes = {}
         def add_css_file(self, name): pass
-    context = {"body": '<h1>Practice</h1>\n<p>First.</p><div class="cell tag_stub tag_exercise-effect docutils container"><pre>x</pre></div>'}
+    context = {"body": '<h1>Practice</h1>\n<p>Write your answer in the cell below.</p><div class="cell tag_stub tag_exercise-effect docutils container"><pre>x</pre></div>'}
     inpage.page(App(), "chapters/practice/04_attention", "", context, None)
     assert "<em>Check</em> is not available" in context["body"] and "tfm-inpage" not in context["body"]
 
