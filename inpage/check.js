@@ -117,7 +117,7 @@ const element = (name, more = {}, ...inner) => {
 };
 
 function progress(data) {
-  if (data.kind === "starting") return "Starting Python …";
+  if (data.kind === "starting" || data.got === data.total) return "Starting Python …";
   if (data.kind === "case") return `Checking property ${data.step} of ${data.steps} …`;
   const mb = (n) => (n / 2 ** 20).toFixed(0);
   return `Loading Python and NumPy, ${mb(data.got)} of ${mb(data.total)} MB …`;
@@ -143,28 +143,29 @@ function show(place, answer) {
 
 // --- one exercise -----------------------------------------------------------------------
 
-function button(text, onclick) {
-  return element("button", { type: "button", textContent: text, onclick });
+function button(text, title, onclick) {
+  const ariaLabel = `${text}: ${title}`;
+  return element("button", { type: "button", textContent: text, ariaLabel, onclick });
 }
 
 function editor(cell, name) {
   const pre = cell.querySelector("pre"), stub = pre.textContent.trimEnd() + "\n";
-  const id = `tfm-try-${name}`;
+  const id = `answer-${name}`, title = told.titles[name];
   const area = element("textarea", {
     value: draft(name) ?? stub, spellcheck: false, autocomplete: "off", id,
-    autocapitalize: "off", ariaLabel: `Your answer: ${name}`,
+    autocapitalize: "off", ariaLabel: `Your answer: ${title}`,
   });
   area.setAttribute("aria-describedby", `${id}-keys`);
-  const said = element("span", { role: "status", className: "tfm-said" });
-  const verdict = element("div", { className: "tfm-verdict-here" });
+  const said = element("span", { role: "status", className: "tfm-trying" });
+  const verdict = element("div", { className: "tfm-answered" });
   verdict.setAttribute("aria-live", "polite");
-  const press = button("Check", check), reset = button("Reset", () => {
+  const press = button("Check", title, check), reset = button("Reset", title, () => {
     area.setSelectionRange(0, area.value.length);
     insert(area, stub);
   });
-  const bar = element("div", { className: "tfm-bar" }, press, reset,
-    button("Download notebook", download), said);
-  const keys = element("p", { className: "tfm-keys", id: `${id}-keys`, textContent: KEYS });
+  const bar = element("div", { className: "tfm-try" }, press, reset,
+    button("Download notebook", "all answers of this page", download), said);
+  const keys = element("p", { className: "tfm-try-keys", id: `${id}-keys`, textContent: KEYS });
 
   async function check() {
     if (press.ariaDisabled === "true") return;

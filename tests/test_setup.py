@@ -144,7 +144,8 @@ def test_the_default_build_comes_last_and_is_announced(ran, monkeypatch, capsys)
 
 
 def test_without_pyodide_set_up_goes_on_and_says_what_is_missing(monkeypatch, capsys):
-    monkeypatch.setattr(install, "run", fails(install.Failed("npm error\nnpm error network: getaddrinfo ENOTFOUND\n")))
+    def fail(*_, **__): raise install.Failed("npm error\nnpm error network: getaddrinfo ENOTFOUND\n")
+    monkeypatch.setattr(install, "run", fail)
     install.practice()
     said = capsys.readouterr().out
     assert "ENOTFOUND" in said and "practice pages cannot check answers" in said and "extensions/pyodide.py" in said
