@@ -241,6 +241,8 @@ torch.tensor([1.], dtype=torch.float16) * 3.00001
 torch.tensor([True, False]) + torch.tensor([1], dtype=torch.uint8)
 torch.tensor([1], dtype=torch.uint8) - torch.tensor([2], dtype=torch.uint8)
 torch.tensor([3, 4]) ** 2
+torch.tensor([1], dtype=torch.uint8) + 300
+torch.tensor([100], dtype=torch.int8) * 3
 torch.tensor([True, False]).sum()
 torch.tensor([1, 2], dtype=torch.int32).sum()
 torch.tensor([1, 2], dtype=torch.int32).cumsum(0)

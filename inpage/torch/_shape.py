@@ -70,6 +70,7 @@ def as_type(input, dtype):
     "The bits of a tensor, read as another type of the same size."
     x = input
     if dtype.itemsize != x.dtype.itemsize: raise absent("view(dtype) of another size")
+    if follows(x): raise absent("the gradient of view(dtype)")
     if "bfloat16" not in (dtype.name, x.dtype.name):
         out = Tensor(x._a.view(dtype.np), dtype)
     elif dtype.name == "bfloat16":
@@ -78,6 +79,7 @@ def as_type(input, dtype):
     else:
         bits = np.ascontiguousarray(x._a).view(np.uint32) >> np.uint32(16)
         out = Tensor(bits.astype(np.uint16).view(dtype.np), dtype)
+    if "bfloat16" in (dtype.name, x.dtype.name): out._a.flags.writeable = False
     return out
 
 

@@ -14,6 +14,7 @@ from ._types import (
     OF_KIND,
     OF_NUMPY,
     REAL,
+    WHOLE,
     Size,
     bfloat16,
     dtype,
@@ -194,7 +195,11 @@ class Tensor:
         out._count = self._count
         return out
 
-    data = property(lambda s: s.detach())
+    @property
+    def data(self) -> "Tensor": return self.detach()
+
+    @data.setter
+    def data(self, new): raise absent("Tensor.data = …")
 
     def backward(self, gradient=None, retain_graph=None, create_graph=False):
         if create_graph: raise absent("Tensor.backward(create_graph=True)")
@@ -276,6 +281,9 @@ def made(a, d: dtype, *edges, saves: tuple = ()) -> Tensor:
     if State.on and d.kind >= REAL and edges:
         to = [(target(x), narrowed(rule, x.dtype)) for x, rule in edges
               if isinstance(x, Tensor) and x.requires_grad]
+        if to and COMPLEX in (d.kind, *(x.dtype.kind for x, _ in edges
+                                        if isinstance(x, Tensor))):
+            raise absent("gradients of complex numbers")
         if to: out._node = Node(to, tuple(out if s is OUT else s for s in saves))
     return out
 
@@ -414,7 +422,8 @@ def common(*values) -> dtype:
 def raw(value, d: dtype) -> np.ndarray:
     "The numbers of an argument, as they are computed with in this type."
     if isinstance(value, Tensor): return value._a.astype(d.work, copy=False)
-    return np.asarray(value, dtype=d.work)
+    if d.kind != WHOLE: return np.asarray(value, dtype=d.work)
+    return np.asarray(int(value), dtype=np.int64).astype(d.np)     # wraps, as PyTorch's
 
 
 def axis_of(dim, n: int):
