@@ -42,7 +42,7 @@ async function boot(say) {
   worker.postMessage({ kind: "start", ...told });
   const answer = await listen({ say }, START);
   if (answer.kind !== "ready") stop();
-  return answer;
+  return answer.kind === "stopped" ? { kind: "late" } : answer;
 }
 
 let last = Promise.resolve();                    // one answer after the other
@@ -126,8 +126,9 @@ function progress(data) {
 function linesOf(answer) {                       // the verdict, its first line in bold
   if (answer.kind === "verdict") return answer.lines;
   if (answer.kind === "broken") return ["Check does not work here", answer.why];
+  if (answer.kind === "late") return ["Python did not start", "Nothing came for two minutes."];
   const at = answer.at ? `It was at the property: ${answer.at.property}` : "";
-  const head = `✗ stopped: ${answer.at ? "a case" : "it"} took more than 10 seconds`;
+  const head = `✗ stopped: ${answer.at ? "a case" : "the cell"} took more than 10 seconds`;
   return [head, at, "Is there a loop without an end?"].filter(Boolean);
 }
 

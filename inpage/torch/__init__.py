@@ -9,7 +9,7 @@ import math as _math
 
 import numpy as _np
 
-from . import _absent, _elementwise, _make, _matrix, _reduce, _shape
+from . import _absent, _elementwise, _index, _make, _matrix, _move, _reduce, _views
 from ._absent import NotInPage  # noqa: F401
 from ._absent import absent as _refused
 from ._absent import refuser as _refuser
@@ -64,23 +64,26 @@ _BOTH = {
         argmax argmin softmax log_softmax logsumexp cumsum cumprod cummax cummin
         logcumsumexp sort argsort topk kthvalue median quantile bincount unique
         nansum""",
-    _shape: """reshape flatten unflatten permute transpose t movedim unsqueeze squeeze
-        diagonal narrow split chunk tensor_split select unbind flip roll repeat_interleave
-        index_select masked_select tril triu diag_embed diag gather take_along_dim scatter
-        scatter_add index_add index_copy index_fill nonzero""",
+    _views: """reshape flatten unflatten permute transpose t movedim unsqueeze squeeze
+        diagonal narrow split chunk tensor_split select unbind""",
+    _move: """flip roll repeat_interleave index_select masked_select tril triu diag_embed
+        diag gather take_along_dim scatter scatter_add index_add index_copy index_fill
+        nonzero""",
     _matrix: "matmul mm bmm mv dot addmm outer",
     _make: "clone",
 }
 _ALONE = {
     _elementwise: "where isin",
     _reduce: "searchsorted",
-    _shape: "cat stack meshgrid",
+    _move: "cat stack meshgrid",
     _matrix: "einsum",
     _make: """tensor as_tensor from_numpy zeros zeros_like ones ones_like empty empty_like
         full full_like arange linspace eye""",
 }
 _METHODS = {
-    _shape: "view expand unfold repeat copy_ zero_ fill_",
+    _views: "view expand unfold",
+    _move: "repeat",
+    _index: "copy_ zero_ fill_",
     _make: "to contiguous new_zeros new_ones new_empty new_full new_tensor",
 }
 _OTHER_NAMES = {"clip": "clamp", "multiply": "mul", "subtract": "sub", "divide": "div",
@@ -103,7 +106,7 @@ for _other, _name in _OTHER_NAMES.items():
     _HERE[_other] = _HERE[_name]
     setattr(Tensor, _other, _HERE[_name])
 for _name in _INPLACE.split():
-    setattr(Tensor, f"{_name}_", _shape.inplace(_HERE[_name]))
+    setattr(Tensor, f"{_name}_", _index.inplace(_HERE[_name]))
 concat = concatenate = cat             # noqa: F821
 asarray, true_divide = as_tensor, div  # noqa: F821
 tile = Tensor.repeat
@@ -121,10 +124,10 @@ Tensor.reshape_as = lambda self, other: self.reshape(other.shape)
 Tensor.expand_as = lambda self, other: self.expand(other.shape)
 Tensor.type_as = lambda self, other: self.to(other.dtype)
 Tensor.isin = lambda self, others: _elementwise.isin(self, others)
-Tensor.__getitem__, Tensor.__setitem__ = _shape.getitem, _shape.setitem
-Tensor.__iter__ = _shape.iterated
+Tensor.__getitem__, Tensor.__setitem__ = _index.getitem, _index.setitem
+Tensor.__iter__ = _views.iterated
 Tensor.T = property(lambda s: s.permute(*reversed(range(s.ndim))))
-Tensor.mT = property(_shape.matrices_turned)
+Tensor.mT = property(_views.matrices_turned)
 Tensor.__contains__ = lambda s, x: bool((s == x).any())
 for _method, _name in (("double", "float64"), ("float", "float32"), ("half", "float16"),
                        ("bfloat16", "bfloat16"), ("long", "int64"), ("int", "int32"),
@@ -164,7 +167,7 @@ for _word, _name in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv",
     setattr(Tensor, f"__{_word}__", _operator(_function))
     setattr(Tensor, f"__r{_word}__", _operator(_function, True))
     if _name != "matmul":
-        setattr(Tensor, f"{_name}_", _shape.inplace(_function))
+        setattr(Tensor, f"{_name}_", _index.inplace(_function))
         setattr(Tensor, f"__i{_word}__", _assigning(f"{_name}_"))
 for _word in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Tensor, f"__{_word}__", _operator(getattr(_elementwise, _word)))
@@ -205,7 +208,8 @@ class cuda:
 class version: cuda = None
 
 
-from . import autograd, func, linalg, multiprocessing, nn, overrides, random, special, utils  # noqa: E402, F401  # noqa: E402, F401
+from . import autograd, func, linalg, multiprocessing, nn  # noqa: E402, F401, I001
+from . import overrides, random, special, utils  # noqa: E402, F401
 from ._tensor import common as _common  # noqa: E402
 
 _absent.seen.clear()                   # what `import` asked for is no one's answer

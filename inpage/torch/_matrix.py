@@ -5,9 +5,9 @@ import numpy as np
 
 from ._absent import absent
 from ._modes import dispatches, operation
-from ._shape import reshape
 from ._tensor import Tensor, broadcast_back, made, numbers_of, raw
 from ._types import BOOL
+from ._views import reshape
 
 REPEATED = "the gradient of einsum with a letter twice in one operand"
 

@@ -8,9 +8,10 @@ import numpy as np
 from ._absent import absent
 from ._elementwise import follows, maximum, minimum
 from ._modes import operation
-from ._shape import flatten, gather, part
+from ._move import gather
 from ._tensor import OUT, Tensor, axes_of, axis_of, made, numbers_of, raw, stored
 from ._types import REAL, bool_, float32, float64, int64
+from ._views import flatten, part
 
 
 def spread_out(g: np.ndarray, axes: tuple, keepdim: bool) -> np.ndarray:

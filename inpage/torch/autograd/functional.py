@@ -1,7 +1,7 @@
 "Whole matrices of derivatives."
 from .. import _make as make
 from .._absent import refuser
-from .._shape import stack
+from .._move import stack
 from . import grad
 
 __getattr__ = refuser("torch.autograd.functional")

@@ -15,13 +15,15 @@ from .._elementwise import (
     tanh,
     where,
 )
+from .._index import getitem
 from .._make import filled
 from .._matrix import matmul
 from .._modes import operation
+from .._move import gather, one_hot, pad_of, tril
 from .._reduce import log_softmax, softmax
-from .._shape import gather, getitem, one_hot, pad_of, reshape, transpose, tril
 from .._tensor import Tensor, broadcast_back, is_mask, made, numbers_of, raw
 from .._types import REAL, bool_
+from .._views import reshape, transpose
 
 __all__ = ["logsigmoid", "relu", "sigmoid", "silu", "softplus",
            "tanh", "log_softmax", "softmax", "one_hot"]
