@@ -36,7 +36,8 @@ function stop() {
 
 async function boot(say) {
   if (worker) return { kind: "ready" };
-  worker = new Worker(new URL(`worker.js?v=${told.version}`, here));
+  try { worker = new Worker(new URL(`worker.js?v=${told.version}`, here)); }
+  catch (error) { return { kind: "broken", why: error.message }; }
   worker.onmessage = ({ data }) => waiting?.(data);
   worker.onerror = (event) => waiting?.({ kind: "broken", why: event.message || "no worker" });
   worker.postMessage({ kind: "start", ...told });

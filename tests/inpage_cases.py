@@ -371,6 +371,8 @@ torch.autograd.grad(torch.zeros(1).requires_grad_().sum(), torch.zeros(1).requir
 F.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3]))
 F.layer_norm(torch.zeros(2, 3), (2,))
 torch.linalg.solve(torch.zeros(2, 2), torch.zeros(2))
+torch.linalg.inv(torch.zeros(2, 2))
+torch.linalg.cholesky(-torch.eye(2))
 torch.multinomial(torch.tensor([-1., 2.]), 1)
 """.strip().splitlines()
 

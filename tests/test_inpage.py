@@ -71,6 +71,17 @@ def test_values_types_gradients_errors_and_random_numbers_are_those_of_pytorch()
     assert not [name for name in theirs if theirs[name][0] == "error" and name in {f"{c} at {s}" for c, s in inpage_cases.SMOOTH}], "PyTorch itself refuses a case"
 
 
+@pytest.mark.slow
+def test_they_are_the_same_in_pyodide(tmp_path):
+    "Where integers for indices have 32 bits, and sums may run in another order."
+    if not pyodide.there(): pytest.skip("Pyodide could not be downloaded at set-up")
+    inpage.lay_out(tmp_path / "inpage")
+    done = subprocess.run([node_binary(), ROOT / "tests/inpage_node.mjs", tmp_path / "inpage/py", ROOT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    theirs, ours = json.loads(json.dumps(inpage_cases.cases())), json.loads(done.stdout)
+    assert {name: (theirs[name], ours[name]) for name in theirs if not same(theirs[name], ours[name])} == {}
+
+
 def test_every_operation_is_compared():
     "Every operation of the stand-in runs in some case above, or is one of the few that are checked below."
     code = """

@@ -74,7 +74,8 @@ def moved(name: str, move):
         shape, size = x._a.shape, x._a.size
         def rule(g):
             at = path(np.arange(size).reshape(shape))
-            return np.bincount(at.reshape(-1), g.reshape(-1), size).reshape(shape)
+            at = at.reshape(-1).astype(np.intp)        # in a page that is 32 bits
+            return np.bincount(at, g.reshape(-1), size).reshape(shape)
         return made(np.ascontiguousarray(path(x._a)).reshape(path(x._a).shape), x.dtype,
                     (x, rule))
     return call
@@ -99,7 +100,8 @@ def _repeat(x, *times):
 
 
 def _repeat_interleave(x, repeats, dim=None, output_size=None):
-    times = repeats._a if isinstance(repeats, Tensor) else int(repeats)
+    given = isinstance(repeats, Tensor)
+    times = repeats._a.astype(np.intp) if given else int(repeats)
     return lambda a: np.repeat(a, times, None if dim is None else axis_of(dim, x.ndim))
 
 
@@ -107,7 +109,7 @@ def _index_select(x, dim, index):
     dim = axis_of(dim, x.ndim)
     if index.ndim > 1: raise IndexError("index_select(): Index is supposed to be a vector")
     at = in_range(index._a.reshape(-1), x.shape[dim] if x.ndim else 1)
-    return lambda a: np.take(a, at, dim)
+    return lambda a: np.take(a, at.astype(np.intp), dim)
 
 
 def in_range(at: np.ndarray, n: int) -> np.ndarray:

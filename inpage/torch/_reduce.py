@@ -441,7 +441,7 @@ def bincount(input, weights=None, minlength=0):
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights is not None and follows(weights): raise absent("the gradient of bincount")
     w = None if weights is None else weights._a
-    found = np.bincount(input._a, w, minlength)
+    found = np.bincount(input._a.astype(np.intp), w, minlength)
     d = int64 if w is None else weights.dtype if weights.dtype is float32 else float64
     return made(found, d)
 

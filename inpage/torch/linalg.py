@@ -27,6 +27,16 @@ def plain(name: str, x: Tensor) -> np.ndarray:
     return x._a
 
 
+def regular(name: str, compute, *arrays) -> np.ndarray:
+    "What NumPy computes, or the error for a singular matrix; a browser gives NaN then."
+    try: found = compute(*arrays)
+    except np.linalg.LinAlgError as error:
+        raise LinAlgError(f"torch.linalg.{name}: {error}") from None
+    if np.isfinite(found).all() or not all(np.isfinite(a).all() for a in arrays):
+        return found
+    raise LinAlgError(f"torch.linalg.{name}: the input matrix is singular")
+
+
 def real(a, x: Tensor) -> Tensor: return made(a, x.dtype)
 
 
@@ -35,9 +45,7 @@ def solve(A, B):
     "The X with A X = B."
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
     b = B._a[..., None] if vector else B._a
-    try: x = np.linalg.solve(A._a, b)
-    except np.linalg.LinAlgError as error:
-        raise LinAlgError(f"torch.linalg.solve: {error}") from None
+    x = regular("solve", np.linalg.solve, A._a, b)
     def right(g):
         g = g[..., None] if vector else g
         return np.linalg.solve(turned(A._a), g)
@@ -51,9 +59,7 @@ def solve(A, B):
 
 @operation("linalg_inv_ex")
 def inv(A):
-    try: y = np.linalg.inv(A._a)
-    except np.linalg.LinAlgError as error:
-        raise LinAlgError(f"linalg.inv: {error}") from None
+    y = regular("inv", np.linalg.inv, A._a)
     return made(y, A.dtype, (A, lambda g: -turned(y) @ g @ turned(y)), saves=(OUT,))
 
 
@@ -121,7 +127,8 @@ def det(A): return real(np.linalg.det(plain("det", A)), A)
 
 
 @operation("linalg_cholesky")
-def cholesky(A): return real(np.linalg.cholesky(plain("cholesky", A)), A)
+def cholesky(A):
+    return real(regular("cholesky", np.linalg.cholesky, plain("cholesky", A)), A)
 
 
 @operation("linalg_matrix_power")
