@@ -83,6 +83,8 @@ def verdict(page: str, name: str, source: str, tell: Callable = lambda *_: None)
         try: result = judged(page, name, source, tell)
         finally: sys.settrace(before)
     lacks = list(dict.fromkeys(_absent.seen))
+    if "C ssize_t" in result.why and sys.maxsize < 2**32:
+        lacks.append("lengths beyond 32 bits")
     found = {"passed": result.passed, "failed": result.failed, "lacks": lacks,
              "printed": printed.getvalue()[:LONGEST]}
     if not lacks or result.passed: return found | {"lines": result.text().split("\n")}

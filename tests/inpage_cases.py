@@ -329,6 +329,8 @@ torch.as_tensor([1, 2]) + torch.from_numpy(torch.tensor([1, 2]).numpy())
 torch.floor_divide(torch.tensor([5.5]), 2) + torch.tensor([-1.]).positive()
 torch.tensor([1, 2]).ne(2) | torch.tensor([1, 2]).eq(2) | (torch.tensor([1, 2]) <= 1) | (torch.tensor([1, 2]) >= 1) | (torch.tensor([1, 2]) < 1)
 torch.rand_like(torch.zeros(3), generator=None).shape.numel() + torch.randn_like(torch.zeros(3)).sum() * 0
+torch.arange(-800., 800.).view(40, 40) @ torch.arange(1600.).view(40, 40)
+torch.arange(-800., 800.).view(2, 20, 40) @ torch.arange(1600.).view(1, 40, 40).mT
 torch.zeros(2, 3) + torch.zeros(2)
 torch.zeros(2, 3) @ torch.zeros(2, 3)
 torch.zeros(2, dtype=torch.float64) @ torch.zeros(2)
