@@ -22,6 +22,7 @@ ELSEWHERE = HERE / "elsewhere.yml"
 SERVED = ("check.js", "check.css", "worker.js")
 LIBRARY = ("__init__.py", "proof.py", "checks.py", "practice/__init__.py")
 COUNTED = ("pyodide.asm.wasm", "python_stdlib.zip")      # what Pyodide fetches, and is long
+LIMIT = 10_000                                          # ms that one case may take in a page
 DATE = (2020, 1, 1, 0, 0, 0)                            # the same bytes whenever they are packed
 PRACTICE = "chapters/practice/"
 INTRO = ("On this page you can also write your answers in place and press <em>Check</em>. The first press loads Python and NumPy from this site, 9 MB that your "
@@ -126,7 +127,7 @@ def version() -> str:
 
 def told(page: str, sizes: dict[str, int], name: str) -> str:
     "What the script of a page needs to know."
-    facts = {"page": module_of(page), "version": name, "sizes": sizes, "titles": titles_of(page), "elsewhere": elsewhere().get(page, {}), "imports": imports_of(page)}
+    facts = {"page": module_of(page), "version": name, "sizes": sizes, "limit": LIMIT, "titles": titles_of(page), "elsewhere": elsewhere().get(page, {}), "imports": imports_of(page)}
     return json.dumps(facts, ensure_ascii=False).replace("</", "<\\/")
 
 

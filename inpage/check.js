@@ -2,9 +2,10 @@
 // checker. Nothing is fetched before the first press; then worker.js and what it needs.
 const here = new URL("./", import.meta.url);
 const told = JSON.parse(document.getElementById("tfm-inpage").textContent);
-const LIMIT = 10_000;                            // ms that one case may take
 const START = 120_000;                           // ms that nothing may arrive at the start
 const INDENT = "    ";
+const ENDLESS = "Is there a loop without an end? If not, this device is too slow for it, " +
+  "and Jupyter or Colab is not.";
 const KEYS = "Tab indents; Escape, then Tab leaves the editor; Ctrl and Enter check.";
 
 // --- the worker: one for the page, started by the first press ---------------------------
@@ -52,7 +53,7 @@ function checked(name, source, say) {
     const booted = await boot(say);
     if (booted.kind !== "ready") return booted;
     worker.postMessage({ kind: "check", name, source });
-    return listen({ say }, LIMIT);
+    return listen({ say }, told.limit);
   };
   return (last = last.then(run, run));
 }
@@ -129,8 +130,8 @@ function linesOf(answer) {                       // the verdict, its first line 
   if (answer.kind === "broken") return ["Check does not work here", answer.why];
   if (answer.kind === "late") return ["Python did not start", "Nothing came for two minutes."];
   const at = answer.at ? `It was at the property: ${answer.at.property}` : "";
-  const head = `✗ stopped: ${answer.at ? "a case" : "the cell"} took more than 10 seconds`;
-  return [head, at, "Is there a loop without an end?"].filter(Boolean);
+  const head = `✗ stopped: ${answer.at ? "a case" : "the cell"} took more than ${told.limit / 1000} seconds`;
+  return [head, at, ENDLESS].filter(Boolean);
 }
 
 function show(place, answer) {
