@@ -126,7 +126,7 @@ SENTENCE = "not in the page's stand-in for PyTorch; run this one in Jupyter or C
     ("torch.zeros(2).lerp(torch.ones(2), .5)", "Tensor.lerp"), ("torch.zeros(2).sum(out=torch.zeros(1))", "sum(out=…)"), ("torch.Tensor(3)", "torch.Tensor(…)"),
     ("torch.multinomial(torch.ones(2), 3, replacement=True)", "torch.multinomial(replacement=True)"), ("torch.nn.functional.dropout(torch.ones(2))", "torch.nn.functional.dropout with p > 0"),
     ("torch.autograd.grad(torch.ones(1, requires_grad=True).sum(), torch.ones(1), create_graph=True)", "torch.autograd.grad(create_graph=True)"),
-    ("torch.nn.Linear(2, 3)(torch.ones(2))", "numbers of a tensor on the meta device"), ("torch.func.vmap", "torch.func.vmap"), ("torch.linalg.qr(torch.eye(2).requires_grad_())", "the gradient of torch.linalg.qr"),
+    ("torch.nn.Linear(2, 3)(torch.ones(2))", "numbers of a tensor that has none (meta, or unset)"), ("torch.func.vmap", "torch.func.vmap"), ("torch.linalg.qr(torch.eye(2).requires_grad_())", "the gradient of torch.linalg.qr"),
     ("(torch.ones(2, requires_grad=True) * 1j)", "gradients of complex numbers"), ("torch.ones(2, requires_grad=True).view(torch.int32)", "the gradient of view(dtype)"),
     ("setattr(torch.ones(2), 'data', torch.zeros(2))", "Tensor.data = …"), ("torch.ones(2).view(torch.int64)", "view(dtype) of another size"), ("torch.zeros(2, device='cuda')", "")])
 def test_what_it_lacks_it_refuses_by_name(code, name):

@@ -49,9 +49,14 @@ def root(a: np.ndarray) -> np.ndarray:
 
 class Storage:
     "The memory behind a tensor."
-    def __init__(self, x: "Tensor"): self.array, self.itemsize = root(x._a), x.itemsize
-    def data_ptr(self) -> int: return self.array.__array_interface__["data"][0]
-    def nbytes(self) -> int: return self.array.size * self.itemsize
+    def __init__(self, holder, size: int, itemsize: int):
+        self.array, self.size, self.itemsize = holder, size, itemsize
+
+    def data_ptr(self) -> int:
+        if isinstance(self.array, Tensor): return id(self.array)
+        return self.array.__array_interface__["data"][0]
+
+    def nbytes(self) -> int: return self.size * self.itemsize
     def __len__(self): return self.nbytes()
 
 
@@ -104,7 +109,10 @@ class Tensor:
     def is_floating_point(self): return self.dtype.kind == REAL
     def is_complex(self): return self.dtype.kind == COMPLEX
     def is_contiguous(self, memory_format=None): return self._a.flags.c_contiguous
-    def untyped_storage(self): return Storage(self)
+    def untyped_storage(self):
+        whole = root(self._a)
+        return Storage(whole, whole.size, self.itemsize)
+
     def data_ptr(self): return self._a.__array_interface__["data"][0]
 
     def stride(self, dim=None):
@@ -222,7 +230,7 @@ class MetaTensor(Tensor):
         self._size, self.dtype, self._count = size, d, [0]
 
     def __getattr__(self, name):
-        if name == "_a": raise absent("numbers of a tensor on the meta device")
+        if name == "_a": raise absent("numbers of a tensor that has none (meta, or unset)")
         return super().__getattr__(name)
 
     shape = property(lambda s: Size(s._size))
@@ -231,8 +239,16 @@ class MetaTensor(Tensor):
     is_meta = property(lambda s: True)
     def numel(self): return math.prod(self._size)
     nelement = numel
-    def __repr__(self): return f"tensor(..., device='meta', size={tuple(self._size)})"
-    def __deepcopy__(self, memo): return MetaTensor(self._size, self.dtype)
+    def untyped_storage(self): return Storage(self, self.numel(), self.itemsize)
+    def is_contiguous(self, memory_format=None): return True
+    def __repr__(self): return f"tensor(..., device='{self.device}', size={self._size})"
+    def __deepcopy__(self, memo): return type(self)(self._size, self.dtype)
+
+
+class UnsetTensor(MetaTensor):
+    "A layer's weight before it is given numbers: it counts, but has none."
+    device = property(lambda s: CPU)
+    is_meta = property(lambda s: False)
 
 
 def copy_of(a: np.ndarray, memo: dict) -> np.ndarray:

@@ -1,15 +1,19 @@
 "The few layers that the exercises use: they hold weights, and PyTorch's names for them."
 from .. import _make as make
 from .._absent import absent, refuser
-from .._tensor import Tensor
+from .._modes import operation
+from .._tensor import MetaTensor, Tensor, UnsetTensor
+from .._types import float32
 from . import functional
 
 __getattr__ = refuser("torch.nn")
 
 
-def unset(*size, dtype=None) -> Tensor:
+@operation("empty")
+def unset(*size, dtype=None, device=None) -> Tensor:
     "A weight without numbers: PyTorch's random ones are not in the page."
-    return make.empty(*size, device="meta", dtype=dtype)
+    kind = MetaTensor if make.device_of(device).type == "meta" else UnsetTensor
+    return kind(size, dtype or float32)
 
 
 class Module:
@@ -53,8 +57,9 @@ class Module:
 class Linear(Module):
     "A weight and a bias."
     def __init__(self, in_features, out_features, bias=True, device=None, dtype=None):
-        self.weight = unset(out_features, in_features, dtype=dtype)
-        self.bias = unset(out_features, dtype=dtype) if bias else None
+        given = {"dtype": dtype, "device": device}
+        self.weight = unset(out_features, in_features, **given)
+        self.bias = unset(out_features, **given) if bias else None
 
     def forward(self, x): return functional.linear(x, self.weight, self.bias)
 
