@@ -3,14 +3,13 @@ and a feed of the changelog.
 """
 import re
 from datetime import UTC, datetime
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from subprocess import run
 from xml.sax.saxutils import escape as plain
 
 from markdown_it import MarkdownIt
 
-TITLE = "The Executable Transformer"
 CARD = "_static/tfm/card.png"
 
 
@@ -25,10 +24,11 @@ def address(app) -> str: return app.config.html_baseurl.rstrip("/") + "/" if app
 def cards(app, pagename, templatename, context, doctree) -> None:
     "The lines of a page's head that networks read; only with an address, since they must be whole."
     if not address(app) or pagename in ("404", "search"): return
-    said = {"og:site_name": TITLE, "og:type": "website" if pagename == "index" else "article", "og:title": re.sub("<[^>]*>", "", context.get("title", TITLE)),
+    book = app.config.html_title
+    said = {"og:site_name": book, "og:type": "website" if pagename == "index" else "article", "og:title": unescape(re.sub("<[^>]*>", "", context.get("title", book))),
             "og:description": context.get("description", ""), "og:url": address(app) + app.builder.get_target_uri(pagename), "og:image": address(app) + CARD}
     lines = [f'<meta property="{name}" content="{escape(value)}">' for name, value in said.items() if value]
-    feed = f'<link rel="alternate" type="application/atom+xml" title="{TITLE}: changes" href="{address(app)}changes.xml">'
+    feed = f'<link rel="alternate" type="application/atom+xml" title="{escape(book)}: changes" href="{address(app)}changes.xml">'
     context["metatags"] = context.get("metatags", "") + "\n".join([*lines, '<meta name="twitter:card" content="summary_large_image">', feed])
 
 
@@ -49,7 +49,7 @@ def changed(path: Path) -> datetime:
     return datetime.fromisoformat(done.stdout.strip()) if done.returncode == 0 and done.stdout.strip() else datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
-def feed(base: str, changelog: Path) -> str:
+def feed(base: str, book: str, changelog: Path) -> str:
     "The changelog as an Atom feed: an entry for each version, the one in preparation as well."
     day = changed(changelog).isoformat()
     def entry(number: str, rest: str, body: str) -> str:
@@ -58,8 +58,8 @@ def feed(base: str, changelog: Path) -> str:
         return (f"<entry><id>{plain(base)}changelog.html#{number}</id><title>{plain(number)}{f' ({plain(rest)})' if rest and not said else ''}</title><updated>{when}</updated>"
                 f'<link href="{plain(base)}changelog.html"/><content type="html">{plain(MarkdownIt().render(body))}</content></entry>')
     entries = "".join(entry(*version) for version in versions(changelog.read_text(encoding="utf-8")))
-    return (f'<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="http://www.w3.org/2005/Atom"><id>{plain(base)}</id><title>{TITLE}</title><updated>{day}</updated>'
-            f'<author><name>{TITLE} authors</name></author><link rel="self" href="{plain(base)}changes.xml"/><link href="{plain(base)}"/>{entries}</feed>\n')
+    return (f'<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="http://www.w3.org/2005/Atom"><id>{plain(base)}</id><title>{plain(book)}</title><updated>{day}</updated>'
+            f'<author><name>{plain(book)} authors</name></author><link rel="self" href="{plain(base)}changes.xml"/><link href="{plain(base)}"/>{entries}</feed>\n')
 
 
 def whole(html: str, base: str) -> str:
@@ -71,11 +71,11 @@ def write(app, exception) -> None:
     "The map and the feed, and the links of the page for lost visitors."
     base, out = address(app), Path(app.outdir)
     if exception or app.builder.format != "html" or not base: return
-    pages = ["" if page == "index" else app.builder.get_target_uri(page) for page in sorted(app.env.found_docs)]
+    pages = [app.builder.get_target_uri(page) for page in sorted(app.env.found_docs)]
     (out / "sitemap.xml").write_text(sitemap(base, pages), encoding="utf-8")
     (out / "404.html").write_text(whole((out / "404.html").read_text(encoding="utf-8"), base), encoding="utf-8")
     (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {base}sitemap.xml\n", encoding="utf-8")
-    if (changelog := Path(app.srcdir) / "changelog.md").is_file(): (out / "changes.xml").write_text(feed(base, changelog), encoding="utf-8")
+    if (changelog := Path(app.srcdir) / "changelog.md").is_file(): (out / "changes.xml").write_text(feed(base, app.config.html_title, changelog), encoding="utf-8")
 
 
 def setup(app):

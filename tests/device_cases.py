@@ -34,6 +34,31 @@ def interrupt():
     raise KeyboardInterrupt("enough")
 
 
+def refuse():
+    "Every process refuses at once."
+    raise ValueError("no")
+
+
+def both_wait():
+    "Each process waits for a message of the other one."
+    dist.recv(torch.ones(1), 1 - dist.get_rank())
+
+
+def enter_slowly():
+    "Process 1 takes three seconds longer to enter its next groups."
+    from tfmlib.processes import RecordingGroup
+    enter = RecordingGroup.__init__
+    def slowly(*arguments):
+        enter(*arguments)
+        time.sleep(3)
+    if dist.get_rank() == 1: RecordingGroup.__init__ = slowly
+
+
+def clock():
+    "When this process begins."
+    return time.monotonic()
+
+
 def hang():
     "Process 1 never comes."
     if dist.get_rank() == 1: time.sleep(300)

@@ -36,7 +36,7 @@ OUTSIDE = """width => {
 def page(html: str, name: str = "chapters/practice/04_attention") -> editions.Page:
     text = BeautifulSoup(f'<article class="tfm-text">{html}</article>', "html.parser").article
     editions.clean(text, name)
-    return editions.Page(name, "Title", "", text)
+    return editions.Page(name, "Title", "", "", text)
 
 
 def test_what_is_folded_is_opened_moved_or_left_out():
@@ -67,14 +67,20 @@ def test_a_link_that_leaves_the_edition_is_text_and_one_whose_place_is_gone_lead
     assert here.text.find("span", id="kept") is not None and len(here.text.find_all("a")) == 2
 
 
-def test_an_edition_is_offered_once_on_the_front_page(tmp_path):
+def test_every_edition_that_is_there_is_offered_once_on_the_front_page(tmp_path):
     (tmp_path / "index.html").write_text("<p>Front</p><!-- editions --><p>Map</p>", encoding="utf-8")
-    for name in ("b.pdf", "a.epub", "b.pdf"):
-        (tmp_path / name).write_text(name)
-        editions.announce(tmp_path, tmp_path / name, name, "1.0 MB")
+    for end in ("-a4.pdf", ".epub", "-a4.pdf"):
+        made = tmp_path / f"{editions.FILE}{end}"
+        made.write_bytes(bytes(2**21))
+        editions.announce(tmp_path, made)
     html = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert html.count("<a ") == 2 and html.startswith("<p>Front</p><!-- editions --><p class") and html.endswith("<p>Map</p>")
-    assert {p.name for p in (tmp_path / "editions").iterdir()} == {"a.epub", "b.pdf"}
+    assert re.findall(r'href="editions/[\w-]*?(-a4\.pdf|\.epub)">([^<]*)</a> \((.*?)\)', html) == [(".epub", "EPUB", "2.0 MB"), ("-a4.pdf", "PDF for A4", "2.0 MB")]
+    assert html.startswith("<p>Front</p><!-- editions --><p class") and html.endswith("<p>Map</p>")
+    (tmp_path / "index.html").write_text("<p>Front</p><!-- editions -->", encoding="utf-8")        # the book was built again
+    editions.announce(tmp_path, tmp_path / f"{editions.FILE}.epub")
+    assert (tmp_path / "index.html").read_text(encoding="utf-8").count("<a ") == 2
+    (tmp_path / "index.html").write_text("<p>Front</p>", encoding="utf-8")
+    with pytest.raises(ValueError, match="0 places for editions"): editions.announce(tmp_path, tmp_path / f"{editions.FILE}.epub")
 
 
 def test_the_front_page_has_a_place_for_editions(book): assert editions.OFFERED.search((book / "index.html").read_text(encoding="utf-8"))

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from tfmlib.data_parallel import train_data_parallel, train_sharded
 from tfmlib.decoders import GPT2, MODEL_CONFIGS
 from tfmlib.figures import ASSETS
 from tfmlib.pipeline import bubble, most_kept, schedule, simulate, train_pipeline
-from tfmlib.processes import Job, Message, Processes, ProcessFailed, largest_difference, train_alone, volume
+from tfmlib.processes import Job, Message, Processes, ProcessFailed, largest_difference, perform, train_alone, volume
 from tfmlib.tensor_parallel import train_tensor_parallel
 from tfmlib.torch_parallel import train_ddp, train_dtensor, train_fsdp, train_pipelining
 from tfmlib.training import WarmupCosine
@@ -374,6 +375,42 @@ def test_a_process_that_died_between_two_calls_and_one_that_hangs(processes):
     processes.workers[1].join()
     with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=5)     # both were started again
     assert caught.value.errors == {0: "waited 5 s for another process in all_reduce", 1: "gave no answer in time and was stopped"}
+
+
+def test_nobody_begins_before_all_have_come():
+    "Who refuses at once would otherwise leave while a slower process is still entering, whose entry then fails."
+    with Processes() as own:
+        own.run(cases.enter_slowly, 2)
+        first, second = (r.value for r in own.run(cases.clock, 2))
+    assert first > second - 2
+
+
+def test_a_refusal_leaves_the_processes_as_they_are(processes):
+    processes.run(cases.ring_all_reduce, 4, 8)
+    before = [worker.pid for worker in processes.workers]
+    for _ in range(15):
+        with pytest.raises(ProcessFailed) as caught: processes.run(cases.refuse, 4, timeout=60)
+        assert caught.value.errors == dict.fromkeys(range(4), "ValueError: no")
+    assert [worker.pid for worker in processes.workers] == before
+
+
+def test_what_broke_on_the_way_into_a_group_is_told_apart(monkeypatch):
+    "PyTorch counts the groups that were begun: a process that never entered would meet the others under another name from then on."
+    @contextmanager
+    def joined(*_):
+        raise RuntimeError("Connection closed by peer")
+        yield
+    monkeypatch.setattr("tfmlib.processes.joined", joined)
+    assert perform(cases.refuse, (), 0, 1, "", 9.)[0] == "broken"
+    monkeypatch.setattr("tfmlib.processes.joined", lambda *_: nullcontext())
+    assert perform(cases.refuse, (), 0, 1, "", 9.)[0] == "error"
+
+
+def test_processes_whose_group_broke_are_started_anew(processes):
+    processes.run(cases.ring_all_reduce, 2, 8)
+    before = processes.workers[0].pid
+    with pytest.raises(ProcessFailed): processes.run(cases.both_wait, 2, timeout=3)
+    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value and processes.workers[0].pid != before
 
 
 def test_arguments_of_processes(processes):

@@ -1,23 +1,19 @@
 """What a visitor meets besides the pages: numbers that the build counts, a page for lost visitors, cards, a map and a feed once there is an address, sentences of the glossary."""
 import json
 import re
+import subprocess
+import sys
+from html import unescape
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import counted
 import pytest
-import visitors
 from pages import in_hours, reading
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = "https://some-one.github.io/book/"
 ATOM = "{http://www.w3.org/2005/Atom}"
-
-
-def app(base: str, out: Path | None = None):
-    return SimpleNamespace(config=SimpleNamespace(html_baseurl=base), srcdir=ROOT, outdir=out, env=SimpleNamespace(found_docs={"index", "chapters/04_attention"}),
-                           builder=SimpleNamespace(format="html", get_target_uri=lambda page: f"{page}.html"))
 
 
 def test_the_numbers_are_those_of_the_book(book):
@@ -46,34 +42,48 @@ def test_hours_of_several_chapters_are_their_sum():
 def test_lost_visitors_find_the_book(book):
     html = (book / "404.html").read_text(encoding="utf-8")
     assert "No such page" in html and 'content="noindex"' in html and 'name="q"' in html
-    moved = visitors.whole(html, BASE)
-    links = re.findall(r'\b(?:href|src|action)="([^"]*)"', moved)
-    assert len(links) > 20 and all(link.startswith((BASE, "#", "data:")) for link in links), "at any depth"
 
 
-def test_without_an_address_nothing_pretends_to_have_one(book, tmp_path):
-    assert not any((book / name).exists() for name in ("sitemap.xml", "robots.txt", "changes.xml")) and "og:" not in (book / "index.html").read_text(encoding="utf-8")
-    context = {"title": "T"}
-    visitors.cards(app(""), "index", "", context, None)
-    assert "metatags" not in context
+def test_without_an_address_nothing_pretends_to_have_one(book):
+    assert not any((book / name).exists() for name in ("sitemap.xml", "robots.txt", "changes.xml"))
+    assert not re.search('property="og:|rel="canonical"', (book / "index.html").read_text(encoding="utf-8"))
 
 
-def test_with_an_address_there_are_cards_a_map_and_a_feed(tmp_path):
-    context = {"title": 'A <em>title</em> & "more"', "description": "What it is."}
-    visitors.cards(app(BASE), "chapters/04_attention", "", context, None)
-    tags = dict(re.findall(r'property="([^"]*)" content="([^"]*)"', context["metatags"]))
-    assert tags["og:title"] == "A title &amp; &quot;more&quot;" and tags["og:url"] == f"{BASE}chapters/04_attention.html"
-    card = (ROOT / "extensions/theme/static/tfm/card.png").read_bytes()
-    assert tags["og:image"].endswith("tfm/card.png") and (int.from_bytes(card[16:20]), int.from_bytes(card[20:24])) == (1200, 630)
-    (tmp_path / "404.html").write_text('<a href="index.html">', encoding="utf-8")
-    visitors.write(app(BASE, tmp_path), None)
-    places = [e.text for e in ElementTree.parse(tmp_path / "sitemap.xml").iter() if e.tag.endswith("loc")]
-    assert places == [f"{BASE}chapters/04_attention.html", BASE]
-    feed = ElementTree.parse(tmp_path / "changes.xml").getroot()
-    [entry] = feed.findall(f"{ATOM}entry")
-    assert entry.find(f"{ATOM}title").text.startswith("0.1.0") and "<li>" in entry.find(f"{ATOM}content").text
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?[+-]\d\d:\d\d", feed.find(f"{ATOM}updated").text)
-    assert (tmp_path / "404.html").read_text() == f'<a href="{BASE}index.html">'
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> Path:
+    "A small book in our frame, with an address."
+    folder = tmp_path_factory.mktemp("published")
+    pages = {"index": 'A *title* & "more"\n\nWhat it is.', "glossary": "Glossary\n\nTerms.", "terms": "Terms\n\nPlaces.", "changelog": "Changelog\n\n## 0.2.0, 2026-03-01\n\n- Two & two.\n\n## 0.1.0, not released yet\n\n- One."}
+    for name, text in pages.items(): (folder / f"{name}.md").write_text(f"---\norphan: true\n---\n# {text}\n", encoding="utf-8")
+    (folder / "conf.py").write_text(f"import sys; sys.path.insert(0, {str(ROOT / 'extensions')!r})\nextensions = ['myst_parser', 'lean', 'visitors']\nhtml_theme = 'sphinx_book_theme'\n"
+                                    f"project = html_title = 'A book'\nhtml_baseurl = {BASE!r}\n", encoding="utf-8")
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", folder, folder / "out"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def test_with_an_address_each_page_has_a_card(published):
+    html = (published / "index.html").read_text(encoding="utf-8")
+    tags = {name: unescape(value) for name, value in re.findall(r'property="([^"]*)" content="([^"]*)"', html)}
+    assert (tags["og:title"], tags["og:site_name"], tags["og:description"]) == ("A title & “more”", "A book", "What it is.")
+    assert tags["og:url"] == f"{BASE}index.html" == re.search('rel="canonical" href="([^"]*)"', html)[1]
+    card = (published / tags["og:image"].removeprefix(BASE)).read_bytes()
+    assert (int.from_bytes(card[16:20]), int.from_bytes(card[20:24])) == (1200, 630)                  # of a PNG
+    assert "og:" not in (published / "404.html").read_text(encoding="utf-8")
+
+
+def test_with_an_address_there_are_a_map_and_a_feed(published):
+    places = [e.text for e in ElementTree.parse(published / "sitemap.xml").iter() if e.tag.endswith("loc")]
+    assert places == [f"{BASE}{name}.html" for name in ("changelog", "glossary", "index", "terms")] and f"Sitemap: {BASE}sitemap.xml" in (published / "robots.txt").read_text()
+    new, old = (entry := ElementTree.parse(published / "changes.xml").getroot()).findall(f"{ATOM}entry")
+    assert (new.find(f"{ATOM}title").text, old.find(f"{ATOM}title").text) == ("0.2.0", "0.1.0 (not released yet)")
+    assert new.find(f"{ATOM}updated").text == "2026-03-01T00:00:00+00:00" and "<li>Two &amp; two.</li>" in new.find(f"{ATOM}content").text
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?[+-]\d\d:\d\d", e.find(f"{ATOM}updated").text) for e in (entry, old))
+
+
+def test_with_an_address_lost_visitors_find_the_book_from_any_depth(published):
+    links = re.findall(r'\b(?:href|src|action)="([^"]*)"', (published / "404.html").read_text(encoding="utf-8"))
+    assert len(links) > 10 and all(link.startswith((BASE, "#", "data:")) for link in links)
 
 
 TERM = ".tfm-text a[href*='glossary.html#term-']"

@@ -4,6 +4,7 @@ What is folded follows one rule. Claims, answers to questions in the text, hints
 their practice page, away from the exercises. Code that a page folds away, and with it the checkers and the gallery of wrong answers, is
 left out: it is in the notebooks. Pages for looking things up on a screen (the reference, the gallery) are left out too, and a link to them is plain text.
 """
+import posixpath
 import re
 import shutil
 import sys
@@ -34,10 +35,11 @@ CAMEL_TAGS = {"clippath": "clipPath", "lineargradient": "linearGradient", "textp
 
 
 class Page(NamedTuple):
-    "A page of the book: its name, its title, the part it opens if it is the first of one, and its text."
+    "A page of the book: its name, its title, the part it opens if it is the first of one, the sentence at its head, and its text."
     name: str
     title: str
     part: str
+    lead: str
     text: Tag
 
     @property
@@ -79,7 +81,8 @@ def edition(book: Path, wanted: list[str] | None = None) -> list[Page]:
     for name in wanted or names():
         text = BeautifulSoup(article(book / f"{name}.html"), "html.parser").article
         clean(text, name)
-        found.append(Page(name, text.h1.get_text(), first.get(name, ""), text))
+        lead = text.blockquote.get_text(" ", strip=True) if text.blockquote else ""
+        found.append(Page(name, text.h1.get_text(), first.get(name, ""), lead, text))
     return found
 
 
@@ -151,20 +154,20 @@ def to_the_end(text: Tag) -> None:
 
 # --- the front page ---------------------------------------------------------------------------------------------------
 
-OFFERED = re.compile(r'<!-- editions -->(?:<p class="tfm-editions">(.*?)</p>)?')
+OFFERED = re.compile(r'<!-- editions -->(<p class="tfm-editions">.*?</p>)?')
+KINDS = {".epub": "EPUB", "-a4.pdf": "PDF for A4", "-letter.pdf": "PDF for letter paper"}
 
 
-def announce(book: Path, path: Path, name: str, said: str) -> None:
-    "Put a finished edition beside the built pages, with a link to it on the front page."
-    (book / "editions").mkdir(exist_ok=True)
-    shutil.copyfile(path, book / "editions" / path.name)
-    front = book / "index.html"
-    html = front.read_text(encoding="utf-8")
-    if not (there := OFFERED.search(html)): raise ValueError(f"{front}: no place for editions")
-    links = [link for link in re.findall(r"<a .*?</a> \(.*?\)", there[1] or "") if f'"editions/{path.name}"' not in link]
-    links.append(f'<a href="editions/{path.name}">{name}</a> ({said})')
-    row = f'<!-- editions --><p class="tfm-editions">The whole book in one file: {", ".join(sorted(links))}.</p>'
-    front.write_text(html[:there.start()] + row + html[there.end():], encoding="utf-8")
+def announce(book: Path, path: Path) -> None:
+    "Put a finished edition beside the built pages, and link all that are there on the front page."
+    folder, front = book / "editions", book / "index.html"
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(path, folder / path.name)
+    links = [f'<a href="editions/{FILE}{end}">{kind}</a> ({file.stat().st_size / 2**20:.1f} MB)' for end, kind in KINDS.items() if (file := folder / f"{FILE}{end}").is_file()]
+    row = f'<!-- editions --><p class="tfm-editions">The whole book in one file: {", ".join(links)}.</p>'
+    html, times = OFFERED.subn(row, front.read_text(encoding="utf-8"))
+    if times != 1: raise ValueError(f"{front}: {times} places for editions, expected one")
+    front.write_text(html, encoding="utf-8")
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
@@ -173,13 +176,8 @@ def target(name: str, href: str) -> tuple[str, str] | None:
     "The page and the place to which a link on the page `name` leads, if it stays in the book."
     parts = urlsplit(href)
     if parts.scheme or parts.netloc or href.startswith("//"): return None
-    path = (Path("/") / name).parent / unquote(parts.path) if parts.path else Path("/") / f"{name}.html"
-    inside = [p for p in path.parts[1:]]
-    kept = []
-    for part in inside:
-        if part == "..": kept.pop()
-        else: kept.append(part)
-    return "/".join(kept).removesuffix(".html"), unquote(parts.fragment)
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(parts.path))) if parts.path else name
+    return path.removesuffix(".html"), unquote(parts.fragment)
 
 
 def anchors(pages: list[Page]) -> dict[str, set[str]]:

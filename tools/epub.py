@@ -108,15 +108,18 @@ def as_xml(page: Page, there: dict[str, set[str]]) -> str:
     for element in text.find_all(True):
         for attribute in ("style", "fill", "stroke"):
             if attribute in element.attrs: element[attribute] = plain(element[attribute])
-    body = text.decode_contents(formatter="minimal")
-    return (f'<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE html>\n<html xmlns="{XHTML}" xmlns:epub="{OPS}" lang="en" xml:lang="en"><head><title>{escape(page.title)}</title>'
+    return xhtml(page.title, text.decode_contents(formatter="minimal"))
+
+
+def xhtml(title: str, body: str) -> str:
+    return (f'<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE html>\n<html xmlns="{XHTML}" xmlns:epub="{OPS}" lang="en" xml:lang="en"><head><title>{escape(title)}</title>'
             f'<link rel="stylesheet" href="book.css"/></head><body>{body}</body></html>')
 
 
 def leaf(title: str, body: str, kind: str = "") -> str:
     "A page that is not of the web edition."
-    return (f'<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE html>\n<html xmlns="{XHTML}" xmlns:epub="{OPS}" lang="en" xml:lang="en"><head><title>{escape(title)}</title>'
-            f'<link rel="stylesheet" href="book.css"/></head><body><section{f" epub:type={chr(34)}{kind}{chr(34)}" if kind else ""}>{body}</section></body></html>')
+    attribute = f' epub:type="{kind}"' if kind else ""
+    return xhtml(title, f"<section{attribute}>{body}</section>")
 
 
 def picture(width: int, height: int) -> str:
@@ -147,22 +150,19 @@ def nested(pages: list[Page]) -> str:
 
 def opening(part: str, pages: list[Page]) -> str:
     "A part's own page: what each of its chapters establishes."
-    def of(page: Page) -> str:
-        lead = page.text.blockquote
-        return f'<dt><a href="{page.slug}.xhtml">{escape(page.title)}</a></dt><dd>{escape(lead.get_text(" ", strip=True)) if lead else ""}</dd>'
-    return leaf(part, f'<h1>{escape(part)}</h1><dl>{"".join(of(p) for p in pages if "practice/" not in p.name)}</dl>', "part")
+    rows = "".join(f'<dt><a href="{p.slug}.xhtml">{escape(p.title)}</a></dt><dd>{escape(p.lead)}</dd>' for p in pages if "practice/" not in p.name)
+    return leaf(part, f"<h1>{escape(part)}</h1><dl>{rows}</dl>", "part")
 
 
 def files(pages: list[Page], day: date) -> dict[str, str]:
     "Every text of the archive below `book/`, by name, in reading order."
     there = anchors(pages)
-    openings = {i: opening(page.part, part_of(pages, i)) for i, page in enumerate(pages) if page.part}
     contents = leaf("Contents", f'<nav epub:type="toc" id="toc" role="doc-toc"><h1>Contents</h1><ol>{nested(pages)}</ol></nav>')
     about = leaf("About this edition", f"<h1>About this edition</h1><p>{RULE}</p><p>{LICENCE} Made on {day.day} {day:%B %Y}.</p>")
     found = {"front.xhtml": leaf(TITLE, f'<img src="cover.svg" alt="{TITLE}: the words of a sentence, joined to “owl” by lines as thick as its attention weights"/>', "cover"),
              "about.xhtml": about, "nav.xhtml": contents}
     for i, page in enumerate(pages):
-        if page.part: found[f"part-{page.slug}.xhtml"] = openings[i]
+        if page.part: found[f"part-{page.slug}.xhtml"] = opening(page.part, part_of(pages, i))
         found[f"{page.slug}.xhtml"] = as_xml(page, there)
     return found
 
@@ -207,9 +207,8 @@ def main(arguments: list[str] | None = None) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"{FILE}.epub"
     write(path, edition(given.book, given.pages or None), date.today())
-    said = f"{path.stat().st_size / 2**20:.1f} MB"
-    print(path, said)
-    if not given.pages: announce(given.book, path, "EPUB", said)
+    print(path, f"{path.stat().st_size / 2**20:.1f} MB")
+    if not given.pages: announce(given.book, path)
 
 
 if __name__ == "__main__":

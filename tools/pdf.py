@@ -5,6 +5,7 @@ contents, in the index and behind each reference to another page, until no numbe
 """
 import argparse
 import ctypes
+import json
 import re
 import sys
 import threading
@@ -23,7 +24,6 @@ from editions import FILE, LICENCE, ROOT, RULE, TITLE, Page, anchors, announce, 
 from epub import picture  # noqa: E402
 from serve import server  # noqa: E402
 
-NAMED = {"a4": "A4", "letter": "letter"}
 PAPERS = {"a4": ("210mm", "297mm"), "letter": ("8.5in", "11in")}
 STYLES = "_static/figures/figures.css", "_static/tfm/katex/katex.css", "_static/tfm/book.css"
 CSS = Path(__file__).resolve().with_name("pdf.css")
@@ -76,7 +76,7 @@ def slot(to: str, number: dict[str, int], before: str = "") -> Tag:
 
 
 def contents(pages: list[Page], number: dict[str, int]) -> str:
-    "Parts, pages and sections with their page numbers."
+    "Parts and pages with their page numbers."
     def line(level: str, to: str, title: str) -> str: return f'<p class="tfm-line {level}"><a href="#{to}"><span>{escape(title)}</span></a>{slot(to, number)}</p>'
     rows = []
     for page in pages:
@@ -87,10 +87,7 @@ def contents(pages: list[Page], number: dict[str, int]) -> str:
 
 def opening(part: str, pages: list[Page]) -> str:
     "The leaf before a part: its name, and what each of its chapters establishes."
-    def of(page: Page) -> str:
-        lead = page.text.blockquote
-        return f"<dt>{escape(page.title)}</dt><dd>{escape(lead.get_text(' ', strip=True)) if lead else ''}</dd>"
-    rows = "".join(of(page) for page in pages if "practice/" not in page.name)
+    rows = "".join(f"<dt>{escape(page.title)}</dt><dd>{escape(page.lead)}</dd>" for page in pages if "practice/" not in page.name)
     return f'<section class="tfm-part"><h1>{escape(part)}</h1><dl>{rows}</dl></section>'
 
 
@@ -103,7 +100,7 @@ def cover(paper: str, day: date) -> str:
 
 def margins(pages: list[Page], paper: str) -> str:
     "The size of the paper, and for each page of the book the line at its head."
-    heads = "".join(f'@page {anchor(p.name)} {{ @top-right {{ content: "{p.title}"; }} }}\n#{anchor(p.name)} {{ page: {anchor(p.name)}; }}\n' for p in pages)
+    heads = "".join(f'@page {anchor(p.name)} {{ @top-right {{ content: {json.dumps(p.title, ensure_ascii=False)}; }} }}\n#{anchor(p.name)} {{ page: {anchor(p.name)}; }}\n' for p in pages)
     return f"@page {{ size: {' '.join(PAPERS[paper])}; }}\n@page landscape {{ size: {' '.join(PAPERS[paper][::-1])}; }}\n{heads}"
 
 
@@ -112,14 +109,10 @@ def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -
     there, body = anchors(pages), []
     for i, page in enumerate(pages):
         if page.part: body.append(opening(page.part, part_of(pages, i)))
-    for page in pages:
         renamed(page)
         lowered(page)
         turned(page)
         referred(page, there, number)
-    body, openings = [], iter(body)
-    for page in pages:
-        if page.part: body.append(next(openings))
         body.append(f'<article class="tfm-text" id="{anchor(page.name)}">{page.text.decode_contents()}</article>')
     head = "".join(f'<link rel="stylesheet" href="{path}">' for path in STYLES)
     style = f"<style>{CSS.read_text(encoding='utf-8')}\n{margins(pages, paper)}</style>"
@@ -185,9 +178,8 @@ def main(arguments: list[str] | None = None) -> None:
         for paper in given.paper:
             path = given.out / f"{FILE}-{paper}.pdf"
             path.write_bytes(make(browser, given.book, paper, date.today(), given.pages or None))
-            said = f"{path.stat().st_size / 2**20:.1f} MB, {len(pdfium.PdfDocument(path))} pages"
-            print(path, said)
-            if not given.pages: announce(given.book, path, f"PDF, {NAMED[paper]}", said)
+            print(path, f"{path.stat().st_size / 2**20:.1f} MB, {len(pdfium.PdfDocument(path))} pages")
+            if not given.pages: announce(given.book, path)
 
 
 if __name__ == "__main__":
