@@ -10,6 +10,7 @@ from pathlib import Path
 
 from docutils import nodes
 from findable import Entry, claims
+from ledger import settled
 from pages import notebooks, toc_pages
 from sphinx.util.docutils import SphinxDirective
 from term_places import entries
@@ -24,22 +25,27 @@ def number(page: str) -> str:
     return found[1] if found and found[1] != "00" else ""
 
 
-def card(entry: Entry) -> dict[str, str]:
-    "An entry as a card; its name keeps what a reader has learnt when others come and go."
+def card(entry: Entry, measured: str = "") -> dict[str, str]:
+    "An entry as a card, with what the cell of a claim measured; its name keeps what a reader has learnt when others come and go."
     term = entry["kind"] == "term"
     also = f" (also {', '.join(f'“{name}”' for name in entry['also'])})" if entry["also"] else ""
     front = f"What does “{entry['title']}”{also} mean?" if term else f"Does this hold? {entry['title']}"
     name = f"term {entry['title']}" if term else f"claim {entry['anchor'].split('-', 1)[1]}"
-    return {"name": name, "kind": entry["kind"], "chapter": number(entry["page"]), "front": front, "back": entry["line"][:1].upper() + entry["line"][1:],
+    back = entry["line"][:1].upper() + entry["line"][1:]
+    if measured: back = f"{back.rstrip('.')}. Measured: {measured}"
+    return {"name": name, "kind": entry["kind"], "chapter": number(entry["page"]), "front": front, "back": back,
             "at": f"{entry['page']}.html{'#' + entry['anchor'] if entry['anchor'] else ''}"}
 
 
 def cards(app) -> list[dict[str, str]]:
     "All cards: by chapter, terms before claims, each in the order of its page."
     root, toc = Path(app.srcdir), Path(app.srcdir) / app.config.external_toc_path
-    found = [e for e in entries(app) if e["kind"] == "term"]
-    if "claims" in toc_pages(toc): found += claims(root, notebooks(root, toc))
-    return sorted(map(card, found), key=lambda c: c["chapter"] or "99")
+    made = [card(e) for e in entries(app) if e["kind"] == "term"]
+    if "claims" in toc_pages(toc):
+        books = notebooks(root, toc)
+        said = {f"claim-{name}": dict(line for line in ways[0][1]["lines"] if len(line) == 2).get("measured", "") for name, ways in settled(books).items()}
+        made += [card(e, said.get(e["anchor"], "")) for e in claims(root, books)]
+    return sorted(made, key=lambda c: c["chapter"] or "99")
 
 
 def anki(made: list[dict[str, str]], base: str = "") -> str:

@@ -21,6 +21,7 @@ def test_a_card_for_each_term_and_each_claim(book, made):
     kinds = [card["kind"] for card in made["cards"]]
     assert kinds.count("claim") == len(claims) and kinds.count("term") == len(re.findall(r"</dt>\s*<dd>", glossary))
     assert len({card["name"] for card in made["cards"]}) == len(kinds) and all(card["front"] and card["back"] for card in made["cards"])
+    assert sum("Measured: " in card["back"] for card in made["cards"]) > len(claims) / 2
     assert [c["chapter"] or "99" for c in made["cards"]] == sorted(c["chapter"] or "99" for c in made["cards"])
 
 
@@ -35,6 +36,7 @@ def test_each_card_leads_to_its_place(book, made):
 def test_a_claim_asks_and_its_answer_begins_with_the_verdict():
     card = review.card(Entry("claim", "chapters/04_attention", "claim-x-y", "A is B.", "wrong. A is C."))
     assert card == {"name": "claim x-y", "kind": "claim", "chapter": "04", "front": "Does this hold? A is B.", "back": "Wrong. A is C.", "at": "chapters/04_attention.html#claim-x-y"}
+    assert review.card(Entry("claim", "chapters/04_attention", "claim-x-y", "A is B.", "holds"), "2 of 3")["back"] == "Holds. Measured: 2 of 3"
 
 
 def test_anki_gets_three_columns(book, made):

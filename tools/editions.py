@@ -23,9 +23,9 @@ from pages import toc_pages  # noqa: E402
 
 TITLE, FILE = "The Executable Transformer", "the-executable-transformer"
 LICENCE = "Text under CC BY 4.0, code under the MIT licence."
-RULE = ("This edition was made from the pages of the web edition. It treats what those pages fold away by one rule: claims and answers are here; hints and solutions are "
-        "at the end of each practice page; folded code, the checkers and the gallery of wrong answers are left out, because they are in the notebooks. "
-        "Interactive figures are shown in their first state.")
+RULE = ("This edition was made from the pages of the web edition. What is folded there follows one rule: claims and answers are included; hints and solutions are at the "
+        "end of each practice page; folded code, the checkers and the gallery of wrong answers are left out, since they are in the notebooks. "
+        "Interactive figures are shown in their initial state.")
 LEFT_OUT = re.compile(r"(index|reference|gallery|cards)$|(api|gallery)/")
 SCREEN = {"script", "style", "form", "button", "select"}                        # elements, and classes below, that only a screen can use
 SCREEN_CLASSES = {"headerlink", "tfm-launch", "tfm-turn", "tfm-letters", "toctree-wrapper", "tfm-overview", "tfm-kills", "sd-summary-state-marker", "tag_check", "tag_mutant"}

@@ -66,16 +66,19 @@ for (const id of links.keys()) { const section = document.getElementById(id); if
 const tip = Object.assign(document.createElement("div"), { id: "tfm-tip", className: "tfm-tip", role: "tooltip", hidden: true });
 let term, leaving;                               // the link to the glossary whose sentence is shown; a pointer on its way from one to the other
 const hideTip = () => { clearTimeout(leaving); term?.removeAttribute("aria-describedby"); term = undefined; tip.hidden = true; };
+const placeTip = () => {
+  const lines = term.getClientRects(), at = lines[lines.length - 1], own = tip.getBoundingClientRect();
+  const below = at.bottom + 6 + own.height < innerHeight;
+  tip.style.left = `${Math.max(8, Math.min(at.left, root.clientWidth - own.width - 8))}px`;
+  tip.style.top = `${below ? at.bottom + 6 : lines[0].top - own.height - 6}px`;
+};
 const showTip = (link) => {
   hideTip();
   term = link;
   tip.textContent = link.dataset.sentence;
   link.setAttribute("aria-describedby", tip.id);
   tip.hidden = false;
-  const lines = link.getClientRects(), at = lines[lines.length - 1], own = tip.getBoundingClientRect();
-  const below = at.bottom + 6 + own.height < innerHeight;
-  tip.style.left = `${Math.max(8, Math.min(at.left, root.clientWidth - own.width - 8))}px`;
-  tip.style.top = `${below ? at.bottom + 6 : lines[0].top - own.height - 6}px`;
+  placeTip();
 };
 const terms = document.querySelectorAll(".tfm-text a[href*='glossary.html#term-'][title]");
 if (terms.length) document.body.append(tip);
@@ -97,7 +100,7 @@ document.addEventListener("pointermove", (event) => {
   clearTimeout(leaving);
   if (term && !within(event)) leaving = setTimeout(hideTip, 250);
 });
-addEventListener("scroll", hideTip, { passive: true });
+addEventListener("scroll", () => term && placeTip(), { passive: true });     // it goes with its word
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") hideTip();

@@ -55,7 +55,7 @@ return ({ chapters, cards }) => {
   function next(focus = true) {
     card = queue[0];
     const fresh = queue.filter((c) => !state[c.name]).length, all = chosen(), later = all.filter((c) => state[c.name]?.[1] > today()).length;
-    count.textContent = `${queue.length - fresh} due, ${fresh} new today; ${later} of ${all.length} cards are known and come again later`;
+    count.textContent = `${queue.length - fresh} due, ${fresh} new today; ${later} of ${all.length} cards are scheduled for later`;
     front.textContent = card ? card.front : "Nothing is due. Come back tomorrow, or choose another chapter.";
     back.hidden = true;
     show.hidden = !card;
