@@ -11,7 +11,7 @@ import yaml
 from findable import folded, words
 from nbdev_cells import public_names
 from pages import notebooks
-from search import coded, numbers
+from search import KINDS, coded, numbers
 from term_places import told
 
 pytestmark = [pytest.mark.slow]
@@ -29,6 +29,8 @@ FIRST = {                                          # what is typed -> where the 
     "scaled dot-product attention": "04_attention.html#the-formula", "vanishing gradients": "01_recurrence.html#vanishing-and-exploding", "cross-entropy": "10_decoders.html#the-loss-by-hand",
     "swiglu": "07_block.html#tfm-SwiGLU", "grouped-query": "05_heads.html#fewer-keys-than-queries", "tokeniz": "03_tokens.html#tfm-Tokenizer",
     "positions": "06_positions.html", "warm-up": "07_block.html#does-it-train", "ADAMW": "00_training.html#tfm-AdamW", "encoders": "09_encoders.html", "encoder": "08_transformer.html#tfm-Encoder",
+    "score": "04_attention.html#a-soft-dictionary", "log-sum-exp": "17_flash_attention.html#the-backward-pass-without-the-matrix", "hidden state": "01_recurrence.html#one-cell",
+    "bfloat16": "00_training.html#half-the-bits-where-it-is-safe", "masked-language modelling": "09_encoders.html#masked-language-modelling",
 }
 
 
@@ -78,6 +80,17 @@ def test_every_public_name_is_found_first_where_it_is_defined(page):
     page.wait_for_function("typeof search === 'function'")
     first = page.evaluate("names => names.map(n => { const [e] = search.results(n); return `${e.page[0]}.html#${e.anchor}`; })", list(where))
     assert [(n, f) for n, f in zip(where, first, strict=True) if f not in where[n]] == []
+
+
+@pytest.mark.browser
+def test_every_term_is_found_first_where_it_is_defined(page, index):
+    "As the glossary spells it, without the words in brackets; a name of the library spelt alike, or the word's second meaning, may come before it."
+    terms = [(re.sub(r"\s*\([^)]*\)$", "", spelt), index["pages"][at][0]) for kind, at, _, title, _, *also in index["entries"] if KINDS[kind] == "term" for spelt in (title, *also)]
+    assert len(terms) > 400
+    page.goto("search.html")
+    page.wait_for_function("typeof search === 'function'")
+    found = page.evaluate("all => all.map(query => search.results(query).slice(0, 2).map(e => e.page[0]))", [term for term, _ in terms])
+    assert [(term, own, pages) for (term, own), pages in zip(terms, found, strict=True) if own not in pages] == []
 
 
 @pytest.mark.browser
