@@ -14,7 +14,7 @@ from nbdev_cells import directives, public_names
 
 WORD = re.compile(r"[^\W_]+|√")
 NAME = re.compile(r"[\w√]+(?:[-‐–’'][\w√]+)*")
-HIDDEN = {"tag_mutant", "tag_solution"}                # what would give an exercise away
+HIDDEN = {"tag_mutant", "tag_solution", "tfm-part-chapters"}      # what would give an exercise away, or is found elsewhere
 TAGS = re.compile(r"<(style|script|svg)\b.*?</\1>|<[^>]*>", re.S)
 
 

@@ -1,9 +1,11 @@
 """Two directives of the front page: a figure as a chapter stores it, and the map of the book's parts."""
 import json
 from html import escape
+from pathlib import Path
 
 import yaml
 from docutils import nodes
+from pages import parts
 from sphinx.util.docutils import SphinxDirective
 
 
@@ -32,15 +34,18 @@ class FigureFrom(SphinxDirective):
 
 
 class BookMap(SphinxDirective):
-    "The parts and their chapters, as YAML: what the book holds is a link, the rest is marked as planned."
+    "The parts and their chapters, as YAML: what the book holds is a link, the rest is marked as planned; a part leads to its cover."
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        parts = yaml.safe_load("\n".join(self.content))
-        names = [name for part in parts for name in part["chapters"]]
+        toc = Path(self.env.srcdir) / self.config.external_toc_path
+        self.env.note_dependency(str(toc))
+        self.covers = {part.caption: part.cover for part in parts(toc)}
+        named = yaml.safe_load("\n".join(self.content))
+        names = [name for part in named for name in part["chapters"]]
         written = sum(map(self.written, names))
         note = f'<p class="tfm-planned-note">{written} of {len(names)} chapters: what is a link is written, the rest is planned.</p>'
-        rows = "".join(map(self.part, parts))
+        rows = "".join(map(self.part, named))
         return [nodes.raw("", f'{note if written < len(names) else ""}<div class="tfm-map">{rows}</div>', format="html")]
 
     def written(self, name: str) -> bool:
@@ -48,7 +53,9 @@ class BookMap(SphinxDirective):
 
     def part(self, part: dict) -> str:
         rows = "".join(self.chapter(name, title) for name, title in part["chapters"].items())
-        return f'<section><h3>{escape(part["part"])}</h3><ol>{rows}</ol></section>'
+        title, cover = escape(part["part"]), self.covers.get(part["part"])
+        if cover: title = f'<a href="{cover}.html">{title}</a>'
+        return f"<section><h3>{title}</h3><ol>{rows}</ol></section>"
 
     def chapter(self, name: str, title: str) -> str:
         number = f'<span class="tfm-number">{name[:2]}</span>'

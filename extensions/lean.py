@@ -27,6 +27,10 @@ REPAIRS = {                                     # what axe-core finds in the mar
 }
 
 
+# A part's caption leads to its cover, which is the first of its pages and has its name.
+COVER = re.compile(r'<p class="caption"><span class="caption-text">([^<]*)</span></p>(?=\s*<ul[^>]*>\s*<li[^>]*>(<a [^>]*>)Part \1</a></li>)(\s*<ul[^>]*>)\s*<li[^>]*>.*?</li>', re.S)
+
+
 def adopt(app, config) -> None:
     "Put our templates before the theme's and our files beside its own."
     config.templates_path.insert(0, str(THEME / "templates"))
@@ -53,6 +57,7 @@ def navigation(context: dict) -> str:
     "The chapters; the page that is shown also lists its sections."
     tree = context["toctree"](collapse=True, includehidden=True, titles_only=True, maxdepth=3) or ""
     tree = re.sub(r' (role="heading"|aria-level="\d")', "", tree)
+    tree = COVER.sub(r'<p class="caption">\2\1</a></p>\3', tree)
     parts = re.search(r"<ul>.*?</a>\s*(<ul>.*</ul>)\s*</li>\s*</ul>", context.get("toc") or "", re.S)
     here = re.compile(r'(<a class="current reference internal" href=")#("[^>]*)(>.*?</a>)', re.S)
     return here.sub(lambda m: f'{m[1]}#{m[2]} aria-current="page"{m[3]}' + (sections(parts[1]) if parts else ""), tree, count=1)

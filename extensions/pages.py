@@ -3,6 +3,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -16,6 +17,27 @@ def toc_pages(toc: Path) -> list[str]:
             if "root" in entry or "file" in entry: yield entry.get("root") or entry["file"]
             for key in ("parts", "chapters", "sections", "subtrees", "entries"): yield from below(entry.get(key))
     return [str(Path(page).with_suffix("")) if page.endswith((".md", ".ipynb")) else page for page in below(yaml.safe_load(toc.read_text()))]
+
+
+class Part(NamedTuple):
+    "A part of the book: its caption, its cover (a page in parts/) if it has one, and its other pages of the first level."
+    caption: str
+    cover: str
+    chapters: tuple[str, ...]
+
+
+def parts(toc: Path) -> list[Part]:
+    "The parts of a table of contents."
+    def one(part: dict) -> Part:
+        first, *rest = names = [entry["file"] for entry in part["chapters"] if "file" in entry]
+        return Part(part.get("caption", ""), first, tuple(rest)) if first.startswith("parts/") else Part(part.get("caption", ""), "", tuple(names))
+    return [one(part) for part in yaml.safe_load(toc.read_text()).get("parts", ())]
+
+
+def book_map(root: Path) -> dict[str, dict[str, str]]:
+    "The front page's map: part -> chapter -> its short title. It names the chapters that are planned, too."
+    said = re.search(r"^```\{book-map\}\n(.*?)^```", (root / "index.md").read_text(encoding="utf-8"), re.M | re.S)
+    return {part["part"]: part["chapters"] for part in yaml.safe_load(said[1])} if said else {}
 
 
 def notebook_files(folder: Path) -> list[Path]:
@@ -78,3 +100,9 @@ def title(notebook: dict) -> str:
     "A notebook's first heading."
     lines = (line for cell in notebook["cells"] if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines())
     return next((line.lstrip("# ").strip() for line in lines if line.startswith("# ")), "untitled")
+
+
+def lead(notebook: dict) -> str:
+    "The sentence at a notebook's head, in Markdown."
+    lines = (line for cell in notebook["cells"][:2] if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines())
+    return " ".join(line.lstrip("> ").strip() for line in lines if line.startswith(">"))

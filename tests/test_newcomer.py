@@ -25,7 +25,7 @@ from test_defects import build, copied, small
 
 ROOT = rules.ROOT
 WHOLE = ("chapters", "tfmlib", "tools", "extensions", "tests/nbval.cfg", "pyproject.toml", "README.md", "index.md", "glossary.md", "_toc.yml", "_config.yml", "references.bib",
-         "notation.md", "teaching.md", "claims.md", "reference.md", "api", "gallery.md", "gallery", "changelog.md")
+         "notation.md", "teaching.md", "claims.md", "reference.md", "api", "gallery.md", "gallery", "changelog.md", "parts")
 
 
 # --- what JupyterLab leaves behind --------------------------------------------------------------------------------

@@ -45,6 +45,9 @@ class Page(NamedTuple):
     @property
     def slug(self) -> str: return slug(self.name)
 
+    @property
+    def is_cover(self) -> bool: return self.name.startswith("parts/")
+
 
 def slug(name: str) -> str: return name.replace("/", "-")
 

@@ -142,14 +142,16 @@ def nested(pages: list[Page]) -> str:
     rows, i = [], 0
     while i < len(pages):
         some = part_of(pages, i)
-        inner = "".join(f'<li><a href="{page.slug}.xhtml">{escape(page.title)}</a></li>' for page in some)
-        rows.append(f'<li><a href="part-{some[0].slug}.xhtml">{escape(some[0].part)}</a><ol>{inner}</ol></li>' if some[0].part else inner)
+        cover = some[0].is_cover
+        inner = "".join(f'<li><a href="{page.slug}.xhtml">{escape(page.title)}</a></li>' for page in some[cover:])
+        head = f'<a href="{some[0].slug}.xhtml">{escape(some[0].title)}</a>' if cover else f'<a href="part-{some[0].slug}.xhtml">{escape(some[0].part)}</a>'
+        rows.append(f"<li>{head}{f'<ol>{inner}</ol>' if inner else ''}</li>" if some[0].part else inner)
         i += len(some)
     return "".join(rows)
 
 
 def opening(part: str, pages: list[Page]) -> str:
-    "A part's own page: what each of its chapters establishes."
+    "The page before a part that has no cover: what each of its pages establishes."
     rows = "".join(f'<dt><a href="{p.slug}.xhtml">{escape(p.title)}</a></dt><dd>{escape(p.lead)}</dd>' for p in pages if "practice/" not in p.name)
     return leaf(part, f"<h1>{escape(part)}</h1><dl>{rows}</dl>", "part")
 
@@ -162,7 +164,7 @@ def files(pages: list[Page], day: date) -> dict[str, str]:
     found = {"front.xhtml": leaf(TITLE, f'<img src="cover.svg" alt="{TITLE}: the words of a sentence, joined to “owl” by lines as thick as its attention weights"/>', "cover"),
              "about.xhtml": about, "nav.xhtml": contents}
     for i, page in enumerate(pages):
-        if page.part: found[f"part-{page.slug}.xhtml"] = opening(page.part, part_of(pages, i))
+        if page.part and not page.is_cover: found[f"part-{page.slug}.xhtml"] = opening(page.part, part_of(pages, i))
         found[f"{page.slug}.xhtml"] = as_xml(page, there)
     return found
 

@@ -20,7 +20,7 @@ from myst import Block, Book, Page, Unresolved
 
 ROOT = Path(__file__).resolve().parent.parent
 READER = MarkdownIt().enable("table").use(dollarmath_plugin)
-DRAWN = {"book-map", "figure-from"}      # directives that draw and say nothing
+DRAWN = {"book-map", "figure-from", "part-drawing", "part-chapters"}      # directives that draw and say nothing
 
 
 class Words(Page):

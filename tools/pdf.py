@@ -80,13 +80,13 @@ def contents(pages: list[Page], number: dict[str, int]) -> str:
     def line(level: str, to: str, title: str) -> str: return f'<p class="tfm-line {level}"><a href="#{to}"><span>{escape(title)}</span></a>{slot(to, number)}</p>'
     rows = []
     for page in pages:
-        if page.part: rows.append(f'<p class="tfm-part-line">{escape(page.part)}</p>')
-        rows.append(line("tfm-page-line", anchor(page.name), page.title))
+        if page.part and not page.is_cover: rows.append(f'<p class="tfm-part-line">{escape(page.part)}</p>')
+        rows.append(line("tfm-part-line" if page.is_cover else "tfm-page-line", anchor(page.name), page.title))
     return f'<section class="tfm-contents"><h1>Contents</h1>{"".join(rows)}</section>'
 
 
 def opening(part: str, pages: list[Page]) -> str:
-    "The leaf before a part: its name, and what each of its chapters establishes."
+    "The leaf before a part that has no cover: its name, and what each of its pages establishes."
     rows = "".join(f"<dt>{escape(page.title)}</dt><dd>{escape(page.lead)}</dd>" for page in pages if "practice/" not in page.name)
     return f'<section class="tfm-part"><h1>{escape(part)}</h1><dl>{rows}</dl></section>'
 
@@ -100,7 +100,7 @@ def cover(paper: str, day: date) -> str:
 
 def margins(pages: list[Page], paper: str) -> str:
     "The size of the paper, and for each page of the book the line at its head."
-    heads = "".join(f'@page {anchor(p.name)} {{ @top-right {{ content: {json.dumps(p.title, ensure_ascii=False)}; }} }}\n#{anchor(p.name)} {{ page: {anchor(p.name)}; }}\n' for p in pages)
+    heads = "".join(f'@page {anchor(p.name)} {{ @top-right {{ content: {json.dumps(p.title, ensure_ascii=False)}; }} }}\n#{anchor(p.name)} {{ page: {anchor(p.name)}; }}\n' for p in pages if not p.is_cover)
     return f"@page {{ size: {' '.join(PAPERS[paper])}; }}\n@page landscape {{ size: {' '.join(PAPERS[paper][::-1])}; }}\n{heads}"
 
 
@@ -108,12 +108,12 @@ def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -
     "The whole document, with the numbers of pages that are known."
     there, body = anchors(pages), []
     for i, page in enumerate(pages):
-        if page.part: body.append(opening(page.part, part_of(pages, i)))
+        if page.part and not page.is_cover: body.append(opening(page.part, part_of(pages, i)))
         renamed(page)
-        lowered(page)
+        if not page.is_cover: lowered(page)
         turned(page)
         referred(page, there, number)
-        body.append(f'<article class="tfm-text" id="{anchor(page.name)}">{page.text.decode_contents()}</article>')
+        body.append(f'<article class="tfm-text{" tfm-opens" if page.is_cover else ""}" id="{anchor(page.name)}">{page.text.decode_contents()}</article>')
     head = "".join(f'<link rel="stylesheet" href="{path}">' for path in STYLES)
     style = f"<style>{CSS.read_text(encoding='utf-8')}\n{margins(pages, paper)}</style>"
     return (f'<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>{TITLE}</title>{head}{style}</head>'

@@ -1,0 +1,79 @@
+"""Two directives of the covers, the pages in parts/ that open the parts: the drawing, and the chapters of the part.
+
+What is said of a chapter is taken from it, and the table of contents says which chapters the part has. Those that only the map of the front page names are
+marked as planned; once they are in the table of contents, nothing here needs to be changed.
+"""
+import json
+from html import escape
+from pathlib import Path
+
+from cover_drawings import DRAWINGS, WIDTH
+from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
+from pages import Part, book_map, in_hours, lead, minutes, parts
+from sketch import figure
+from sphinx.addnodes import pending_xref
+from sphinx.util.docutils import SphinxDirective
+
+
+class PartDrawing(SphinxDirective):
+    "`{part-drawing} shortcut`: one of the drawings, with its text for those who cannot see it (`:alt:`) and its caption."
+    required_arguments = 1
+    has_content = True
+    option_spec = {"alt": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        name, alt, caption = self.arguments[0], " ".join(self.options.get("alt", "").split()), " ".join(self.content)
+        if name not in DRAWINGS: raise self.error(f"part-drawing: got {name!r}, expected one of {', '.join(DRAWINGS)}")
+        if len(alt.split()) < 10 or not caption: raise self.error(f"part-drawing {name}: it needs a caption, and an :alt: that says what is to be seen")
+        return [nodes.raw("", figure(WIDTH, *DRAWINGS[name](), alt, escape(caption)), format="html")]
+
+
+def link(page: str, said: str, docname: str) -> pending_xref:
+    "A link to a page, with these words or, without any, with its title."
+    return pending_xref("", nodes.inline("", said), refdomain="std", reftype="doc", reftarget=f"/{page}", refexplicit=bool(said), refwarn=True, refdoc=docname)
+
+
+class PartChapters(SphinxDirective):
+    "`{part-chapters}`: the chapters of the part that this page opens."
+
+    def run(self) -> list[nodes.Node]:
+        root = Path(self.env.srcdir)
+        toc = root / self.config.external_toc_path
+        for source in (toc, root / "index.md"): self.env.note_dependency(str(source))
+        part = next((p for p in parts(toc) if p.cover == self.env.docname), None)
+        if part is None: raise self.error(f"part-chapters: {self.env.docname} is not the first page of a part in {toc.name}")
+        planned = {f"chapters/{name}": f"{int(name[:2])} · {title}" for name, title in book_map(root).get(part.caption, {}).items()}
+        books = {page: self.read(root, page) for page in part.chapters}
+        rows = [self.written(page, books[page]) if page in books else self.planned(planned[page]) for page in sorted({*planned, *books})]
+        return [self.time(part, books, len(rows)), nodes.definition_list("", *rows, classes=["tfm-part-chapters"])]
+
+    def read(self, root: Path, page: str) -> dict:
+        self.env.note_dependency(str(root / f"{page}.ipynb"))
+        return json.loads((root / f"{page}.ipynb").read_text(encoding="utf-8"))
+
+    def time(self, part: Part, books: dict[str, dict], many: int) -> nodes.paragraph:
+        "How long the part takes."
+        left = many - len(part.chapters)
+        written = f", of which {left} {'is' if left == 1 else 'are'} still planned" if left else ""
+        text = f"{many} chapter{'s' * (many > 1)}{written}; reading time{' of the others' * bool(left)}: {in_hours(sum(map(minutes, books.values())))}, without the exercises."
+        return nodes.paragraph("", text, classes=["tfm-part-time"])
+
+    def written(self, page: str, notebook: dict) -> nodes.definition_list_item:
+        "A chapter: its title, the sentence at its head, how long it takes, and its practice page."
+        said = nodes.definition()
+        self.state.nested_parse(StringList([lead(notebook)], self.env.docname), self.content_offset, said)
+        practice = page.replace("chapters/", "chapters/practice/")
+        more = [nodes.Text("; exercises: "), link(practice, "", self.env.docname)] if practice in self.env.found_docs else []
+        said += nodes.paragraph("", f"Reading time: {in_hours(minutes(notebook))}", *more, nodes.Text("."), classes=["tfm-part-time"])
+        return nodes.definition_list_item("", nodes.term("", "", link(page, "", self.env.docname)), said)
+
+    def planned(self, title: str) -> nodes.definition_list_item:
+        return nodes.definition_list_item("", nodes.term("", title), nodes.definition("", nodes.paragraph("", "Planned.")), classes=["tfm-planned"])
+
+
+def setup(app):
+    app.add_directive("part-drawing", PartDrawing)
+    app.add_directive("part-chapters", PartChapters)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
