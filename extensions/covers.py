@@ -4,6 +4,7 @@ What is said of a chapter is taken from it, and the table of contents says which
 marked as planned; once they are in the table of contents, nothing here needs to be changed.
 """
 import json
+import re
 from html import escape
 from pathlib import Path
 
@@ -35,6 +36,11 @@ def link(page: str, said: str, docname: str) -> pending_xref:
     return pending_xref("", nodes.inline("", said), refdomain="std", reftype="doc", reftarget=f"/{page}", refexplicit=bool(said), refwarn=True, refdoc=docname)
 
 
+def elsewhere(said: str) -> str:
+    "A sentence of a chapter about itself, as another page says it."
+    return re.sub(r"\b([Tt])his page", r"\1he chapter", said)
+
+
 class PartChapters(SphinxDirective):
     "`{part-chapters}`: the chapters of the part that this page opens."
 
@@ -63,14 +69,14 @@ class PartChapters(SphinxDirective):
     def written(self, page: str, notebook: dict) -> nodes.definition_list_item:
         "A chapter: its title, the sentence at its head, how long it takes, and its practice page."
         said = nodes.definition()
-        self.state.nested_parse(StringList([lead(notebook)], self.env.docname), self.content_offset, said)
+        self.state.nested_parse(StringList([elsewhere(lead(notebook))], self.env.docname), self.content_offset, said)
         practice = page.replace("chapters/", "chapters/practice/")
         more = [nodes.Text("; exercises: "), link(practice, "", self.env.docname)] if practice in self.env.found_docs else []
         said += nodes.paragraph("", f"Reading time: {in_hours(minutes(notebook))}", *more, nodes.Text("."), classes=["tfm-part-time"])
         return nodes.definition_list_item("", nodes.term("", "", link(page, "", self.env.docname)), said)
 
     def planned(self, title: str) -> nodes.definition_list_item:
-        return nodes.definition_list_item("", nodes.term("", title), nodes.definition("", nodes.paragraph("", "Planned.")), classes=["tfm-planned"])
+        return nodes.definition_list_item("", nodes.term("", title, classes=["tfm-planned"]), nodes.definition("", nodes.paragraph("", "Planned.")))
 
 
 def setup(app):
