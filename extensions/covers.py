@@ -25,6 +25,7 @@ class PartDrawing(SphinxDirective):
     option_spec = {"alt": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
+        for source in ("cover_drawings.py", "sketch.py"): self.env.note_dependency(str(Path(__file__).with_name(source)))
         name, alt, caption = self.arguments[0], " ".join(self.options.get("alt", "").split()), " ".join(self.content)
         if name not in DRAWINGS: raise self.error(f"part-drawing: got {name!r}, expected one of {', '.join(DRAWINGS)}")
         if len(alt.split()) < 10 or not caption: raise self.error(f"part-drawing {name}: it needs a caption, and an :alt: that says what is to be seen")
@@ -47,7 +48,7 @@ class PartChapters(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)
         toc = root / self.config.external_toc_path
-        for source in (toc, root / "index.md"): self.env.note_dependency(str(source))
+        for source in (toc, root / "index.md", __file__): self.env.note_dependency(str(source))
         part = next((p for p in parts(toc) if p.cover == self.env.docname), None)
         if part is None: raise self.error(f"part-chapters: {self.env.docname} is not the first page of a part in {toc.name}")
         planned = {f"chapters/{name}": f"{int(name[:2])} · {title}" for name, title in book_map(root).get(part.caption, {}).items()}

@@ -76,7 +76,7 @@ def rows(html: str) -> list[tuple[str, str, str, list[str]]]:
     return [(dt.get_text(), dt.a["href"] if dt.a else "", " ".join(dd.get_text(" ").split()), [a["href"] for a in dd.find_all("a")]) for dt, dd in zip(listed.find_all("dt"), listed.find_all("dd"))]
 
 
-def plain(markdown: str) -> str: return " ".join(re.sub(r"\*\*|\*|`", "", markdown).split())
+def plain(markdown: str) -> str: return " ".join(re.sub(r"\*\*|\*|`", "", markdown).replace("'", "’").split())
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.cover)
@@ -87,7 +87,7 @@ def test_a_cover_lists_the_chapters_of_the_toc(book, part):
     assert [int(name.split(" ·")[0]) for name, *_ in found] == sorted(int(name[:2]) for name in MAP[part.caption])
     for page, (name, _, said, links) in zip(part.chapters, [row for row in found if row[1]]):
         nb = notebook(page)
-        assert name == title(nb) and said.startswith(plain(elsewhere(lead(nb)))) and f"Reading time: {in_hours(minutes(nb))}" in said
+        assert name == title(nb) and said.replace("'", "’").startswith(plain(elsewhere(lead(nb)))) and f"Reading time: {in_hours(minutes(nb))}" in said
         assert f"../{page.replace('chapters/', 'chapters/practice/')}.html" in links
     planned = [row for row in found if not row[1]]
     assert {f"{int(name[:2])} · {short}" for name, short in MAP[part.caption].items() if f"chapters/{name}" not in part.chapters} == {name for name, *_ in planned}
