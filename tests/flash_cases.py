@@ -20,7 +20,11 @@ from hypothesis import strategies as st
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernels.py"
 
+from interpreter import without_repeats  # noqa: E402
+
 from tfmlib import flash_kernels as kernels  # noqa: E402
+
+without_repeats()
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True, warn_only=True)      # room that nobody has written to is nan: what a kernel leaves out shows
