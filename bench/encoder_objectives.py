@@ -108,7 +108,7 @@ def operations(kind: str) -> int:
     "Floating-point operations of one step, forward and backward; PyTorch does not count those of its fused attention on a processor."
     model = made(kind, 0, grouped_query_attention)
     value = loss_of(kind)
-    with FlopCounterMode(display=False) as counter:
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter:     # whoever asks, it is a step of training
         found = value(model, *corrupted(kind, 0, 0))
         (found[0] if isinstance(found, tuple) else found).backward()
     return counter.get_total_flops()
@@ -202,6 +202,15 @@ def worth(kind: str, model: nn.Module, task: str, seed: int, n: int = LABELLED, 
         models[peak] = tuned(kind, model, task, peak, seed, n, pooling, steps)
         return -accuracy(models[peak], *other)
     return accuracy(models[climbed(loss, TUNE_PEAKS)[0]], *test)
+
+
+def noted(part: str, ask: Callable, *case) -> dict | list:
+    "The answer, from the folder if it is there: a measurement that was cut off goes on."
+    path = KEPT / f"{part}-{ask.__name__}-{'-'.join(map(str, case))}.json".replace(" ", "_")
+    if not path.is_file():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(ask(*case)))
+    return json.loads(path.read_text())
 
 
 def facts_of(kind: str) -> dict:

@@ -4,11 +4,10 @@ A small corpus of documents is read many times: `[CLS] first half [SEP] second h
 with the second half of another document. Every recipe reads the same number of texts, at the rate of the grid with the lowest masked-LM loss on texts
 kept for this choice after half as many passes; a grid whose end is best goes on. Few-label accuracies as in `bench.encoder_objectives`; a third task asks whether two texts have one topic.
 """
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from multiprocessing import get_context
 from typing import NamedTuple
@@ -19,12 +18,12 @@ from torch import Tensor, nn
 
 from bench import climbed, over_seeds, ticked
 from bench.encoder_objectives import (
-    KEPT,
     LABELLED,
     TESTS,
     TUNE_PEAKS,
     TUNED,
     WORKERS,
+    noted,
     worth,
 )
 from bench.encoder_sides import GRAMMAR, WARM, config, fused
@@ -166,15 +165,6 @@ def result(name: str, peak: float, seed: int) -> dict[str, float]:
     return judged(model, seed, -2) | {task: worth("masked LM", model, task, seed) for task in ("tagging", "classification")} | {"same topic": pair_accuracy(model, seed)}
 
 
-def noted(ask: Callable, *case) -> dict:
-    "The answer, from the folder if it is there: a measurement that was cut off goes on."
-    path = KEPT / f"recipe-{ask.__name__}-{'-'.join(map(str, case))}.json".replace(" ", "_")
-    if not path.is_file():
-        KEPT.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(ask(*case)))
-    return json.loads(path.read_text())
-
-
 @lru_cache
 def next_sentence_bound(seed: int) -> float:
     "The accuracy of the best possible judge of next sentences."
@@ -192,10 +182,10 @@ def measure(seed: int) -> Iterator[dict]:
     yield {"what": "bound"} | over_seeds([{"next sentence": next_sentence_bound(seed + s)} for s in SEEDS])
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         best = {}
-        for name, losses in zip(RECIPES, pool.map(noted, [rates] * len(RECIPES), RECIPES, [seed] * len(RECIPES)), strict=True):
+        for name, losses in zip(RECIPES, pool.map(partial(noted, "recipe", rates), RECIPES, [seed] * len(RECIPES)), strict=True):
             best[name] = float(min(losses, key=losses.__getitem__))
             for peak in sorted(losses, key=float): yield {"what": "rate", **facts_of(name), "peak": f"{float(peak):g}", "loss": spread([losses[peak]])}
         cases = [(name, best[name], seed + s) for name, s in product(RECIPES, SEEDS)]
-        found = pool.map(noted, [result] * len(cases), *zip(*cases))
+        found = pool.map(partial(noted, "recipe", result), *zip(*cases))
         for name in ticked(RECIPES, "recipe"):
             yield {"what": "result", **facts_of(name), "peak": f"{best[name]:g}"} | over_seeds([next(found) for _ in SEEDS])

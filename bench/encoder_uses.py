@@ -4,7 +4,7 @@ The encoders are those of `bench.encoder_objectives`; "untrained" is the same en
 """
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from multiprocessing import get_context
 
@@ -24,6 +24,7 @@ from bench.encoder_objectives import (
     framed,
     kept,
     made,
+    noted,
     steps_of,
     text,
     with_head,
@@ -231,24 +232,35 @@ def judged(words: Tensor) -> dict[str, float]:
 WRITERS = "causal LM", "one by one", "Gibbs sampling", "all at once"
 
 
-def used(seed: int) -> list[dict]:
-    "Everything with one seed: a list of facts and numbers."
+def poolings(initial: str, seed: int) -> dict[str, float]:
+    "Accuracy on topics by the way in which the outputs become one vector."
+    return {pooling: worth("masked LM", encoder(initial, seed), "classification", seed, SPAN_TEXTS, pooling, SIZES[SPAN_TEXTS]) for pooling in POOLINGS}
+
+
+WITH_ENCODER = {"labels": few_labels, "pooling": poolings, "spans": spans, "sentences": embeddings, "probe": probes}
+SIMPLE = {"span baselines": lambda _, seed: span_baselines(seed), "the grammar": lambda _, seed: judged(text(seed, -15, TESTS)[0]), "written": written}
+CASES = (*product(WITH_ENCODER, INITIAL), ("span baselines", ""), *product(("written",), WRITERS), ("the grammar", ""))
+
+
+def use(what: str, which: str, seed: int) -> dict | list[dict]:
+    "One use with one seed: its numbers, by layer for probes."
     torch.set_num_threads(1)
-    rows = []
-    for initial in INITIAL:
-        rows.append(({"what": "labels", "encoder": initial}, few_labels(initial, seed)))
-        rows.append(({"what": "pooling", "encoder": initial}, {pooling: worth("masked LM", encoder(initial, seed), "classification", seed, SPAN_TEXTS, pooling, SIZES[SPAN_TEXTS]) for pooling in POOLINGS}))
-        rows.append(({"what": "spans", "encoder": initial}, spans(initial, seed)))
-        rows.append(({"what": "sentences", "encoder": initial}, embeddings(initial, seed)))
-        rows += [({"what": "probe", "encoder": initial, "layer": layer}, found) for layer, found in enumerate(probes(initial, seed))]
-    rows.append(({"what": "span baselines"}, span_baselines(seed)))
-    rows += [({"what": "written", "how": how}, written(how, seed)) for how in WRITERS]
-    rows.append(({"what": "written", "how": "the grammar"}, judged(text(seed, -15, TESTS)[0])))
-    return rows
+    return (WITH_ENCODER | SIMPLE)[what](which, seed)
+
+
+def facts(what: str, which: str) -> dict:
+    "What a row of the record says of a use."
+    if what in WITH_ENCODER: return {"what": what, "encoder": which}
+    if what == "span baselines": return {"what": what}
+    return {"what": "written", "how": which or what}
 
 
 def measure(seed: int) -> Iterator[dict]:
-    "Every use, with every seed."
+    "Every use, with every seed; each is kept, so that a measurement that was cut off goes on."
+    asked = [(*case, seed + s) for case, s in product(CASES, SEEDS)]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        runs = list(pool.map(used, [seed + s for s in SEEDS]))
-    for same in zip(*runs): yield same[0][0] | over_seeds([found for _, found in same])
+        found = iter(pool.map(partial(noted, "uses", use), *zip(*asked)))
+        for case in CASES:
+            each = [next(found) for _ in SEEDS]
+            if case[0] != "probe": yield facts(*case) | over_seeds(each)
+            else: yield from (facts(*case) | {"layer": layer} | over_seeds(list(same)) for layer, same in enumerate(zip(*each, strict=True)))
