@@ -6,18 +6,15 @@ of each case, so that whoever listens can end what does not come back.
 """
 import contextlib
 import io
-import linecache
+import json
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 
+from cell import FILE, LONGEST, line_of, remembered
 from torch import _absent
 
 from tfmlib.proof import Result, said
-
-LONGEST = 4_000                        # characters of what an answer prints
-FILE = "your answer"
 
 
 class Told(tuple):
@@ -44,18 +41,9 @@ def telling(checker, tell: Callable) -> Iterator[None]:
     finally: checker.properties = before
 
 
-def line_of(error: BaseException) -> int | None:
-    "The line of the answer at which an error arose."
-    if isinstance(error, SyntaxError) and error.filename == FILE: return error.lineno
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__)
-             if f.filename == FILE]
-    return lines[-1] if lines else None
-
-
 def ran(source: str, names: dict, name: str) -> Result | None:
     "Run the cell; a Result if it raises."
-    linecache.cache[FILE] = len(source), None, source.splitlines(True), FILE
-    try: exec(compile(source, FILE, "exec"), names)
+    try: exec(compile(remembered(source), FILE, "exec"), names)
     except BaseException as error:
         line = line_of(error)
         where = f"the cell runs (line {line})" if line else "the cell runs"
@@ -90,3 +78,8 @@ def verdict(page: str, name: str, source: str, tell: Callable = lambda *_: None)
     if not lacks or result.passed: return found | {"lines": result.text().split("\n")}
     head = f"{name}: this answer cannot be checked here"
     return found | {"lines": [head, *(f"{n}: {_absent.SENTENCE}" for n in lacks)]}
+
+
+def answer(page: str, name: str, source: str, tell: Callable) -> str:
+    "The same for the page."
+    return json.dumps(verdict(page, name, source, tell))

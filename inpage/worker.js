@@ -1,5 +1,5 @@
-// Python, NumPy and the book's checkers in a worker: the page stays free, and a loop
-// without end is ended by ending the worker.
+// Python and NumPy in a worker, with what the page asks for: the book's checkers, or what
+// runs a cell. The page stays free, and a loop without end is ended by ending the worker.
 importScripts("py/pyodide.js");
 
 const tell = (kind, more = {}) => postMessage({ kind, ...more });
@@ -27,23 +27,21 @@ function counting(sizes) {
   };
 }
 
-async function start({ page, sizes, version }) {
+async function start({ zips, modules, sizes, version }) {
   counting(sizes);
   const here = new URL("py/", self.location).href;
   const get = async (name) => (await fetch(`py/${name}.zip?v=${version}`)).arrayBuffer();
-  const zips = Promise.all([get("book"), get(page)]);
+  const fetched = Promise.all(zips.map(get));
   const silent = { stdout: () => {}, stderr: () => {} };
   const py = await loadPyodide({ indexURL: here, packages: ["numpy"], ...silent });
-  for (const zip of await zips) py.unpackArchive(zip, "zip", { extractDir: "/book" });
+  for (const zip of await fetched) py.unpackArchive(zip, "zip", { extractDir: "/book" });
   tell("starting");
   py.runPython(`
-    import json, sys, warnings
+    import sys, warnings
     warnings.simplefilter("ignore")
     sys.path.insert(0, "/book")
-    import judge, tfmlib.practice.${page}
-
-    def answer(name, source, tell):
-        return json.dumps(judge.verdict("${page}", name, source, tell))
+    import ${modules.join(", ")}
+    from ${modules[0]} import answer
   `);
   return py.globals.get("answer");
 }
@@ -59,7 +57,7 @@ onmessage = async ({ data }) => {
     }
     const answer = await ready;
     const at = (step, steps, property) => tell("case", { step, steps, property });
-    tell("verdict", JSON.parse(answer(data.name, data.source, at)));
+    tell("verdict", JSON.parse(answer(...data.given, at)));
   } catch (error) {
     const lines = String(error.message ?? error).trim().split("\n");
     tell("broken", { why: lines.at(-1) });
