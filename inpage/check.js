@@ -6,7 +6,8 @@ const linesOf = (answer) => (answer.kind === "verdict" ? answer.lines : failure(
 
 function show(place, answer) {
   const style = answer.passed ? "pass" : answer.lacks?.length ? "none" : "fail";
-  const printed = answer.printed ? [element("pre", { textContent: answer.printed })] : [];
+  const pre = () => element("pre", { textContent: answer.printed, tabIndex: 0 });
+  const printed = answer.printed ? [pre()] : [];
   place.replaceChildren(box(linesOf(answer), style), ...printed);
 }
 

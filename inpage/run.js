@@ -1,11 +1,12 @@
 // Chapters: a cell that needs NumPy alone becomes an editor, and Run shows what it gives.
 import { box, editor, element, failure, told } from "./editor.js";
 
-const FIRST = "The first Run loads Python and NumPy from this site, 9 MB that your browser keeps. ";
+const FIRST = "You can change this code. The first Run loads Python and NumPy from this site, 9 MB " +
+  "that your browser keeps. ";
 const KEYS = "Tab indents; Escape, then Tab leaves the editor; Ctrl and Enter run.";
 
 const output = (text) => element("div", { className: "output text_plain" },
-  element("div", { className: "highlight" }, element("pre", { textContent: text })));
+  element("div", { className: "highlight" }, element("pre", { textContent: text, tabIndex: 0 })));
 
 function show(place, answer) {                   // as below any other cell, or what went wrong
   const texts = [answer.printed, answer.value].filter(Boolean).map(output);

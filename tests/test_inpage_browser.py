@@ -5,6 +5,7 @@ import re
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import laid_out
+from test_edits import EDITS, EVERY, changed, stored, tagged
 from test_inpage import BOOK, CHECKED, ROOT, inpage
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -120,7 +121,7 @@ def test_nothing_is_fetched_before_the_press_and_little_after_it(browser, served
     page.goto(PAGE)
     page.wait_for_load_state("networkidle")
     ours = [url.rpartition("/inpage/")[2].partition("?")[0] for url in asked if "/inpage/" in url]
-    assert sorted(ours) == ["check.css", "check.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in ours) < 16_000
+    assert sorted(ours) == ["check.css", "check.js", "editor.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in ours) < 16_000
     before = len(asked)
     assert press(page, "effect", "def effect(change): return 'same'")["kind"] == "verdict"
     fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in asked[before:]}
@@ -230,3 +231,105 @@ def test_a_loop_without_an_end_is_ended_and_the_next_answer_is_checked(ready):
 def test_kernels_are_not_edited_here(page):
     page.goto("chapters/practice/18_flash_attention_gpu.html")
     assert page.locator("textarea").count() == 0 and page.locator(".tfm-only").count() == page.locator(".tag_stub").count() > 5
+
+
+# --- a chapter's cell to change -----------------------------------------------------------------------------------
+
+CHAPTER = "chapters/04_attention.html"
+RUN = """async ([source]) => {                      // write, press Run, wait
+  const cell = document.querySelector(".tag_edit"), area = cell.querySelector("textarea"), place = cell.querySelector(".tfm-answered");
+  area.value = source;
+  area.dispatchEvent(new Event("input", { bubbles: true }));
+  delete place.dataset.answer;
+  cell.querySelector(".tfm-try button").click();
+  while (!place.dataset.answer) await new Promise((go) => setTimeout(go, 20));
+  return JSON.parse(place.dataset.answer);
+}"""
+
+
+@pytest.fixture(scope="module")
+def chapter(known):
+    "A chapter's page, what it has asked for before the first press, and then Python."
+    page, asked = known.new_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(CHAPTER)
+    page.locator(".tag_edit textarea").wait_for()
+    page.wait_for_load_state("networkidle")
+    before = [url.rpartition("/inpage/")[2].partition("?")[0] for url in asked if "/inpage/" in url]
+    page.asked, page.before = asked, sorted(before)
+    yield page
+    page.close()
+
+
+def run(page, source: str) -> dict: return page.evaluate(RUN, [source])
+
+
+def test_a_chapter_shows_the_cell_as_it_is_until_it_runs(chapter, served):
+    "Nothing is fetched before the press, nothing from elsewhere, and no stand-in for PyTorch after it."
+    cell, source = chapter.locator(".tag_edit"), tagged("04_attention")["attend-numpy"].source
+    assert chapter.before == ["check.css", "editor.js", "run.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in chapter.before) < 16_000
+    assert cell.locator("textarea").input_value() == source + "\n" and stored(tagged("04_attention")["attend-numpy"]) in cell.locator(".cell_output").inner_text()
+    assert "The first Run loads Python and NumPy from this site, 9 MB" in cell.inner_text()
+    count = len(chapter.asked)
+    assert run(chapter, "print('seen')\n3 * 4") == {"kind": "verdict", "printed": "seen\n", "value": "12", "error": None}
+    fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in chapter.asked[count:] if "/inpage/" in url}
+    assert fetched == {"worker.js", *(f"py/{name}" for name in (*inpage.pyodide.FILES, inpage.numpy_wheel().name, "cell.zip"))}
+    assert all(url.startswith((served, "blob:", "data:")) for url in chapter.asked)
+    assert cell.locator(".cell_output:visible").inner_text().split() == ["seen", "12"]
+
+
+def test_every_cell_gives_its_output_and_what_its_answer_says(chapter):
+    "The cells of all chapters, in Python for browsers; each run starts from fresh names."
+    for stem in EVERY:
+        [cell] = tagged(stem).values()
+        assert (stem, run(chapter, cell.source)["value"]) == (stem, stored(cell))
+        assert (stem, run(chapter, changed(stem))["value"]) == (stem, EDITS[stem]["gives"])
+
+
+def test_an_error_names_its_line_and_reset_brings_the_output_back(chapter):
+    cell, area = chapter.locator(".tag_edit"), chapter.locator(".tag_edit textarea")
+    area.fill("x = [1, 2]\nx[2]\n")
+    area.press("Control+Enter")
+    cell.get_by_text("✗ IndexError in line 2").wait_for()
+    assert "x[2]" in cell.locator(".tfm-check").inner_text() and cell.locator(".cell_output:visible").count() == 0
+    assert "only NumPy" in " ".join(run(chapter, "import torch")["error"])
+    assert run(chapter, "x = 1") == {"kind": "verdict", "printed": "", "value": "", "error": None} and "(no output)" in cell.inner_text()
+    area.press("Escape")
+    for name in ("Run", "Reset"):
+        chapter.keyboard.press("Tab")
+        assert chapter.evaluate("document.activeElement.textContent") == name
+    chapter.keyboard.press("Enter")
+    source = tagged("04_attention")["attend-numpy"]
+    assert area.input_value() == source.source + "\n" and cell.locator(".cell_output:visible").inner_text().strip() == stored(source)
+    assert chapter.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-edit'))") == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_cell_is_accessible_and_fits_a_phone(chapter, theme):
+    chapter.set_viewport_size({"width": 1400, "height": 900})
+    chapter.emulate_media(color_scheme=theme)
+    run(chapter, "print(list(range(99)))\n1 / 0")
+    cell = chapter.locator(".tag_edit")
+    snapshot = cell.aria_snapshot()
+    assert all(part in snapshot for part in ('textbox "Code to change: Masks: who may attend to whom"', 'button "Run: Masks: who may attend to whom"', "ZeroDivisionError in line 2", "[0, 1, 2"))
+    laid_out(chapter)
+    assert [v["id"] for v in Axe().run(chapter, {"include": [[".tag_edit"]]}, {"resultTypes": ["violations"]}).response["violations"]] == []
+    for width in (390, 320):
+        chapter.set_viewport_size({"width": width, "height": 800})
+        assert chapter.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_a_draft_stays_and_a_loop_without_an_end_is_ended(chapter):
+    "With a second in place of ten: this loop has no end on any machine."
+    def hurried(route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace(f'"limit": {inpage.LIMIT}', '"limit": 1000'))
+    chapter.route("**/04_attention.html", hurried)
+    chapter.locator(".tag_edit textarea").fill("while True: pass")
+    chapter.reload()
+    area, output = chapter.locator(".tag_edit textarea"), chapter.locator(".tag_edit .cell_output")
+    assert area.input_value() == "while True: pass" and output.is_visible()
+    assert run(chapter, area.input_value())["kind"] == "stopped"
+    assert "the cell took more than 1 second" in chapter.locator(".tag_edit .tfm-answered").inner_text() and not output.is_visible()
+    chapter.locator(".tag_edit").get_by_role("button", name="Reset").click()
+    assert output.is_visible()
