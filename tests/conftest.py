@@ -38,7 +38,7 @@ def stale(html: Path) -> bool:
     index = html / "index.html"
     if not index.exists(): return True
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    parts = ("chapters/", "parts/", "extensions/", "tfmlib/", "_config.yml", "_toc.yml")
+    parts = ("chapters/", "extensions/", "inpage/", "parts/", "tfmlib/", "_config.yml", "_toc.yml")
     sources = [ROOT / n for n in names if n.startswith(parts) or ("/" not in n and n.endswith(".md"))]
     newest = max(s.stat().st_mtime for s in sources if s.exists())
     return newest > (html / "searchindex.js").stat().st_mtime
