@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernels.py"
 
-from interpreter import without_repeats  # noqa: E402
-
+from bench.gpu.interpreter import without_repeats  # noqa: E402
 from tfmlib import flash_kernels as kernels  # noqa: E402
 
 without_repeats()

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -200,7 +201,10 @@ def _(r, m):
     return "".join(r.choices("abc", k=r.randint(0, 14))), merges
 
 
-STARTS = {c.encode("utf-8", "surrogatepass")[:n] for i in range(0x110000) if not 0xD800 <= i < 0xE000 for c in [chr(i)] for n in (1, 2, 3) if n < len(c.encode("utf-8", "surrogatepass"))}
+@cache
+def starts() -> set[bytes]:
+    "What a character of two bytes or more may begin with. (A million characters take a second: only for whoever asks.)"
+    return {c.encode("utf-8", "surrogatepass")[:n] for i in range(0x110000) if not 0xD800 <= i < 0xE000 for c in [chr(i)] for n in (1, 2, 3) if n < len(c.encode("utf-8", "surrogatepass"))}
 
 
 def shown(tokens: list[bytes]) -> list[str]:
@@ -209,7 +213,7 @@ def shown(tokens: list[bytes]) -> list[str]:
     for token in [*tokens, None]:
         kept, text = kept + (token or b""), ""
         while kept:
-            n = next((n for n in (1, 2, 3, 4) if kept[:n] not in STARTS), 0)            # so many bytes decide
+            n = next((n for n in (1, 2, 3, 4) if kept[:n] not in starts()), 0)            # so many bytes decide
             if not n or len(kept) < n:
                 if token is not None: break
                 text, kept = text + "\N{REPLACEMENT CHARACTER}", b""

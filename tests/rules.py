@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
 from statistics import median
@@ -76,6 +76,12 @@ class Cell:
 
 
 @lru_cache(maxsize=256)
+def parsed(source: str) -> ast.Module:
+    "The tree of a module, which several rules look at in many copies of the book."
+    return ast.parse(source)
+
+
+@lru_cache(maxsize=256)
 def cells_of(name: str, text: str) -> tuple[Cell, ...]:
     "The cells of one notebook, read once: the tests look at the same book many times, with one cell changed."
     def made(cell) -> Cell:
@@ -115,7 +121,7 @@ def owners(books: dict[str, list[Cell]]) -> dict[str, str]:
     return {module_of(name): name for name in books} | extra
 
 
-def imports(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, bool]]:
+def imported(tree: ast.AST, inside: str) -> Iterator[tuple[str, bool]]:
     "What of tfmlib a piece of code imports: (dotted name below tfmlib, with a star?). `inside` is the package of a module with relative imports."
     for node in ast.walk(tree):
         if isinstance(node, ast.Import): found = [(a.name, False) for a in node.names]
@@ -128,6 +134,10 @@ def imports(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, bool]]:
         else: found = []
         for name, star in found:
             if star or str(name).startswith("tfmlib."): yield str(name).removeprefix("tfmlib."), star
+
+
+@cache
+def imports(tree: ast.AST, inside: str = "") -> list[tuple[str, bool]]: return list(imported(tree, inside))
 
 
 def arrows(tree: ast.AST, name: str, where: str, owned: dict[str, str], bench: list[str], inside: str = "") -> Iterator[str]:
@@ -148,7 +158,7 @@ def order(root: Path) -> list[str]:
         for cell in (c for c in book if c.kind == "code"): faults += arrows(cell.tree, name, cell.where, owned, bench, "" if cell.directives.get("export") else None)
     for module, name in owned.items():
         file = root / "tfmlib" / f"{module.replace('.', '/')}.py"
-        if file.is_file(): faults += arrows(ast.parse(file.read_text()), name, str(file.relative_to(root)), owned, bench, "practice" if "." in module else "")
+        if file.is_file(): faults += arrows(parsed(file.read_text()), name, str(file.relative_to(root)), owned, bench, "practice" if "." in module else "")
     return [fault for fault in faults if fault]
 
 
@@ -285,24 +295,26 @@ def length(node: ast.FunctionDef, source: list[str]) -> int:
     return sum(bool(line.strip()) for line in source[body[0].lineno - 1 : node.end_lineno])
 
 
+@lru_cache(maxsize=256)
+def too_large(name: str, text: str) -> tuple[str, ...]:
+    "What does not fit in one module."
+    faults, source, tree = [], text.splitlines(), parsed(text)
+    held, limit = statements(tree), next((most for start, (most, _) in LONG_MODULES.items() if name.startswith(start)), 330)
+    if held > limit: faults.append(f"{name}: {held} statements; expected about 250, at most {limit}")
+    for called, node in functions(tree, name):
+        kernel = any("jit" in ast.unparse(d) for d in node.decorator_list)     # takes addresses, strides and sizes one by one
+        held, limit = statements(node) - 1, 40 if kernel else 28
+        if held > limit: faults.append(f"{called}: {held} statements; expected about 15, at most {limit}")
+        if length(node, source) > 50: faults.append(f"{called}: {length(node, source)} lines; expected a screen, at most 50")
+        count = len([a for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs] if a.arg not in ("self", "cls")])
+        if count > 8 and not kernel and called not in MANY_PARAMETERS: faults.append(f"{called}: {count} parameters; expected at most 8")
+    return tuple(faults)
+
+
 def size(root: Path) -> list[str]:
     "Functions and modules that do not fit on a screen, and functions that take too much."
-    faults = []
-    for module in owners(cells(root)):
-        file = root / "tfmlib" / f"{module.replace('.', '/')}.py"
-        if not file.is_file(): continue
-        source, name = file.read_text().splitlines(), f"tfmlib.{module}"
-        tree = ast.parse("\n".join(source))
-        held, limit = statements(tree), next((most for start, (most, _) in LONG_MODULES.items() if name.startswith(start)), 330)
-        if held > limit: faults.append(f"{name}: {held} statements; expected about 250, at most {limit}")
-        for called, node in functions(tree, name):
-            kernel = any("jit" in ast.unparse(d) for d in node.decorator_list)     # takes addresses, strides and sizes one by one
-            held, limit = statements(node) - 1, 40 if kernel else 28
-            if held > limit: faults.append(f"{called}: {held} statements; expected about 15, at most {limit}")
-            if length(node, source) > 50: faults.append(f"{called}: {length(node, source)} lines; expected a screen, at most 50")
-            count = len([a for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs] if a.arg not in ("self", "cls")])
-            if count > 8 and not kernel and called not in MANY_PARAMETERS: faults.append(f"{called}: {count} parameters; expected at most 8")
-    return faults
+    files = {module: root / "tfmlib" / f"{module.replace('.', '/')}.py" for module in owners(cells(root))}
+    return [fault for module, file in files.items() if file.is_file() for fault in too_large(f"tfmlib.{module}", file.read_text())]
 
 
 def export(root: Path) -> list[str]:

@@ -9,6 +9,7 @@ from PIL import Image, ImageChops
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = ("light", "dark")
+TWO_FRAMES = "new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))"
 STYLE = "(e, [names, part]) => { const s = getComputedStyle(e, part); return Object.fromEntries(names.map(n => [n, s[n]])); }"
 CONTRAST = """(pair) => {                            // WCAG's contrast of two colours as a canvas paints them
   const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -28,19 +29,31 @@ def figures() -> dict[str, str]:
     return found
 
 
-@pytest.fixture(scope="module", params=THEMES)
-def page(request, browser, served):
-    context = browser.new_context(base_url=served, viewport={"width": 1000, "height": 900}, color_scheme=request.param, forced_colors="active", reduced_motion="reduce")
+@pytest.fixture(scope="module")
+def tab(browser, served):
+    context = browser.new_context(base_url=served, viewport={"width": 1000, "height": 900}, forced_colors="active", reduced_motion="reduce")
     yield context.new_page()
     context.close()
 
 
+@pytest.fixture(scope="module", params=THEMES)
+def page(request, tab):
+    "The page that is open, in the theme that the system has now."
+    tab.emulate_media(color_scheme=request.param)
+    tab.wait_for_function(TWO_FRAMES)
+    return tab
+
+
 @pytest.fixture(scope="module", params=figures())
-def figure(request, page):
-    "A figure, drawn by its script; the tests that use it follow one another, so that its page is loaded once."
-    page.goto(figures()[request.param])
-    laid_out(page)
-    return awake(page.locator(f"figure[data-module={request.param}]").first)
+def drawn(request, tab):
+    "A figure, drawn by its script; the tests that use it follow one another, those in the other theme last, so that its page is loaded once."
+    tab.goto(figures()[request.param])
+    laid_out(tab)
+    return awake(tab.locator(f"figure[data-module={request.param}]").first)
+
+
+@pytest.fixture
+def figure(page, drawn): return drawn                             # in this order: the theme changes before the figure does
 
 
 def styled(element, *names: str, part: str | None = None) -> dict[str, str]: return element.evaluate(STYLE, [list(names), part])

@@ -14,6 +14,9 @@ def load():
     from tfmlib import flash_kernels
     def on_compilation(*, cache_hit: bool, **_) -> None: COUNTED["misses"] += not cache_hit
     triton.knobs.compilation.listener = on_compilation
+    if flash_kernels.interpreted():
+        from .interpreter import without_repeats
+        without_repeats()
     return flash_kernels
 
 

@@ -1,8 +1,11 @@
 """Triton's interpreter, without what it does again and again for nothing: its answers are the same."""
+from functools import cache
+
 import triton.language as tl
 from triton.runtime import interpreter
 
 
+@cache
 def without_repeats() -> None:
     "Let a launch prepare the language once. Triton looks through all of it at every call that a kernel makes, and finds it prepared: half of the time goes there."
     prepare, launch, prepared = interpreter._patch_lang, interpreter.GridExecutor.__call__, set()
