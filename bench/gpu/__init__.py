@@ -7,7 +7,7 @@ a worker that dies, a case that does not end. Its worker is replaced, since afte
 and the case is tried again without the contestant that was running. The same command with the same folder goes on where the
 last call ended; what failed is tried once more.
 
-The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 685: two calls make a record.
+The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 985: two calls make a record.
 No stage begins a case beyond its share of a call while others wait; what time is left at the end goes to those that were cut.
 
 | stage        | makes                                                                  | expected | share |
@@ -22,6 +22,7 @@ No stage begins a case beyond its share of a call while others wait; what time i
 | translators  | a training step of chapter 8's translators                             |     60 s |  90 s |
 | utilisation  | a training step of chapter 1's LSTM and transformer                     |     50 s |  90 s |
 | accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     30 s |  60 s |
+| scaling      | chapter 14: the losses of wider decoders after more tokens              |    300 s | 400 s |
 | cache        | chapter 16: one more token with and without a cache                     |     20 s |  40 s |
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
@@ -56,6 +57,7 @@ STAGES = (
     Stage("translators", "bench.gpu.translators", 60, 90, 60, timed=True),
     Stage("utilisation", "bench.gpu.utilisation", 50, 90, 60, timed=True),
     Stage("accounting", "bench.gpu.accounting", 30, 60, 60, timed=True),
+    Stage("scaling", "bench.gpu.scaling", 300, 400, 150),
     Stage("cache", "bench.gpu.cache", 20, 40, 40, timed=True),
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
@@ -64,6 +66,7 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "translators_gpu": ("translators",),
     "utilisation_gpu": ("utilisation",),
     "accounting_gpu": ("accounting",),
+    "scaling_gpu": ("scaling",),
     "cache_speed_gpu": ("cache",),
 }
 SEED = 0
