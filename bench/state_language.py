@@ -3,8 +3,8 @@
     python -m bench.state_language 0 2 & python -m bench.state_language 1 2
 
 Decoders of two layers; attention and the window have rotary embeddings, the others none. The rate of each mixer is the best of a grid, on a seed and
-texts of its own. "In equal time" trains each for as many steps as fit in the time that attention takes, with a schedule of that length; times are the
-processor's, on one thread. Runs are appended to `bench/runs/state_language.jsonl`.
+texts of its own; a grid whose best rate is at its end is extended. "In equal time" trains each for as many steps as fit in the time that attention
+takes, with a schedule of that length; times are the processor's, on one thread. Each run is appended to `bench/runs/state_language.jsonl` when it ends.
 """
 import json
 import statistics
@@ -102,7 +102,7 @@ def kept(*key) -> dict:
 
 
 def rate_of(kind: str) -> float:
-    "The best peak, with fewer steps; a grid whose end is best goes on."
+    "The best peak, with fewer steps; a grid whose best rate is at its end is extended."
     at = partial(lambda kind, peak: kept(kind, peak, 100, TRIED)["loss"], kind)
     found = {peak: at(peak) for peak in PEAKS}
     while len(found) < 8 and (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
@@ -112,12 +112,12 @@ def rate_of(kind: str) -> float:
 
 
 def step_time(kind: str) -> float:
-    "Seconds a step, the least of the runs that are stored: another program can only make it longer."
+    "Seconds per step, the least of the stored runs: other programs can only slow a run down."
     return min(found["seconds"] / run[3] for run, found in stored().items() if run[0] == kind and run[3] == STEPS)
 
 
 def affordable(kind: str) -> int:
-    "Steps in the time of attention's, to a multiple of ten."
+    "Steps that fit in the time of attention's, to a multiple of ten."
     return 10 * round(STEPS * step_time("attention") / step_time(kind) / 10)
 
 

@@ -4,8 +4,8 @@
 
 All models are decoders of two layers with the same projections, short convolution, norm and output gate (Mamba's frame is its own), and as many
 parameters, to one per cent, by the width of their feed-forward layers. The rate of each mixer and task is the best of a grid, on a seed and texts of
-its own; a grid whose end is best goes on. Runs are appended to `bench/runs/state_recall.jsonl` as they end, so that what was cut off goes on.
-The prediction is what the rule recalls of random keys, without any training.
+its own; a grid whose best rate is at its end is extended. Each run is appended to `bench/runs/state_recall.jsonl` when it ends, so that an
+interrupted measurement can be resumed. The prediction is what the rule recalls with random keys, without any training.
 """
 import json
 import sys
@@ -71,12 +71,12 @@ def made(kind: str, D: int, seed: int) -> nn.Module: return build(config_of(kind
 
 
 def texts(task: str, pairs: int, batch: int, seed: int) -> tuple[Tensor, Tensor]:
-    "Pairs, then all keys (B, 3 · pairs), and their values; for `update`, the pairs come twice, in one order, with new values."
+    "Pairs, then all keys (B, 3 · pairs), and their values; for `update`, the pairs come twice, in the same order, with new values."
     ids, values = recall(batch, pairs, KEYS, VALUES, pairs, seed)
     if task == "recall": return ids, values
     written = ids[:, :2 * pairs].clone()
     g = torch.Generator().manual_seed(mix_seed(seed, 1))
-    written[:, 1::2] = KEYS + torch.randint(VALUES, (batch, pairs), generator=g)     # what is replaced
+    written[:, 1::2] = KEYS + torch.randint(VALUES, (batch, pairs), generator=g)     # the values that are replaced
     return torch.cat([written, ids], 1), values
 
 
@@ -87,7 +87,7 @@ def loss_of(model: nn.Module, ids: Tensor, values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def judged(model: nn.Module, task: str, pairs: int, part: int) -> dict[str, float]:
-    "The share of right answers, and of the first and last quarter of the pairs; `part` tells texts that choose a rate from those that test."
+    "The fraction of right answers, of all pairs and of the first and last quarter; `part` separates the texts that choose a rate from those that test."
     ids, values = texts(task, pairs, 1000, mix_seed(99, part))
     right = (model(ids)[:, -pairs:].argmax(-1) == values)
     keys = ids[:, -3 * pairs:-pairs:2]
@@ -133,7 +133,7 @@ def rate_of(task: str, kind: str) -> float:
 
 
 def predicted(kind: str, pairs: int, D: int, writes: int) -> float:
-    "What a rule recalls of random keys, without training; nothing for those whose keys decide."
+    "What a rule recalls with random keys, without training: chance for the window, everything for softmax and the hybrid."
     rules = {"linear": linear_attention, "decay": linear_attention, "Mamba-2": linear_attention, "Mamba": linear_attention,
              "delta": lambda q, k, v: delta_rule(q, k, v, torch.full_like(k[..., 0], .5)), "gated delta": lambda q, k, v: delta_rule(q, k, v, torch.full_like(k[..., 0], .5))}
     if kind == "window": return 1 / VALUES

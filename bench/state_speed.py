@@ -1,4 +1,4 @@
-"""Chapter 20: the processor's time for one more token after a context of several lengths, and the bytes of the memory: attention, a hybrid, and gated delta layers only; on one thread."""
+"""Chapter 20: the processor's time for one more token after a context of several lengths, and the bytes of the memory, with attention only, a hybrid, and gated delta layers only; on one thread."""
 import time
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ def memory_after(cached: CachedHybridLM, S: int):
 
 
 def step_of(cached: CachedHybridLM, cache):
-    "A call that reads one more token and takes it back; a state, whose size is fixed, just goes on."
+    "A call that reads one more token and removes it from the caches; a state, whose size is fixed, keeps it."
     token = torch.zeros(1, 1, dtype=torch.int64, device=next(cached.parameters()).device)
     def step() -> None:
         cached(token, cache)
@@ -46,7 +46,7 @@ def step_of(cached: CachedHybridLM, cache):
 
 
 def bytes_of(cache) -> int:
-    "What is in use."
+    "Bytes in use."
     return sum(layer.k[:, :, :layer.length].nbytes + layer.v[:, :, :layer.length].nbytes if isinstance(layer, KVCache) else layer.nbytes for layer in cache.layers)
 
 

@@ -41,7 +41,7 @@ def recalled_pairs(
     trials: int = 200,
     seed: int = 0,
 ) -> Tensor:            # (pairs,), in the order of writing
-    "How often the value of a random key, one of 16, is read back after all have been written."
+    "How often the last value of a random key, one of 16, is read back after all writes."
     check_sizes(pairs=pairs, D=D, writes=writes, trials=trials)
     g = torch.Generator().manual_seed(seed)
     keys = F.normalize(torch.randn(trials, pairs, D, generator=g), dim=-1)
@@ -53,7 +53,7 @@ def recalled_pairs(
 
 # %% ../chapters/20_linear_and_state_space.ipynb #memory-view-export
 class MemoryView(Interactive):
-    "Pairs in a state of two numbers: every pair is a line, the states that give its value."
+    "Pairs in a state of two numbers; each pair is the line of states that give its value."
     module = "memory_state"
     rule = traitlets.Unicode("sum").tag(sync=True)  # "sum", "decay" (by one half), "delta"
     angle = traitlets.Float(60.).tag(sync=True)     # of the next key, in degrees
@@ -178,7 +178,7 @@ MODELS["hybrid decoder"] = Part(HybridCausalLM)
 
 
 class CachedHybridLM(CachedCausalLM):
-    "A decoder that keeps a state for each recurrent layer, and a cache for each other one."
+    "A decoder that keeps a state for each recurrent layer and a cache for every other layer."
     def new_cache(self) -> ModelCache:
         "Empty states and caches."
         def of(layer):

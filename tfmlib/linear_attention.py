@@ -116,17 +116,17 @@ def elu_features(x: Tensor) -> Tensor:
 
 
 def append_one(v: Tensor) -> Tensor:  # (..., W) -> (..., W + 1)
-    "Values with one more entry, whose sum is the sum of the weights."
+    "Values with one more entry, 1, from which a query reads the sum of its weights."
     return F.pad(v, (0, 1), value=1.)
 
 
 def divide_by_last(out: Tensor) -> Tensor:  # (..., W + 1) -> (..., W)
-    "Divide by what was read of the entry that `append_one` added."
+    "Divide by the sum of the weights, read from the entry that `append_one` added."
     total = out[..., -1:]
     return out[..., :-1] / total.masked_fill(total == 0, 1)  # 0 before the first token
 
 # %% ../chapters/20_linear_and_state_space.ipynb #retention-export
 def retention_decay(n_heads: int) -> Tensor:  # (H, 1, 1)
-    "The logarithm of RetNet's decay of each head."
+    "The logarithm of RetNet's decay for each head."
     check_sizes(n_heads=n_heads)
     return torch.log1p(-2. ** -(5 + torch.arange(n_heads)))[:, None, None]

@@ -43,12 +43,12 @@ def renamed(given: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, 
 
 
 def split_rows(w: Tensor, names: str, sizes: list[int]) -> dict[str, Tensor]:
-    "The rows of a joint projection, each block under the name of its own."
+    "The rows of a joint projection, each block under its own name."
     return {f"{n}_proj.weight": rows for n, rows in zip(names, w.split(sizes))}
 
 
 def delta_net(theirs: nn.Module, max_beta: float = 1.) -> GatedDeltaNet:
-    "A gated delta layer of their sizes."
+    "A gated delta layer with their sizes."
     return GatedDeltaNet(theirs.hidden_size, theirs.num_v_heads, theirs.num_k_heads,
                          theirs.head_k_dim, theirs.head_v_dim, theirs.conv_kernel_size,
                          max_beta=max_beta)

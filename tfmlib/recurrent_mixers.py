@@ -23,7 +23,7 @@ from .proof import need
 
 # %% ../chapters/20_linear_and_state_space.ipynb #state-export
 class RecurrentState:
-    "What a recurrent layer keeps of all tokens so far; its size does not change."
+    "The memory of a recurrent layer: its size does not depend on the number of tokens."
     def __init__(self): self.inputs = self.state = self.started = None
 
     def drop(self, n: int) -> None:
@@ -58,7 +58,7 @@ def real_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None,
 
 
 class StateMixer(nn.Module):
-    "Base class of layers with a state: (B, T, C) -> (B, T, C), as a layer of attention."
+    "Base class of layers with a state: (B, T, C) -> (B, T, C), like a layer of attention."
     def forward(
         self,
         x: Tensor,                           # (B, T, C)

@@ -58,14 +58,14 @@ def ssm_recurrence(
 
 
 def ssm_kernel(a: Tensor, b: Tensor, c: Tensor, T: int) -> Tensor:  # (..., T)
-    "What a single 1 adds to the outputs 0, 1, … T − 1 steps later."
+    "The outputs 0, 1, … T − 1 steps after a single input of 1."
     check_sizes(T=T)
     powers = a[..., None] ** torch.arange(T, device=a.device)             # (..., N, T)
     return ((c * b)[..., None] * powers).sum(-2).real
 
 
 def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:  # (..., T) each
-    "Each output is the sum of earlier inputs, weighted by the kernel."
+    "Each output is the sum of the inputs so far, weighted by the kernel."
     T = x.shape[-1]
     need(kernel.shape[-1] == T, "kernel", f"length {kernel.shape[-1]}", f"{T}, as x")
     # twice as long, so that the end does not wrap around to the beginning
@@ -95,7 +95,7 @@ class S4D(nn.Module):
         self.D = nn.Parameter(torch.ones(d_model))
 
     def system(self) -> tuple[Tensor, Tensor, Tensor]:  # (C, N) each
-        "The discretised system; each state stands for itself and its conjugate."
+        "The discretised system; each state represents a conjugate pair, hence the factor 2."
         A = torch.complex(-self.log_decay.exp(), self.frequency)
         a, b = zero_order_hold(A, torch.ones_like(A), self.log_step.exp())
         return a, b, 2 * torch.view_as_complex(self.C)
@@ -122,7 +122,7 @@ def selective_scan(
     check_selective(x, step, A, b, c)
     a = (step[..., None] * A).exp()                                       # (B, T, C, N)
     new = (step * x)[..., None] * b[:, :, None]                           # (B, T, C, N)
-    if state is not None:  # what the first token finds
+    if state is not None:  # the first token updates it
         first = new[:, :1] + a[:, :1] * state[:, None]
         new = torch.cat([first, new[:, 1:]], 1)
     h = scan(a.movedim(1, -1), new.movedim(1, -1)).movedim(-1, 1)         # (B, T, C, N)

@@ -1,4 +1,4 @@
-// A state of two numbers that pairs are written to: keys are directions in the plane, values are numbers. Every pair is a line, the states that give its value.
+// A state of two numbers that pairs are written to: keys are directions in the plane, values are numbers. Each pair is the line of states that give its value.
 // State: rule ("sum", "decay", "delta"), angle and value of the next pair, pairs (angle, value), memory (the state), said.
 const MOST = 6, RULES = { sum: "sum", decay: "decay of one half, then sum", delta: "delta rule" };
 const digits = x => { const s = x.toFixed(2).replace(/\.?0+$/, ""); return s === "-0" ? "0" : s.replace("-", "−"); };
@@ -16,7 +16,7 @@ export function write(rule, memory, [angle, value]) {   // the state after one m
 function render({ model, el }) {
   const names = ["rule", "angle", "value", "pairs", "memory", "said"], start = JSON.stringify(names.map(name => [name, model.get(name)]));
   el.innerHTML = `
-    <div class="tfm-controls tfm-wrap" role="group" aria-label="rule of writing">${Object.entries(RULES).map(([rule, label]) => `<button type="button" data-rule="${rule}">${label}</button>`).join("")}</div>
+    <div class="tfm-controls tfm-wrap" role="group" aria-label="update rule">${Object.entries(RULES).map(([rule, label]) => `<button type="button" data-rule="${rule}">${label}</button>`).join("")}</div>
     <div class="tfm-controls tfm-duo">
       <label class="tfm-control tfm-wide">direction of the next key, degrees <span class="tfm-value" aria-hidden="true" data-of="angle"></span><input type="range" name="angle" min="0" max="180" step="15"></label>
       <label class="tfm-control tfm-wide">its value <span class="tfm-value" aria-hidden="true" data-of="value"></span><input type="range" name="value" min="-2" max="2" step="0.5"></label>
