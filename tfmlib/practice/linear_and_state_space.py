@@ -175,7 +175,7 @@ check_hold = Checker("hold")
 @check_hold.property("both numbers, to nine digits", (0., 2., 3.), (-1., 1., math.log(2)), (-3., 1., 1.), (.5, 2., 1.5), (-1e-12, 1., 1.), (1e-9, -3., 2.), (1e-300, 1., 1.), (-2., 0., 1.), (-20., 1., .5), (0., -1., .25), (-.1, 5., 1e-7), (2., 1e6, 3.))
 def _(attempt, a, b, step):
     found = attempt(a, b, step)
-    if not isinstance(found, tuple) or len(found) != 2: raise Mismatch("your answer is no tuple of two numbers")
+    if not isinstance(found, tuple) or len(found) != 2: raise Mismatch("your answer is not a tuple of two numbers")
     for part, wanted, name in zip(found, _held(a, b, step), ("the factor of the state", "the factor of the input")):
         number = expect_number(part, name)
         if not abs(number - wanted) <= 1e-9 * abs(wanted): raise Mismatch(f"{name} is {number:.4g}; expected {wanted:.4g}, to nine digits")
