@@ -53,7 +53,7 @@ def loss_of(model: nn.Module, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def trained(kind: str, n: int, peak: float, seed: int, steps: int) -> nn.Module:
-    "A model that has seen these facts."
+    "A model trained on these facts."
     model, (keys, values) = build(KINDS[kind], seed=seed), facts(n, seed)
     def batch(step: int) -> tuple[Tensor, Tensor]:
         rows = torch.randint(n, (ROWS,), generator=seeded(seed, step))
@@ -64,7 +64,7 @@ def trained(kind: str, n: int, peak: float, seed: int, steps: int) -> nn.Module:
 
 @torch.no_grad()
 def judged(model: nn.Module, n: int, seed: int) -> dict[str, float]:
-    "What is recalled, in facts and in nats; for experts, their loads and what chooses them at the last position."
+    "How much is recalled, in facts and in nats; for experts, their loads and how their choice at the last position depends on the symbols."
     keys, values = facts(n, seed)
     x, routings = hidden_and_routings(model, keys)
     logits = model.logits(x[:, -1])

@@ -1,5 +1,5 @@
 """Chapter 21: text of four known topics, learned by a dense decoder, by experts with as many active weights, and by a wide dense one; how loads are balanced and what it costs;
-what dropping costs; and what the choice of an expert tells about token, topic and position.
+what dropping costs; and how much the choice of an expert depends on token, topic and position.
 
 The text is a walk over 128 words, of which the next one depends on the last word and the topic: each topic has its own successors for every word, so no word belongs to a topic. A topic lasts
 16 to 64 words. Rates are tuned as in `expert_facts`. A row is a model, with three seeds; each run is kept in `build/experts`.
@@ -35,11 +35,11 @@ def experts(k: int, routing: str) -> ModelConfig:
 ONE, TWO = experts(1, "softmax, then top-k"), experts(2, "top-k, then softmax")
 MODELS = {"dense": DENSE, "wide": replace(DENSE, d_ff=E * C), "1 of 8": ONE, "2 of 16": TWO, "2 of 16, biased": experts(2, "sigmoid, biased")}
 BALANCE = {"none": (0., 0.), "loss .01": (.01, 0.), "loss .1": (.1, 0.), "loss .01, z .001": (.01, .001)}
-# the row's name -> model, (balancing, z), capacity factor in training
+# the row's name -> model, (balancing, z), capacity factor in training; "2 of 16, sigmoid" is the control of the bias, which is never updated
 CASES = {
     "dense": ("dense", "none", None), "wide": ("wide", "none", None),
     **{f"{model}, {balance}": (model, balance, None) for model in ("1 of 8", "2 of 16") for balance in BALANCE},
-    "2 of 16, bias": ("2 of 16, biased", "none", None),
+    "2 of 16, sigmoid": ("2 of 16, biased", "none", None), "2 of 16, bias": ("2 of 16, biased", "none", None),
     **{f"1 of 8, capacity {factor:g}": ("1 of 8", "loss .01", factor) for factor in (1., 1.25, 2.)}}
 
 
@@ -77,18 +77,20 @@ def limit(model: nn.Module, factor: float | None) -> None:
 
 
 def limited(routing, factor: float, logits: Tensor):
+    "What is left of a routing at this capacity."
     made = routing(logits)
     return keep_within_capacity(made, capacity(len(made.token), logits.shape[1], factor))
 
 
-def loss_of(model: nn.Module, ids: Tensor, weights: tuple[float, float], update: bool = True) -> Tensor:
-    "Cross-entropy of every next word, and the penalties; biases take a step."
+def loss_of(model: nn.Module, ids: Tensor, weights: tuple[float, float], update: bool = False) -> Tensor:
+    "Cross-entropy of every next word, and the penalties; if asked, biases take a step. Loads are those before any token is dropped."
     x, routings = hidden_and_routings(model, ids[:, :-1])
     loss = F.cross_entropy(model.logits(x).flatten(0, 1), ids[:, 1:].flatten())
     balance, z = weights
+    layers = [m.router.routing for m in model.modules() if isinstance(m, MixtureOfExperts)]
+    routings = [rule.limited(r.logits) if hasattr(rule, "limited") else r for rule, r in zip(layers, routings)]
     if balance: loss = loss + balance * sum(load_balancing_loss(r) for r in routings) / len(routings)
     if z: loss = loss + z * sum(router_z_loss(r.logits) for r in routings) / len(routings)
-    layers = [m.router.routing for m in model.modules() if isinstance(m, MixtureOfExperts)]
     for rule, routing in zip(layers, routings):
         if update and hasattr(rule, "update"): rule.update(tokens_per_expert(routing), .002)
     return loss
@@ -101,12 +103,12 @@ def trained(case: str, peak: float, seed: int, steps: int) -> nn.Module:
     def batch(step: int) -> tuple[Tensor]:
         return (words[torch.randint(len(words), (ROWS,), generator=seeded(mix_seed(seed, step)))],)
     optimiser = AdamW(parameter_groups(model, .01), WarmupCosine(peak, WARM, steps), clip=1.)
-    train(model, partial(loss_of, weights=BALANCE[balance]), batch, steps, optimiser, seed=seed)
+    train(model, partial(loss_of, weights=BALANCE[balance], update=case == "2 of 16, bias"), batch, steps, optimiser, seed=seed)
     return model
 
 
 def given_token(chosen: Tensor, topic: Tensor, word: Tensor) -> Tensor:
-    "What the topic tells about the expert if the word is known: I(expert; topic and word) − I(expert; word)."
+    "The information of the topic about the expert if the word is known: I(expert; topic and word) − I(expert; word)."
     return mutual_information(chosen, topic * WORDS + word) - mutual_information(chosen, word)
 
 
@@ -126,7 +128,7 @@ def judged(case: str, model: nn.Module, part: int) -> dict[str, float]:
             else: kept_parts = parts
     limit(model, None)
     word, topic = words[:, :-1].flatten(), topics[:, :-1].flatten()
-    place = torch.arange(LENGTH).repeat(len(words))
+    position = torch.arange(LENGTH).repeat(len(words))
     shuffle = torch.randperm(len(word), generator=seeded(3))
     for layer in range(len(kept_parts[0][1])):
         routings = [rs[layer] for _, rs in kept_parts]
@@ -136,9 +138,9 @@ def judged(case: str, model: nn.Module, part: int) -> dict[str, float]:
         entropy = mutual_information(chosen, chosen).clamp(min=1e-9)
         at = f", layer {layer + 1}"
         found |= {f"busiest{at}": float(load.max() / load.mean()), f"below a tenth{at}": float((load < .1 * load.mean()).sum())}
-        for name, value in (("word", mutual_information(chosen, word)), ("topic", mutual_information(chosen, topic)), ("position", mutual_information(chosen, place)),
+        for name, value in (("word", mutual_information(chosen, word)), ("topic", mutual_information(chosen, topic)), ("position", mutual_information(chosen, position)),
                             ("topic given word", given_token(chosen, topic, word)), ("topic given word, shuffled", given_token(chosen, topic[shuffle], word)),
-                            ("word, shuffled", mutual_information(chosen, word[shuffle])), ("position, shuffled", mutual_information(chosen, place[shuffle]))):
+                            ("word, shuffled", mutual_information(chosen, word[shuffle])), ("position, shuffled", mutual_information(chosen, position[shuffle]))):
             found[f"tells, {name}{at}"] = float(value / entropy)
     return found
 

@@ -43,7 +43,7 @@ from tfmlib.expert_models import (
     hidden_and_routings,
     stack_experts,
     total_and_active,
-    total_and_active_of_all,
+    total_and_active_by_building,
 )
 from tfmlib.kv_cache import CachedCausalLM
 from tfmlib.mixture_of_experts import (
@@ -286,8 +286,8 @@ BAD = [
     (lambda: top_k_softmax_routing(torch.zeros(2, 3), 0), "k"), (lambda: top_k_softmax_routing(torch.zeros(2, 3), 1.), "k"), (lambda: Router(0, 3, None), "d_model"), (lambda: Router(3, 0, None), "n_experts"),
     (lambda: ExpertList([SwiGLU(4, 3)])(torch.zeros(3, 4), torch.tensor([2])), "counts"), (lambda: ExpertList([SwiGLU(4, 3)])(torch.zeros(3, 4), torch.tensor([3, 0])), "counts"),
     (lambda: grouped_matmul(torch.zeros(3, 4), torch.zeros(2, 4, 3), torch.tensor([4, -1])), "counts"), (lambda: grouped_matmul(torch.zeros(3, 4), torch.zeros(1, 4, 3), torch.tensor([3.])), "counts"),
-    (lambda: load_balancing_loss(top_k_routing(torch.zeros(4, 3), 1), torch.ones(3, dtype=torch.bool)), "real"), (lambda: load_balancing_loss(top_k_routing(torch.zeros(4, 3), 1), torch.ones(4)), "real"),
-    (lambda: load_balancing_loss(top_k_routing(torch.zeros(4, 3), 1), torch.zeros(4, dtype=torch.bool)), "real"),
+    (lambda: load_balancing_loss(top_k_routing(torch.zeros(4, 3), 1), torch.ones(3, dtype=torch.bool)), "padding_mask"), (lambda: load_balancing_loss(top_k_routing(torch.zeros(4, 3), 1), torch.ones(4)), "padding_mask"),
+    (lambda: load_balancing_loss(top_k_routing(torch.zeros(4, 3), 1), torch.zeros(4, dtype=torch.bool)), "padding_mask"),
     (lambda: keep_best_groups(torch.zeros(2, 6), 4, 1, 1), "n_groups"), (lambda: keep_best_groups(torch.zeros(2, 6), 3, 4, 1), "n_kept"), (lambda: keep_best_groups(torch.zeros(2, 6), 3, 1, 3), "n_best"),
     (lambda: BiasedRouting(6, 3, 1., 3, 1), "k"), (lambda: BiasedRouting(6, 1, 1., 4, 1), "n_groups"), (lambda: BiasedRouting(6, 0), "k"), (lambda: grouped_top_k_routing(torch.zeros(2, 6), 3, 3, 1), "k"),
     (lambda: capacity(10, 4, 0.), "factor"), (lambda: capacity(10, 4, math.inf), "factor"), (lambda: capacity(10, 0, 1.), "n_experts"), (lambda: keep_within_capacity(top_k_routing(torch.zeros(4, 3), 1), 0), "most"),
@@ -429,11 +429,11 @@ def test_keys_of_published_files_are_known(name):
 def test_counts_from_few_layers_are_those_of_whole_models():
     for name in ("Mixtral 8x7B", "Mixtral 8x22B", "gpt-oss-20b"):
         config = config_from_pretrained(EXPERT_CONFIGS[name])
-        assert total_and_active(config) == total_and_active_of_all(config)
+        assert total_and_active(config) == total_and_active_by_building(config)
     for layers in ("0110", "1111", "0000", "0001"):
         config = replace(EXPERTS, n_layers=4, options=dict(n_experts=5, n_used=2, expert_d_ff=7, expert_layers=layers))
-        assert total_and_active(config) == total_and_active_of_all(config)
-        assert total_and_active_of_all(config)[0] == sum(p.numel() for p in build(config).parameters())
+        assert total_and_active(config) == total_and_active_by_building(config)
+        assert total_and_active_by_building(config)[0] == sum(p.numel() for p in build(config).parameters())
     for name, more in (("Mixtral 8x7B", 0), ("DeepSeek-V3", 58 * 256)):          # chapter 13 does not count the biases of experts
         found = total_and_active(config_from_pretrained(EXPERT_CONFIGS[name]))
         assert found == (total_parameters(NAMED_SHAPES[name]) + more, active_parameters(NAMED_SHAPES[name]) + more)

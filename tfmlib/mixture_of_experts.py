@@ -42,7 +42,7 @@ def top_k_routing(logits: Tensor, k: int) -> Routing:
 
 
 def top_k_softmax_routing(logits: Tensor, k: int) -> Routing:
-    "The k largest logits; the softmax over these alone gives the weights."
+    "The k largest logits choose; the softmax over these alone gives the weights."
     check_top_k(logits, k)
     largest, experts = logits.topk(k)
     return list_pairs(largest.softmax(-1), experts, logits)
@@ -58,7 +58,7 @@ def check_top_k(logits: Tensor, k: int) -> None:
 
 # %% ../chapters/21_mixture_of_experts.ipynb #router-export
 class Router(nn.Module):
-    "A linear layer that scores the experts for a token, and a rule that chooses some."
+    "A linear layer that gives each expert a logit, and a rule that chooses some."
     def __init__(
         self,
         d_model: int,       # C
@@ -71,7 +71,7 @@ class Router(nn.Module):
         self.proj, self.routing = nn.Linear(d_model, n_experts, bias), routing
 
     def logits(self, x: Tensor) -> Tensor:  # (N, C) -> (N, E)
-        "The score of each expert, in float32 at least."
+        "The logit of each expert, in float32 at least."
         b = None if self.proj.bias is None else upcast(self.proj.bias)
         return F.linear(upcast(x), upcast(self.proj.weight), b)
 
@@ -110,7 +110,7 @@ class ExpertList(nn.ModuleList):
 
 
 def dispatch(x: Tensor, routing: Routing, experts: Callable) -> Tensor:
-    "Gather rows by expert, process each expert's rows at once, add the results up."
+    "Gather rows by expert, process each expert's rows at once, add up by token."
     routing, counts = sort_by_expert(routing)
     out = experts(x[routing.token], counts) * routing.weight[:, None]     # (P, C)
     return torch.zeros_like(x).index_add(0, routing.token, out.to(x.dtype))
@@ -145,7 +145,7 @@ class MixtureOfExperts(nn.Module):
 
 # %% ../chapters/21_mixture_of_experts.ipynb #information-export
 def mutual_information(a: Tensor, b: Tensor) -> Tensor:  # (N,), (N,) whole numbers
-    "How many nats each of two properties tells about the other, over N tokens."
+    "The mutual information of two properties of N tokens, in nats."
     fits = a.ndim == 1 and a.shape == b.shape and len(a) > 0
     need(fits, "b", tuple(b.shape), f"{tuple(a.shape)}, of one dimension, as a")
     (_, a), (_, b) = (t.unique(return_inverse=True) for t in (a, b))

@@ -1,6 +1,6 @@
 """Chapter 21 on a GPU: a layer of experts, forward and backward, in 16 bits: a loop over experts, sorted rows, grouped products; beside a dense layer with the same active weights.
 
-Each expert gets another share of the tokens, as a trained router would give it (the busiest twice the mean). The time for sorting, gathering
+The loads are uneven, as those of a trained router may be (the busiest expert has about twice the mean). The time for sorting, gathering
 and adding is part of a layer's time. The book's parts are imported only when a case begins, as in the other stages.
 """
 from collections.abc import Callable, Iterator

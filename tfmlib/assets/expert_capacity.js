@@ -42,7 +42,7 @@ function render({ model, el }) {
     $(".tfm-tilt-value").textContent = tilt.toFixed(1);
     $(".tfm-capacity-value").textContent = capacity;
     const dropped = experts.flatMap(x => x.dropped.map(c => c.token + 1)).sort((a, b) => a - b), used = scores.length - dropped.length, room = capacity * experts.length;
-    $(".tfm-readout").textContent = `${dropped.length ? `${many(dropped.length, "token")} of ${scores.length} dropped: ${dropped.join(", ")}` : `no token of ${scores.length} is dropped`}; ${used} of ${room} places in use.`;
+    $(".tfm-readout").textContent = `${dropped.length ? `${many(dropped.length, "token")} of ${scores.length} dropped: ${dropped.join(", ")}` : `no token of ${scores.length} is dropped`}; ${used} of ${room} slots in use.`;
   }
 
   $(".tfm-tilt").oninput = () => put({ tilt: Number($(".tfm-tilt").value) });

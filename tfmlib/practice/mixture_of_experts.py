@@ -48,7 +48,7 @@ def _(attempt, *case):
 _LEARNS = {"before, 1": True, "after, 1": False, "after, 2": True, "after, all": True, "sigmoid, 1": True, "sigmoid, 1, divided": False, "noisy, after, 1": False, "equal": False, "silent": False, "hard": False}
 check_learns = Checker("learns")
 
-@check_learns.property("has the task's loss a gradient?", *((router,) for router in _LEARNS))
+@check_learns.property("does the task's loss have a gradient?", *((router,) for router in _LEARNS))
 def _(attempt, router): gives(attempt(router), _LEARNS[router], "your answer")
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #sort-checker
