@@ -20,8 +20,8 @@ settings.load_profile("unhurried")
 
 
 # The files that take longest, which begin first: one that began last would run alone while the other processors wait.
-LONGEST = ("test_browser", "test_exercises", "test_defects", "test_flash_kernels", "test_forced_colours", "test_many_devices", "test_gpu_run", "test_newcomer", "test_mutants", "test_tokens",
-           "test_checkpoints", "test_copies", "test_training", "test_solutions", "test_house")
+LONGEST = ("test_browser", "test_exercises", "test_inpage_browser", "test_defects", "test_inpage", "test_flash_kernels", "test_forced_colours", "test_many_devices", "test_gpu_run", "test_newcomer", "test_mutants", "test_tokens",
+           "test_checkpoints", "test_copies", "test_training", "test_editions", "test_solutions", "test_house")
 
 
 def pytest_collection_modifyitems(items):
