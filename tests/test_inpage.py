@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions")]
 import inpage_cases  # noqa: E402
+import inpage_files  # noqa: E402
 import kills  # noqa: E402
 import pyodide  # noqa: E402
 from formulas import node_binary  # noqa: E402
@@ -24,7 +25,7 @@ from formulas import node_binary  # noqa: E402
 import inpage  # noqa: E402
 
 PAGES = [path.stem for path in kills.pages()]
-ALONE = [page for page, found in inpage.elsewhere().items() if "*" in found]
+ALONE = [page for page, found in inpage_files.elsewhere().items() if "*" in found]
 CHECKED = [page for page in PAGES if page not in ALONE]
 BOOK = {page["page"].rpartition("/")[2]: page for page in json.loads(kills.FILE.read_text(encoding="utf-8"))["pages"]}
 CLOSE = {"torch.float64": 1e-11, "torch.float32": 3e-6, "torch.float16": 2e-3, "torch.bfloat16": 2e-2}   # last bits, and what they become in 16 bits
@@ -75,7 +76,7 @@ def test_values_types_gradients_errors_and_random_numbers_are_those_of_pytorch()
 def test_they_are_the_same_in_pyodide(tmp_path):
     "Where integers for indices have 32 bits, and sums may run in another order."
     if not pyodide.there(): pytest.skip("Pyodide could not be downloaded at set-up")
-    inpage.lay_out(tmp_path / "inpage")
+    inpage_files.lay_out(tmp_path / "inpage")
     done = subprocess.run([node_binary(), ROOT / "tests/inpage_node.mjs", tmp_path / "inpage/py", ROOT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     theirs, ours = json.loads(json.dumps(inpage_cases.cases())), json.loads(done.stdout)
@@ -181,7 +182,7 @@ def test_verdicts_are_those_of_the_book(stem):
     "The same verdict and the same failing property for every stub, solution and wrong answer; and nothing was asked for that is not there."
     found = proved()[stem]
     assert found["page"]["errors"] == {} and found["lacking"] == {}
-    elsewhere = inpage.elsewhere().get(stem, {})
+    elsewhere = inpage_files.elsewhere().get(stem, {})
     for ours, theirs in zip(found["page"]["exercises"], BOOK[stem]["exercises"], strict=True):
         if ours["name"] in elsewhere: continue
         assert [(kind, v["name"], v["passed"], v["failed"]) for kind in KINDS for v in ours[kind]] == [(kind, v["name"], v["passed"], v["failed"]) for kind in KINDS for v in theirs[kind]]
@@ -190,14 +191,14 @@ def test_verdicts_are_those_of_the_book(stem):
 def test_few_exercises_are_left_to_jupyter():
     "At most five, besides the kernels of chapter 18; each says why."
     assert ALONE == ["18_flash_attention_gpu"]
-    left = [(page, name, why) for page, found in inpage.elsewhere().items() for name, why in found.items() if page not in ALONE]
+    left = [(page, name, why) for page, found in inpage_files.elsewhere().items() for name, why in found.items() if page not in ALONE]
     assert len(left) <= 5 and all(name in inpage.titles_of(page) and why.endswith(".") for page, name, why in left)
 
 
 # --- what the book is built with ----------------------------------------------------------------------------------
 
 def test_numpys_wheel_is_the_one_that_is_pinned():
-    assert inpage.numpy_wheel().stat().st_size < 3.2e6
+    assert inpage_files.numpy_wheel().stat().st_size < 3.2e6
     assert "NumPy Developers" in (ROOT / "inpage/LICENSE-NUMPY").read_text(encoding="utf-8")
 
 
@@ -210,12 +211,12 @@ def test_another_package_is_refused(tmp_path):
 
 def test_another_numpy_is_refused():
     text = json.dumps({"info": {}, "packages": {"numpy": {"file_name": "numpy-9.whl", "sha256": "0"}}})
-    with pytest.raises(inpage.ConfigError, match="another NumPy"): inpage.lock(text)
+    with pytest.raises(inpage_files.ConfigError, match="another NumPy"): inpage_files.lock(text)
 
 
 def test_without_a_network_the_book_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(pyodide, "there", lambda: False)
-    assert inpage.lay_out(tmp_path / "inpage") == {} and not (tmp_path / "inpage/py").exists()
+    assert inpage_files.lay_out(tmp_path / "inpage") == {} and not (tmp_path / "inpage/py").exists()
     class App:
         inpage_sizes = {}
         def add_css_file(self, name): pass
@@ -225,7 +226,7 @@ def test_without_a_network_the_book_says_so(tmp_path, monkeypatch):
 
 
 def test_the_same_files_make_the_same_book():
-    assert inpage.book_zip() == inpage.book_zip() and len(inpage.book_zip()) < 100_000
+    assert inpage_files.book_zip() == inpage_files.book_zip() and len(inpage_files.book_zip()) < 100_000
 
 
 def test_kernels_are_left_to_jupyter_on_their_page():
@@ -237,7 +238,7 @@ def test_kernels_are_left_to_jupyter_on_their_page():
 @pytest.mark.parametrize("stem", CHECKED)
 def test_a_page_is_told_of_its_exercises(stem):
     told = inpage.told(stem, {}, "v")
-    assert set(told["titles"]) == {e["name"] for e in BOOK[stem]["exercises"]} and told["page"] == inpage.module_of(stem)
+    assert set(told["titles"]) == {e["name"] for e in BOOK[stem]["exercises"]} and told["page"] == inpage_files.module_of(stem)
     compile(told["imports"], stem, "exec")
 
 
