@@ -92,7 +92,7 @@ def traffic() -> Drawing:
 
 
 def patch() -> Drawing:
-    "Two runs side by side: a state of the first takes the place of the same state of the second."
+    "Two runs side by side: a state of the clean run takes the place of the same state of the corrupted run."
     rows, out = (124, 84, 44), []
     for left, words, colour in ((62, "Ada Ash was born in".split(), "q"), (226, "Bo Elm was born in".split(), "quiet")):
         x = [left + 29 * i for i in range(5)]
@@ -101,7 +101,7 @@ def patch() -> Drawing:
             out.append(line(f"M{x[i]} 78L{x[4]} 50", "line", 1.2, head=False))
         for i in range(5): out += [f'<circle cx="{x[i]}" cy="{y}" r="6" style="fill:{tint(colour, 30)};stroke:{var(colour)}"/>' for y in rows[:2 if i < 4 else 3]] + [text(x[i], 162, words[i], size=12)]
     out += [text(4, y + 4, f"block {n}", "start", "quiet", 12) for n, y in enumerate(rows, 1)]
-    out += [text(342, 20, "whose town?", "end"), text(178, 20, "Ada’s town", "middle"), line("M178 38V25"), line("M342 38V25", "w", 2.5), text(120, 184, "first run", colour="quiet"), text(284, 184, "second run", colour="quiet")]
+    out += [text(342, 20, "whose town?", "end"), text(178, 20, "Ada’s town", "middle"), line("M178 38V25"), line("M342 38V25", "w", 2.5), text(120, 184, "clean run", colour="quiet"), text(284, 184, "corrupted run", colour="quiet")]
     out += [line("M91 78C110 60 236 52 253 77", "w", 2.5), line("M260 81L334 48", "w", 2.5)]
     return 190, out + [f'<circle cx="{x}" cy="84" r="7" style="fill:{var("w")};stroke:{var("w")}"/>' for x in (91, 255)]
 

@@ -71,10 +71,15 @@ def patient(context):
     return context
 
 
+def painted(page) -> None:
+    "Wait until what has just changed is on the screen: two frames."
+    page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
+
+
 def laid_out(page) -> None:
     "Lay out the whole page now; readers get it a little at a time, while the browser has nothing else to do."
     page.add_style_tag(content="section, .tfm-waiting { content-visibility: visible !important }")
-    page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
+    painted(page)
 
 
 def awake(figure, rounds: int = 600):

@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
 from statistics import median
@@ -136,7 +136,7 @@ def imported(tree: ast.AST, inside: str) -> Iterator[tuple[str, bool]]:
             if star or str(name).startswith("tfmlib."): yield str(name).removeprefix("tfmlib."), star
 
 
-@cache
+@lru_cache(maxsize=8192)
 def imports(tree: ast.AST, inside: str = "") -> list[tuple[str, bool]]: return list(imported(tree, inside))
 
 

@@ -15,7 +15,7 @@ URL = "https://github.com/some-one/some.book"
 STRAY = re.compile(
     r"https?://[\w.-]*\.github\.io|colab\.research\.google\.com/github/\w|git\+(https?|ssh)://|git@github\.com|"
     r"github\.com/[\w.-]+/[\w.-]*(executable|tfmlib)|raw\.githubusercontent\.com|mybinder\.org|shields\.io", re.I)
-MAKERS = {"tools/address.py", "tools/colab.py", "tests/test_address.py", "tests/test_colab.py", "tests/test_visitors.py", "references.bib"}
+MAKERS = {"tools/address.py", "tools/colab.py", "tests/test_address.py", "tests/test_colab.py", "references.bib"}
 
 
 def tracked() -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
-from conftest import awake, laid_out
+from conftest import awake, laid_out, painted
 from serve import server
 
 pytestmark = pytest.mark.browser
@@ -21,7 +21,6 @@ CONTRAST = EVERY_RULE | {"runOnly": {"type": "rule", "values": ["color-contrast"
 NARROW_RULES = EVERY_RULE | {"runOnly": {"type": "rule", "values": ["scrollable-region-focusable", "target-size"]}}     # what only the width can break
 CONTRAST_OF_KINDS = {"rules": [{"id": "color-contrast", "selector": "[data-kind]"}]}       # it is slow to check element by element
 AXE = Axe().axe_script
-TWO_FRAMES = "new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))"
 MARK_KINDS = """(known) => {                    // one element for each combination of colours and size that the page's text has, and that no page had before
   document.querySelectorAll("[data-kind]").forEach(e => e.removeAttribute("data-kind"));
   const seen = new Set(known), grounds = new Map([[null, ""]]);
@@ -88,17 +87,17 @@ def visit(context, base: str, name: str, known: list[str], themes: tuple[str, ..
     page.evaluate("how => axe.configure(how)", CONTRAST_OF_KINDS)
     for theme in themes:
         page.emulate_media(color_scheme=theme)
-        page.wait_for_function(TWO_FRAMES)
+        painted(page)
         found.themes.append(page.evaluate("document.documentElement.dataset.theme"))
         new, options = marked(page, known), EVERY_RULE if theme == themes[0] else CONTRAST   # nothing else depends on the theme
         if new or options is EVERY_RULE: found.violations += [f"{theme}: {v}" for v in violations(page, options)]
     page.set_viewport_size(PHONE)
-    page.wait_for_function(TWO_FRAMES)
+    painted(page)
     found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     found.too_many = max(0, page.evaluate("document.querySelectorAll('*').length") - MOST)
     found.violations += [f"at phone width: {v}" for v in violations(page, NARROW_RULES)]
     page.set_viewport_size(NARROW)
-    page.wait_for_function(TWO_FRAMES)
+    painted(page)
     found.narrow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     page.close()
     return found

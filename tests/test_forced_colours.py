@@ -3,13 +3,12 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import awake, laid_out
+from conftest import awake, laid_out, painted
 from PIL import Image, ImageChops
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = ("light", "dark")
-TWO_FRAMES = "new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))"
 STYLE = "(e, [names, part]) => { const s = getComputedStyle(e, part); return Object.fromEntries(names.map(n => [n, s[n]])); }"
 CONTRAST = """(pair) => {                            // WCAG's contrast of two colours as a canvas paints them
   const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -40,7 +39,7 @@ def tab(browser, served):
 def page(request, tab):
     "The page that is open, in the theme that the system has now."
     tab.emulate_media(color_scheme=request.param)
-    tab.wait_for_function(TWO_FRAMES)
+    painted(tab)
     return tab
 
 

@@ -12,7 +12,7 @@ import pytest
 from pages import in_hours, reading
 
 ROOT = Path(__file__).resolve().parent.parent
-BASE = "https://some-one.github.io/book/"
+BASE = "https://example.org/book/"
 ATOM = "{http://www.w3.org/2005/Atom}"
 
 
