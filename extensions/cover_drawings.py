@@ -80,7 +80,7 @@ def traffic() -> Drawing:
         out += [text(x + 84, 14, title), rect(x + 1, 22, 166, 26, tint("quiet"), var("quiet")), text(x + 84, 39.5, "GPU memory: large, slow", size=12)]
         out += [rect(x + 34, 96, 100, 26, tint("quiet"), var("quiet")), text(x + 84, 113.5, "on chip: fast", size=12)]
         out += [line(f"M{x + 44} 50V94"), text(x + 39, 76, "q, k, v", "end", size=12), line(f"M{x + 126} 94V50"), text(x + 131, 76, "output", "start", size=12)]
-    out += [line(f"M{x} {'94V50' if up else '50V94'}", "w", 4) for x, up in ((61, True), (77, False), (93, True), (109, False))] + [text(84, 138, "four times T × T", colour="w", size=12)]
+    out += [line(f"M{x} {'94V50' if up else '50V94'}", "w", 2.5) for x, up in ((61, True), (77, False), (93, True), (109, False))] + [text(84, 138, "four times T × T", colour="w", size=12)]
     out.append(text(4, 164, "what one new token reads", "start"))
     rows = (("every key: cache", lambda j: True), ("some keys: sparse", lambda j: j in (0, 4, 9, 10, 11)), ("a state of fixed size", None), ("a few experts", None))
     for n, (name, seen) in enumerate(rows):
