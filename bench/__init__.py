@@ -38,6 +38,19 @@ def size(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+def climbed(loss: Callable[[float], float], peaks: Iterable[float]) -> tuple[float, dict[float, float]]:
+    "The rate of the least loss, and the loss at each: a grid whose end is best goes on beyond it. A run that diverges has lost."
+    from tfmlib.training import Diverged
+    def at(peak: float) -> float:
+        try: return loss(peak)
+        except Diverged: return float("inf")
+    found = {peak: at(peak) for peak in peaks}
+    while (best := min(found, key=found.__getitem__)) in (ends := (min(found), max(found))) and len(found) > 1:
+        beyond = best / 2 if best == ends[0] else 2 * best
+        found[beyond] = at(beyond)
+    return best, found
+
+
 def even_width(made: Callable[[int], nn.Module], parameters: int) -> int:
     "The least even width at which `made` gives a model with at least so many parameters."
     return next(w for w in range(2, 1000, 2) if size(made(w)) >= parameters)

@@ -2,12 +2,13 @@
 
 A small corpus of documents is read many times: `[CLS] first half [SEP] second half [SEP]`. With next-sentence prediction, half of the pairs end
 with the second half of another document. Every recipe reads the same number of texts, at the rate of the grid with the lowest masked-LM loss on texts
-kept for this choice. Few-label accuracies as in `bench.encoder_objectives`; a third task asks whether two texts have one topic.
+kept for this choice after half as many passes; a grid whose end is best goes on. Few-label accuracies as in `bench.encoder_objectives`; a third task asks whether two texts have one topic.
 """
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import product
 from multiprocessing import get_context
 from typing import NamedTuple
 
@@ -15,8 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import over_seeds, ticked
-from bench.encoder_objectives import LABELLED, TESTS, TUNE_PEAKS, TUNED, WORKERS, worth
+from bench import climbed, over_seeds, ticked
+from bench.encoder_objectives import (
+    LABELLED,
+    TESTS,
+    TUNE_PEAKS,
+    TUNED,
+    WORKERS,
+    noted,
+    worth,
+)
 from bench.encoder_sides import GRAMMAR, WARM, config, fused
 from tfmlib.encoders import Bert, masked_lm_loss
 from tfmlib.proof import spread
@@ -32,8 +41,8 @@ from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, see
 
 DEVICE = "cpu"
 SEED = 0
-DOCUMENTS, HALF, TEXTS, PASSES, SEEDS = 1_000, 12, 32, 96, range(3)
-PEAKS, TRIED = (0.001, 0.002, 0.004), 24                                       # passes over the corpus while rates are tried
+DOCUMENTS, HALF, TEXTS, PASSES, SEEDS = 1_000, 12, 32, 96, range(5)
+PEAKS, TRIED = (0.001, 0.002, 0.004), 48                                       # passes over the corpus while rates are tried
 
 
 class Recipe(NamedTuple):
@@ -129,27 +138,31 @@ def pair_accuracy(model: nn.Module, seed: int, n: int = 4 * LABELLED) -> float:
     def right(model, part):
         ids, segments, label = pairs(seed, part, TESTS)
         return float((model(ids, segments)["next-sentence"].argmax(-1) == label).double().mean())
-    models = []
-    for peak in TUNE_PEAKS:
-        new = Bert(replace(model.config, options=model.config.options | {"heads": "next-sentence"}), fused, seed)
+    models = {}
+    def wrong(peak: float) -> float:
+        models[peak] = new = Bert(replace(model.config, options=model.config.options | {"heads": "next-sentence"}), fused, seed)
         new.load_state_dict(model.state_dict(), strict=False)                  # with the pooling head, where it was trained
         train(new, loss, batch, TUNED, AdamW(parameter_groups(new, 0.01), WarmupCosine(peak, 20, TUNED), clip=1.), seed=seed)
-        models.append(new)
-    return right(max(models, key=lambda m: right(m, -1)), -2)
+        return -right(new, -1)
+    return right(models[climbed(wrong, TUNE_PEAKS)[0]], -2)
 
 
-def compared(name: str, seed: int) -> list[dict]:
-    "One recipe: the choice of its rate, and what it gives."
+def facts_of(name: str) -> dict:
+    recipe = RECIPES[name]
+    return {"recipe": name, "masks": str(recipe.masks or "anew"), "objectives": "masked LM, next sentence" if recipe.next_sentence else "masked LM", "batch": recipe.batch}
+
+
+def rates(name: str, seed: int) -> dict[float, float]:
+    "The masked-LM loss at each rate."
     torch.set_num_threads(1)
-    recipe, rows = RECIPES[name], []
-    facts = {"recipe": name, "masks": str(recipe.masks or "anew"), "objectives": "masked LM, next sentence" if recipe.next_sentence else "masked LM", "batch": recipe.batch}
-    for peak in PEAKS:
-        rows.append({"what": "rate", **facts, "peak": f"{peak:g}", "loss": spread([judged(learn(recipe, peak, seed + len(SEEDS), TRIED), seed, -1)["loss"]])})
-    best = min(PEAKS, key=lambda peak: rows[PEAKS.index(peak)]["loss"]["median"])
-    models = [learn(recipe, best, seed + s, PASSES) for s in SEEDS]
-    found = [judged(model, seed + s, -2) | {task: worth("masked LM", model, task, seed + s) for task in ("tagging", "classification")} | {"same topic": pair_accuracy(model, seed + s)}
-             for s, model in enumerate(models)]
-    return [*rows, {"what": "result", **facts, "peak": f"{best:g}"} | over_seeds(found)]
+    return climbed(lambda peak: judged(learn(RECIPES[name], peak, seed + len(SEEDS), TRIED), seed, -1)["loss"], PEAKS)[1]
+
+
+def result(name: str, peak: float, seed: int) -> dict[str, float]:
+    "One seed: the losses, and what the encoder is worth."
+    torch.set_num_threads(1)
+    model = learn(RECIPES[name], peak, seed, PASSES)
+    return judged(model, seed, -2) | {task: worth("masked LM", model, task, seed) for task in ("tagging", "classification")} | {"same topic": pair_accuracy(model, seed)}
 
 
 @lru_cache
@@ -165,7 +178,14 @@ def next_sentence_bound(seed: int) -> float:
 
 
 def measure(seed: int) -> Iterator[dict]:
-    "The bound, then every recipe."
+    "The bound, the choice of rates, then every recipe."
     yield {"what": "bound"} | over_seeds([{"next sentence": next_sentence_bound(seed + s)} for s in SEEDS])
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        for _, rows in zip(ticked(RECIPES, "recipe"), pool.map(compared, RECIPES, [seed] * len(RECIPES)), strict=True): yield from rows
+        best = {}
+        for name, losses in zip(RECIPES, pool.map(partial(noted, "recipe", rates), RECIPES, [seed] * len(RECIPES)), strict=True):
+            best[name] = float(min(losses, key=losses.__getitem__))
+            for peak in sorted(losses, key=float): yield {"what": "rate", **facts_of(name), "peak": f"{float(peak):g}", "loss": spread([losses[peak]])}
+        cases = [(name, best[name], seed + s) for name, s in product(RECIPES, SEEDS)]
+        found = pool.map(partial(noted, "recipe", result), *zip(*cases))
+        for name in ticked(RECIPES, "recipe"):
+            yield {"what": "result", **facts_of(name), "peak": f"{best[name]:g}"} | over_seeds([next(found) for _ in SEEDS])

@@ -1,10 +1,10 @@
 """Chapter 9: what one does with a pre-trained encoder, each task with a baseline: few and many labels, pooling, spans, sentence vectors, probes; and writing, which it cannot do.
 
-The encoders are those of `bench.encoder_longer`; "untrained" is the same encoder as drawn. Rates are chosen on texts kept for this choice.
+The encoders are those of `bench.encoder_objectives`; "untrained" is the same encoder as drawn. Rates are chosen on texts kept for this choice.
 """
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from multiprocessing import get_context
 
@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import over_seeds
-from bench.encoder_longer import trained
 from bench.encoder_objectives import (
     CLS,
     GRAMMAR,
@@ -23,33 +22,44 @@ from bench.encoder_objectives import (
     TUNE_PEAKS,
     WORKERS,
     framed,
+    kept,
     made,
+    noted,
+    steps_of,
     text,
     with_head,
     worth,
 )
 from bench.encoder_sides import AMBIGUOUS
 from tfmlib.encoders import POOLINGS, Bert, contrastive_loss, mean_pooling
+from tfmlib.proof import load_record
 from tfmlib.tag_grammar import ADJECTIVES, LEXICON, MASK, TAGS, TOPICS, forward_backward
 from tfmlib.training import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0
-SEEDS, SIZES, SPAN_STEPS, PAIR_STEPS, PAIRS, CANDIDATES = range(3), (8, 32, 128, 512), 400, 200, 32, 200
+SEEDS, SPAN_STEPS, PAIR_STEPS, PAIRS, CANDIDATES, SPAN_TEXTS = range(3), 400, 200, 32, 200, 128
+SIZES = {8: 200, 32: 200, 128: 800, 512: 1_600}                                  # labelled texts: steps
 VERB = TAGS.index("VERB")
 QUESTIONS = torch.tensor([LEXICON.index("in"), LEXICON.index("by")])            # the language has no question words: "in" asks for the subject, "by" for the object
 INITIAL = ("pre-trained", "untrained")
 
 
 @lru_cache
+def chosen_rate(kind: str) -> float:
+    "The rate that was best for this objective."
+    return float(next(r["peak"] for r in load_record("encoder_objectives").rows if r["what"] == "worth" and r["objective"] == kind))
+
+
+@lru_cache
 def encoder(initial: str, seed: int, kind: str = "masked LM") -> nn.Module:
-    "An encoder, pre-trained by `bench.encoder_longer`, or as drawn."
-    return made(kind, seed) if initial == "untrained" else trained(kind, seed)[0]
+    "An encoder, pre-trained by `bench.encoder_objectives`, or as drawn."
+    return made(kind, seed) if initial == "untrained" else kept(kind, chosen_rate(kind), seed, steps_of(kind))[0]
 
 
 def few_labels(initial: str, seed: int) -> dict[str, float]:
     "Accuracies by number of labelled texts."
-    return {f"{task}, {n}": worth("masked LM", encoder(initial, seed), task, seed, n) for task, n in product(("tagging", "classification"), SIZES)}
+    return {f"{task}, {n}": worth("masked LM", encoder(initial, seed), task, seed, n, steps=steps) for task, (n, steps) in product(("tagging", "classification"), SIZES.items())}
 
 
 def questions(seed: int, part: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,11 +92,11 @@ def span_accuracy(model: nn.Module, seed: int, part: int) -> float:
 
 def spans(initial: str, seed: int) -> dict[str, float]:
     "Exact matches after training with a few questions."
-    models, few = [], questions(seed, -3, SIZES[2])
+    models, few = [], questions(seed, -3, SPAN_TEXTS)
     for peak in TUNE_PEAKS:
         model = with_head("masked LM", encoder(initial, seed), "span", seed)
         def batch(step):
-            rows = torch.randint(SIZES[2], (16,), generator=seeded(seed, step, 2))
+            rows = torch.randint(SPAN_TEXTS, (16,), generator=seeded(seed, step, 2))
             return tuple(t[rows] for t in few)
         train(model, span_loss, batch, SPAN_STEPS, AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, 20, SPAN_STEPS), clip=1.), seed=seed)
         models.append(model)
@@ -222,24 +232,35 @@ def judged(words: Tensor) -> dict[str, float]:
 WRITERS = "causal LM", "one by one", "Gibbs sampling", "all at once"
 
 
-def used(seed: int) -> list[dict]:
-    "Everything with one seed: a list of facts and numbers."
+def poolings(initial: str, seed: int) -> dict[str, float]:
+    "Accuracy on topics by the way in which the outputs become one vector."
+    return {pooling: worth("masked LM", encoder(initial, seed), "classification", seed, SPAN_TEXTS, pooling, SIZES[SPAN_TEXTS]) for pooling in POOLINGS}
+
+
+WITH_ENCODER = {"labels": few_labels, "pooling": poolings, "spans": spans, "sentences": embeddings, "probe": probes}
+SIMPLE = {"span baselines": lambda _, seed: span_baselines(seed), "the grammar": lambda _, seed: judged(text(seed, -15, TESTS)[0]), "written": written}
+CASES = (*product(WITH_ENCODER, INITIAL), ("span baselines", ""), *product(("written",), WRITERS), ("the grammar", ""))
+
+
+def use(what: str, which: str, seed: int) -> dict | list[dict]:
+    "One use with one seed: its numbers, by layer for probes."
     torch.set_num_threads(1)
-    rows = []
-    for initial in INITIAL:
-        rows.append(({"what": "labels", "encoder": initial}, few_labels(initial, seed)))
-        rows.append(({"what": "pooling", "encoder": initial}, {pooling: worth("masked LM", encoder(initial, seed), "classification", seed, SIZES[2], pooling) for pooling in POOLINGS}))
-        rows.append(({"what": "spans", "encoder": initial}, spans(initial, seed)))
-        rows.append(({"what": "sentences", "encoder": initial}, embeddings(initial, seed)))
-        rows += [({"what": "probe", "encoder": initial, "layer": layer}, found) for layer, found in enumerate(probes(initial, seed))]
-    rows.append(({"what": "span baselines"}, span_baselines(seed)))
-    rows += [({"what": "written", "how": how}, written(how, seed)) for how in WRITERS]
-    rows.append(({"what": "written", "how": "the grammar"}, judged(text(seed, -15, TESTS)[0])))
-    return rows
+    return (WITH_ENCODER | SIMPLE)[what](which, seed)
+
+
+def facts(what: str, which: str) -> dict:
+    "What a row of the record says of a use."
+    if what in WITH_ENCODER: return {"what": what, "encoder": which}
+    if what == "span baselines": return {"what": what}
+    return {"what": "written", "how": which or what}
 
 
 def measure(seed: int) -> Iterator[dict]:
-    "Every use, with every seed."
+    "Every use, with every seed; each is kept, so that a measurement that was cut off goes on."
+    asked = [(*case, seed + s) for case, s in product(CASES, SEEDS)]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        runs = list(pool.map(used, [seed + s for s in SEEDS]))
-    for same in zip(*runs): yield same[0][0] | over_seeds([found for _, found in same])
+        found = iter(pool.map(partial(noted, "uses", use), *zip(*asked)))
+        for case in CASES:
+            each = [next(found) for _ in SEEDS]
+            if case[0] != "probe": yield facts(*case) | over_seeds(each)
+            else: yield from (facts(*case) | {"layer": layer} | over_seeds(list(same)) for layer, same in enumerate(zip(*each, strict=True)))
