@@ -1,7 +1,8 @@
 """The book's own pages on sphinx-book-theme: our templates and style sheet in place of the theme's, and nothing that a page does not use.
 
 The theme stays what it was (its directives, its table markup, its options); only what it sends to the reader is replaced, by the
-files in extensions/theme. Served assets live in `_static/tfm` (ours) and `_static/figures` (the interactive figures').
+files in extensions/theme. Served assets live in `_static/tfm` (ours), `_static/figures` (the interactive figures') and
+`_static/inpage` (the editors of practice pages).
 """
 import hashlib
 import json
@@ -13,7 +14,7 @@ from docutils import nodes
 from slim import slim
 
 THEME = Path(__file__).parent / "theme"
-OURS = ("_static/tfm/", "_static/figures/")
+OURS = ("_static/tfm/", "_static/figures/", "_static/inpage/")
 WHEN_USED = {                                   # asset: what a page's text holds when the page needs it
     "_static/tfm/katex/katex.css": r'class="(math )?katex"',
     "_static/sphinx-design.min.css": r"sd-(container-fluid|tab-set|btn|badge)",
@@ -91,7 +92,7 @@ def page(app, pagename, templatename, context, doctree) -> None:
 def sweep(app, exception) -> None:
     "Remove what no page asks for: the theme's scripts, icon fonts and translations."
     static = Path(app.outdir) / "_static"
-    keep = {Path(a).name for a in WHEN_USED} | {"tfm", "figures"}
+    keep = {Path(a).name for a in WHEN_USED} | {"tfm", "figures", "inpage"}
     for path in static.iterdir() if app.builder.format == "html" and not exception else ():
         if path.name not in keep:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

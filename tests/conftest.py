@@ -20,8 +20,8 @@ settings.load_profile("unhurried")
 
 
 # The files that take longest, which begin first: one that began last would run alone while the other processors wait.
-LONGEST = ("test_browser", "test_exercises", "test_defects", "test_flash_kernels", "test_forced_colours", "test_many_devices", "test_gpu_run", "test_newcomer", "test_mutants", "test_tokens",
-           "test_checkpoints", "test_copies", "test_training", "test_solutions", "test_house")
+LONGEST = ("test_browser", "test_exercises", "test_inpage_browser", "test_defects", "test_inpage", "test_flash_kernels", "test_forced_colours", "test_many_devices", "test_gpu_run", "test_newcomer", "test_mutants", "test_tokens",
+           "test_checkpoints", "test_copies", "test_training", "test_editions", "test_solutions", "test_house")
 
 
 def pytest_collection_modifyitems(items):
@@ -38,7 +38,7 @@ def stale(html: Path) -> bool:
     index = html / "index.html"
     if not index.exists(): return True
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    parts = ("chapters/", "parts/", "extensions/", "tfmlib/", "_config.yml", "_toc.yml")
+    parts = ("chapters/", "extensions/", "inpage/", "parts/", "tfmlib/", "_config.yml", "_toc.yml")
     sources = [ROOT / n for n in names if n.startswith(parts) or ("/" not in n and n.endswith(".md"))]
     newest = max(s.stat().st_mtime for s in sources if s.exists())
     return newest > (html / "searchindex.js").stat().st_mtime

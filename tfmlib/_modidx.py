@@ -1335,6 +1335,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'tfmlib.practice.block._factors': ('practice/block.html#_factors', 'tfmlib/practice/block.py'),
                                        'tfmlib.practice.block._first_multiple': ( 'practice/block.html#_first_multiple',
                                                                                   'tfmlib/practice/block.py'),
+                                       'tfmlib.practice.block._first_true': ('practice/block.html#_first_true', 'tfmlib/practice/block.py'),
                                        'tfmlib.practice.block._found_by_autograd': ( 'practice/block.html#_found_by_autograd',
                                                                                      'tfmlib/practice/block.py'),
                                        'tfmlib.practice.block._is_gradient': ( 'practice/block.html#_is_gradient',

@@ -19,7 +19,7 @@ from progress import Line
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.txt"
-SIZES = {"book": "about 110 MB to download, 0.5 GB on disk", "all": "about 660 MB to download, 2.8 GB on disk"}
+SIZES = {"book": "about 116 MB to download, 0.5 GB on disk", "all": "about 666 MB to download, 2.8 GB on disk"}
 LARGE = """\
 Neither pip nor uv finds PyTorch's CPU build from here, so its default build comes: with CUDA, about 3 GB to download and 6 GB on
 disk. To have the small one, stop (Ctrl-C) and name an index that has it in the variable PIP_EXTRA_INDEX_URL (see README)."""
@@ -107,6 +107,16 @@ def small_torch(version: str) -> bool:
     return False
 
 
+# --- Pyodide ------------------------------------------------------------------------------------------------------
+
+def practice() -> None:
+    "Pyodide, with which the pages check answers (6 MB, by npm). Without it the book is built all the same, and says so."
+    try: run("Pyodide by npm", [sys.executable, ROOT / "extensions" / "pyodide.py"])
+    except Failed as error:
+        why = str(error).strip().split("\n")[-1]
+        print(f"Pyodide could not be had ({why}), so practice pages cannot check answers. With a network, `python extensions/pyodide.py` brings it.", flush=True)
+
+
 def built() -> str:
     "Which PyTorch is installed, and for what."
     package = metadata.distribution("torch")
@@ -121,9 +131,13 @@ def main() -> None:
     try:
         total = len(LOCK.read_text().split("\n")) - 1
         if what in SIZES: print({"book": "What builds the book", "all": f"The whole environment, {total} packages"}[what] + f": {SIZES[what]}", flush=True)
-        if what == "book": return pip("Packages", "-c", LOCK, *extra("book"))
+        if what == "book":
+            pip("Packages", "-c", LOCK, *extra("book"))
+            return practice()
         if not small_torch(locked("torch") if what == "all" else ""): print(LARGE, flush=True)
-        if what == "all": pip("Packages", "-r", LOCK, total=total)
+        if what == "all":
+            pip("Packages", "-r", LOCK, total=total)
+            practice()
         elif not there(""): pip("PyTorch", "torch")
     except Failed as error: sys.exit(str(error))
     print(built())

@@ -5,7 +5,7 @@ import sys
 from functools import lru_cache, partial
 from pathlib import Path
 
-PACKED = {".html", ".css", ".js", ".json", ".svg", ".txt", ".xml", ".map"}
+PACKED = {".html", ".css", ".js", ".json", ".svg", ".txt", ".xml", ".map", ".wasm"}
 
 
 @lru_cache(maxsize=512)
@@ -15,7 +15,7 @@ def packed(path: Path, _stamp: int) -> bytes:
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".js": "text/javascript", ".woff2": "font/woff2"}
+    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".js": "text/javascript", ".woff2": "font/woff2", ".wasm": "application/wasm"}
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):

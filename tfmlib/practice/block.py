@@ -10,7 +10,6 @@ __all__ = ['check_layer_norm', 'check_gated_width', 'check_rms_norm', 'check_nor
 import math
 import sys
 import tracemalloc
-from bisect import bisect_left
 from functools import cache
 
 import torch
@@ -91,18 +90,27 @@ def _count(d_model: int, d_ff: int, ups: int, bias: bool) -> int:
     return sum(rows * columns + bias * rows for rows, columns in shapes)
 
 
+def _first_true(holds, high: int) -> int:
+    "The first number from 0 at which it holds, if it does at `high`, by bisection."
+    low = 0
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
 def _first_multiple(d_model: int, d_ff: int, multiple_of: int, bias: bool) -> int:
     "The first multiple that is enough, by bisection: the counts increase."
     wanted = _count(d_model, d_ff, 1, bias)
-    return multiple_of * (1 + bisect_left(range(1, d_ff + 1), wanted,
-        key=lambda n: _count(d_model, n * multiple_of, 2, bias)))
+    def enough(n): return _count(d_model, (n + 1) * multiple_of, 2, bias) >= wanted
+    return multiple_of * (1 + _first_true(enough, d_ff))
 
 
 def _brink(d_model: int, n: int, multiple_of: int, bias: bool) -> tuple[tuple, tuple]:
     "The last plain width for which n multiples are enough, and the first for which they are not."
     enough = _count(d_model, n * multiple_of, 2, bias)
-    last = bisect_left(range(2 * n * multiple_of), True,
-        key=lambda d_ff: _count(d_model, d_ff, 1, bias) > enough) - 1
+    def more(d_ff): return _count(d_model, d_ff, 1, bias) > enough
+    last = _first_true(more, 2 * n * multiple_of) - 1
     return (d_model, last, multiple_of, bias), (d_model, last + 1, multiple_of, bias)
 
 
