@@ -401,18 +401,20 @@ def at_length(record: Record, direction: str, N: int) -> Picture:
              if who not in left_out]
     table = np.array([[speeds(r).get(who, np.nan) for who in names] for r in rows])
     columns = [{"FlexAttention": "Flex"}.get(who, who.removeprefix("SDPA ")) for who in names]
+    special = [r for r in rows if r["case"] in ("shared keys", "window")]
     others = "; ".join(f"{r['case']}: {r['N']:,} tokens"
                        + (f" in a window of {r['window']:,}" if r["window"] else "")
                        + (f", {r['H']} query heads on {r['G']}" if r["H"] != r["G"] else "")
-                       for r in rows if r["case"] in ("shared keys", "window"))
+                       for r in special)
+    last = (f" The last rows have dimension {rows[-1]['D']}{others and f' ({others}, causal)'};"
+            if any(r["case"] != "sweep" for r in rows) else "")
     return matrix(np.nan_to_num(table), list(map(name, rows)), columns,
                   mask=np.isfinite(table), digits=0,
                   alt=f"Speeds of the {direction} pass at {N:,} tokens: {', '.join(names)}, one row "
                       "for each head dimension and mask",
                   caption=f"The {direction} pass, 10¹² operations a second, {N:,} tokens, by head "
                           f"dimension{yardstick(record)}. flash and cuDNN are SDPA's, Flex is "
-                          "FlexAttention; hatched: not measured. The last rows have dimension 128"
-                          f"{others and f' ({others}, causal)'}; {inline(record.source)}.")
+                          f"FlexAttention; hatched: not measured.{last} {inline(record.source)}.")
 
 
 def of_copy(row: dict, who: str) -> float:
