@@ -18,7 +18,18 @@ from bench.gpu.correct import SHAPES, allowed
 from bench.gpu.settings import Setting
 from bench.gpu.speed import Case, shapes, strange
 from tfmlib.figures import ASSETS
-from tfmlib.flash_attention_gpu import PUBLISHED, Roofline, credited, decoding, intensity, of_copy, points, show_record, speeds, wrong_on_a_gpu
+from tfmlib.flash_attention_gpu import (
+    PUBLISHED,
+    Roofline,
+    credited,
+    decoding,
+    intensity,
+    of_copy,
+    points,
+    show_record,
+    speeds,
+    wrong_on_a_gpu,
+)
 from tfmlib.proof import Pending, load_record, parse_record, recorded, spread
 
 ROOT = Path(__file__).resolve().parent.parent
