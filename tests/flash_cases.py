@@ -275,6 +275,25 @@ def test_a_record_is_remembered(monkeypatch):
     kernels.remembered.cache_clear()
 
 
+@pytest.mark.parametrize("spoilt", [None, 0, 1])
+def test_tuning_prefers_nothing_that_is_wrong(monkeypatch, spoilt):
+    "A forward kernel that spoils the log-sum-exps or the output is not taken, however fast it is; the others are timed on right ones."
+    q, k, v, *_ = drawn("eight to one")
+    fast, slow = (config("forward", way) for way in ("specialised", "pointers"))
+    found = {"forward": [fast, slow], "dkdv": [config("dkdv", "pointers")], "dq": [config("dq", "pointers")]}
+    monkeypatch.setattr(kernels, "PREFERRED", {})
+    whole, seen = kernels.fitting, []
+    monkeypatch.setattr(kernels, "fitting", lambda kernel, q, causal, ways=None: found[kernel] if ways else whole(kernel, q, causal))
+    def trial(c, inputs, others, limits, scale):
+        seen.append([x.isfinite().all() for x in others[:2]] if c.kernel == "forward" else [others[0].isfinite().all()])
+        if c == fast and spoilt is not None: others[spoilt].fill_(math.nan)
+        return [1. if c == fast else 2.]
+    monkeypatch.setattr(kernels, "trial", trial)
+    tried = kernels.tune(q, k, v, causal=True, ways=("specialised", "pointers"))
+    assert (fast in tried) == (spoilt is None) and {slow, *found["dkdv"], *found["dq"]} <= tried.keys() and all(all(one) for one in seen)
+    assert kernels.PREFERRED["forward", q.shape[-1], slow.bits, True] == (slow if spoilt is not None else fast)
+
+
 def test_without_gluon_the_next_configuration_is_taken(monkeypatch):
     "Where a record prefers Gluon and Triton is too old for it, it is said once and the next row runs; a window does not ask."
     q, k, v, *_ = drawn("eight to one")

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,18 @@ from bench.gpu.correct import SHAPES, allowed
 from bench.gpu.settings import Setting
 from bench.gpu.speed import Case, shapes, strange
 from tfmlib.figures import ASSETS
-from tfmlib.flash_attention_gpu import PUBLISHED, Roofline, credited, intensity, points, show_record, speeds
+from tfmlib.flash_attention_gpu import (
+    PUBLISHED,
+    Roofline,
+    credited,
+    decoding,
+    intensity,
+    of_copy,
+    points,
+    show_record,
+    speeds,
+    wrong_on_a_gpu,
+)
 from tfmlib.proof import Pending, load_record, parse_record, recorded, spread
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +38,25 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_page_draws_a_record():
     page = show_record(synthetic())
     assert "<svg" in page.html and "ours" in page.alt
-    assert "a product of two matrices, alone, 733" in page.html and "forward 128, causal, ragged, 4,000" in page.html and page.html.count("<figure") == 6 and "Memory of the backward pass" in page.alt and "ours 489" in page.alt
+    assert "a product of two matrices, alone, reaches 733" in page.html and "4,000 causal" in page.html and page.html.count("<figure") == 7 and "Memory of the backward pass" in page.alt and "ours 489" in page.alt
+
+
+def test_bandwidth_is_that_of_the_faster_of_two_calls():
+    "Beside a copy, which reads and writes; where a back-end takes neither call, nothing is shown."
+    row = {"case": "decode", "T": 2, "S": 64, "B": 2, "H": 4, "G": 2, "D": 16, "bytes": 100, "bytes copied": 200, "copy ms": spread([1.]), "ours ms": spread([1.]),
+           "SDPA flash ms": spread([4.]), "SDPA flash, heads as queries ms": spread([2.])}
+    assert (of_copy(row, "ours"), of_copy(row, "SDPA flash")) == (.5, .25) and math.isnan(of_copy(row, "SDPA cuDNN"))
+    made = synthetic()
+    shown = decoding(replace(made, rows=[*made.rows, row]))
+    assert "64 keys, 2" in shown.html and "50" in shown.html and "128 keys in all" in shown.html and shown.html.count("url(#") == 1
+
+
+def test_what_a_record_found_wrong_is_named():
+    "A kernel that differs from the plainest, not one that failed otherwise; of a machine without a record, nothing."
+    said = "forward, specialised 128×64, 4 warps, 3 stages: differs from the pointers by nan, nan of the largest number; forward, gluon 128×128, 4 warps, 2 stages: no end in 20 seconds"
+    made = synthetic()
+    rows = [{"case": "configuration", "missing": missing} for missing in (said, said, "nobody")]
+    assert wrong_on_a_gpu(replace(made, rows=rows)) == ["forward, specialised"] and wrong_on_a_gpu(made) == wrong_on_a_gpu(None) == []
 
 
 def test_the_page_says_that_a_record_is_pending():
@@ -143,6 +173,6 @@ def test_page_and_script_count_alike():
 def test_the_roofline_has_its_points():
     assert len(points()) == sum(2 * len(p.speeds) for p in PUBLISHED) == 26
     ours = [p for p in points(synthetic()) if p[1] == "measured"]
-    assert [(p[0], p[2], p[3], p[4], round(p[5]), p[6]) for p in ours] == [("this book", 128, False, 1, 489, 16_384), ("this book", 128, True, 1, 244, 16_384)]
+    assert [(p[0], p[2], p[3], p[4], round(p[5]), p[6]) for p in ours] == [("this book, none such", 128, False, 1, 489, 16_384), ("this book, none such", 128, True, 1, 244, 16_384)]
     for told in ({}, {"one": True}, {"causal": True, "width": 64, "shared": 4}):
         assert "<svg" in Roofline(alt="a roofline of attention", points=points(synthetic()), **told).picture()

@@ -443,7 +443,7 @@ class Found(Journal):
 def test_the_table_of_stages_is_what_runs():
     told = re.findall(r"^\| (\w+) +\| .*\| +(\d+) s \| +(\d+) s \|$", gpu.__doc__, re.M)
     assert [(name, float(a), float(b)) for name, a, b in told] == [(s.name, s.expected, s.share) for s in STAGES]
-    assert sum(s.expected for s in STAGES) < 2 * gpu.CALL and f"about {sum(s.expected for s in STAGES):.0f}" in gpu.__doc__
+    assert sum(s.expected for s in STAGES) < gpu.CALL and f"about {sum(s.expected for s in STAGES):.0f}" in gpu.__doc__
     assert {stage for stages in gpu.RECORDS.values() for stage in stages} <= {s.name for s in STAGES}
 
 
@@ -490,6 +490,22 @@ def test_a_window_is_not_for_gluon():
     assert (ways(0), ways(1024), ways(0, [rows[2]["config"]])) == (["gluon"], ["descriptors"], ["descriptors"])
     firsts = [c for c in choose.cases("full", Found()) if "first" in c]
     assert {(c["way"], c["D"], c["causal"], bool(c["window"])) for c in firsts if c["way"] == "gluon"} == {("gluon", D, causal, False) for D in (64, 128) for causal in (False, True)}
+
+
+def test_a_record_names_what_was_refused_before_anything_was_timed(monkeypatch):
+    "A kernel whose first run was wrong, or never ended, is missing beside those that were timed, with its reason; once, whatever the mask."
+    def config(way): return ["forward", way, 128, 16, None, 128, 128, 4, 2]
+    def why(row): return row | {"missing": f"{kernels.named(config('specialised'))}: differs from the pointers by nan, {row.pop('by')} of the largest number"}
+    shape = {"kernel": "forward", "D": 128, "causal": "True"}
+    rows = [why({"case": "refused", **shape, "by": by}) for by in (.2, .3)] + [{"case": "configuration", **shape, "causal": causal, "config": config("pointers"), "missing": missing}
+                                                                           for causal, missing in (("True", "somebody: slow"), ("False", "nobody"))]
+    failed = [({"first": True, "kernel": "forward", "D": 128, "causal": True, "configs": [config("gluon")]}, "no end in 20 seconds")]
+    monkeypatch.setattr(adopt, "current", lambda *_: rows)
+    monkeypatch.setattr(adopt, "chosen", lambda *_: [config("pointers")])
+    causal, full = adopt.configurations(SimpleNamespace(rows=lambda stage: rows, failures=lambda stage: failed), "full")
+    assert causal["missing"].split("; ") == ["forward, specialised 128×128, 4 warps, 2 stages: differs from the pointers by nan, 0.2 of the largest number",
+                                             "forward, gluon 128×128, 4 warps, 2 stages: no end in 20 seconds", "somebody: slow"]
+    assert full["missing"] == "nobody" and causal["chosen"] == full["chosen"] == "yes"
 
 
 @pytest.mark.parametrize("N, window", [(7, 3), (7, 7), (7, 20), (64, 1)])

@@ -857,6 +857,7 @@ def tune(
     "Time the configurations that fit on this machine; prefer the fastest from now on."
     out, lse = forward(q, k, v, causal=causal, window=window)
     limits, scale, tried = band(q.shape[2], k.shape[2], causal, window), scaled(q, None), {}
+    right = lse.clone(), out.clone()
     room = k.new_empty(k.shape[0], q.shape[1], *k.shape[2:])
     launches = {"forward": ([q, k, v], [lse, out]),
                 "dkdv": ([q, k, v, out], [lse, lse, room, room.clone()]),
@@ -864,8 +865,12 @@ def tune(
     for kernel, (inputs, others) in launches.items():
         rows = fitting(kernel, q, limits["AHEAD"], ways)
         rows = [c for c in rows if c.width == rows[0].width]       # wider ones are a last resort
-        took = {c: trial(c, inputs, others, limits, scale) for c in rows}
-        tried |= {c: ms[len(ms) // 2] for c, ms in took.items() if ms}
+        for c in rows:
+            ms = trial(c, inputs, others, limits, scale)
+            same = [torch.allclose(a, b, 2e-2, 2e-2) for a, b in zip((lse, out), right)]
+            if ms and all(same): tried[c] = ms[len(ms) // 2]
+            lse.copy_(right[0])
+            out.copy_(right[1])
         if fast := [c for c in tried if c.kernel == kernel]:
             prefer(min(fast, key=tried.get), q.shape[-1], limits["AHEAD"])
     return tried

@@ -6,6 +6,7 @@ from bench.gpu import RECORDS, SEED, STAGES
 from bench.gpu.choose import chosen
 from bench.gpu.journal import Journal
 from bench.gpu.judge import current
+from bench.gpu.kernels import named
 from tfmlib.proof import is_spread, parse_record
 
 COMMAND = "make bench-gpu"
@@ -14,10 +15,24 @@ COMMAND = "make bench-gpu"
 def measured(row: dict) -> bool: return any(isinstance(v, dict) and is_spread(v) for v in row.values())
 
 
+def refused(journal: Journal) -> dict[tuple, dict[str, str]]:
+    "By kernel, width and mask: the configurations that were not timed because of their first run, and the first reason."
+    found = {}
+    def note(kernel, D, causal, who, why): found.setdefault((kernel, D, causal), {}).setdefault(who, why)
+    for row in journal.rows("choose"):
+        if row["case"] == "refused": note(row["kernel"], row["D"], row["causal"], *row["missing"].split(": ", 1))
+    for case, why in journal.failures("choose"):
+        if "first" in case: note(case["kernel"], case["D"], str(case["causal"]), named(case["configs"][0]), why)
+    return found
+
+
 def configurations(journal: Journal, setting: str) -> list[dict]:
-    "The rows of `choose`: which configurations were timed, and which of them were chosen in the end."
-    rows = [r for r in current(journal, setting, "choose") if r["case"] == "configuration"]
-    return [row | {"chosen": "yes" if row["config"] in chosen(journal, row["D"], row["causal"] == "True") else "no"} for row in rows]
+    "The rows of `choose`: which configurations were timed, which of them were chosen in the end, and what is missing beside them."
+    rows, against = [r for r in current(journal, setting, "choose") if r["case"] == "configuration"], refused(journal)
+    def missing(row):
+        both = [f"{who}: {why}" for who, why in against.get((row["kernel"], row["D"], row["causal"]), {}).items()] + [row["missing"]] * (row["missing"] != "nobody")
+        return "; ".join(both) or "nobody"
+    return [row | {"missing": missing(row), "chosen": "yes" if row["config"] in chosen(journal, row["D"], row["causal"] == "True") else "no"} for row in rows]
 
 
 def with_flex(rows: list[dict], flex: list[dict]) -> list[dict]:
