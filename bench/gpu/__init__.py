@@ -7,7 +7,11 @@ a worker that dies, a case that does not end. Its worker is replaced, since afte
 and the case is tried again without the contestant that was running. The same command with the same folder goes on where the
 last call ended; what failed is tried once more.
 
+<<<<<<< ours
 The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 795: two calls make a record.
+=======
+The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 705: two calls make a record.
+>>>>>>> theirs
 No stage begins a case beyond its share of a call while others wait; what time is left at the end goes to those that were cut.
 
 | stage        | makes                                                                  | expected | share |
@@ -23,7 +27,11 @@ No stage begins a case beyond its share of a call while others wait; what time i
 | utilisation  | a training step of chapter 1's LSTM and transformer                     |     50 s |  90 s |
 | accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     30 s |  60 s |
 | cache        | chapter 16: one more token with and without a cache                     |     20 s |  40 s |
+<<<<<<< ours
 | sparse       | chapter 19: attention by lists of blocks, and FlexAttention's           |    110 s | 140 s |
+=======
+| state        | chapter 20: one more token after a cache, a state, and both             |     20 s |  40 s |
+>>>>>>> theirs
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
 """
@@ -58,7 +66,11 @@ STAGES = (
     Stage("utilisation", "bench.gpu.utilisation", 50, 90, 60, timed=True),
     Stage("accounting", "bench.gpu.accounting", 30, 60, 60, timed=True),
     Stage("cache", "bench.gpu.cache", 20, 40, 40, timed=True),
+<<<<<<< ours
     Stage("sparse", "bench.gpu.sparse", 110, 140, 90, timed=True),
+=======
+    Stage("state", "bench.gpu.state", 20, 40, 40, timed=True),
+>>>>>>> theirs
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
     "flash_correct_gpu": ("correct",),
@@ -67,6 +79,10 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "utilisation_gpu": ("utilisation",),
     "accounting_gpu": ("accounting",),
     "cache_speed_gpu": ("cache",),
+<<<<<<< ours
     "sparse_gpu": ("sparse",),
+=======
+    "state_speed_gpu": ("state",),
+>>>>>>> theirs
 }
 SEED = 0
