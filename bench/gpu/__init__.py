@@ -8,9 +8,13 @@ and the case is tried again without the contestant that was running. The same co
 last call ended; what failed is tried once more.
 
 <<<<<<< ours
+<<<<<<< ours
 The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 795: two calls make a record.
 =======
 The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 705: two calls make a record.
+>>>>>>> theirs
+=======
+The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 700: two calls make a record.
 >>>>>>> theirs
 No stage begins a case beyond its share of a call while others wait; what time is left at the end goes to those that were cut.
 
@@ -28,9 +32,13 @@ No stage begins a case beyond its share of a call while others wait; what time i
 | accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     30 s |  60 s |
 | cache        | chapter 16: one more token with and without a cache                     |     20 s |  40 s |
 <<<<<<< ours
+<<<<<<< ours
 | sparse       | chapter 19: attention by lists of blocks, and FlexAttention's           |    110 s | 140 s |
 =======
 | state        | chapter 20: one more token after a cache, a state, and both             |     20 s |  40 s |
+>>>>>>> theirs
+=======
+| experts      | chapter 21: a layer of experts in a loop, sorted, and grouped           |     15 s |  40 s |
 >>>>>>> theirs
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
@@ -67,9 +75,13 @@ STAGES = (
     Stage("accounting", "bench.gpu.accounting", 30, 60, 60, timed=True),
     Stage("cache", "bench.gpu.cache", 20, 40, 40, timed=True),
 <<<<<<< ours
+<<<<<<< ours
     Stage("sparse", "bench.gpu.sparse", 110, 140, 90, timed=True),
 =======
     Stage("state", "bench.gpu.state", 20, 40, 40, timed=True),
+>>>>>>> theirs
+=======
+    Stage("experts", "bench.gpu.experts", 15, 40, 40, timed=True),
 >>>>>>> theirs
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
@@ -80,9 +92,13 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "accounting_gpu": ("accounting",),
     "cache_speed_gpu": ("cache",),
 <<<<<<< ours
+<<<<<<< ours
     "sparse_gpu": ("sparse",),
 =======
     "state_speed_gpu": ("state",),
+>>>>>>> theirs
+=======
+    "experts_gpu": ("experts",),
 >>>>>>> theirs
 }
 SEED = 0
