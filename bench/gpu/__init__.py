@@ -9,12 +9,16 @@ last call ended; what failed is tried once more.
 
 <<<<<<< ours
 <<<<<<< ours
+<<<<<<< ours
 The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 795: two calls make a record.
 =======
 The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 705: two calls make a record.
 >>>>>>> theirs
 =======
 The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 700: two calls make a record.
+>>>>>>> theirs
+=======
+The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 985: two calls make a record.
 >>>>>>> theirs
 No stage begins a case beyond its share of a call while others wait; what time is left at the end goes to those that were cut.
 
@@ -30,6 +34,7 @@ No stage begins a case beyond its share of a call while others wait; what time i
 | translators  | a training step of chapter 8's translators                             |     60 s |  90 s |
 | utilisation  | a training step of chapter 1's LSTM and transformer                     |     50 s |  90 s |
 | accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     30 s |  60 s |
+| scaling      | chapter 14: the losses of wider decoders after more tokens              |    300 s | 400 s |
 | cache        | chapter 16: one more token with and without a cache                     |     20 s |  40 s |
 <<<<<<< ours
 <<<<<<< ours
@@ -73,6 +78,7 @@ STAGES = (
     Stage("translators", "bench.gpu.translators", 60, 90, 60, timed=True),
     Stage("utilisation", "bench.gpu.utilisation", 50, 90, 60, timed=True),
     Stage("accounting", "bench.gpu.accounting", 30, 60, 60, timed=True),
+    Stage("scaling", "bench.gpu.scaling", 300, 400, 150),
     Stage("cache", "bench.gpu.cache", 20, 40, 40, timed=True),
 <<<<<<< ours
 <<<<<<< ours
@@ -90,6 +96,7 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "translators_gpu": ("translators",),
     "utilisation_gpu": ("utilisation",),
     "accounting_gpu": ("accounting",),
+    "scaling_gpu": ("scaling",),
     "cache_speed_gpu": ("cache",),
 <<<<<<< ours
 <<<<<<< ours
