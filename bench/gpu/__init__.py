@@ -7,19 +7,7 @@ a worker that dies, a case that does not end. Its worker is replaced, since afte
 and the case is tried again without the contestant that was running. The same command with the same folder goes on where the
 last call ended; what failed is tried once more.
 
-<<<<<<< ours
-<<<<<<< ours
-<<<<<<< ours
-The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 795: two calls make a record.
-=======
-The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 705: two calls make a record.
->>>>>>> theirs
-=======
-The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 700: two calls make a record.
->>>>>>> theirs
-=======
-The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 985: two calls make a record.
->>>>>>> theirs
+The times are for one H200 with 16 cores. One call has 570 seconds, and the whole takes about 1,130: two calls make a record.
 No stage begins a case beyond its share of a call while others wait; what time is left at the end goes to those that were cut.
 
 | stage        | makes                                                                  | expected | share |
@@ -36,15 +24,9 @@ No stage begins a case beyond its share of a call while others wait; what time i
 | accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     30 s |  60 s |
 | scaling      | chapter 14: the losses of wider decoders after more tokens              |    300 s | 400 s |
 | cache        | chapter 16: one more token with and without a cache                     |     20 s |  40 s |
-<<<<<<< ours
-<<<<<<< ours
 | sparse       | chapter 19: attention by lists of blocks, and FlexAttention's           |    110 s | 140 s |
-=======
 | state        | chapter 20: one more token after a cache, a state, and both             |     20 s |  40 s |
->>>>>>> theirs
-=======
 | experts      | chapter 21: a layer of experts in a loop, sorted, and grouped           |     15 s |  40 s |
->>>>>>> theirs
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
 """
@@ -80,15 +62,9 @@ STAGES = (
     Stage("accounting", "bench.gpu.accounting", 30, 60, 60, timed=True),
     Stage("scaling", "bench.gpu.scaling", 300, 400, 150),
     Stage("cache", "bench.gpu.cache", 20, 40, 40, timed=True),
-<<<<<<< ours
-<<<<<<< ours
     Stage("sparse", "bench.gpu.sparse", 110, 140, 90, timed=True),
-=======
     Stage("state", "bench.gpu.state", 20, 40, 40, timed=True),
->>>>>>> theirs
-=======
     Stage("experts", "bench.gpu.experts", 15, 40, 40, timed=True),
->>>>>>> theirs
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
     "flash_correct_gpu": ("correct",),
@@ -98,14 +74,8 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "accounting_gpu": ("accounting",),
     "scaling_gpu": ("scaling",),
     "cache_speed_gpu": ("cache",),
-<<<<<<< ours
-<<<<<<< ours
     "sparse_gpu": ("sparse",),
-=======
     "state_speed_gpu": ("state",),
->>>>>>> theirs
-=======
     "experts_gpu": ("experts",),
->>>>>>> theirs
 }
 SEED = 0
