@@ -383,9 +383,9 @@ def spread_of(rows: list[dict]) -> str:
         return max((t["q90"] - t["q10"]) / t["median"] for r in rows for name, t in r.items()
                    if name.removesuffix(" ms") in names)
     others = {name for r in rows for name in speeds(r)} - {"ours"}
-    return ("\u202f%".join((" From the 10", " to the 90", " quantile, ours range over at most "
-            f"{100 * most(['ours']):.0f}", f" of the median, the others over {100 * most(others):.0f}",
-            ".")))
+    here, there = (f"{100 * most(names):.0f}" for names in (["ours"], others))
+    return "\u202f%".join((" From the 10", " to the 90", " quantile, ours range over at most "
+                           + here, f" of the median, the others over {there}", "."))
 
 
 def at_length(record: Record, direction: str, N: int) -> Picture:
@@ -395,7 +395,8 @@ def at_length(record: Record, direction: str, N: int) -> Picture:
               and r["direction"] == direction)]
     def name(r):
         mask = "causal" if r["causal"] == "True" else "full"
-        return {"sweep": f"{r['D']} {mask}", "ragged": f"{r['N']:,} {mask}"}.get(r["case"], r["case"])
+        names = {"sweep": f"{r['D']} {mask}", "ragged": f"{r['N']:,} {mask}"}
+        return names.get(r["case"], r["case"])
     left_out = ("SDPA efficient", "SDPA math")                # never near the fastest
     names = [who for who in dict.fromkeys(who for r in rows for who in speeds(r))
              if who not in left_out]
@@ -468,10 +469,10 @@ def accuracy(record: Record) -> Picture:
 def show_record(record: Record) -> Picture:
     "The whole record: speed and memory against length, and the longest sequence in numbers."
     D = max(widths(record, direction="backward"))
-    pictures = [against_length(record, "ms", "10¹² operations a second",
-                               f"The {d} pass, dimension {D}, {kind}", direction=d, D=D, causal=c)
-                for d in ("forward", "backward")
-                for c, kind in (("False", "without a mask"), ("True", "causal"))]
+    kinds = ("forward", "False"), ("forward", "True"), ("backward", "False")
+    pictures = [against_length(record, "ms", "10¹² operations a second", f"The {d} pass, dimension "
+                               f"{D}, {'causal' if c == 'True' else 'without a mask'}",
+                               direction=d, D=D, causal=c) for d, c in kinds]
     if any(name.endswith(" MiB") and t["median"] for r in sweep(record, direction="backward", D=D)
            for name, t in r.items()):
         pictures.append(against_length(record, "MiB", "MiB that one call adds",
