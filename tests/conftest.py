@@ -33,6 +33,14 @@ def pytest_collection_modifyitems(items):
         if "browser" in item.keywords: item.add_marker(pytest.mark.skip(reason="no Chromium on this machine"))
 
 
+def in_turn(stems: list[str]) -> list[str]:
+    "The practice pages whose turn it is: as with the chapters' notebooks half of them, by the commit, and those that it changed; with TFM_WHOLE all."
+    from prove import halves
+    names = [f"chapters/practice/{stem}.ipynb" for stem in stems]
+    chosen = names if os.environ.get("TFM_WHOLE") else halves(names, "native")
+    return [stem for stem, name in zip(stems, names) if name in chosen]
+
+
 def stale(html: Path) -> bool:
     "Is the built book missing, or older than what it is made from?"
     index = html / "index.html"

@@ -244,6 +244,7 @@ def test_weekly_is_unpinned_and_dates_the_front_page():
     assert "origin/colab" in runs and "> last_passed.json" in runs
     assert set(WORKFLOWS["weekly"]["jobs"]["record"]["needs"]) == {"newest", "processors", "compilers", "answers", "copies"}
     assert "tools/prove.py --whole wheel notebooks baseline" in runs, "the proof on a push runs each notebook as one processor only"
+    assert "TFM_WHOLE=1 .venv/bin/python -m pytest tests/test_inpage.py tests/test_exercises.py" in runs, "and half of the practice pages in these tests"
     written = re.search(r"printf '(\{.*?\})\\n'", runs)[1].replace("%s", "x")
     assert "date" in json.loads(written)
 

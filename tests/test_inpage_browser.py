@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import laid_out
 from test_edits import EDITS, EVERY, changed, stored, tagged
-from test_inpage import BOOK, CHECKED, ROOT, inpage, inpage_files
+from test_inpage import BOOK, ROOT, TURN, inpage, inpage_files
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PAGE = "chapters/practice/04_attention.html"
@@ -97,7 +97,7 @@ def begun(context, stem: str, tried: list, foreign: list):
     return page
 
 
-@pytest.mark.parametrize("stems", [CHECKED[n:n + 2] for n in range(0, len(CHECKED), 2)], ids=" ".join)
+@pytest.mark.parametrize("stems", [TURN[n:n + 2] for n in range(0, len(TURN), 2)], ids=" ".join)
 def test_stubs_solutions_and_some_wrong_answers(known, stems):
     "The verdicts of the book, in two pages at a time."
     tried, foreign = {stem: answers(stem) for stem in stems}, []

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import prove
 import pytest
+from conftest import in_turn
 
 QUICK, ORDINARY, WHOLE = (SimpleNamespace(quick=q, whole=w) for q, w in ((True, False), (False, False), (False, True)))
 NAMES = [f"chapters/{name}.ipynb" for name in ("04_a", "05_b", "06_c", "practice/04_a", "practice/05_b")]
@@ -84,3 +85,16 @@ def test_the_book_is_built_beside_other_stages(monkeypatch, tmp_path, capfd, sta
     assert "said by book" in capfd.readouterr().out and results["book"][0] == (status == 0) and results["book"][1] > 0.2
     prove.beside(alone := ["book"], results)()
     assert alone == ["book"]                                   # nothing to run beside
+
+
+def test_practice_pages_take_turns(monkeypatch):
+    "Two commits see all of them; one that has just changed is always among them; the whole proof has all."
+    stems, seen = ["01_a", "02_b", "03_c"], {}
+    monkeypatch.delenv("TFM_WHOLE", raising=False)
+    for commit in "01":
+        said = {"rev-parse": commit, "status": "", "diff": "chapters/practice/02_b.ipynb\n"}
+        monkeypatch.setattr(prove, "git", lambda *command: said[command[0]])
+        seen[commit] = in_turn(stems)
+    assert seen == {"0": ["01_a", "02_b", "03_c"], "1": ["02_b"]}
+    monkeypatch.setenv("TFM_WHOLE", "1")
+    assert in_turn(stems) == stems

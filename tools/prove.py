@@ -2,9 +2,9 @@
 
 Stages: lint, book, wheel, notebooks (on this processor), baseline (notebooks as on an older one), tests. Every notebook runs, one
 half here and the other half as the baseline; the halves change places from commit to commit, and a notebook that the last commit
-or the working tree has changed runs as both. `--whole` runs all as both, which the weekly workflow does; `--quick` leaves out slow
-and browser tests, and runs only the notebooks that differ from the last commit, once. A stage that fails does not stop the others;
-the exit code tells. The book is built beside the stages before `tests`. `--record` notes in tests/proved.json and README what
+or the working tree has changed runs as both. In the tests of practice in the page and of handouts, practice pages take turns in the
+same way. `--whole` runs all of everything, as the weekly workflow does; `--quick` leaves out slow and browser tests, and runs only
+the notebooks that differ from the last commit, once. A stage that fails does not stop the others; the exit code tells. The book is built beside the stages before `tests`. `--record` notes in tests/proved.json and README what
 passed, and where; it goes with `--whole`.
 """
 import argparse
@@ -113,7 +113,7 @@ def baseline(given: argparse.Namespace) -> bool:
 
 def tests(given: argparse.Namespace) -> bool:
     "Everything in tests/, with a process more than processors: some tests wait, for a browser, a server or another process."
-    return run(PY, "-m", "pytest", "--durations=12", "--no-loadscope-reorder", *shared(CORES + 1), *(["-m", "not slow and not browser"] if given.quick else []), OMP_NUM_THREADS="1")
+    return run(PY, "-m", "pytest", "--durations=12", "--no-loadscope-reorder", *shared(CORES + 1), *(["-m", "not slow and not browser"] if given.quick else []), OMP_NUM_THREADS="1", **({"TFM_WHOLE": "1"} if given.whole else {}))
 
 
 STAGES = {"lint": lint, "book": book, "wheel": wheel, "notebooks": notebooks, "baseline": baseline, "tests": tests}
