@@ -93,7 +93,7 @@ def test_practice_pages_take_turns(monkeypatch):
     monkeypatch.delenv("TFM_WHOLE", raising=False)
     for commit in "01":
         said = {"rev-parse": commit, "status": "", "diff": "chapters/practice/02_b.ipynb\n"}
-        monkeypatch.setattr(prove, "git", lambda *command: said[command[0]])
+        monkeypatch.setattr(prove, "git", lambda *command, said=said: said[command[0]])
         seen[commit] = in_turn(stems)
     assert seen == {"0": ["01_a", "02_b", "03_c"], "1": ["02_b"]}
     monkeypatch.setenv("TFM_WHOLE", "1")
