@@ -2,8 +2,8 @@
 
 All patterns are learned by the same decoder of two layers; native sparse attention adds its own small parts. Full attention is the line to beat.
 The rate of each pattern and task is the best of a grid on a seed and on texts of its own; a grid whose end is best goes on. A row is a task and
-a pattern, with three seeds; rows are shared out among `WORKERS` processes of one thread each and kept in `build/sparse`, so that a run that was
-cut off goes on.
+a pattern, with three seeds; rows are shared out among `WORKERS` processes of one thread each; every run is kept in `build/sparse`, so that a
+measurement that was cut off goes on.
 """
 import json
 from collections.abc import Callable, Iterator
@@ -155,32 +155,36 @@ def best_rate(loss: Callable[[float], float], peaks: tuple[float, ...]) -> float
     return min(found, key=found.__getitem__)
 
 
-def row(task: str, pattern: str, seed: int) -> dict:
-    "One task and one pattern: choose the rate, then three seeds."
-    kind = kind_of(task)
-    def tried(peak: float) -> float:
-        found = judged(task, trained(task, pattern, peak, seed + 100, TRIED[kind]), 0)
-        return found.get("loss", -found.get("right", 0))
-    peak = best_rate(tried, PEAKS)
-    found = [judged(task, trained(task, pattern, peak, seed + s, STEPS[kind]), 1) for s in SEEDS]
-    return {"task": task, "pattern": pattern, "share": round(share(task, pattern), 4), "peak": f"{peak:g}", "steps": STEPS[kind],
-            "parameters": size(made(task, pattern, 0))} | over_seeds(found)
-
-
-def kept(task: str, pattern: str, seed: int) -> dict:
-    "A row, from the folder if it is there."
-    torch.set_num_threads(1)
-    path = KEPT / f"{task}-{pattern}-{seed}-{STEPS[kind_of(task)]}.json".replace(" ", "_").replace(",", "")
+def kept(task: str, pattern: str, peak: float, seed: int, steps: int, part: int) -> dict:
+    "What a trained model recalls, or its loss; from the folder if it is there."
+    path = KEPT / f"{task}-{pattern}-{peak:g}-{seed}-{steps}-{part}.json".replace(" ", "_").replace(",", "")
     if not path.is_file():
-        found = row(task, pattern, seed)
+        found = judged(task, trained(task, pattern, peak, seed, steps), part)
         KEPT.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found))
     return json.loads(path.read_text())
 
 
+def rate_of(task: str, pattern: str, seed: int) -> float:
+    "The best peak, on a seed and texts of its own, with fewer steps."
+    def tried(peak: float) -> float:
+        found = kept(task, pattern, peak, seed + 100, TRIED[kind_of(task)], 0)
+        return found.get("loss", -found.get("right", 0))
+    return best_rate(tried, PEAKS)
+
+
+def row(task: str, pattern: str, seed: int) -> dict:
+    "One task and one pattern: choose the rate, then three seeds."
+    torch.set_num_threads(1)
+    peak, steps = rate_of(task, pattern, seed), STEPS[kind_of(task)]
+    found = [kept(task, pattern, peak, seed + s, steps, 1) for s in SEEDS]
+    return {"task": task, "pattern": pattern, "share": round(share(task, pattern), 4), "peak": f"{peak:g}", "steps": steps,
+            "parameters": size(made(task, pattern, 0))} | over_seeds(found)
+
+
 def measure(seed: int) -> Iterator[dict]:
-    "Every task and pattern, each kept when it is done."
+    "Every task and pattern."
     cases = list(product(TASKS, KINDS))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        found = pool.map(kept, *zip(*cases), [seed] * len(cases))
+        found = pool.map(row, *zip(*cases), [seed] * len(cases))
         for _ in ticked(cases): yield next(found)
