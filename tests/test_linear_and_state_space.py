@@ -170,6 +170,37 @@ def test_strong_decay_stays_finite():
         assert out.isfinite().all() and all(t.isfinite().all() for t in grads)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rules_work_in_16_bits(dtype):
+    "On a GPU, models run in 16 bits; sums of decays, the triangular system and the state have 32."
+    g = torch.Generator().manual_seed(0)
+    q, k, v = F.normalize(torch.randn(3, 2, 70, 8, generator=g), dim=-1).to(dtype)
+    beta, decay = torch.rand(2, 70, generator=g).to(dtype), -torch.rand(2, 70, 1, generator=g).to(dtype)
+    wide = [x.float() for x in (q, k, v, beta, decay)]
+    for rules, given in (((linear_attention, linear_recurrence), ()), ((delta_rule, delta_recurrence), (beta,))):
+        exact, state = rules[0](*wide[:3], *(x.float() for x in given), wide[4])
+        for rule in rules:
+            found, short = rule(q, k, v, *given, decay)
+            assert found.dtype == dtype and short.dtype == torch.float32
+            torch.testing.assert_close(found.float(), exact, atol=2e-3, rtol=1e-2)
+            torch.testing.assert_close(short, state, atol=2e-3, rtol=1e-2)
+    for matrix, given in ((linear_matrix, ()), (delta_matrix, (beta,))):
+        torch.testing.assert_close(matrix(q, k, *given, decay), matrix(wide[0], wide[1], *(x.float() for x in given), wide[4]), atol=2e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("mixers", [("gated delta", "attention"), ("retention",), ("mamba",), ("mamba2",)])
+def test_models_with_a_cache_work_in_16_bits(mixers):
+    config = ModelConfig("hybrid decoder", 32, 16, 2, 2, 64, attention="hybrid", options={"mixers": mixers}, **MODERN)
+    model = build(config, seed=0).eval()
+    ids = torch.randint(32, (1, 12), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        exact = model(ids)
+        cached = CachedHybridLM(model.to(torch.bfloat16))
+        cache = cached.new_cache()
+        found = torch.cat([cached(part, cache) for part in ids.split(5, 1)], 1)
+    torch.testing.assert_close(found.float(), exact, atol=.1, rtol=.1)
+
+
 def test_features_give_weights_that_sum_to_one():
     q, k, v = (drawn(2, 9, 4, seed=s) for s in range(3))
     fq, fk = elu_features(q), elu_features(k)

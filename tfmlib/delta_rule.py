@@ -31,11 +31,11 @@ def delta_recurrence(
     out = []
     for t in range(q.shape[-2]):
         state = log_decay[..., t, :, None].exp() * state
-        predicted = (k[..., t, None, :] @ state)[..., 0, :]               # (..., W)
+        predicted = (k[..., t, None, :].to(state) @ state)[..., 0, :]     # (..., W)
         new = beta[..., t, None] * (v[..., t, :] - predicted)             # (..., W)
         state = state + k[..., t, :, None] * new[..., None, :]
-        out.append((q[..., t, None, :] @ state)[..., 0, :])
-    return torch.stack(out, -2), state
+        out.append((q[..., t, None, :].to(state) @ state)[..., 0, :])
+    return torch.stack(out, -2).to(v), state
 
 # %% ../chapters/20_linear_and_state_space.ipynb #delta-chunks-export
 def delta_system(k: Tensor, beta: Tensor, total: Tensor) -> Tensor:
@@ -66,6 +66,7 @@ def delta_matrix(q: Tensor, k: Tensor, beta: Tensor,
     log_decay, _ = decay_and_state(q, k, k, log_decay, None)
     check_beta(beta, k)
     total = log_decay.cumsum(-2)
+    q, k, beta = (x.to(total) for x in (q, k, beta))
     writes = torch.linalg.solve_triangular(  # U = writes @ V
         delta_system(k, beta, total), torch.diag_embed(beta), upper=False,
         unitriangular=True)

@@ -39,11 +39,12 @@ def check_sequences(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = 
 
 def decay_and_state(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
                     state: Tensor | None) -> tuple[Tensor, Tensor]:
-    "Logarithms of the decay (..., T, 1 or D), by default 0, and the state, by default zeros."
+    "Logarithms of the decay, by default 0, and the state, by default 0; in at least 32 bits."
     check_sequences(q, k, v, log_decay, state)
     if log_decay is None: log_decay = q.new_zeros(*q.shape[:-1], 1)
     if state is None: state = v.new_zeros(*q.shape[:-2], q.shape[-1], v.shape[-1])
-    return log_decay, state
+    wide = torch.promote_types(v.dtype, torch.float32)    # sums need it in 16 bits, too
+    return log_decay.to(wide), state.to(wide)
 
 # %% ../chapters/20_linear_and_state_space.ipynb #recurrence-export
 def linear_recurrence(
@@ -57,8 +58,8 @@ def linear_recurrence(
     for t in range(q.shape[-2]):
         write = k[..., t, :, None] * v[..., t, None, :]                   # (..., D, W)
         state = log_decay[..., t, :, None].exp() * state + write
-        out.append((q[..., t, None, :] @ state)[..., 0, :])               # (..., W)
-    return torch.stack(out, -2), state
+        out.append((q[..., t, None, :].to(state) @ state)[..., 0, :])     # (..., W)
+    return torch.stack(out, -2).to(v), state
 
 # %% ../chapters/20_linear_and_state_space.ipynb #matrix-export
 def decayed_scores(
@@ -77,7 +78,7 @@ def decayed_scores(
 def linear_matrix(q: Tensor, k: Tensor, log_decay: Tensor | None = None) -> Tensor:
     "The matrix M (..., T, T) for which linear attention gives M V."
     log_decay, _ = decay_and_state(q, k, k, log_decay, None)
-    return decayed_scores(q, k, log_decay.cumsum(-2))
+    return decayed_scores(q.to(log_decay), k.to(log_decay), log_decay.cumsum(-2))
 
 # %% ../chapters/20_linear_and_state_space.ipynb #chunks-export
 def run_chunks(
@@ -90,13 +91,13 @@ def run_chunks(
     out = []
     for start in range(0, q.shape[-2], chunk_size):
         part = slice(start, start + chunk_size)
-        q_, k_, v_ = (t[..., part, :] for t in (q, k, v))
+        q_, k_, v_ = (t[..., part, :].to(state) for t in (q, k, v))
         total = log_decay[..., part, :].cumsum(-2)                   # (..., c, 1 or D)
         new = written(k_, v_, total, state, part)                         # (..., c, W)
         out.append(decayed_scores(q_, k_, total) @ new + (q_ * total.exp()) @ state)
         left = (total[..., -1:, :] - total).exp()            # decay to the chunk's end
         state = total[..., -1:, :].exp().mT * state + (k_ * left).mT @ new
-    return torch.cat(out, -2), state
+    return torch.cat(out, -2).to(v), state
 
 
 def linear_attention(
