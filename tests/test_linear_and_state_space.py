@@ -177,15 +177,15 @@ def test_rules_work_in_16_bits(dtype):
     q, k, v = F.normalize(torch.randn(3, 2, 70, 8, generator=g), dim=-1).to(dtype)
     beta, decay = torch.rand(2, 70, generator=g).to(dtype), -torch.rand(2, 70, 1, generator=g).to(dtype)
     wide = [x.float() for x in (q, k, v, beta, decay)]
-    for rules, given in (((linear_attention, linear_recurrence), ()), ((delta_rule, delta_recurrence), (beta,))):
-        exact, state = rules[0](*wide[:3], *(x.float() for x in given), wide[4])
+    for rules, extra in (((linear_attention, linear_recurrence), ()), ((delta_rule, delta_recurrence), (beta,))):
+        exact, state = rules[0](*wide[:3], *(x.float() for x in extra), wide[4])
         for rule in rules:
-            found, short = rule(q, k, v, *given, decay)
+            found, short = rule(q, k, v, *extra, decay)
             assert found.dtype == dtype and short.dtype == torch.float32
             torch.testing.assert_close(found.float(), exact, atol=2e-3, rtol=1e-2)
             torch.testing.assert_close(short, state, atol=2e-3, rtol=1e-2)
-    for matrix, given in ((linear_matrix, ()), (delta_matrix, (beta,))):
-        torch.testing.assert_close(matrix(q, k, *given, decay), matrix(wide[0], wide[1], *(x.float() for x in given), wide[4]), atol=2e-3, rtol=1e-2)
+    for matrix, extra in ((linear_matrix, ()), (delta_matrix, (beta,))):
+        torch.testing.assert_close(matrix(q, k, *extra, decay), matrix(wide[0], wide[1], *(x.float() for x in extra), wide[4]), atol=2e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("mixers", [("gated delta", "attention"), ("retention",), ("mamba",), ("mamba2",)])
