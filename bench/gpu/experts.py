@@ -76,5 +76,5 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
         return run
     took = timed({way: step(way) for way in ways}, s.repeats)
     load = tokens_per_expert(routing)
-    yield {"case": "experts", "E": E, "k": k, "N": N, "C": C, "F": width, "busiest": round(float(load.max() / load.float().mean()), 2),
+    yield {"case": "experts", "E": E, "k": k, "N": N, "C": C, "F": width, "busiest": f"{float(load.max() / load.float().mean()):.2f}",
            **{f"{way} ms": scaled(taken, 1e3) for way, taken in took.items()}, **{f"{way} tokens a second": rates(taken, N) for way, taken in took.items()}}
