@@ -33,11 +33,19 @@ def pytest_collection_modifyitems(items):
         if "browser" in item.keywords: item.add_marker(pytest.mark.skip(reason="no Chromium on this machine"))
 
 
+CHECKING = ("inpage", "tfmlib/practice", "tfmlib/checks.py", "tfmlib/proof.py", "tests/inpage_cases.py")      # what a verdict depends on, besides the page
+
+
 def in_turn(stems: list[str]) -> list[str]:
-    "The practice pages whose turn it is: as with the chapters' notebooks half of them, by the commit, and those that it changed; with TFM_WHOLE all."
-    from prove import halves
+    """The practice pages whose turn it is: half of them, by the commit, and those that it changed, as with the chapters' notebooks.
+
+    All of them if it changed how answers are checked, or with TFM_WHOLE.
+    """
+    import prove
+    touched = prove.git("status", "--porcelain", "--", *CHECKING) + prove.git("diff", "--name-only", "HEAD~1", "HEAD", "--", *CHECKING)
+    if touched or os.environ.get("TFM_WHOLE"): return list(stems)
     names = [f"chapters/practice/{stem}.ipynb" for stem in stems]
-    chosen = names if os.environ.get("TFM_WHOLE") else halves(names, "native")
+    chosen = prove.halves(names, "native")
     return [stem for stem, name in zip(stems, names) if name in chosen]
 
 

@@ -88,13 +88,20 @@ def test_the_book_is_built_beside_other_stages(monkeypatch, tmp_path, capfd, sta
 
 
 def test_practice_pages_take_turns(monkeypatch):
-    "Two commits see all of them; one that has just changed is always among them; the whole proof has all."
-    stems, seen = ["01_a", "02_b", "03_c"], {}
+    "Two commits see all of them; one that has just changed is always among them; a changed checker, and the whole proof, see all at once."
+    stems, told = ["01_a", "02_b", "03_c"], {"commit": "0", "checking": "", "lately": ""}
+    def git(command, *rest):
+        if "inpage" in rest: return told["checking"]
+        return {"rev-parse": told["commit"], "status": "", "diff": told["lately"]}[command]
+    monkeypatch.setattr(prove, "git", git)
     monkeypatch.delenv("TFM_WHOLE", raising=False)
-    for commit in "01":
-        said = {"rev-parse": commit, "status": "", "diff": "chapters/practice/02_b.ipynb\n"}
-        monkeypatch.setattr(prove, "git", lambda *command, said=said: said[command[0]])
-        seen[commit] = in_turn(stems)
-    assert seen == {"0": ["01_a", "02_b", "03_c"], "1": ["02_b"]}
+    assert in_turn(stems) == ["01_a", "03_c"]
+    told["commit"] = "1"
+    assert in_turn(stems) == ["02_b"]
+    told["lately"] = "chapters/practice/01_a.ipynb\n"
+    assert in_turn(stems) == ["01_a", "02_b"]
+    told["checking"] = "tfmlib/practice/block.py\n"
+    assert in_turn(stems) == stems
+    told["checking"] = ""
     monkeypatch.setenv("TFM_WHOLE", "1")
     assert in_turn(stems) == stems
