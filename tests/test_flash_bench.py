@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_page_draws_a_record():
     page = show_record(synthetic())
     assert "<svg" in page.html and "ours" in page.alt
-    assert "a product of two matrices, alone, reaches 733" in page.html and "4,000 causal" in page.html and page.html.count("<figure") == 7 and "Memory of the backward pass" in page.alt and "ours 489" in page.alt
+    assert "a product of two matrices, alone, reaches 733" in page.html and "4,000 causal" in page.html and page.html.count("<figure") == 6 and "Memory of the backward pass" in page.alt and "ours 489" in page.alt
 
 
 def test_bandwidth_is_that_of_the_faster_of_two_calls():
