@@ -1,4 +1,5 @@
 """The exercises: stubs are red, solutions green, wrong answers rejected; and the tools for teachers, on a small practice page."""
+import ast
 import csv
 import json
 import math
@@ -68,36 +69,50 @@ for name in ("tfmlib.attention", "tfmlib.figures"):
     except ImportError: continue
     raise SystemExit(name + " can be imported")
 
-import kills, nbformat, submissions
-said = []
+import submissions
 for name in submissions.practice_modules(): importlib.import_module(name)
-for path in kills.pages():
-    nb = nbformat.read(path, as_version=4)
-    results, errors, _ = kills.run(nb)
-    said.append(kills.gathered(path, nb, results, errors))
-loaded = [n for n in sys.modules if n.startswith("tfmlib.") and n not in ("tfmlib.proof", "tfmlib.checks") and n.split(".")[1] != "practice"]
-print(json.dumps({"pages": said, "loaded": loaded}))
+print(json.dumps([n for n in sys.modules if n.startswith("tfmlib.") and n not in ("tfmlib.proof", "tfmlib.checks") and n.split(".")[1] != "practice"]))
 """
 
 
 @pytest.fixture(scope="session")
-def blocked(tmp_path_factory) -> dict:
-    "What the checkers of each practice page say where the library that holds the answers cannot be imported: one run for all that is asked of it."
-    empty = tmp_path_factory.mktemp("empty")
-    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "PATH": "/usr/bin:/bin", "HOME": str(empty), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", BLOCKED], cwd=empty, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def verdicts() -> dict[Path, dict]:
+    "What the checkers of each practice page say, as its stored outputs have it; the notebook stages run them again."
+    return {path: kills.recorded(path) for path in PAGES}
 
 
-@pytest.fixture(scope="session")
-def verdicts(blocked) -> dict[Path, dict]:
-    "What the checkers of each practice page say now."
-    return dict(zip(PAGES, blocked["pages"], strict=True))
+def test_verdicts_are_compared_when_the_notebooks_run():
+    "Else the stored ones would say nothing: each cell that calls a checker has stored what it said, and its output is compared."
+    for path in PAGES:
+        for c in nbformat.read(path, as_version=4).cells:
+            if c.cell_type != "code" or not kills.kind_of(c) or not re.search(r"^check_\w+\(", c.source, re.M): continue
+            assert "nbval-ignore-output" not in c.metadata.get("tags", []), (path.stem, c.id)
+            assert len([o for o in c.outputs if kills.VERDICT in o.get("data", {})]) == len(re.findall(r"^check_\w+\(", c.source, re.M)), (path.stem, c.id)
 
 
-def test_checkers_do_without_the_library_that_holds_the_answers(blocked):
-    assert blocked["loaded"] == [] and all(r["passed"] for page in blocked["pages"] for e in page["exercises"] for r in e["solutions"])
+def test_checkers_do_without_the_library_that_holds_the_answers(tmp_path):
+    "Their modules are imported where it cannot be; and none of their functions, and no cell of a practice page, imports from it."
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", BLOCKED], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout) == [], done.stderr
+    for path in PAGES:
+        module = ROOT / "tfmlib/practice" / f"{path.stem[3:]}.py"
+        code = [module.read_text(encoding="utf-8"), *(kills.code_of(c) for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")]
+        assert imported("\n".join(code)) <= {"tfmlib.proof", "tfmlib.checks", f"tfmlib.practice.{path.stem[3:]}"}, path.stem
+    assert imported("from tfmlib import attention") == {"tfmlib.attention"} and imported("from ..attention import attention") == {"tfmlib.attention"}
+    assert imported("importlib.import_module('tfmlib.attention')") == {"tfmlib.attention"}
+
+
+def imported(code: str) -> set[str]:
+    "The modules of the library that code imports, also inside functions."
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import): found |= {a.name for a in node.names}
+        if isinstance(node, ast.ImportFrom):
+            name = {0: node.module, 1: f"tfmlib.practice.{node.module}", 2: f"tfmlib.{node.module}"}[node.level] or "tfmlib"
+            found |= {f"tfmlib.{a.name}" for a in node.names} if name in ("tfmlib", "tfmlib.None") else {name}
+        if isinstance(node, ast.Constant) and re.fullmatch(r"tfmlib(\.\w+)*", str(node.value)): found.add(node.value)       # for importlib
+    return {name for name in found if name.split(".")[0] == "tfmlib"}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""Run the practice pages and write what their checkers say to tfmlib/assets/kills.json: python tools/kills.py
+"""Write what the checkers say on the practice pages, as their stored outputs have it, to tfmlib/assets/kills.json: python tools/kills.py
 
 Every exercise has a stub (must be red), solutions (must be green) and wrong answers, called mutants (each must be red).
 The exit code tells whether all of that holds; the file is written in any case, so that the difference can be read.
+That the stored outputs are those of the code, the proof's notebook stages tell: no verdict is left out of their comparison.
 """
 import contextlib
 import io
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import nbformat
@@ -20,6 +22,7 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "tfmlib/assets/kills.json"
 KINDS = ("stub", "check", "solution", "mutant")
+VERDICT = "application/vnd.tfmlib.check+json"
 FEWEST = 5                                                            # wrong answers an exercise
 
 
@@ -102,6 +105,15 @@ def verdicts(path: Path) -> dict:
     return gathered(path, nb, results, errors)
 
 
+def recorded(path: Path) -> dict:
+    "What they said when the page was last executed: the verdicts of its stored outputs."
+    nb = nbformat.read(path, as_version=4)
+    outputs = {c["id"]: c["outputs"] for c in nb["cells"] if c["cell_type"] == "code"}
+    results = {i: [SimpleNamespace(**o["data"][VERDICT]) for o in found if VERDICT in o.get("data", {})] for i, found in outputs.items()}
+    errors = {i: f"{o['ename']}: {o['evalue']}".split("\n")[0] for i, found in outputs.items() for o in found if o["output_type"] == "error"}
+    return gathered(path, nb, results, errors)
+
+
 def gathered(path: Path, nb: dict, results: dict[str, list], errors: dict[str, str]) -> dict:
     "The results of a run, by exercise and by what the cells are to it."
     exercises = []
@@ -165,8 +177,7 @@ def text(found: list[dict]) -> str:
 
 
 def main() -> None:
-    sys.path.insert(0, str(ROOT))
-    found = [verdicts(path) for path in pages()]
+    found = [recorded(path) for path in pages()]
     FILE.write_text(text(found), encoding="utf-8")
     for page in found:
         print(f"{page['page']}: " + ", ".join(f"{n} {what}" for what, n in counts(page).items()))
