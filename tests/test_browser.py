@@ -16,24 +16,32 @@ THEMES = ("light", "dark")
 WIDE, PHONE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 844}, {"width": 320, "height": 640}
 MOST = 10_000                                     # elements of a page, with what its scripts add
 
-EVERY_RULE = {"resultTypes": ["violations"]}
-CONTRAST = EVERY_RULE | {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
-NARROW_RULES = EVERY_RULE | {"runOnly": {"type": "rule", "values": ["scrollable-region-focusable", "target-size"]}}     # what only the width can break
-CONTRAST_OF_KINDS = {"rules": [{"id": "color-contrast", "selector": "[data-kind]"}]}       # it is slow to check element by element
+EVERY_RULE = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": True}}}
+OF_COLOURS = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
+OF_KINDS = {"rules": [{"id": "color-contrast", "selector": "[data-kind]"}, {"id": "link-in-text-block", "selector": "a[data-kind]"}]}       # slow to check element by element
 AXE = Axe().axe_script
-MARK_KINDS = """(known) => {                    // one element for each combination of colours and size that the page's text has, and that no page had before
+MARK_KINDS = """(known) => {                    // one element for each combination of colours and size (of a link, also of its line and its surroundings) that the page's text has, and that no page had before
   document.querySelectorAll("[data-kind]").forEach(e => e.removeAttribute("data-kind"));
   const seen = new Set(known), grounds = new Map([[null, ""]]);
   const ground = (e) => {
     if (!grounds.has(e)) { const s = getComputedStyle(e); grounds.set(e, ground(e.parentElement) + (/, 0\\)/.test(s.backgroundColor) ? "" : s.backgroundColor) + (s.opacity < 1 ? s.opacity : "")); }
     return grounds.get(e);
   };
+  const look = (e) => { const s = getComputedStyle(e), p = getComputedStyle(e.parentElement); return [s.display, s.textDecorationLine, s.borderBottomStyle, p.display, p.color, p.fontWeight, e.closest("p, li, dd, td") ? 1 : 0]; };
   for (const e of document.querySelectorAll("body *")) {
-    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
-    const s = getComputedStyle(e), kind = [s.color, s.fontSize, s.fontWeight, ground(e)].join();
+    if (!e.matches("a") && ![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+    const s = getComputedStyle(e), kind = [s.color, s.fontSize, s.fontWeight, ground(e), e.matches("a") ? look(e) : ""].join();
     if (!seen.has(kind) && e.checkVisibility()) { seen.add(kind); e.dataset.kind = ""; }
   }
   return [...seen].slice(known.length);
+}"""
+MARK_UNSEEN = """() => {                      // what is not visible at this width, without what is in it
+  const unseen = (e) => !e.checkVisibility() && e.parentElement.checkVisibility();
+  for (const e of [...document.querySelectorAll("body *")].filter(unseen)) e.dataset.unseen = "";
+}"""
+NOW_SEEN = """() => {                         // of that, what is visible now; how much there is
+  for (const e of document.querySelectorAll("[data-unseen]")) if (!e.checkVisibility()) e.removeAttribute("data-unseen");
+  return document.querySelectorAll("[data-unseen]").length;
 }"""
 
 
@@ -59,9 +67,9 @@ class Visit:
     too_many: int = 0
 
 
-def violations(page, options: dict) -> list[str]:
-    "What axe-core, which the page has been given, finds on it."
-    found = page.evaluate("options => axe.run(document, options).then(found => found.violations)", options)
+def violations(page, options: dict, within: str = "html") -> list[str]:
+    "What axe-core, which the page has been given, finds in these elements."
+    found = page.evaluate("([within, options]) => axe.run(within, options).then(found => found.violations)", [within, options])
     return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in found]
 
 
@@ -73,29 +81,32 @@ def marked(page, known: list[str]) -> list[str]:
 
 
 def visit(context, base: str, name: str, known: list[str], themes: tuple[str, ...] = THEMES) -> Visit:
-    "Load a page at desktop width in one theme, let the system change to the other, narrow the window to a phone's, and note what is wrong with the page."
+    "Load a page at phone width, widen the window for what was not visible, let the system change to the other theme, and note what is wrong with the page."
     found, page = Visit(), context.new_page()
     page.on("console", lambda m: found.errors.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: found.errors.append(str(e)))
     page.on("request", lambda r: None if r.url.startswith((base, "data:", "blob:")) else found.foreign.append(r.url))
+    page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme=themes[0])
     page.goto(base + name)
     page.wait_for_load_state("networkidle")
-    found.fields = page.locator("input[type=search]:visible, input[name=q]:visible").count()
     laid_out(page)                                 # what is not could be neither judged nor too wide
     page.evaluate(AXE)
-    page.evaluate("how => axe.configure(how)", CONTRAST_OF_KINDS)
-    for theme in themes:
+    page.evaluate("how => axe.configure(how)", OF_KINDS)
+    found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found.too_many = max(0, page.evaluate("document.querySelectorAll('*').length") - MOST)
+    marked(page, known)
+    found.violations += [f"at phone width, {themes[0]}: {v}" for v in violations(page, EVERY_RULE)]
+    page.evaluate(MARK_UNSEEN)
+    page.set_viewport_size(WIDE)
+    painted(page)
+    found.fields = page.locator("input[type=search]:visible, input[name=q]:visible").count()
+    if page.evaluate(NOW_SEEN): found.violations += [f"{themes[0]}: {v}" for v in violations(page, EVERY_RULE, "[data-unseen]")]
+    for theme in themes:                           # nothing but colours depends on the theme
         page.emulate_media(color_scheme=theme)
         painted(page)
         found.themes.append(page.evaluate("document.documentElement.dataset.theme"))
-        new, options = marked(page, known), EVERY_RULE if theme == themes[0] else CONTRAST   # nothing else depends on the theme
-        if new or options is EVERY_RULE: found.violations += [f"{theme}: {v}" for v in violations(page, options)]
-    page.set_viewport_size(PHONE)
-    painted(page)
-    found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    found.too_many = max(0, page.evaluate("document.querySelectorAll('*').length") - MOST)
-    found.violations += [f"at phone width: {v}" for v in violations(page, NARROW_RULES)]
+        if marked(page, known): found.violations += [f"{theme}: {v}" for v in violations(page, OF_COLOURS)]
     page.set_viewport_size(NARROW)
     painted(page)
     found.narrow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -273,9 +284,10 @@ def test_chapter_reads_without_scripts(browser, served):
 
 
 PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h1>Planted</h1><input type="search"><input name="q">
-<div style="width: 900px">wide</div><p>fine</p><p>fine <span style="color: #ccc">faint</span></p><style>@media (prefers-color-scheme: dark) { b { color: #555; background: #444 } }</style><p><b>faint in the dark</b></p><script src="http://elsewhere.example/x.js"></script><script>console.error("planted")</script>
+<div style="width: 900px">wide</div><p>fine</p><p>fine, and a <a href="#lost" style="color: #223; text-decoration: none">link</a> like the words around it</p><p>fine <span style="color: #ccc">faint</span></p><style>@media (prefers-color-scheme: dark) { b { color: #555; background: #444 } }</style><p><b>faint in the dark</b></p><script src="http://elsewhere.example/x.js"></script><script>console.error("planted")</script>
 <script>for (let i = 0; i < 10000; i++) document.body.append(document.createElement("i"))</script>
 <form><label>lost <output></output><input type="range"></label><label>kept <input type="range"></label><input><button type="button"></button><button type="button">b</button></form>
+<div class="wide"><button type="button"></button></div><div><button type="button" style="width: 9px" aria-label="small"></button><button type="button" style="width: 9px" aria-label="beside"></button></div><style>@media (max-width: 600px) { .wide { display: none } }</style>
 <figure data-module="dead" data-live><input type="range" aria-label="dead"><p>still</p></figure></main></body></html>"""
 
 
@@ -293,4 +305,5 @@ def test_planted_faults_are_seen(context, tmp_path):
         page.close()
         httpd.shutdown()
     assert "planted" in found.errors and found.foreign == ["http://elsewhere.example/x.js"] and found.fields == 2
-    assert found.overflow > 0 and found.narrow > found.overflow and found.too_many > 0 and {v.split(": <")[0] for v in found.violations} >= {"light: label", "light: color-contrast", "dark: color-contrast"} and found.themes == [None, None]
+    assert found.overflow > 0 and found.narrow > found.overflow and found.too_many > 0 and {v.split(": <")[0] for v in found.violations} >= {
+        *(f"at phone width, light: {rule}" for rule in ("label", "color-contrast", "link-in-text-block", "target-size")), "light: button-name", "dark: color-contrast"} and found.themes == [None, None]

@@ -33,7 +33,9 @@ const reach = (element) => {                     // what scrolls sideways is in 
 const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));   // comes once a section is laid out
 scrollers.forEach((element) => { element.tabIndex = 0; resized.observe(element); });
 const laidOut = (element) => element.checkVisibility?.({ contentVisibilityAuto: true }) !== false;
-document.fonts.ready.then(() => [...scrollers].filter(laidOut).forEach(reach));
+const again = () => [...scrollers].filter(laidOut).forEach(reach);
+document.fonts.ready.then(again);
+document.fonts.addEventListener("loadingdone", again);   // the fonts of a formula come once it is laid out, and may make it wider
 
 const waiting = [...document.querySelectorAll(".tfm-text > section > section")].filter((section) => getComputedStyle(section).contentVisibility === "auto");
 const idle = window.requestIdleCallback ?? ((call) => setTimeout(call, 50));
