@@ -36,6 +36,7 @@ def adopt(app, config) -> None:
     "Put our templates before the theme's and our files beside its own."
     config.templates_path.insert(0, str(THEME / "templates"))
     config.html_static_path.append(str(THEME / "static"))
+    config.html_sidebars = {"**": []}           # the theme would write them for each page, to see whether they are empty
     files = sorted(p for p in THEME.parent.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".svg"})
     config.tfm_extensions = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()   # changed: all pages are written anew
 

@@ -2,6 +2,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,13 @@ def notebooks(root: Path, toc: Path | None = None) -> dict[str, dict]:
     "The chapters and practice pages: name below `root` without suffix -> notebook, in the order of the toc if one is given."
     names = [str(p.relative_to(root).with_suffix("")) for p in notebook_files(root / "chapters")]
     if toc: names = [name for name in toc_pages(toc) if name in names]
-    return {name: json.loads((root / f"{name}.ipynb").read_text(encoding="utf-8")) for name in names}
+    return {name: parsed((root / f"{name}.ipynb").read_text(encoding="utf-8")) for name in names}
+
+
+@lru_cache(256)
+def parsed(text: str) -> dict:
+    "A notebook, parsed once: a build asks for each a hundred times. Nobody changes it."
+    return json.loads(text)
 
 
 def runtime(root: Path, page: str) -> str:

@@ -85,8 +85,9 @@ class Reference(SphinxDirective):
         notes, tree, chapter = comments(source), ast.parse(source), title(notebooks(self.root)[page])
         link = f'<p>Written in <a href="../{page}.html">{escape(chapter)}</a>.</p>'
         section = self.section(f"tfmlib.{module}", nodes.raw("", link, format="html"))
+        first = {name: node for node in reversed(tree.body) for name in public_names(ast.unparse(node))}
         for name in names:
-            node = next(n for n in tree.body if name in public_names(ast.unparse(n)))
+            node = first[name]
             links = f'<p class="tfm-where"><a href="../{page}.html#tfm-{name}">its cell in the chapter</a> · {self.line(file, node.lineno)}</p>'
             body = self.parse_text_to_nodes(describe(node, name, source, notes))
             section += self.section(f"tfmlib.{module}.{name}", *body, nodes.raw("", links, format="html"), text=name)

@@ -41,9 +41,10 @@ class Known:
         self.named = {key(s): t.spelt[0] for t in reversed(terms) for s in reversed(t.spelt)}
         self.also = also
         self.plain = {s: t.spelt[0] for t in terms for s in t.spelt if "(" not in s}
-        every = sorted(self.plain, key=len, reverse=True)
-        self.pattern = re.compile("|".join(f"(?P<t{i}>{form(s)})" for i, s in enumerate(every)))
-        self.every = every
+        self.every = sorted(self.plain, key=len, reverse=True)
+        by_letter: dict[str, list[str]] = {}                                         # few of them are tried at each word
+        for i, s in enumerate(self.every): by_letter.setdefault(s[0].lower(), []).append(f"(?P<t{i}>{form(s)})")
+        self.pattern = re.compile(r"(?<![\w\-–‑])(?:" + "|".join(f"(?=(?i:{re.escape(a)}))(?:{'|'.join(forms)})" for a, forms in by_letter.items()) + r")(?![\w\-–‑])")
 
     def bold(self, text: str) -> str | None:
         "The term that these words in bold name."
@@ -60,7 +61,7 @@ def form(spelt: str) -> str:
     last = words.pop()
     ending = "(?:y|ies)" if last.endswith("y") else "s?" if last.endswith("e") else "" if last.endswith("s") else "(?:es|s)?"
     whole = r"[ \u00a0\-–‑]".join([*words, last[:-1] if last.endswith("y") else last]).replace("'", "['’]") + ending
-    return rf"(?<![\w\-–‑]){whole if re.search('[A-Z]', spelt[1:]) else f'(?i:{whole})'}(?![\w\-–‑])"
+    return whole if re.search("[A-Z]", spelt[1:]) else f"(?i:{whole})"
 
 
 def known(root: Path) -> Known:

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -103,6 +104,7 @@ def test_what_programs_read_is_not_on_the_page():
 
 @pytest.mark.parametrize("name, notebook", notebooks(ROOT).items())
 def test_no_directive_is_left(name, notebook):
+    notebook = deepcopy(notebook)
     nbdev_cells.prepare(notebook, "../api/05_heads.html")
     shown = [c for c in notebook["cells"] if c["cell_type"] == "code"]
     assert not [c["id"] for c in shown if re.search(r"^\s*#\s*\|", "".join(c["source"]), re.M)]
