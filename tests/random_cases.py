@@ -909,6 +909,82 @@ def _(r, m):
     return memory + r.randint(0, memory // 100), B, S, least
 
 
+# --- 14: scaling laws ---------------------------------------------------------------------------------------------
+
+def _law(r): return r.grows(-1, 4), r.uniform(.1, 1.2), r.grows(-1, 4), r.uniform(.1, 1.2)
+
+
+def _distinct(r, n, low, high, least=1.1):
+    "Sizes, each at least so many times as large as the one before, in any order."
+    found = [r.grows(low, low + 1)]
+    while len(found) < n: found.append(found[-1] * (least + r.grows(-2, (high - low) / n)))
+    r.shuffle(found)
+    return found
+
+
+@cases("power_fit", 1_000, 1)
+def _(r, m):
+    x = _distinct(r, r.randint(2, 12), r.uniform(-3, 18), 24, 2)
+    x += r.choices(x, k=r.randint(0, 3))
+    return x, [r.grows(-1, 1) for _ in x]
+
+
+@cases("first_right", 1_000)
+def _(r, m): return r.grows(-1, 2), r.uniform(.1, 1.2), r.randint(1, 100), r.randint(2, 10_000)
+
+
+@cases("best_size", 1_000, 1)
+def _(r, m): return *_law(r), r.grows(8, 26)
+
+
+@cases("moves", 9, 0)
+def _(r, m): return (r.choice([*m._MOVES]),)
+
+
+@cases("frontier_slopes", 500)
+def _(r, m): return r.uniform(.05, 1.5), r.uniform(.05, 1.5)
+
+
+@cases("fit_with_floor", 200, 2)
+def _(r, m):
+    x, loss, floors = m._runs(r.randint(4, 12), r.getrandbits(30), r.choice([.002, .01, .03]), r.uniform(0, 3), r.grows(1, 3), r.uniform(.1, .7))
+    return x, loss, r.sample(floors, 40) + [0.]
+
+
+@cases("valley", 1_000, 1)
+def _(r, m):
+    N = _distinct(r, r.randint(3, 12), 7, 10)
+    return N, [r.uniform(2, 3) for _ in N]
+
+
+@cases("predicted_range", 500, 2)
+def _(r, m):
+    x = _distinct(r, r.randint(3, 12), 4, 9)
+    floor = r.choice([0., r.uniform(0, 3)])
+    return x, [floor + r.grows(-1, 1) for _ in x], floor, r.grows(3, 12), r.uniform(.5, 3)
+
+
+@cases("fault", 1, 1, 2)
+def _(r, m): return ()
+
+
+@cases("model_budgets", 7, 0)
+def _(r, m): return (r.choice(["ratio", "fewest", "compute", "size", "budget", "loss", "excess"]),)
+
+
+@cases("second_epoch_from", 500)
+def _(r, m): return *_law(r), r.grows(3, 13), r.grows(-1, 2)
+
+
+@cases("served_optimum", 500, 0, 2)
+def _(r, m):
+    (A, alpha, B, beta), reducible = _law(r), r.grows(-1, 0)
+    return A, alpha, B, beta, reducible, r.grows(-2, 3) * (2 * B / reducible) ** (1 / beta)
+
+
+@cases("plan_runs", 3, 0, 1, 2)
+def _(r, m): return (r.choice([*m._MOST]),)
+
 # --- 15: many devices -----------------------------------------------------------------------------------------------
 
 @cases("ring_bytes", 1_000)

@@ -159,6 +159,9 @@ def test_other_records_are_rehearsed(records):
     assert [(row["T"], row["B"]) for row in records["utilisation_gpu"].rows] == [(8, 1), (8, 2)]
     assert [row["case"] for row in records["accounting_gpu"].rows] == ["memory", "machine", "batch", "batch"]
     assert [row["S"] for row in records["cache_speed_gpu"].rows] == [8, 16]
+    ladder = records["scaling_gpu"].rows
+    assert [row["case"] for row in ladder] == ["text"] + 8 * ["run"] and len({(row["C"], row["D"], row["peak"]) for row in ladder[1:]}) == 8
+    assert all(ladder[0]["loss"]["median"] < row["loss"]["median"] < 8 for row in ladder[1:])
 
 
 @pytest.mark.slow

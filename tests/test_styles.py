@@ -236,6 +236,43 @@ def kept_names(ops, weights):
     return found
 
 
+# --- 14: scaling laws
+def power_fit(x, y):
+    import numpy
+    slope, level = numpy.polyfit(numpy.log(x), numpy.log(y), 1)
+    return [slope, numpy.exp(level)]
+
+
+def valley(N, loss):
+    import numpy
+    u = numpy.log(N)
+    r, q, _ = numpy.polyfit(u - u.mean(), loss, 2)
+    vertex = numpy.exp(u.mean() - q / r / 2) if r > 0 else numpy.inf
+    return torch.tensor(vertex) if min(N) < vertex < max(N) else None
+
+
+def served_optimum(A, alpha, B, beta, reducible, served):
+    from math import log
+    def slope(log_D):                                       # of the logarithm of the cost, at the N that D leaves
+        D = 2.718281828459045**log_D
+        data = B / D**beta
+        return 3 * D / (3 * D + served) - beta * data / (alpha * (reducible - data))
+    low = log(B / reducible) / beta + 1e-12
+    high = low + 100
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    D = 2.718281828459045**high
+    return torch.tensor([(A / (reducible - B / D**beta)) ** (1 / alpha), D], dtype=torch.float64).unbind()
+
+
+def plan_runs(budget):
+    "Many cheap runs at three corners, a few large ones."
+    runs = [(20_000_000, 20_000_000.)] * 2 + [[2e7, 1.6e10]] * 2 + [(7.5e7, 3.5e8)] * 11
+    rest = budget - sum(6 * N * D for N, D in runs)
+    return runs + [((share * rest / 6 / ratio)**.5, (share * rest / 6 * ratio)**.5) for share, ratio in ((.25, 1), (.25, 1.5), (.25, 3), (.1, 5), (.15, 8))]
+
+
 # --- 15: many devices
 def zigzag(length, rank, p):
     n, rest = divmod(length, 2 * p)
@@ -293,7 +330,8 @@ def edit_several(weight, keys, values, second_moment):
 
 
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
-         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "many_devices": (zigzag, one_f_one_b),
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "scaling_laws": (power_fit, valley, served_optimum, plan_runs),
+         "many_devices": (zigzag, one_f_one_b),
          "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
 
 

@@ -7,8 +7,8 @@ a worker that dies, a case that does not end. Its worker is replaced, since afte
 and the case is tried again without the contestant that was running. The same command with the same folder goes on where the
 last call ended; what failed is tried once more.
 
-The times are those of a run on one H200 with 16 cores. One call has 570 seconds, and the whole took about 501: one call may make
-a record, and a second completes what it left. No stage begins a case beyond its share of a call while others wait; what time is
+The times are those of a run on one H200 with 16 cores. One call has 570 seconds, and the whole takes about 1,100: two or three
+calls make a record. No stage begins a case beyond its share of a call while others wait; what time is
 left at the end goes to those that were cut.
 
 | stage        | makes                                                                  | expected | share |
@@ -23,6 +23,7 @@ left at the end goes to those that were cut.
 | translators  | a training step of chapter 8's translators                             |     46 s |  90 s |
 | utilisation  | a training step of chapter 1's LSTM and transformer                     |     55 s |  90 s |
 | accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     50 s |  60 s |
+| scaling      | chapter 14: the losses of wider decoders after more tokens              |    600 s | 400 s |
 | cache        | chapter 16: one more token with and without a cache                     |     83 s |  40 s |
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
@@ -57,6 +58,7 @@ STAGES = (
     Stage("translators", "bench.gpu.translators", 46, 90, 60, timed=True),
     Stage("utilisation", "bench.gpu.utilisation", 55, 90, 60, timed=True),
     Stage("accounting", "bench.gpu.accounting", 50, 60, 60, timed=True),
+    Stage("scaling", "bench.gpu.scaling", 600, 400, 150),
     Stage("cache", "bench.gpu.cache", 83, 40, 40, timed=True),
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
@@ -65,6 +67,7 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "translators_gpu": ("translators",),
     "utilisation_gpu": ("utilisation",),
     "accounting_gpu": ("accounting",),
+    "scaling_gpu": ("scaling",),
     "cache_speed_gpu": ("cache",),
 }
 SEED = 0
