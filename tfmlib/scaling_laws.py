@@ -28,7 +28,7 @@ TRAINING_FLOPS = 6.  # operations of training, for each parameter and token
 
 # %% ../chapters/14_scaling_laws.ipynb #line-export
 def log_slope(x: Tensor, y: Tensor) -> tuple[float, float]:  # exponent, factor
-    "The power law y = factor · x^exponent by least squares of logarithms, leaving out NaN."
+    "The power law y = factor · x^exponent by least squares of logs, ignoring NaN."
     known = x.isfinite() & y.isfinite()
     need(int(known.sum()) > 1, "y", y.tolist(), "at least two numbers")
     u, v = x[known].log(), y[known].log()
