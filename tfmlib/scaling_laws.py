@@ -6,9 +6,9 @@
 __all__ = ['TRAINING_FLOPS', 'MAX_EXPONENT', 'EXPONENTS', 'FLOORS', 'PUBLISHED_LAWS', 'STANDARD_ERRORS', 'MUENNIGHOFF', 'KAPLAN',
            'PF_DAY', 'log_slope', 'fit_three_points', 'PowerLaw', 'power_law', 'huber', 'log_terms', 'gauss_newton',
            'check_runs', 'start_grid', 'as_law', 'fit_power_law', 'bootstrap', 'interval', 'predictive_samples',
-           'compute_optimal', 'best_exponent', 'flops_for', 'at_compute', 'loss_table', 'envelope', 'isoflop_minima',
-           'size_exponents', 'all_parameters', 'blocks_frontier', 'check_law', 'lifetime_optimal', 'effective_tokens',
-           'exact_match', 'frontier_point', 'ScalingFrontier']
+           'check_law', 'compute_optimal', 'best_exponent', 'flops_for', 'at_compute', 'loss_table', 'envelope',
+           'isoflop_minima', 'size_exponents', 'all_parameters', 'blocks_frontier', 'frontier_point', 'ScalingFrontier',
+           'lifetime_optimal', 'effective_tokens', 'exact_match']
 
 # %% ../chapters/14_scaling_laws.ipynb #imports-export
 import math
@@ -260,6 +260,11 @@ def predictive_samples(
     return given * residuals[drawn].exp()
 
 # %% ../chapters/14_scaling_laws.ipynb #optimum-export
+def check_law(law: PowerLaw) -> None:
+    "Raise ValueError unless this is one law of N and D."
+    need(law.scales.shape == (2,), "law", tuple(law.scales.shape), "one law, of N and D")
+
+
 def compute_optimal(
     law: PowerLaw,                 # of N and D; or many
     flops: float | Tensor,         # C, of one training
@@ -380,50 +385,6 @@ def blocks_frontier(law: PowerLaw, flops: Tensor, **sizes) -> Tensor:
     found = [law(torch.stack([total, C / 6 / blocks], 1)).argmin() for C in flops]
     return blocks[torch.stack(found)]
 
-# %% ../chapters/14_scaling_laws.ipynb #lifetime-export
-def check_law(law: PowerLaw) -> None:
-    "Raise ValueError unless this is one law of N and D."
-    need(law.scales.shape == (2,), "law", tuple(law.scales.shape), "one law, of N and D")
-
-
-def lifetime_optimal(
-    law: PowerLaw,                 # of N and D
-    loss: float,                   # to be reached
-    served: float,                 # tokens that the trained model will read and write
-    costs: tuple[float, float] = (6., 2.),  # operations of training, and of serving
-) -> tuple[float, float]:          # N and D
-    "The least total cost of training and serving a model of this loss."
-    check_law(law)
-    need(loss > float(law.floor), "loss", loss, f"above {float(law.floor):.4g}")
-    need(served >= 0, "served", served, "at least 0")
-    (A, B), (alpha, beta) = law.scales, law.exponents
-    reducible = loss - law.floor
-    fraction = torch.linspace(0.001, 0.999, 9_999, dtype=torch.float64)  # A / N^alpha
-    N = (A / (fraction * reducible)) ** (1 / alpha)
-    D = (B / ((1 - fraction) * reducible)) ** (1 / beta)
-    best = (costs[0] * N * D + costs[1] * N * served).argmin()
-    return float(N[best]), float(D[best])
-
-# %% ../chapters/14_scaling_laws.ipynb #repeat-export
-def effective_tokens(
-    unique: float | Tensor,        # U, tokens that are different
-    epochs: float | Tensor,        # 1 + R, how often they are read
-    r_star: float = MUENNIGHOFF["R* of data"],  # R*, in repetitions
-) -> Tensor:
-    "How many tokens, read once, would be worth as much."
-    unique, epochs = (torch.as_tensor(t, dtype=torch.float64) for t in (unique, epochs))
-    need(bool((epochs >= 1).all()), "epochs", epochs.tolist(), "at least 1")
-    need(r_star > 0, "r_star", r_star, "above 0")
-    return unique * (1 + r_star * -torch.expm1(-(epochs - 1) / r_star))
-
-# %% ../chapters/14_scaling_laws.ipynb #exact-export
-def exact_match(loss: Tensor, tokens: int) -> Tensor:
-    "The probability that an answer is right if its tokens have this mean loss."
-    loss = torch.as_tensor(loss, dtype=torch.float64)
-    need(bool((loss >= 0).all()), "loss", loss.tolist(), "at least 0")
-    need(type(tokens) is int and tokens > 0, "tokens", repr(tokens), "an int above 0")
-    return (-tokens * loss).exp()
-
 # %% ../chapters/14_scaling_laws.ipynb #frontier-export
 def frontier_point(
     law: PowerLaw,         # of N and D
@@ -468,3 +429,42 @@ class ScalingFrontier(Interactive):
         drawn = "".join(text(0, 15 + 21 * i, name, "start") + text(480, 15 + 21 * i, value, "end")
                         for i, (name, value) in enumerate(rows))
         return svg(drawn, 490, 21 * len(rows) + 4, self.alt)
+
+# %% ../chapters/14_scaling_laws.ipynb #lifetime-export
+def lifetime_optimal(
+    law: PowerLaw,                 # of N and D
+    loss: float,                   # to be reached
+    served: float,                 # tokens that the trained model will read and write
+    costs: tuple[float, float] = (6., 2.),  # operations of training, and of serving
+) -> tuple[float, float]:          # N and D
+    "The least total cost of training and serving a model of this loss."
+    check_law(law)
+    need(loss > float(law.floor), "loss", loss, f"above {float(law.floor):.4g}")
+    need(served >= 0, "served", served, "at least 0")
+    (A, B), (alpha, beta) = law.scales, law.exponents
+    reducible = loss - law.floor
+    fraction = torch.linspace(0.001, 0.999, 9_999, dtype=torch.float64)  # A / N^alpha
+    N = (A / (fraction * reducible)) ** (1 / alpha)
+    D = (B / ((1 - fraction) * reducible)) ** (1 / beta)
+    best = (costs[0] * N * D + costs[1] * N * served).argmin()
+    return float(N[best]), float(D[best])
+
+# %% ../chapters/14_scaling_laws.ipynb #repeat-export
+def effective_tokens(
+    unique: float | Tensor,        # U, tokens that are different
+    epochs: float | Tensor,        # 1 + R, how often they are read
+    r_star: float = MUENNIGHOFF["R* of data"],  # R*, in repetitions
+) -> Tensor:
+    "How many tokens, read once, would be worth as much."
+    unique, epochs = (torch.as_tensor(t, dtype=torch.float64) for t in (unique, epochs))
+    need(bool((epochs >= 1).all()), "epochs", epochs.tolist(), "at least 1")
+    need(r_star > 0, "r_star", r_star, "above 0")
+    return unique * (1 + r_star * -torch.expm1(-(epochs - 1) / r_star))
+
+# %% ../chapters/14_scaling_laws.ipynb #exact-export
+def exact_match(loss: Tensor, tokens: int) -> Tensor:
+    "The probability that an answer is right if its tokens have this mean loss."
+    loss = torch.as_tensor(loss, dtype=torch.float64)
+    need(bool((loss >= 0).all()), "loss", loss.tolist(), "at least 0")
+    need(type(tokens) is int and tokens > 0, "tokens", repr(tokens), "an int above 0")
+    return (-tokens * loss).exp()
