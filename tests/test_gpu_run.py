@@ -166,6 +166,7 @@ def test_other_records_are_rehearsed(records):
     assert [(row["N"], row["pattern"]) for row in rows] == [(N, pattern) for N in (32, 20) for pattern in ("full", "window", "every fourth", "random blocks")]
     assert all({"FlexAttention ms", "list, 16×16 ms", "list, 32×16 ms", "product ms"} <= set(row) and row["missing"] == "nobody" for row in rows)      # whose results differ are missing
     assert all(("ours ms" in row) == (row["pattern"] in ("full", "window")) and row["pairs"] <= row["scores, list, 16×16"] <= row["scores, list, 32×16"] for row in rows)
+    assert [row["S"] for row in records["state_speed_gpu"].rows] == [80, 96]
 
 
 @pytest.mark.slow
