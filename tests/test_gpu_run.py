@@ -88,7 +88,7 @@ def test_a_run_says_where_it_was_made(rehearsal, records):
     journal = Journal(rehearsal[0] / "rows.jsonl")
     call = journal.last("call")
     assert (call["commit"], call["card"]["driver_version"], call["card"]["power.limit"]) == ("abc1234", "570.86.15", "700.00")
-    rows = [row for stage in ("speed", "decode", "flex", "translators", "utilisation", "accounting", "cache") for row in journal.rows(stage)]
+    rows = [row for stage in ("speed", "decode", "flex", "translators", "utilisation", "accounting", "cache", "experts") for row in journal.rows(stage)]
     assert all(row["clock MHz"]["median"] == 1980 and row["power W"]["median"] == 650.5 for row in rows) and len((rehearsal[0] / "card.csv").read_text().splitlines()) > 10
     made = records["flash_gpu"]
     assert (made.commit, made.driver, made.missing) == ("abc1234", "570.86.15", []) and {"torch", "numpy", "python"} <= set(made.versions)
@@ -159,6 +159,7 @@ def test_other_records_are_rehearsed(records):
     assert [(row["T"], row["B"]) for row in records["utilisation_gpu"].rows] == [(8, 1), (8, 2)]
     assert [row["case"] for row in records["accounting_gpu"].rows] == ["memory", "machine", "batch", "batch"]
     assert [row["S"] for row in records["cache_speed_gpu"].rows] == [8, 16]
+    assert [row["E"] for row in records["experts_gpu"].rows] == [4, 8]
 
 
 @pytest.mark.slow
@@ -169,7 +170,7 @@ def test_a_folder_that_is_not_complete_is_adopted_only_when_told(rehearsal, tmp_
     last = next(i for i, line in enumerate(lines) if json.loads(line)["what"] == "done" and json.loads(line)["stage"] == "correct")
     (part / "rows.jsonl").write_text("".join(lines[:last + 1]) + '{"what": "row", "sta')
     said = adopt.adopt(part, tmp_path / "records")
-    assert len(said) == 6 and all("refused" in line for line in said) and not (tmp_path / "records").exists()
+    assert len(said) == 7 and all("refused" in line for line in said) and not (tmp_path / "records").exists()
     said = adopt.adopt(part, tmp_path / "records", partial=True)
     assert [line.split(":")[0] for line in said if "refused" not in line] == ["flash_correct_gpu", "flash_gpu"]
     made = json.loads((tmp_path / "records/flash_correct_gpu.json").read_text())

@@ -24,6 +24,7 @@ left at the end goes to those that were cut.
 | utilisation  | a training step of chapter 1's LSTM and transformer                     |     55 s |  90 s |
 | accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     50 s |  60 s |
 | cache        | chapter 16: one more token with and without a cache                     |     83 s |  40 s |
+| experts      | chapter 21: a layer of experts in a loop, sorted, and grouped           |     15 s |  40 s |
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
 """
@@ -58,6 +59,7 @@ STAGES = (
     Stage("utilisation", "bench.gpu.utilisation", 55, 90, 60, timed=True),
     Stage("accounting", "bench.gpu.accounting", 50, 60, 60, timed=True),
     Stage("cache", "bench.gpu.cache", 83, 40, 40, timed=True),
+    Stage("experts", "bench.gpu.experts", 15, 40, 40, timed=True),
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
     "flash_correct_gpu": ("correct",),
@@ -66,5 +68,6 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "utilisation_gpu": ("utilisation",),
     "accounting_gpu": ("accounting",),
     "cache_speed_gpu": ("cache",),
+    "experts_gpu": ("experts",),
 }
 SEED = 0
