@@ -88,7 +88,7 @@ def test_a_run_says_where_it_was_made(rehearsal, records):
     journal = Journal(rehearsal[0] / "rows.jsonl")
     call = journal.last("call")
     assert (call["commit"], call["card"]["driver_version"], call["card"]["power.limit"]) == ("abc1234", "570.86.15", "700.00")
-    rows = [row for stage in ("speed", "decode", "flex", "translators", "utilisation", "accounting", "cache", "sparse") for row in journal.rows(stage)]
+    rows = [row for stage in ("speed", "decode", "flex", "translators", "utilisation", "accounting", "cache", "sparse", "experts") for row in journal.rows(stage)]
     assert all(row["clock MHz"]["median"] == 1980 and row["power W"]["median"] == 650.5 for row in rows) and len((rehearsal[0] / "card.csv").read_text().splitlines()) > 10
     made = records["flash_gpu"]
     assert (made.commit, made.driver, made.missing) == ("abc1234", "570.86.15", []) and {"torch", "numpy", "python"} <= set(made.versions)
@@ -167,6 +167,7 @@ def test_other_records_are_rehearsed(records):
     assert all({"FlexAttention ms", "list, 16×16 ms", "list, 32×16 ms", "product ms"} <= set(row) and row["missing"] == "nobody" for row in rows)      # whose results differ are missing
     assert all(("ours ms" in row) == (row["pattern"] in ("full", "window")) and row["pairs"] <= row["scores, list, 16×16"] <= row["scores, list, 32×16"] for row in rows)
     assert [row["S"] for row in records["state_speed_gpu"].rows] == [80, 96]
+    assert [row["E"] for row in records["experts_gpu"].rows] == [4, 8]
 
 
 @pytest.mark.slow
