@@ -766,6 +766,5 @@ FAMILIES.update({
 
 
 PLANNED = {  # model_type -> the chapter whose module adds its row
-    **dict.fromkeys(("mamba", "mamba2"), 20),
     **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3",
                      "gpt_oss"), 21)}
