@@ -115,11 +115,14 @@ def draw_mixers(matrices: Mapping[str, Tensor], alt: str, caption: str = "", cel
         x, y, top = n % 3 * pitch, n // 3 * (pitch + 4) + 18, float(M.abs().max())
         drawn += text(x, y - 5, name, "start")
         drawn += rect(x, y, cell * size, cell * size, "none", f'style="stroke:{var("line")}"')
+        shades: dict[tuple[str, float], str] = {}                     # one shape for each
         for i, j in (M.abs() > .01 * top).nonzero().tolist():
-            shade = min(1., abs(float(M[i, j])) / top) ** .5
-            colour = var("q") if M[i, j] > 0 else var("k")
-            drawn += rect(x + cell * j, y + cell * i, cell, cell, colour,
-                          f'fill-opacity="{shade:.2f}"')
+            shade = round(min(1., abs(float(M[i, j])) / top) ** .5, 1)
+            key = var("q") if M[i, j] > 0 else var("k"), shade
+            here = f"M{x + cell * j} {y + cell * i}h{cell}v{cell}h-{cell}z"
+            shades[key] = shades.get(key, "") + here
+        drawn += "".join(f'<path d="{cells}" style="fill:{colour}" fill-opacity="{shade}"/>'
+                         for (colour, shade), cells in shades.items())
     width, height = 3 * pitch - 20, -(-len(matrices) // 3) * (pitch + 4)
     return figure(svg(drawn, width, height, alt), alt, caption, width)
 
