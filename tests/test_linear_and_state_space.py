@@ -487,6 +487,13 @@ BAD = [
     ("x", lambda: LAYERS["delta"](drawn(2, 5, 11))), ("x", lambda: LAYERS["mamba"](drawn(2, 0, 12))), ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), torch.ones(5, 5, dtype=torch.bool))),
     ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), causal_mask(5, 5).triu(-1))), ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), causal_mask(5, 5).double())),
     ("padding_mask", lambda: LAYERS["delta"](drawn(1, 3, 12), positions=torch.tensor([[0, -1, 1]]), cache=RecurrentState())), ("n", lambda: RecurrentState().drop(1)),
+    ("v", lambda: linear_attention(Q, Q, Q.long())), ("k", lambda: linear_recurrence(Q, Q.long(), Q)), ("n_key_heads", lambda: GatedDeltaNet(12, 3, 0)), ("head_dim", lambda: GatedDeltaNet(12, 3, None, 0)),
+    ("n_heads", lambda: GatedDeltaNet(13, 3)), ("max_beta", lambda: DeltaNet(12, 3, max_beta=3.)), ("d_inner", lambda: Mamba(12, 0)), ("step_rank", lambda: Mamba(12, 4, 2, 0)), ("window", lambda: SoftmaxMixer(12, 2, window=0)),
+    ("state", lambda: selective_recurrence(*SELECT, drawn(3, 4))), ("state", lambda: selective_scan(*SELECT, drawn(1, 3, 4))), ("step", lambda: selective_scan(SELECT[0], -SELECT[1], *SELECT[2:])),
+    ("state", lambda: ssm_recurrence(SYSTEM, SYSTEM, SYSTEM, Q[:1], drawn(4, 5, 3))), ("b", lambda: ssm_kernel(SYSTEM, SYSTEM[:1], SYSTEM, 3)), ("x", lambda: causal_convolution(Q[..., :0], Q[..., :0])),
+    ("x", lambda: S4D(4)(drawn(2, 5, 1))), ("x", lambda: S4D(4).recurrence(drawn(2, 5, 1))), ("mask", lambda: LAYERS["delta"](drawn(2, 5, 12), causal_mask(5, 7))),
+    ("positions", lambda: LAYERS["delta"](drawn(2, 3, 12), positions=torch.arange(2)[None], cache=RecurrentState())), ("k", lambda: mixing_matrices(Q[0], Q[0, :4], Q[0], Q[0, :, 0])),
+    ("window", lambda: mixing_matrices(Q[0], Q[0], -Q[0].abs(), Q[0, :, 0], 0)), ("matrices", lambda: draw_mixers({}, "No matrices at all")),
     (r"options\['mixers'\]", lambda: tiny("gated", "delta")), (r"options\['mixers'\]", lambda: tiny()), ("window", lambda: CachedHybridLM(tiny("delta"), window=4)),
 ]
 
@@ -500,6 +507,19 @@ def test_padding_after_a_token_is_refused_in_a_later_chunk():
     layer, state = LAYERS["gated delta"], RecurrentState()
     layer(drawn(2, 2, 12), positions=torch.tensor([[0, 1], [-1, 0]]), cache=state)
     with pytest.raises(ValueError, match="padding_mask"): layer(drawn(2, 1, 12), positions=torch.tensor([[2], [-1]]), cache=state)
+
+
+def test_a_state_of_other_sequences_is_refused():
+    layer, state = LAYERS["gated delta"], RecurrentState()
+    layer(drawn(1, 2, 12), cache=state)
+    with pytest.raises(ValueError, match="^cache: of 1 sequences; expected 2"): layer(drawn(2, 1, 12), cache=state)
+
+
+def test_no_sequences_at_all():
+    "An empty batch, as at the end of a sharded data set."
+    for g in (None, -Q[:0].abs(), -Q[:0, :, :1].abs()):
+        out, state = linear_attention(Q[:0], Q[:0], Q[:0], g)
+        assert out.shape == (0, 5, 3) and state.shape == (0, 3, 3)
 
 
 # --- the figure ---------------------------------------------------------------------------------------------------
