@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tfmlib.attention import attention, causal_mask
 from tfmlib.decoders import MODERN, SamplingConfig, generate
 from tfmlib.delta_rule import delta_matrix, delta_recurrence, delta_rule
+from tfmlib.figures import var
 from tfmlib.kv_cache import KVCache, generate_cached
 from tfmlib.linear_and_state_space import (
     MIXERS,
@@ -285,6 +286,19 @@ def test_s4d_by_convolution_and_by_recurrence():
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
+def test_s4d_is_its_formula():
+    "A = −½ + iπn, zero-order hold, a conjugate for each state, and a skip connection, in NumPy."
+    torch.manual_seed(1)
+    layer, x = S4D(3, 4).double(), drawn(1, 12, 3, seed=2)
+    step, C = layer.log_step.detach().exp().numpy(), torch.view_as_complex(layer.C.detach()).numpy()
+    A = -.5 + 1j * np.pi * np.arange(4)
+    a, h, wanted = np.exp(step * A), np.zeros((3, 4), complex), []
+    for now in x[0].numpy():
+        h = a * h + (a - 1) / A * now[:, None]
+        wanted.append((C * h + (C * h).conj()).sum(1).real + layer.D.detach().numpy() * now)
+    alike(layer(x)[0].detach(), torch.tensor(np.array(wanted)), 1e-6)
+
+
 # --- matrices -----------------------------------------------------------------------------------------------------
 
 def test_every_mixer_is_its_matrix():
@@ -301,6 +315,9 @@ def test_every_mixer_is_its_matrix():
     for name in wanted: alike(found[name], wanted[name], 1e-9)
     picture = draw_mixers(mixing_matrices(q, k, g, beta), "Nine matrices of 16 tokens")
     assert picture.drawing.count(">softmax<") == 1 and "Nine matrices of" in picture.drawing
+    for sign, colour, other in ((1., "q", "k"), (-1., "k", "q")):
+        drawing = draw_mixers({"one": torch.tensor([[sign]])}, "A matrix of one entry").drawing
+        assert f"fill:{var(colour)}" in drawing and f"fill:{var(other)}" not in drawing
 
 
 def test_recall_falls_with_the_load():
@@ -328,6 +345,31 @@ def test_a_layer_in_chunks_is_the_layer(name, cuts, padding, seed):
         alike(torch.cat(found, 1)[real], whole[real], 1e-9)
         for row, n in enumerate(padding):
             alike(layer(x[row:row + 1, n:])[0][0], whole[row, n:], 1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["delta", "gated delta", "kimi"])
+def test_delta_layers_are_their_formulas(name):
+    "Token by token, head by head."
+    layer, x = LAYERS[name], drawn(9, 12, seed=3)
+    H, G, W = layer.n_heads, layer.n_key_heads, layer.value_dim
+    joint = torch.cat([x @ p.weight.mT for p in (layer.q_proj, layer.k_proj, layer.v_proj)], 1)
+    joint = torch.cat([joint.new_zeros(3, joint.shape[1]), joint])
+    joint = F.silu(sum(joint[j:j + 9] * layer.conv.weight[:, 0, j] for j in range(4)))
+    q, k, v = (part.unflatten(1, (n, -1)) for part, n in zip(joint.split(layer.widths, 1), (G, G, H)))
+    rate = layer.max_beta * layer.b_proj(x).sigmoid()
+    strong = torch.zeros(9, H, 1).double() if name == "delta" else (F.softplus(layer.gate.a_proj(x) + layer.gate.dt_bias).unflatten(1, (H, -1)) * layer.gate.A_log.exp()[:, None])
+    S, out = torch.zeros(H, q.shape[2], W).double(), torch.zeros(9, H, W).double()
+    for t in range(9):
+        for h in range(H):
+            query, key = (y[t, h * G // H] / (y[t, h * G // H].square().sum() + 1e-6).sqrt() for y in (q, k))
+            S[h] = (-strong[t, h]).exp()[:, None] * S[h]
+            S[h] = S[h] + rate[t, h] * torch.outer(key, v[t, h] - key @ S[h])
+            out[t, h] = query / math.sqrt(len(query)) @ S[h]
+    out = out / (out.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.norm.weight
+    gate = layer.g_proj(x).unflatten(1, (H, W))
+    gate = gate.sigmoid() if name == "kimi" else F.silu(gate)
+    alike(layer(x[None])[0][0], (out * gate).flatten(1) @ layer.o_proj.weight.mT, 1e-9)
 
 
 def test_padding_is_finite_and_has_no_gradient():
@@ -401,6 +443,7 @@ def test_softmax_in_the_frame():
         alike(layer(x)[0][:, :8], layer(later)[0][:, :8])
         alike(layer(x)[0][:, :3], near(x)[0][:, :3])
         assert not torch.allclose(layer(x)[0][:, 5:], near(x)[0][:, 5:], atol=1e-3)
+        assert float((layer(x)[0][:, 3] - near(x)[0][:, 3]).abs().max()) > 1e-4  # token 4 no longer reads token 1
         real = torch.arange(9) >= torch.tensor([[0], [4]])
         alike(layer(x[1:, 4:])[0][0], layer(x, causal_mask(9, 9) & real[:, None, None])[0][1, 4:])
     with pytest.raises(ValueError, match="cache"): layer(x, cache=RecurrentState())
@@ -487,6 +530,13 @@ BAD = [
     ("x", lambda: LAYERS["delta"](drawn(2, 5, 11))), ("x", lambda: LAYERS["mamba"](drawn(2, 0, 12))), ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), torch.ones(5, 5, dtype=torch.bool))),
     ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), causal_mask(5, 5).triu(-1))), ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), causal_mask(5, 5).double())),
     ("padding_mask", lambda: LAYERS["delta"](drawn(1, 3, 12), positions=torch.tensor([[0, -1, 1]]), cache=RecurrentState())), ("n", lambda: RecurrentState().drop(1)),
+    ("v", lambda: linear_attention(Q, Q, Q.long())), ("k", lambda: linear_recurrence(Q, Q.long(), Q)), ("n_key_heads", lambda: GatedDeltaNet(12, 3, 0)), ("head_dim", lambda: GatedDeltaNet(12, 3, None, 0)),
+    ("n_heads", lambda: GatedDeltaNet(13, 3)), ("max_beta", lambda: DeltaNet(12, 3, max_beta=3.)), ("d_inner", lambda: Mamba(12, 0)), ("step_rank", lambda: Mamba(12, 4, 2, 0)), ("window", lambda: SoftmaxMixer(12, 2, window=0)),
+    ("state", lambda: selective_recurrence(*SELECT, drawn(3, 4))), ("state", lambda: selective_scan(*SELECT, drawn(1, 3, 4))), ("step", lambda: selective_scan(SELECT[0], -SELECT[1], *SELECT[2:])),
+    ("state", lambda: ssm_recurrence(SYSTEM, SYSTEM, SYSTEM, Q[:1], drawn(4, 5, 3))), ("b", lambda: ssm_kernel(SYSTEM, SYSTEM[:1], SYSTEM, 3)), ("x", lambda: causal_convolution(Q[..., :0], Q[..., :0])),
+    ("x", lambda: S4D(4)(drawn(2, 5, 1))), ("x", lambda: S4D(4).recurrence(drawn(2, 5, 1))), ("mask", lambda: LAYERS["delta"](drawn(2, 5, 12), causal_mask(5, 7))),
+    ("positions", lambda: LAYERS["delta"](drawn(2, 3, 12), positions=torch.arange(2)[None], cache=RecurrentState())), ("k", lambda: mixing_matrices(Q[0], Q[0, :4], Q[0], Q[0, :, 0])),
+    ("window", lambda: mixing_matrices(Q[0], Q[0], -Q[0].abs(), Q[0, :, 0], 0)), ("matrices", lambda: draw_mixers({}, "No matrices at all")),
     (r"options\['mixers'\]", lambda: tiny("gated", "delta")), (r"options\['mixers'\]", lambda: tiny()), ("window", lambda: CachedHybridLM(tiny("delta"), window=4)),
 ]
 
@@ -500,6 +550,19 @@ def test_padding_after_a_token_is_refused_in_a_later_chunk():
     layer, state = LAYERS["gated delta"], RecurrentState()
     layer(drawn(2, 2, 12), positions=torch.tensor([[0, 1], [-1, 0]]), cache=state)
     with pytest.raises(ValueError, match="padding_mask"): layer(drawn(2, 1, 12), positions=torch.tensor([[2], [-1]]), cache=state)
+
+
+def test_a_state_of_other_sequences_is_refused():
+    layer, state = LAYERS["gated delta"], RecurrentState()
+    layer(drawn(1, 2, 12), cache=state)
+    with pytest.raises(ValueError, match="^cache: of 1 sequences; expected 2"): layer(drawn(2, 1, 12), cache=state)
+
+
+def test_no_sequences_at_all():
+    "An empty batch, as at the end of a sharded data set."
+    for g in (None, -Q[:0].abs(), -Q[:0, :, :1].abs()):
+        out, state = linear_attention(Q[:0], Q[:0], Q[:0], g)
+        assert out.shape == (0, 5, 3) and state.shape == (0, 3, 3)
 
 
 # --- the figure ---------------------------------------------------------------------------------------------------

@@ -89,6 +89,8 @@ def mixing_matrices(
     window: int = 4,
 ) -> dict[str, Tensor]:    # name -> M (T, T)
     "For each mixer, the matrix M for which its output is M V."
+    need(q.ndim == 2 and k.shape == q.shape, "k", tuple(k.shape), f"{tuple(q.shape)}, (T, D)")
+    check_sizes(window=window)
     T, D = q.shape
     at, past = torch.arange(T), causal_mask(T, T)
     near = past & (at[:, None] - at < window)
@@ -109,6 +111,7 @@ def mixing_matrices(
 def draw_mixers(matrices: Mapping[str, Tensor], alt: str, caption: str = "", cell: int = 8
                 ) -> Picture:
     "Small matrices, three in a row: positive entries in one colour, negative ones in another."
+    need(len(matrices) > 0, "matrices", "none", "at least one")
     size = len(next(iter(matrices.values())))
     pitch, drawn = cell * size + 26, ""
     for n, (name, M) in enumerate(matrices.items()):

@@ -21,7 +21,8 @@ def check_sequences(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = 
                     state: Tensor | None = None) -> None:
     "Raise ValueError unless these are queries, keys, values and decays of the same tokens."
     need(q.ndim >= 2 and q.shape[-2] > 0, "q", tuple(q.shape), "(..., T, D), T at least 1")
-    need(q.is_floating_point(), "q", q.dtype, "a floating-point type")
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        need(t.is_floating_point(), name, t.dtype, "a floating-point type")
     need(k.shape == q.shape, "k", tuple(k.shape), f"{tuple(q.shape)}, as q")
     need(v.ndim == q.ndim and v.shape[:-1] == q.shape[:-1], "v", tuple(v.shape),
          f"({', '.join(map(str, q.shape[:-1]))}, W), as q")
@@ -32,8 +33,8 @@ def check_sequences(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = 
     one, each = (*q.shape[:-1], 1), q.shape
     need(log_decay.shape in (one, each), "log_decay", tuple(log_decay.shape),
          f"{one} for each head, or {tuple(each)} for each feature")
-    fits = bool((log_decay <= 0).all()) and bool(log_decay.isfinite().all())
-    need(fits, "log_decay", f"up to {float(log_decay.detach().max()):.4g}",
+    if bool((log_decay <= 0).all()) and bool(log_decay.isfinite().all()): return
+    need(False, "log_decay", f"up to {float(log_decay.detach().max()):.4g}",
          "finite logarithms of factors between 0 and 1, so none above 0")
 
 

@@ -51,8 +51,10 @@ class Mamba(StateMixer):
         conv_size: int = 4,
     ):
         super().__init__()
-        inner, rank = d_inner or 2 * d_model, step_rank or math.ceil(d_model / 16)
-        check_sizes(d_model=d_model, d_inner=inner, state_dim=state_dim, step_rank=rank)
+        check_sizes(d_model=d_model)
+        inner = 2 * d_model if d_inner is None else d_inner
+        rank = math.ceil(d_model / 16) if step_rank is None else step_rank
+        check_sizes(d_inner=inner, state_dim=state_dim, step_rank=rank)
         self.d_model, self.sizes = d_model, (rank, state_dim, state_dim)
         self.v_proj, self.g_proj = (nn.Linear(d_model, inner, bias=False) for _ in range(2))
         self.conv = ShortConvolution(inner, conv_size, bias=True)

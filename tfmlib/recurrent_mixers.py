@@ -40,8 +40,15 @@ def real_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None,
                 cache: RecurrentState | None) -> Tensor:  # (B, T)
     "Which tokens are not padding. Masks must be causal, with padding on the left only."
     (B, T, _), real = x.shape, x.new_ones(x.shape[:2], dtype=torch.bool)
-    if cache is not None and positions is not None: real = positions >= 0
+    if cache is not None and cache.started is not None:
+        n = len(cache.started)
+        need(n == B, "cache", f"of {n} sequences", f"{B}, as x")
+    if cache is not None and positions is not None:
+        fits = positions.shape in ((B, T), (1, T))
+        need(fits, "positions", tuple(positions.shape), f"{(B, T)}, (B, T)")
+        real = (positions >= 0).expand(B, T)
     elif mask is not None:
+        need(mask.shape[-2:] == (T, T), "mask", tuple(mask.shape), f"(..., {T}, {T})")
         if mask.ndim == 4: real = mask[:, 0, -1].expand(B, T)
         wanted = causal_mask(T, T, x.device) & real[:, None]              # (B, T, T)
         given = mask[:, 0] if mask.ndim == 4 else mask
@@ -168,8 +175,11 @@ class RecurrentMixer(StateMixer):
     ):
         super().__init__()
         check_sizes(d_model=d_model, n_heads=n_heads, conv_size=conv_size)
-        G, D = n_key_heads or n_heads, head_dim or d_model // n_heads
-        W = value_dim or D
+        fits = head_dim is not None or d_model % n_heads == 0
+        need(fits, "n_heads", n_heads, f"a divisor of d_model, {d_model}, or a head_dim")
+        G = n_heads if n_key_heads is None else n_key_heads
+        D = d_model // n_heads if head_dim is None else head_dim
+        W = D if value_dim is None else value_dim
         check_sizes(n_key_heads=G, head_dim=D, value_dim=W)
         need(n_heads % G == 0, "n_key_heads", G, f"a divisor of n_heads, {n_heads}")
         self.d_model, self.n_heads, self.widths = d_model, n_heads, (G * D, G * D, n_heads * W)
@@ -224,6 +234,7 @@ class DeltaNet(RecurrentMixer):
     "The delta rule, without decay."
     def __init__(self, *sizes, max_beta: float = 1., **named):
         super().__init__(*sizes, **named)
+        need(0 < max_beta <= 2, "max_beta", max_beta, "above 0 and at most 2")
         self.b_proj = nn.Linear(self.d_model, self.n_heads, bias=False)
         self.max_beta = max_beta
 
@@ -272,6 +283,7 @@ class SoftmaxMixer(RecurrentMixer):
     "For comparison: softmax attention in the same structure, to all tokens or to a window."
     def __init__(self, *sizes, window: int | None = None, **named):
         super().__init__(*sizes, **named)
+        if window is not None: check_sizes(window=window)
         self.window = window
 
     def forward(self, x, mask=None, *, cache=None, **kwargs):
