@@ -16,7 +16,7 @@ from .sparse import pattern_mask, sliding_window
 
 # %% ../chapters/19_sparse.ipynb #global-export
 class LongformerAttention(MultiHeadAttention):
-    "A window on both sides, and global tokens with projections of their own."
+    "A window on both sides, and global tokens with their own projections."
     def __init__(self, d_model: int, n_heads: int, window: int):
         super().__init__(d_model, n_heads, bias=True)
         check_sizes(window=window)

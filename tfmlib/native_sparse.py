@@ -18,14 +18,14 @@ from .sparse import causal, intersection, pattern_mask, sliding_window
 
 # %% ../chapters/19_sparse.ipynb #compress-export
 class BlockCompression(nn.Module):
-    "Each complete block of keys or values as a single one."
+    "Compresses each complete block of keys or values into a single one."
     def __init__(self, head_dim: int, block_size: int):
         super().__init__()
         check_sizes(head_dim=head_dim, block_size=block_size)
         self.block_size = block_size
         self.places = nn.Parameter(torch.zeros(block_size, head_dim))
         self.join = nn.Linear(block_size * head_dim, head_dim, bias=False)
-        with torch.no_grad():  # at first, the mean
+        with torch.no_grad():  # starts as the mean
             mean = torch.eye(head_dim).repeat(1, block_size) / block_size
             self.join.weight.copy_(mean)
 
@@ -36,11 +36,11 @@ class BlockCompression(nn.Module):
 
 # %% ../chapters/19_sparse.ipynb #select-export
 def select_blocks(
-    weights: Tensor,   # on complete blocks (B, G, T, N), 0 where a block is not past
+    weights: Tensor,   # on complete blocks (B, G, T, N), 0 at blocks that are not past
     block_size: int,
-    n_selected: int,   # blocks for each query, with the first and its own
+    n_selected: int,   # blocks for each query, the first and its own included
 ) -> Tensor:           # (B, G, T, ⌈T / block_size⌉), True where selected
-    "The blocks with the largest weights; the first and the query's own come first."
+    "The first block, the query's own, and those with the largest weights."
     T = weights.shape[2]
     n = -(-T // block_size)
     rank = F.pad(weights, (0, n - weights.shape[-1])).detach()            # (B, G, T, n)

@@ -25,18 +25,18 @@ from .proof import need
 def facts_in_noise(
     batch: int,
     n: int,             # tokens, the last of which is the question
-    distances: Tensor,  # of the fact that answers, from the question, each equally likely
-    n_facts: int = 1,   # each with a key of its own
+    distances: Tensor,  # from the question to the requested fact, each equally likely
+    n_facts: int = 1,   # each with its own key
     seed: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:  # ids (B, n), values (B,), distances (B,)
-    "Tokens 8·key + value among noise, 8·n_facts; the last, noise + 1 + key, asks for a value."
+    "Facts 8·key + value among noise, 8·n_facts; the last token, noise + 1 + key, is the question."
     check_sizes(batch=batch, n=n, n_facts=n_facts)
     need(n_facts < n, "n_facts", n_facts, f"fewer than n, {n}")
     fits = len(distances) > 0 and bool(((distances > 0) & (distances < n)).all())
     need(fits, "distances", distances, f"at least one number, each from 1 to {n - 1}")
     g = torch.Generator().manual_seed(seed)
     far = distances[torch.randint(len(distances), (batch,), generator=g)]
-    order = torch.rand(batch, n - 1, generator=g)  # facts stand where it is smallest
+    order = torch.rand(batch, n - 1, generator=g)  # facts go where it is smallest
     order.scatter_(1, (n - 1 - far)[:, None], -1)
     places = order.argsort(-1)[:, :n_facts]                               # (B, facts)
     keys = torch.rand(batch, n_facts, generator=g).argsort(-1)            # (B, facts)
@@ -84,18 +84,18 @@ def global_tokens(n: int) -> Pattern:
     return lambda i, j: (i < n) | (j < n)
 
 def union(*patterns: Pattern) -> Pattern:
-    "Pairs of any of the patterns."
+    "Pairs in any of the patterns."
     check_sizes(patterns=len(patterns))
     return lambda i, j: reduce(torch.logical_or, (p(i, j) for p in patterns))
 
 def intersection(*patterns: Pattern) -> Pattern:
-    "Pairs of all of the patterns."
+    "Pairs in all of the patterns."
     check_sizes(patterns=len(patterns))
     return lambda i, j: reduce(torch.logical_and, (p(i, j) for p in patterns))
 
 # %% ../chapters/19_sparse.ipynb #patterns-more
 def dilated_window(window: int, dilation: int) -> Pattern:
-    "`window` keys on each side, with `dilation - 1` positions left out between them."
+    "`window` keys on each side, its own included, with gaps of `dilation - 1`."
     check_sizes(window=window, dilation=dilation)
     return intersection(sliding_window(window * dilation), every(dilation))
 
@@ -127,7 +127,7 @@ def masked_sparse_attention(
     *, pattern: Pattern,
     attention_fn: Callable = grouped_query_attention,
 ) -> tuple[Tensor, Tensor | None]:
-    "Attention to the pairs of a pattern; all scores are computed, the others hidden."
+    "Attention to the pairs of a pattern: computes all scores and hides the others."
     seen = pattern_mask(pattern, q.shape[-2], k.shape[-2], q.device)      # (T, S)
     if mask is None: mask = seen
     elif mask.dtype == torch.bool: mask = mask & seen
@@ -161,7 +161,7 @@ def reach(
 
 
 def layers_needed(mask: Tensor) -> Tensor:  # (T, T) -> (T, T), -1: never
-    "How many layers of one mask until an output depends on an input."
+    "The number of layers with one mask until an output depends on an input."
     own = torch.eye(len(mask), dtype=torch.bool, device=mask.device)
     seen = torch.stack([own, *reach([mask] * len(mask))])             # (T + 1, T, T)
     return torch.where(seen.any(0), seen.float().argmax(0), -1)
@@ -177,7 +177,7 @@ def check_square(masks: Sequence[Tensor]) -> None:
 
 # %% ../chapters/19_sparse.ipynb #view-export
 class PatternView(Interactive):
-    "A causal pattern that can be drawn, and the layers until each token is reached."
+    "A causal pattern to edit, and the number of layers until each token is reached."
     module = "sparse_pattern"
     pairs = traitlets.List().tag(sync=True)       # (T, T), 1 where a query attends
     token = traitlets.Int(11).tag(sync=True)      # whose reach is shown
