@@ -37,7 +37,7 @@ def recalled_pairs(
     mixer: Callable,    # (q, k, v) -> out, state
     pairs: int,
     D: int,             # width of the keys
-    writes: int = 1,    # how many values each key gets, one after the other; the last counts
+    writes: int = 1,    # number of values written for each key; the last one counts
     trials: int = 200,
     seed: int = 0,
 ) -> Tensor:            # (pairs,), in the order of writing
@@ -125,7 +125,7 @@ def draw_mixers(matrices: Mapping[str, Tensor], alt: str, caption: str = "", cel
 
 # %% ../chapters/20_linear_and_state_space.ipynb #hybrid-export
 def build_frame(kind: Callable, config: ModelConfig) -> RecurrentMixer:
-    "A recurrent layer in the common frame."
+    "A recurrent layer in the common structure."
     sizes = (config.option(name) for name in ("n_key_heads", "value_dim", "conv_size"))
     n_key_heads, value_dim, conv_size = sizes
     return kind(config.d_model, config.n_heads, n_key_heads, config.head_dim, value_dim, conv_size)
@@ -169,6 +169,7 @@ class HybridCausalLM(CausalLM):
     def __init__(self, config: ModelConfig, attention_fn: Callable = grouped_query_attention,
                  seed: int = 0):
         super().__init__(config, attention_fn, seed)
+        # again, since the common initialisation has overwritten gates and convolutions
         g = torch.Generator().manual_seed(seed)
         for module in self.modules():
             if hasattr(module, "reset_recurrence"): module.reset_recurrence(g)

@@ -39,11 +39,11 @@ def check_sequences(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = 
 
 def decay_and_state(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
                     state: Tensor | None) -> tuple[Tensor, Tensor]:
-    "Logarithms of the decay, by default 0, and the state, by default 0; in at least 32 bits."
+    "Logarithms of the decay, and the state, both 0 by default, in at least 32 bits."
     check_sequences(q, k, v, log_decay, state)
     if log_decay is None: log_decay = q.new_zeros(*q.shape[:-1], 1)
     if state is None: state = v.new_zeros(*q.shape[:-2], q.shape[-1], v.shape[-1])
-    wide = torch.promote_types(v.dtype, torch.float32)    # sums need it in 16 bits, too
+    wide = torch.promote_types(v.dtype, torch.float32)    # sums need 32 bits
     return log_decay.to(wide), state.to(wide)
 
 # %% ../chapters/20_linear_and_state_space.ipynb #recurrence-export
@@ -117,7 +117,7 @@ def elu_features(x: Tensor) -> Tensor:
 
 
 def append_one(v: Tensor) -> Tensor:  # (..., W) -> (..., W + 1)
-    "Values with one more entry, 1, from which a query reads the sum of its weights."
+    "Values with an additional entry, 1, from which a query reads the sum of its weights."
     return F.pad(v, (0, 1), value=1.)
 
 
