@@ -38,7 +38,7 @@ class RecurrentState:
 
 def real_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None,
                 cache: RecurrentState | None) -> Tensor:  # (B, T)
-    "Which tokens are not padding; refuse padding that is not on the left, and other masks."
+    "Which tokens are not padding. Masks must be causal, with padding on the left only."
     (B, T, _), real = x.shape, x.new_ones(x.shape[:2], dtype=torch.bool)
     if cache is not None and positions is not None: real = positions >= 0
     elif mask is not None:
@@ -67,7 +67,7 @@ class StateMixer(nn.Module):
         length: int | None = None,           # not needed: a state has no positions
         cache: RecurrentState | None = None,
     ) -> tuple[Tensor, None]:
-        "Mix the tokens with those before them; padding changes nothing."
+        "Mix each token with those before it; padding changes nothing."
         fits = x.ndim == 3 and x.shape[1] > 0 and x.shape[2] == self.d_model
         need(fits, "x", tuple(x.shape), f"(B, T, {self.d_model}), T at least 1")
         real = real_tokens(x, mask, positions, cache)[..., None]          # (B, T, 1)
@@ -96,7 +96,7 @@ def inverse_softplus(x: Tensor) -> Tensor:
 
 
 def drawn_between(low: float, high: float, like: Tensor, g: torch.Generator) -> Tensor:
-    "Numbers whose logarithms are uniform between those of `low` and `high`."
+    "Log-uniform random numbers between `low` and `high`."
     where = torch.rand(like.shape, generator=g).to(like)
     return (math.log(low) + (math.log(high) - math.log(low)) * where).exp()
 
@@ -207,7 +207,7 @@ class RecurrentMixer(StateMixer):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, real: Tensor,
             state: Tensor | None) -> tuple[Tensor, Tensor]:
-        "The recurrence: add outer products, with the decay of the gate."
+        "The recurrence: add outer products; the gate gives the decay."
         return linear_attention(*self.unit(q, k), v, self.gate(x), state)
 
     def finish(self, out: Tensor, x: Tensor) -> Tensor:  # (B, T, H, W) -> (B, T, H · W)

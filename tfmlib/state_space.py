@@ -132,7 +132,7 @@ def selective_scan(
 def selective_recurrence(
     x: Tensor, step: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # as `selective_scan`
-    "The same as `selective_scan`, step by step: faster where nothing runs in parallel."
+    "The same as `selective_scan`, step by step: faster if nothing runs in parallel."
     check_selective(x, step, A, b, c)
     a = (step[..., None] * A).exp()                                       # (B, T, C, N)
     new = (step * x)[..., None] * b[:, :, None]                           # (B, T, C, N)
