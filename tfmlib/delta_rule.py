@@ -39,7 +39,7 @@ def delta_recurrence(
 
 # %% ../chapters/20_linear_and_state_space.ipynb #delta-chunks-export
 def delta_system(k: Tensor, beta: Tensor, total: Tensor) -> Tensor:
-    "The matrix A (..., T, T): the weights with which each write subtracts earlier ones."
+    "The matrix A (..., T, T): weights with which each write subtracts earlier ones."
     return (beta[..., None] * decayed_scores(k, k, total)).tril(-1)
 
 

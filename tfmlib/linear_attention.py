@@ -117,7 +117,7 @@ def elu_features(x: Tensor) -> Tensor:
 
 
 def append_one(v: Tensor) -> Tensor:  # (..., W) -> (..., W + 1)
-    "Values with an additional entry, 1, from which a query reads the sum of its weights."
+    "Values with a last entry, 1, from which a query reads the sum of its weights."
     return F.pad(v, (0, 1), value=1.)
 
 
