@@ -63,7 +63,7 @@ def check_padding_mask(routing: Routing, padding_mask: Tensor) -> None:
 
 # %% ../chapters/21_mixture_of_experts.ipynb #biased-export
 def keep_best_groups(scores: Tensor, n_groups: int, n_kept: int, n_best: int) -> Tensor:
-    "Scores (N, E), −∞ outside the groups whose `n_best` scores have the largest sums."
+    "Scores (N, E), −∞ except in groups with the largest sums of `n_best` scores."
     check_groups(scores.shape[-1], n_groups, n_kept, n_best)
     groups = scores.unflatten(-1, (n_groups, -1))                # (N, n_groups, …)
     kept = groups.topk(n_best)[0].sum(-1).topk(n_kept)[1]        # (N, n_kept)
@@ -121,7 +121,7 @@ def grouped_top_k_routing(logits: Tensor, k: int, n_groups: int, n_kept: int,
 
 # %% ../chapters/21_mixture_of_experts.ipynb #capacity-export
 def capacity(n_pairs: int, n_experts: int, factor: float) -> int:
-    "The most tokens of an expert: `factor` times the mean load, rounded up."
+    "The most tokens that an expert accepts: `factor` times the mean load, rounded up."
     check_sizes(n_experts=n_experts)
     need(0 < factor < math.inf, "factor", factor, "a number above 0")
     return math.ceil(round(factor * n_pairs / n_experts, 9))
@@ -138,7 +138,7 @@ def keep_within_capacity(routing: Routing, most: int) -> Routing:
 
 
 def prioritise(routing: Routing) -> Routing:
-    "The same pairs, those of large weight first."
+    "The same pairs, sorted by weight, the largest first."
     order = routing.weight.argsort(descending=True, stable=True)
     return Routing(*(t[order] for t in routing[:3]), routing.logits)
 

@@ -33,7 +33,7 @@ def grouped_matmul(x: Tensor, w: Tensor, counts: Tensor) -> Tensor:
 
 
 class StackedExperts(nn.Module):
-    "SwiGLU experts whose matrices are stacked, so that one grouped product serves all."
+    "SwiGLU experts whose matrices are stacked, for grouped products."
     def __init__(
         self,
         gate: Tensor, up: Tensor,  # (E, C, F)

@@ -42,7 +42,7 @@ def top_k_routing(logits: Tensor, k: int) -> Routing:
 
 
 def top_k_softmax_routing(logits: Tensor, k: int) -> Routing:
-    "The k largest logits choose; the softmax over these alone gives the weights."
+    "The k largest logits are chosen; the softmax over these alone gives the weights."
     check_top_k(logits, k)
     largest, experts = logits.topk(k)
     return list_pairs(largest.softmax(-1), experts, logits)
@@ -58,7 +58,7 @@ def check_top_k(logits: Tensor, k: int) -> None:
 
 # %% ../chapters/21_mixture_of_experts.ipynb #router-export
 class Router(nn.Module):
-    "A linear layer that gives each expert a logit, and a rule that chooses some."
+    "A linear layer that computes a logit for each expert, and a rule that chooses experts."
     def __init__(
         self,
         d_model: int,       # C
