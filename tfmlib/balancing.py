@@ -73,7 +73,7 @@ def keep_best_groups(scores: Tensor, n_groups: int, n_kept: int, n_best: int) ->
 
 class BiasedRouting(nn.Module):
     "Choose by sigmoid score plus bias, weight by the score alone (DeepSeek-V3)."
-    def __init__(self, n_experts: int, k: int, scale: float = 1.,
+    def __init__(self, n_experts: int, k: int, scale: float = 1.,  # of the weights
                  n_groups: int = 1, n_kept: int = 1):  # a token may use n_kept groups
         super().__init__()
         check_sizes(n_groups=n_groups, k=k)
