@@ -30,7 +30,7 @@ def expert_parts(
     more: Mapping[str, str] = {},
     base: Mapping[str, str] = LLAMA_TENSORS,
 ) -> Callable:                 # ModelConfig -> their part -> ours
-    "The parts of a decoder, those of each expert included."
+    "The parts of a decoder, including those of each expert."
     def parts(config: ModelConfig) -> dict[str, str]:
         each = {f"{mixture}.experts.{e}.{theirs}": f"feed_forward.inner.experts.{e}.{ours}"
                 for e in range(config.option("n_experts") or 0) for theirs, ours in names.items()}
@@ -175,7 +175,7 @@ def read_deepseek(config: Mapping) -> dict:
 
 
 def read_deepseek_v2(config: Mapping) -> dict:
-    "Groups count only if `topk_method` names them."
+    "Groups are used only if `topk_method` names them."
     if config.get("topk_method", "greedy") == "greedy":
         config = {**config, "n_group": 1, "topk_group": 1}
     return read_deepseek(config)
@@ -227,7 +227,7 @@ EVERY_LAYER = {"moe_layer_freq": (1,)}
 
 
 def deepseek_parts(config: ModelConfig) -> dict[str, str]:
-    "DeepSeek's names, which depend on whether queries are computed from a narrow vector."
+    "DeepSeek's names, which depend on whether queries are computed from a latent vector."
     parts = expert_parts(SWIGLU_NAMES, more=PLAIN_SHARED, base=DEEPSEEK_TENSORS)(config)
     absent = "q_b_proj" if config.option("query_rank") is None else "self_attn.q_proj"
     return {theirs: ours for theirs, ours in parts.items() if not theirs.endswith(absent)}

@@ -58,7 +58,7 @@ def check_top_k(logits: Tensor, k: int) -> None:
 
 # %% ../chapters/21_mixture_of_experts.ipynb #router-export
 class Router(nn.Module):
-    "A linear layer that computes a logit for each expert, and a rule that chooses experts."
+    "A linear layer that computes the experts' logits, and a rule that chooses some."
     def __init__(
         self,
         d_model: int,       # C
