@@ -9,7 +9,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import tfmlib.decoders  # noqa: E402, F401: adds the decoder to the models that can be built
+import tfmlib.decoders  # noqa: E402, F401  (adds decoders to what can be built)
 from tfmlib.data import prose  # noqa: E402
 from tfmlib.pretrained import load_model, load_tensors, save_tensors  # noqa: E402
 from tfmlib.tokens import book_tokenizer, printable  # noqa: E402

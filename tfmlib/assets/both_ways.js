@@ -1,9 +1,9 @@
 // A text is continued without and with a KV cache, and the tokens that each pass processes are counted.
-// State: text and lead (what stands before every text), n (new tokens), without and with (tokens that the passes of the two ways process on the example,
+// State: text and lead (what stands before every text), n (new tokens), without and kept (tokens that the passes of the two ways process on the example,
 // counted in PyTorch), name and size of the model. In Jupyter _weights and _tokenizer hold its files.
 import { offer, offered, safe, writing } from "./live/running.js";
 
-const WAYS = [{ key: "without", name: "without a cache", keep: false }, { key: "with", name: "with a cache", keep: true }];
+const WAYS = [{ key: "without", name: "without a cache", keep: false }, { key: "kept", name: "with a cache", keep: true }];
 const WIDE = 300, TALL = 90;
 
 function render({ model, el }) {

@@ -1,5 +1,5 @@
 // The heads of a small decoder on an example, and, once the model has been loaded, on any sentence.
-// State: text and lead (what stands before every text), tokens of both as they are printed, weights (layer, head, query, keys up to the query);
+// State: text and lead (what stands before every text), tokens of both as they are printed, thousandths (the weights, times 1,000: layer, head, query, keys up to the query);
 // layer, head, query (the token whose weights are shown); name and size of the model. In Jupyter _weights and _tokenizer hold its files.
 import { offer, offered, reader, safe } from "./live/running.js";
 
@@ -16,7 +16,7 @@ function places(rows, names) {                    // for each of those: the mean
 }
 
 function render({ model, el }) {
-  const keys = ["layer", "head", "query"], start = JSON.stringify(keys.map(key => [key, model.get(key)])), canned = model.get("weights");
+  const keys = ["layer", "head", "query"], start = JSON.stringify(keys.map(key => [key, model.get(key)])), canned = model.get("thousandths").map(heads => heads.map(rows => rows.map(row => row.map(w => w / 1000))));
   const row = (name, n) => `<span class="tfm-buttons tfm-wrap" role="group" aria-label="${name} that is shown">${Array.from({ length: n }, (_, i) => `<button type="button" data-${name}="${i}">${name} ${i}</button>`).join("")}</span>`;
   el.innerHTML = `
     ${offer(model, "and type a sentence of your own")}
