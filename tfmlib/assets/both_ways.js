@@ -12,11 +12,11 @@ function render({ model, el }) {
     ${offer(model, "and let it write, in both ways")}
     <div class="tfm-live" hidden><label>your text <textarea class="tfm-text" rows="2" spellcheck="false"></textarea></label></div>
     <div class="tfm-controls"><label class="tfm-control tfm-wide">new tokens <span class="tfm-value" aria-hidden="true"></span><input type="range" min="1" max="40" step="1"></label></div>
-    <div class="tfm-duo tfm-ways">${WAYS.map(way => `<section aria-label="${way.name}"><p><b>${way.name}</b></p><div class="tfm-live" hidden><button type="button"></button><p class="tfm-wrote"></p></div>
-      <svg class="tfm-passes" viewBox="0 0 ${WIDE} ${TALL + 2}" role="img"></svg><p class="tfm-tally"></p></section>`).join("")}</div>
+    <div class="tfm-duo tfm-ways">${WAYS.map(way => `<div role="group" aria-label="${way.name}"><p><b>${way.name}</b></p><div class="tfm-live" hidden><button type="button"></button><p class="tfm-wrote"></p></div>
+      <svg class="tfm-passes" viewBox="0 0 ${WIDE} ${TALL + 2}" role="img"></svg><p class="tfm-tally"></p></div>`).join("")}</div>
     <div class="tfm-controls"><button type="button" class="tfm-reset">reset</button></div>
     <output class="tfm-readout"></output>`;
-  const $ = q => el.querySelector(q), text = $("textarea"), slider = $("input"), parts = [...el.querySelectorAll("section")];
+  const $ = q => el.querySelector(q), text = $("textarea"), slider = $("input"), parts = [...el.querySelectorAll("[role=group]")];
   const put = (key, value) => { model.set(key, value); model.save_changes(); };
   const sum = list => list.reduce((a, b) => a + b, 0), many = (n, what, more = `${what}s`) => `${n} ${n === 1 ? what : more}`;
   let live = null, runs = {}, frame = 0;          // runs: of each way, the ids that it has written, the tokens that its passes have processed, and its milliseconds
