@@ -12,13 +12,14 @@ function render({ model, el }) {
     ${offer(model, "and let it write, in both ways")}
     <div class="tfm-live" hidden><label>your text <textarea class="tfm-text" rows="2" spellcheck="false"></textarea></label></div>
     <div class="tfm-controls"><label class="tfm-control tfm-wide">new tokens <span class="tfm-value" aria-hidden="true"></span><input type="range" min="1" max="40" step="1"></label></div>
-    <div class="tfm-duo tfm-ways">${WAYS.map(way => `<div role="group" aria-label="${way.name}"><p><b>${way.name}</b></p><div class="tfm-live" hidden><button type="button"></button><p class="tfm-wrote"></p></div>
+    <div class="tfm-duo tfm-both">${WAYS.map(way => `<div role="group" aria-label="${way.name}"><p><b>${way.name}</b></p><div class="tfm-live" hidden><button type="button"></button><p class="tfm-wrote"></p></div>
       <svg class="tfm-passes" viewBox="0 0 ${WIDE} ${TALL + 2}" role="img"></svg><p class="tfm-tally"></p></div>`).join("")}</div>
     <div class="tfm-controls"><button type="button" class="tfm-reset">reset</button></div>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), text = $("textarea"), slider = $("input"), parts = [...el.querySelectorAll("[role=group]")];
   const put = (key, value) => { model.set(key, value); model.save_changes(); };
   const sum = list => list.reduce((a, b) => a + b, 0), many = (n, what, more = `${what}s`) => `${n} ${n === 1 ? what : more}`;
+  const time = ms => `${ms.toFixed(ms < 100 ? 1 : 0)} ms`;
   let live = null, runs = {}, frame = 0;          // runs: of each way, the ids that it has written, the tokens that its passes have processed, and its milliseconds
 
   const ids = () => live.tokenizer.encode(model.get("lead") + text.value);
@@ -26,9 +27,9 @@ function render({ model, el }) {
 
   function drawWay(part, { key, name, keep }, room) {
     const n = model.get("n"), run = live ? runs[key] : { processed: model.get(key).slice(0, n) }, passes = run?.processed ?? [], wide = WIDE / n;
-    const most = live ? Math.max(ids().length + n - 1, 1) : Math.max(...model.get("without").slice(0, n)), bar = p => Math.max(2, TALL * p / most);
+    const most = live ? ids().length + n - 1 : Math.max(...model.get("without").slice(0, n)), bar = p => Math.max(2, TALL * p / most);
     part.querySelector("svg").innerHTML = `<path class="tfm-axis" d="M0 ${TALL + 1}H${WIDE}"/>` + passes.map((p, i) => `<rect x="${(i * wide + .5).toFixed(1)}" y="${(TALL - bar(p)).toFixed(1)}" width="${(wide - 1).toFixed(1)}" height="${bar(p).toFixed(1)}"/>`).join("");
-    const tally = passes.length ? `${many(passes.length, "pass", "passes")}, ${many(sum(passes), "token")} processed${run.ms === undefined ? "" : `, ${run.ms.toFixed(1)} ms`}` : "Nothing has been written yet.";
+    const tally = passes.length ? `${many(sum(passes), "token")} in ${many(passes.length, "pass", "passes")}${run.ms === undefined ? "" : `, ${time(run.ms)}`}` : "Nothing has been written yet.";
     part.querySelector("svg").setAttribute("aria-label", passes.length ? `Tokens processed by each pass ${name}: ${passes.join(", ")}` : "Nothing has been written yet.");
     part.querySelector(".tfm-tally").textContent = tally;
     part.querySelector("button").textContent = `write ${many(n, "token")} ${name}`;
@@ -38,16 +39,16 @@ function render({ model, el }) {
 
   function say(room) {
     const n = model.get("n"), [without, kept] = WAYS.map(({ key }) => live ? runs[key] : { processed: model.get(key).slice(0, n) });
-    if (!room) return `The model reads at most ${live.decoder.config.max_len} tokens. The text has ${ids().length}: shorten it, or ask for fewer new ones.`;
+    if (!room) return `The model reads at most ${live.decoder.config.max_len} tokens, new ones included. The text has ${ids().length}: shorten it, or ask for fewer new tokens.`;
     if (!whole(without) || !whole(kept)) return live ? `The text has ${ids().length} tokens, with the paragraph break before it. Let the model write in both ways.` : "";
-    const counted = `${many(n, "new token")}: without a cache, ${many(sum(without.processed), "token")} were processed, with one ${sum(kept.processed)}.`;
+    const counted = `${many(n, "new token")}: without a cache, ${many(sum(without.processed), "token")} were processed, with a cache ${sum(kept.processed)}.`;
     if (!live) return counted;
     const same = without.ids.join() === kept.ids.join();
-    return `${counted} The two texts are ${same ? "identical" : "different"}. In this browser, the passes took ${without.ms.toFixed(1)} ms without a cache and ${kept.ms.toFixed(1)} ms with one.`;
+    return `${counted} The two texts are ${same ? "identical" : "different"}. In this browser, the passes took ${time(without.ms)} without a cache and ${time(kept.ms)} with one.`;
   }
 
   function draw() {
-    const n = model.get("n"), room = !live || ids().length + n - 1 <= live.decoder.config.max_len;
+    const n = model.get("n"), room = !live || ids().length + n <= live.decoder.config.max_len;
     slider.value = n;
     slider.setAttribute("aria-valuetext", n);
     $(".tfm-value").textContent = n;

@@ -59,7 +59,7 @@ function render({ model, el }) {
     const best = given.indexOf(Math.max(...given)), after = rows.slice(query + 1), mean = f => after.reduce((sum, r) => sum + f(r), 0) / after.length;
     const said = `Layer ${layer}, head ${head}: “${tokens[query]}”, token ${query}, attends most to “${tokens[best]}”, token ${best}${best === query ? " (itself)" : ""}: ${given[best].toFixed(2)}. `
       + (after.length ? `From the tokens after it, it gets ${mean(r => r[query]).toFixed(2)} on average; equal weights would give ${mean(r => 1 / r.length).toFixed(2)}.` : "No token comes after it.");
-    $(".tfm-readout").textContent = said + (left ? ` Only the first ${MOST} tokens are shown; ${left} more are left out.` : "");
+    $(".tfm-readout").textContent = said + (left ? ` Only the first ${MOST} tokens are shown; ${left} more ${left === 1 ? "is" : "are"} left out.` : "");
 
     const side = 9 * Math.max(...tokens.map(token => [...token].length)) + 8, size = CELL * tokens.length;
     $("svg").setAttribute("viewBox", `0 0 ${side + size + 2} ${size + 2}`);
