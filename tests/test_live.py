@@ -400,7 +400,7 @@ def test_a_reader_can_write_in_both_ways(opened, rounded):
         written = decoders.generate(rounded, torch.tensor([ids]), new)[0].tolist()
         for way in ("without", "with"):
             figure.get_by_role("button", name=f"write {new} tokens {way} a cache").press("Enter")
-            page.wait_for_function("([n, at]) => document.querySelectorAll('.tfm-tally')[at].textContent.includes(`in ${n} passes`)", arg=[new, way == "with"])
+            page.wait_for_function("([n, at]) => document.querySelectorAll('.tfm-tally')[at].textContent.includes(`in ${n} passes`)", arg=[new, int(way == "with")])
         assert figure.locator(".tfm-wrote").all_text_contents() == [book_tokenizer().decode(written)[2:]] * 2
         counts = new * len(ids) + new * (new - 1) // 2, len(ids) + new - 1
         assert [re.match(r"(\d+) tokens in (\d+) passes, [\d.]+ ms$", t).groups() for t in tallies()] == [(str(count), str(new)) for count in counts]
