@@ -39,6 +39,7 @@ function render({ model, el }) {
 
   function say(room) {
     const n = model.get("n"), [without, kept] = WAYS.map(({ key }) => live ? runs[key] : { processed: model.get(key).slice(0, n) });
+    if (!room && !ids().length) return "The text has no tokens yet.";
     if (!room) return `The model reads at most ${live.decoder.config.max_len} tokens, new ones included. The text has ${ids().length}: shorten it, or ask for fewer new tokens.`;
     if (!whole(without) || !whole(kept)) return live ? `The text has ${ids().length} tokens, with the paragraph break before it. Let the model write in both ways.` : "";
     const counted = `${many(n, "new token")}: without a cache, ${many(sum(without.processed), "token")} were processed, with a cache ${sum(kept.processed)}.`;
@@ -48,7 +49,7 @@ function render({ model, el }) {
   }
 
   function draw() {
-    const n = model.get("n"), room = !live || ids().length + n <= live.decoder.config.max_len;
+    const n = model.get("n"), room = !live || (ids().length > 0 && ids().length + n <= live.decoder.config.max_len);
     slider.value = n;
     slider.setAttribute("aria-valuetext", n);
     $(".tfm-value").textContent = n;

@@ -51,6 +51,7 @@ function render({ model, el }) {
     el.querySelectorAll("[data-layer]").forEach((b, i) => b.setAttribute("aria-pressed", i === layer));
     el.querySelectorAll("[data-head]").forEach((b, i) => b.setAttribute("aria-pressed", i === head));
     drawTokens();
+    if (!tokens.length) { $(".tfm-readout").textContent = "The sentence has no tokens yet."; return; }
     [...group.children].forEach((button, t) => {
       button.setAttribute("aria-pressed", t === query);
       button.style.setProperty("--part", t > query ? 0 : given[t]);
