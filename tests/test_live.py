@@ -20,6 +20,7 @@ from conftest import awake, laid_out  # noqa: E402
 from formulas import node_binary  # noqa: E402
 
 import tfmlib.decoders as decoders  # noqa: E402
+from tfmlib.data import prose  # noqa: E402
 from tfmlib.figures import LIVE  # noqa: E402
 from tfmlib.heads import SentenceHeads  # noqa: E402
 from tfmlib.kv_cache import BothWays, CachedCausalLM, generate_cached  # noqa: E402
@@ -165,8 +166,10 @@ def test_weights_of_a_text_that_is_edited_are_those_of_pytorch(page, rounded):
 @pytest.mark.parametrize("n, new", [(1, 20), (6, 20), (50, 20), (100, 28), (7, 1)])
 def test_both_ways_write_what_pytorch_writes(page, rounded, n, new):
     "Without and with a cache; the tokens of the passes are those of the formulas of chapter 16."
-    ids = book_tokenizer().encode((ROOT / "README.md").read_text(encoding="utf-8"))[:n]
+    ids = book_tokenizer().encode(prose(2000, seed=5))[:n]
     written = decoders.generate(rounded, torch.tensor([ids]), new)
+    with torch.no_grad(): best = rounded(written[:, :-1])[0, n - 1:].topk(2).values
+    assert (best[:, 0] - best[:, 1]).min() > 1e-3, "rounding could decide: take another text"
     assert torch.equal(written, generate_cached(CachedCausalLM(rounded), torch.tensor([ids]), new))
     for keep, passes in ((False, list(range(n, n + new))), (True, [n] + [1] * (new - 1))):
         said = page("written", file=str(LIVE / "prose.safetensors"), ids=ids, steps=new, keep=keep)["said"]
@@ -421,6 +424,8 @@ def test_a_reader_can_write_in_both_ways(opened, rounded):
         figure.get_by_label("new tokens").fill(str(new))
         assert "Let the model write in both ways." in said()
         written = decoders.generate(rounded, torch.tensor([ids]), new)[0].tolist()
+        with torch.no_grad(): best = rounded(torch.tensor([written[:-1]]))[0, len(ids) - 1:].topk(2).values
+        assert (best[:, 0] - best[:, 1]).min() > 1e-3, "rounding could decide: take another text"
         for way in ("without", "with"):
             figure.get_by_role("button", name=f"write {new} tokens {way} a cache").press("Enter")
             page.wait_for_function("([n, at]) => document.querySelectorAll('.tfm-tally')[at].textContent.includes(`in ${n} passes`)", arg=[new, int(way == "with")])
