@@ -426,9 +426,9 @@ class ScalingFrontier(Interactive):
                 ("tokens", f"{found['best D']:.3g}"),
                 ("size by the chosen exponent", f"{found['chosen N']:.3g} parameters"),
                 ("wasted", f"{100 * found['wasted']:.1f} %")]
-        drawn = "".join(text(0, 15 + 21 * i, name, "start") + text(480, 15 + 21 * i, value, "end")
+        drawn = "".join(text(0, 15 + 21 * i, name, "start") + text(345, 15 + 21 * i, value, "end")
                         for i, (name, value) in enumerate(rows))
-        return svg(drawn, 490, 21 * len(rows) + 4, self.alt)
+        return svg(drawn, 350, 21 * len(rows) + 4, self.alt)
 
 # %% ../chapters/14_scaling_laws.ipynb #lifetime-export
 def lifetime_optimal(
