@@ -17,7 +17,7 @@ def copy(app):
     target.mkdir(parents=True, exist_ok=True)
     for path in [ASSETS / "figures.css", *sorted(ASSETS.glob("*.js"))]:
         shutil.copyfile(path, target / path.name)
-    shutil.copytree(ASSETS / "live", target / "live", dirs_exist_ok=True, ignore=shutil.ignore_patterns("package.json"))          # what a figure loads when it is asked to
+    shutil.copytree(ASSETS / "live", target / "live", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.json"))          # what a figure loads when it is asked to
     shutil.copyfile(ASSETS / "tokenizer.json", target / "live" / "tokenizer.json")
 
 

@@ -2,6 +2,7 @@
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { Decoder, readTensors } from "../tfmlib/assets/live/decoder.js";
+import { reader, writing } from "../tfmlib/assets/live/running.js";
 import { Tokenizer } from "../tfmlib/assets/live/tokenizer.js";
 
 const loaded = new Map();
@@ -27,6 +28,14 @@ const asked = {
       if (n + 1 < steps) last = model.read(out.at(-1), cache).logits;
     }
     return out;
+  },
+  typed({ file, texts }) {                       // the weights of each text in turn, read by one reader, and what it has counted
+    const one = reader(decoder(file));
+    return texts.map(ids => { one.read(ids); return { weights: one.steps.map(s => s.weights), ...one.count }; });
+  },
+  written({ file, ids, steps, keep }) {
+    const passes = writing(decoder(file), ids, keep), found = Array.from({ length: steps }, () => passes.next().value);
+    return { ids: found.map(f => f.id), processed: found.map(f => f.processed), timed: found.every(f => f.ms >= 0) };
   },
   encode({ file, texts }) {
     const tokenizer = new Tokenizer(JSON.parse(readFileSync(file, "utf-8")));

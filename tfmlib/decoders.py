@@ -4,17 +4,16 @@
 
 # %% auto #0
 __all__ = ['GPT2', 'MODERN', 'LLAMA3', 'GPT2_PARTS', 'LLAMA_PARTS', 'TABLE', 'ROPE', 'GPT2_FIELDS', 'GPT2_VALUES', 'GPT2_FIXED',
-           'LLAMA_FIELDS', 'LLAMA_VALUES', 'LLAMA_FIXED', 'LIVE', 'check_token_range', 'cross_entropy',
-           'next_token_loss', 'chunk', 'perplexity', 'init_weights', 'CausalLM', 'check_inputs', 'check_reach',
-           'output_name', 'gpt2_names', 'llama_names', 'read_rope', 'llama_family', 'check_logits', 'temperature',
-           'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'sample', 'generate', 'check_generation',
-           'end_tokens', 'NextToken', 'split_reasoning']
+           'LLAMA_FIELDS', 'LLAMA_VALUES', 'LLAMA_FIXED', 'check_token_range', 'cross_entropy', 'next_token_loss',
+           'chunk', 'perplexity', 'init_weights', 'CausalLM', 'check_inputs', 'check_reach', 'output_name',
+           'gpt2_names', 'llama_names', 'read_rope', 'llama_family', 'check_logits', 'temperature', 'top_k', 'top_p',
+           'min_p', 'repetition_penalty', 'SamplingConfig', 'sample', 'generate', 'check_generation', 'end_tokens',
+           'NextToken', 'split_reasoning']
 
 # %% ../chapters/10_decoders.ipynb #imports-export
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
 import torch
 import traitlets
@@ -22,12 +21,12 @@ from torch import Tensor, nn
 
 from .attention import causal_mask
 from .block import Dropout, check_sizes
-from .figures import Interactive, matrix
+from .figures import LiveFigure, matrix
 from .heads import grouped_query_attention
 from .positions import check_positions
 from .pretrained import FAMILIES, Family, TensorName, layer_names
 from .proof import need
-from .tokens import BOOK_FILE, Embedding
+from .tokens import Embedding
 from .transformer import MODEL_CONFIGS, MODELS, ModelConfig, Part, build_encoding, build_stack
 
 # %% ../chapters/10_decoders.ipynb #loss-export
@@ -526,10 +525,7 @@ def end_tokens(eos: int | Sequence[int] | None, vocab_size: int) -> Tensor:
     return ends
 
 # %% ../chapters/10_decoders.ipynb #interactive-export
-LIVE = files("tfmlib") / "assets/live"   # models in 16 bits, for pages
-
-
-class NextToken(Interactive):
+class NextToken(LiveFigure):
     "Next-token logits, the settings that reshape and truncate them, and twenty seeded samples."
     module = "next_token"
     prompts = traitlets.List().tag(sync=True)      # texts to choose from
@@ -542,20 +538,6 @@ class NextToken(Interactive):
     p = traitlets.Float(1.).tag(sync=True)         # top-p, 1: all
     least = traitlets.Float(0.).tag(sync=True)     # min-p, 0: all
     seed = traitlets.Int(0).tag(sync=True)         # of the samples
-    # a model of the book that can be loaded to read and write any text, after `lead`
-    name = traitlets.Unicode("").tag(sync=True)
-    size = traitlets.Unicode("").tag(sync=True)    # of its file
-    lead = traitlets.Unicode("").tag(sync=True)
-    _weights = traitlets.Bytes(None, allow_none=True).tag(sync=True)
-    _tokenizer = traitlets.Unicode(None, allow_none=True).tag(sync=True)
-
-    def __init__(self, *args, name: str = "", **values):
-        # a page fetches these files when it is asked to; a notebook has them from here
-        if name:
-            weights = (LIVE / f"{name}.safetensors").read_bytes()
-            values |= {"_tokenizer": BOOK_FILE.read_text(encoding="utf-8"), "_weights": weights,
-                       "size": f"{len(weights) / 1e6:.1f} MB"}
-        super().__init__(*args, name=name, **values)
 
     def probabilities(
         self,

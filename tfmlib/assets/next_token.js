@@ -3,9 +3,9 @@
 // State: prompts (texts), logits (for each, a hundred times the logit of every token), tokens (how each is written),
 // prompt (the one that is shown), octaves (the temperature is 2^octaves), k (0: all), p (1: all), least (min-p; 0: all), seed,
 // name (of the model that can be loaded; "": none), size (of its file, as text), lead (what stands before every text). In Jupyter _weights and _tokenizer hold the files.
-import { Decoder, readTensors, softmax } from "./live/decoder.js";
+import { softmax } from "./live/decoder.js";
+import { offer, offered, reader, safe } from "./live/running.js";
 import { filtered, sampled, uniform } from "./live/sampling.js";
-import { Tokenizer } from "./live/tokenizer.js";
 
 const SHOWN = 12, DRAWS = 20, WRITTEN = 20;
 const SETTINGS = [
@@ -16,41 +16,14 @@ const SETTINGS = [
   { key: "seed", name: "seed of the samples", min: 0, max: 99, step: 1, say: v => `${v}` },
 ];
 
-async function load(model) {                     // the files: beside this module on a page, from the kernel in Jupyter
-  const fetched = async file => {
-    const answer = await fetch(new URL(`./live/${file}`, import.meta.url));
-    if (!answer.ok) throw new Error(`${file}: ${answer.status}`);
-    return answer.arrayBuffer();
-  };
-  const held = model.get("_weights");
-  const weights = held ? held.buffer.slice(held.byteOffset, held.byteOffset + held.byteLength) : await fetched(`${model.get("name")}.safetensors`);
-  const told = model.get("_tokenizer") ?? new TextDecoder().decode(await fetched("tokenizer.json"));
-  return { decoder: new Decoder(readTensors(weights)), tokenizer: new Tokenizer(JSON.parse(told)) };
-}
-
-function reader(decoder) {                       // reads texts with a cache, and counts what has been read, and what would have been without one
-  const cache = decoder.newCache(), steps = [], known = [], count = { cached: 0, whole: 0 };
-  return { count, read(ids) {
-    let same = 0;
-    while (same < ids.length && ids[same] === known[same]) same++;
-    for (const layer of cache) layer.k.length = layer.v.length = same;
-    known.length = steps.length = same;
-    for (const id of ids.slice(same)) { steps.push(decoder.read(id, cache)); known.push(id); }
-    count.cached += ids.length - same;
-    if (ids.length > same) count.whole += ids.length;
-    return steps.at(-1);
-  } };
-}
-
 function render({ model, el }) {
   const prompts = model.get("prompts"), tokens = model.get("tokens"), canned = model.get("logits").map(row => row.map(z => z / 100));
   const keys = ["prompt", ...SETTINGS.map(s => s.key)], start = JSON.stringify(keys.map(key => [key, model.get(key)]));
-  const safe = text => String(text).replace(/[&<>"]/g, c => `&#${c.charCodeAt()};`);
   const percent = x => x === 0 ? "–" : x < 0.0005 ? "<0.1 %" : `${(100 * x).toFixed(1)} %`;
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">after <select>${prompts.map((t, i) => `<option value="${i}">${safe(t)}</option>`).join("")}</select></label>
       <button type="button" class="tfm-reset">reset</button></div>
-    <div class="tfm-controls tfm-ask"${model.get("name") ? "" : " hidden"}><button type="button">load the model (${model.get("size")})</button> <span role="status">and type your own text</span></div>
+    ${offer(model, "and type your own text")}
     <div class="tfm-live" hidden><label>your text <textarea class="tfm-text" rows="2" spellcheck="false"></textarea></label>
       <div class="tfm-controls"><button type="button">write a token</button><button type="button">write ${WRITTEN} tokens</button>
         <label class="tfm-control">attention of <select></select></label></div>
@@ -117,24 +90,15 @@ function render({ model, el }) {
 
   const stop = () => { cancelAnimationFrame(writing); writing = 0; };
   const begin = () => { stop(); written = null; text.value = prompts[model.get("prompt")]; numbers = uniform(model.get("seed")); };
-  $(".tfm-ask button").onclick = async ({ target }) => {
-    const status = $(".tfm-ask [role=status]");
-    target.disabled = true;
-    status.textContent = "loading …";
-    try { live = await load(model); } catch (error) {
-      status.textContent = `The model could not be loaded (${error.message}).`;
-      target.disabled = false;
-      return;
-    }
+  offered(el, model, found => {
+    live = found;
     live.reader = reader(live.decoder);
     const { n_layers: layers, n_heads: count } = live.decoder.config;
     heads.innerHTML = Array.from({ length: layers * count }, (_, i) => `<option value="${Math.floor(i / count)}.${i % count}">layer ${Math.floor(i / count) + 1}, head ${i % count + 1}</option>`).join("");
     begin();
-    $(".tfm-ask").hidden = true;
-    $(".tfm-live").hidden = false;
     draw();
     text.focus();
-  };
+  });
   text.oninput = () => { stop(); written = null; draw(); };
   heads.onchange = draw;
   one.onclick = () => { stop(); write(1); };
