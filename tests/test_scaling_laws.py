@@ -406,9 +406,10 @@ def test_the_page_reads_the_sweep():
     assert "made up" in page_function("sweep_curves")(record).html
     wide = made_up("scaling_gpu", [{"case": "text", "paragraphs": 10, "V": 900, "loss": spread([2.4])}, {
         "case": "run", "C": 512, "N": 12_582_912, "N all": 13_000_000, "D": 8_000_000, "tokens": 8_000_123, "steps": 5, "rows": 64, "peak": "0.016", "loss": spread([2.9]), "ms a step": spread([3.])}])
-    (row,) = page_function("ladder")(wide, record).values()
+    entropy, (row,) = page_function("ladder")(wide, record)
     true = float(TRUTH(torch.tensor([[12_582_912, 8_000_123]])))
-    assert row["measured"] == 2.9 and row["predicted"] == pytest.approx(true, abs=0.1) and row["interval"][0] < row["interval"][1]
+    assert entropy == 2.4 and row["measured"] == 2.9 and row["predicted"] == pytest.approx(true, abs=0.1) and row["E known"] == pytest.approx(true, abs=0.05)
+    assert "made up" in page_function("ladder_figure")(wide, record).html
 
 
 def test_the_page_reads_schedules_repeats_and_the_jump():
