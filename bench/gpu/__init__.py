@@ -61,7 +61,7 @@ STAGES = (
     Stage("translators", "bench.gpu.translators", 46, 90, 60, timed=True),
     Stage("utilisation", "bench.gpu.utilisation", 55, 90, 60, timed=True),
     Stage("accounting", "bench.gpu.accounting", 50, 60, 60, timed=True),
-    Stage("scaling", "bench.gpu.scaling", 600, 400, 150),
+    Stage("scaling", "bench.gpu.scaling", 600, 400, 300),
     Stage("cache", "bench.gpu.cache", 83, 40, 40, timed=True),
     Stage("sparse", "bench.gpu.sparse", 110, 140, 90, timed=True),
     Stage("state", "bench.gpu.state", 20, 40, 40, timed=True),
