@@ -46,8 +46,8 @@ def test_a_run_is_kept_and_not_made_again(tmp_path, monkeypatch):
     def run(*key): calls.append(key); return {"loss": abs(key[4] - .024), "right": .5}
     monkeypatch.setattr(state_recall, "STORE", tmp_path / "runs/state_recall.jsonl")
     monkeypatch.setattr(state_recall, "run", run)
-    assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5   # beyond the end of the grid, and one more
-    assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5
+    assert state_recall.rate_of("recall", 8, "delta") == .024 and len(calls) == 5   # beyond the end of the grid, and one more
+    assert state_recall.rate_of("recall", 8, "delta") == .024 and len(calls) == 5
 
 
 def test_a_short_run_gives_what_a_row_needs(monkeypatch):
