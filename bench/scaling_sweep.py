@@ -8,7 +8,7 @@ the mean over seeds, so that the sizes with three seeds do not count three times
 the scatter of runs around them. Two reference predictions show how much the law adds: one without an irreducible loss, and one with the known entropy.
 
 The microseconds per token below were measured on one thread of a busy machine; they only order the runs. By them, the search takes about 27 minutes of two
-processes, the sweep 1 hour 50 minutes; `scaling_schedule` and `scaling_repeats` add 15 minutes each, `scaling_emergence` 6: two hours and 50 minutes in all.
+processes, the sweep 1 hour 50 minutes; `scaling_schedule` and `scaling_repeats` add 15 minutes each, `scaling_emergence` 6: two hours and 50 minutes in all. The committed runs took 6.8 hours of a core: three hours and 25 minutes of two that had other work.
 The book's runs come from two machines, each with float32 on one thread of its CPU: the search, the first seeds and all wide models from the one that the
 record names, further seeds and most of the other parts from one with 16 cores. The seconds of a run are those of the machine that trained it.
 """

@@ -225,6 +225,9 @@ def test_nothing_is_said_outside_of_the_runs():
     torch.testing.assert_close(at_compute(C, loss, torch.tensor([0.5, 1., 10**0.5, 100., 101.]).double()), torch.tensor([math.nan, 4., 8**0.5, 1., math.nan]).double(), equal_nan=True)
     falling = torch.tensor([[3., 3.], [2., 2.5], [1., 2.7]]).double()
     assert envelope(torch.tensor([1., 2., 3.]), falling).isnan().tolist() == [True, False]
+    nan = torch.nan                                                   # a size that has no run at this cost is no neighbour
+    gaps = torch.tensor([[nan, 3., 2.], [2., 2., 1.], [3., nan, 2.]]).double()
+    assert torch.equal(envelope(torch.tensor([1., 2., 3.]), gaps).nan_to_num(-1.), torch.tensor([-1., -1., 2.]).double())
     assert isoflop_minima(torch.tensor([1., 10., 100.]), falling).isnan()[0]
 
 

@@ -331,9 +331,12 @@ def loss_table(
 
 
 def envelope(sizes: Tensor, table: Tensor) -> Tensor:  # (s,), (s, m) -> (m,)
-    "Approach 1: the size with the least loss at each C; NaN at the ends."
-    best = table.nan_to_num(torch.inf).argmin(0)
-    inner = (best > 0) & (best < len(sizes) - 1)  # a minimum that has both neighbours
+    "Approach 1: the size with the least loss at each C; NaN if a neighbour is missing there."
+    known = table.nan_to_num(torch.inf)
+    best, at = known.argmin(0), torch.arange(table.shape[1])
+    edge = torch.full((1, table.shape[1]), torch.inf, dtype=known.dtype)
+    padded = torch.cat([edge, known, edge])                # padded[best] is the one before
+    inner = padded[best, at].isfinite() & padded[best + 2, at].isfinite()
     return sizes[best].double().where(inner, torch.nan)
 
 
@@ -358,8 +361,8 @@ def size_exponents(
     best: Callable[[Tensor, Tensor], Tensor],  # `envelope` or `isoflop_minima`
     samples: int = 100,
     seed: int = 0,
-) -> Tensor:                                 # (samples,)
-    "The exponent of the best size from runs that are drawn with replacement."
+) -> Tensor:                                 # (samples,), or fewer
+    "The exponent of the best size from runs drawn with replacement; draws without one are left out."
     g, found = seeded(seed, len(N)), []
     for _ in range(samples):
         drawn = torch.randint(len(N), (len(N),), generator=g)

@@ -50,8 +50,8 @@ function render({ model, el }) {
     <div class="tfm-controls"><label class="tfm-control">law <select>${names.map((n, i) => `<option value="${i}">${n}</option>`).join("")}</select></label>
       <button type="button" class="tfm-reset">reset</button></div>
     <div class="tfm-duo">
-      <label class="tfm-control">training operations <output aria-live="off"></output><input type="range" min="${10 * LOW}" max="${10 * HIGH}" step="1" data-of="compute"></label>
-      <label class="tfm-control">exponent of the best size <output aria-live="off"></output><input type="range" min="30" max="80" step="1" data-of="exponent"></label></div>
+      <label class="tfm-control">training operations <span class="tfm-value" aria-hidden="true"></span><input type="range" min="${10 * LOW}" max="${10 * HIGH}" step="1" data-of="compute"></label>
+      <label class="tfm-control">exponent of the best size <span class="tfm-value" aria-hidden="true"></span><input type="range" min="30" max="80" step="1" data-of="exponent"></label></div>
     <div class="tfm-pair"><svg class="tfm-plot" role="img" viewBox="0 0 310 240" font-size="12"></svg><svg class="tfm-plot" role="img" viewBox="0 0 310 240" font-size="12"></svg></div>
     <table class="tfm-table tfm-bill tfm-frontier"><thead><tr><th scope="col">quantity</th><th scope="col">best by the law</th><th scope="col">by the exponent</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
@@ -64,7 +64,7 @@ function render({ model, el }) {
     sliders.forEach(slider => {
       const words = slider.dataset.of === "compute" ? said : a.toFixed(2);
       slider.value = model.get(slider.dataset.of); slider.setAttribute("aria-valuetext", words);
-      slider.closest("label").querySelector("output").textContent = words;
+      slider.closest("label").querySelector(".tfm-value").textContent = words;
     });
     const line = (points, kind, x, y) => `<path class="${kind}" d="M${points.map(([u, v]) => `${x(u).toFixed(1)} ${y(v).toFixed(1)}`).join("L")}"/>`;
     const frame = (xs, ys, x, y, name) => xs.map(([u, label]) => `<path class="tfm-grid" d="M${x(u)} 12V200"/><text x="${x(u)}" y="217" text-anchor="middle">${label}</text>`).join("")
