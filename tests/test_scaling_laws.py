@@ -296,6 +296,24 @@ def test_a_law_of_one_input_has_no_frontier():
     with pytest.raises(ValueError, match="^level: "): interval(torch.ones(3).double(), 1.)
 
 
+def test_what_has_no_answer_is_refused_by_name():
+    three, many = torch.tensor([1., 2., 4.]), bootstrap(RUNS, TRUTH(RUNS), samples=3, steps=5)
+    flat = power_law(2., (40., 0.4), (90., 0.))
+    loss = TRUTH(RUNS)
+    for named, call in (
+            ("y", lambda: log_slope(three, three[:2])), ("x, y", lambda: log_slope(three - 1, three)), ("x, y", lambda: log_slope(three, -three)),
+            ("x", lambda: TRUTH(torch.tensor([[0., 1.]]))), ("x", lambda: fit_power_law(torch.ones(6), torch.arange(2., 8.))),
+            ("delta", lambda: fit_power_law(RUNS, loss, delta=0.)), ("steps", lambda: fit_power_law(RUNS, loss, steps=0)), ("steps", lambda: bootstrap(RUNS, loss, steps=0)),
+            ("values", lambda: interval(torch.ones(3, 2))), ("values", lambda: interval(torch.tensor([1., math.nan]))),
+            ("law", lambda: predictive_samples(many, many, RUNS, loss, RUNS)), ("laws", lambda: predictive_samples(TRUTH, TRUTH, RUNS, loss, RUNS)),
+            ("flops", lambda: compute_optimal(many, torch.ones(2).double())), ("law", lambda: compute_optimal(flat, 1e20)), ("cost", lambda: compute_optimal(TRUTH, 1e20, -6.)),
+            ("loss", lambda: loss_table(three, three, three[:2], three)), ("vocab", lambda: all_parameters(1e6, vocab=-1.)), ("ratio", lambda: all_parameters(1e6, ratio=0.)),
+            ("flops", lambda: blocks_frontier(TRUTH, torch.tensor([-1.]).double())), ("law", lambda: blocks_frontier(many, three)),
+            ("served", lambda: lifetime_optimal(TRUTH, 2.5, math.inf)), ("costs", lambda: lifetime_optimal(TRUTH, 2.5, 0., (-6., 2.))), ("unique", lambda: effective_tokens(-5., 4))):
+        with pytest.raises(ValueError, match=f"^{named}: "): call()
+    assert blocks_frontier(TRUTH, torch.tensor([1e5, 1e20, 1e45]).double()).isnan().tolist() == [True, False, True]       # the ends of the grid are no optima
+
+
 # --- what is counted ----------------------------------------------------------------------------------------------------
 
 def test_embeddings_bend_the_frontier_of_small_models():

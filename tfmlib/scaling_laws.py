@@ -29,7 +29,10 @@ TRAINING_FLOPS = 6.  # operations of training, for each parameter and token
 # %% ../chapters/14_scaling_laws.ipynb #line-export
 def log_slope(x: Tensor, y: Tensor) -> tuple[float, float]:  # exponent, factor
     "The power law y = factor · x^exponent by least squares of logs, ignoring NaN."
+    need(x.shape == y.shape, "y", tuple(y.shape), f"as many as x, {tuple(x.shape)}")
     known = x.isfinite() & y.isfinite()
+    positive = bool((x[known] > 0).all() and (y[known] > 0).all())
+    need(positive, "x, y", [x.tolist(), y.tolist()], "numbers above 0, or NaN")
     need(int(known.sum()) > 1, "y", y.tolist(), "at least two numbers")
     u, v = x[known].log(), y[known].log()
     need(float(u.max()) > float(u.min()), "x", x.tolist(), "different values")
@@ -63,6 +66,7 @@ class PowerLaw:
         x = torch.as_tensor(x, dtype=self.scales.dtype)
         need(x.ndim == 2 and x.shape[1] == self.scales.shape[-1], "x", tuple(x.shape),
              f"(n, {self.scales.shape[-1]}), a row for each run")
+        need(bool((x > 0).all()), "x", x.flatten()[:5].tolist(), "above 0")
         scales, exponents = self.scales[..., None, :], self.exponents[..., None, :]
         return self.floor[..., None] + (scales * x**-exponents).sum(-1)
 
@@ -143,6 +147,8 @@ def check_runs(x: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
     for name, t in (("x", x), ("loss", loss)):
         fits = bool(t.isfinite().all() and (t > 0).all())
         need(fits, name, t.flatten()[:5].tolist(), "finite numbers above 0")
+    for column in x.T:
+        need(float(column.max()) > float(column.min()), "x", column[:5].tolist(), "different values")
     needed = 2 * x.shape[1] + 1
     need(len(x) >= needed, "x", f"{len(x)} runs", f"at least {needed}, one for each constant")
     return x, loss
@@ -176,6 +182,8 @@ def fit_power_law(
 ) -> PowerLaw:
     "The law with the least Huber loss of log losses, from a grid of starting points."
     x, loss = check_runs(x, loss)
+    need(delta > 0, "delta", delta, "above 0")
+    need(type(steps) is int and steps > 0, "steps", steps, "at least 1")
     need(floor is None or 0 <= floor < float(loss.min()), "floor", floor,
          f"at least 0 and below the least loss, {float(loss.min()):.4g}")
     centre = x.log().mean(0)
@@ -217,7 +225,8 @@ def bootstrap(
 ) -> PowerLaw:                    # as many laws as samples
     "Laws fitted to runs that are drawn from the given ones, with replacement."
     x, loss = check_runs(x, loss)
-    need(type(samples) is int and samples > 0, "samples", samples, "at least 1")
+    for name, value in (("samples", samples), ("steps", steps)):
+        need(type(value) is int and value > 0, name, value, "at least 1")
     law, n, K = fit_power_law(x, loss, floor, delta), len(x), x.shape[1]
     centre = x.log().mean(0)
     known = torch.cat([law.scales.log() - law.exponents * centre, law.exponents,
@@ -240,6 +249,8 @@ def bootstrap(
 def interval(values: Tensor, level: float = 0.9) -> tuple[float, float]:
     "The quantiles between which this fraction of the values lies."
     need(0 < level < 1, "level", level, "a number between 0 and 1")
+    fits = values.ndim == 1 and len(values) > 0 and bool(values.isfinite().all())
+    need(fits, "values", tuple(values.shape), "one row of finite numbers")
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=values.dtype)
     return tuple(values.quantile(tails).tolist())
 
@@ -252,6 +263,8 @@ def predictive_samples(
 ) -> Tensor:                        # (samples, m)
     "Possible losses of new runs: the resampled laws, with residuals of the fit."
     x, loss = check_runs(x, loss)
+    need(law.floor.ndim == 0, "law", tuple(law.floor.shape), "one law, fitted to all runs")
+    need(laws.floor.ndim == 1, "laws", tuple(laws.floor.shape), "several, in one row")
     free = len(loss) - len(law.constants())
     need(free > 0, "x", f"{len(x)} runs", "more runs than constants")
     residuals = (loss / law(x)).log() * math.sqrt(len(loss) / free)       # (n,)
@@ -275,6 +288,11 @@ def compute_optimal(
     need(K == 2, "law", f"of {K} inputs", "N and D")
     flops = torch.as_tensor(flops, dtype=law.scales.dtype)
     need(bool((flops > 0).all()), "flops", flops.tolist(), "above 0")
+    need(cost > 0, "cost", cost, "above 0")
+    single = flops.ndim == 0 or law.floor.ndim == 0
+    need(single or flops.shape == law.floor.shape, "flops", tuple(flops.shape),
+         f"one budget, or one for each law {tuple(law.floor.shape)}")
+    need(bool((law.exponents > 0).all()), "law", law.exponents.tolist(), "exponents above 0")
     (A, B), (alpha, beta) = law.scales.unbind(-1), law.exponents.unbind(-1)
     G = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
     N = G * (flops / cost) ** (beta / (alpha + beta))
@@ -319,6 +337,8 @@ def loss_table(
     wanted: Tensor,                          # values of C (m,)
 ) -> tuple[Tensor, Tensor]:                  # sizes (s,), losses (s, m)
     "The loss of each size at each wanted C; runs of one size and cost are averaged."
+    need(N.shape == flops.shape == loss.shape, "loss", tuple(loss.shape),
+         f"as many as N {tuple(N.shape)} and flops {tuple(flops.shape)}")
     sizes, rows = N.unique(), []
     for size in sizes:
         own = N == size
@@ -334,8 +354,7 @@ def envelope(sizes: Tensor, table: Tensor) -> Tensor:  # (s,), (s, m) -> (m,)
     "Approach 1: the size with the least loss at each C; NaN if a neighbour is missing there."
     known = table.nan_to_num(torch.inf)
     best, at = known.argmin(0), torch.arange(table.shape[1])
-    edge = torch.full((1, table.shape[1]), torch.inf, dtype=known.dtype)
-    padded = torch.cat([edge, known, edge])                # padded[best] is the one before
+    padded = F.pad(known, (0, 0, 1, 1), value=torch.inf)  # padded[best] is the size before
     inner = padded[best, at].isfinite() & padded[best + 2, at].isfinite()
     return sizes[best].double().where(inner, torch.nan)
 
@@ -378,15 +397,20 @@ def all_parameters(
     "Parameters with the embedding table, if the width is `ratio` times the layers."
     blocks = torch.as_tensor(blocks, dtype=torch.float64)
     need(bool((blocks > 0).all()), "blocks", blocks.tolist(), "above 0")
+    need(vocab >= 0, "vocab", vocab, "at least 0")
+    need(ratio > 0, "ratio", ratio, "above 0")
     return blocks + vocab * (ratio * blocks / 12) ** (1 / 3)
 
 
 def blocks_frontier(law: PowerLaw, flops: Tensor, **sizes) -> Tensor:
-    "The best number of block parameters at each 6 · blocks · D, from a fine grid."
+    "The best number of block parameters at each 6 · blocks · D; NaN outside 100 to 10¹³."
     blocks = 10 ** torch.linspace(2, 13, 11_001, dtype=torch.float64)
     total = all_parameters(blocks, **sizes)
-    found = [law(torch.stack([total, C / 6 / blocks], 1)).argmin() for C in flops]
-    return blocks[torch.stack(found)]
+    check_law(law)
+    need(bool((flops > 0).all()), "flops", flops.tolist(), "above 0")
+    found = torch.stack([law(torch.stack([total, C / 6 / blocks], 1)).argmin() for C in flops])
+    inside = (found > 0) & (found < len(blocks) - 1)
+    return blocks[found].where(inside, torch.nan)
 
 # %% ../chapters/14_scaling_laws.ipynb #frontier-export
 def frontier_point(
@@ -443,7 +467,8 @@ def lifetime_optimal(
     "The least total cost of training and serving a model of this loss."
     check_law(law)
     need(loss > float(law.floor), "loss", loss, f"above {float(law.floor):.4g}")
-    need(served >= 0, "served", served, "at least 0")
+    need(0 <= served < math.inf, "served", served, "a number, at least 0")
+    need(min(costs) > 0, "costs", costs, "two numbers above 0")
     (A, B), (alpha, beta) = law.scales, law.exponents
     reducible = loss - law.floor
     fraction = torch.linspace(0.001, 0.999, 9_999, dtype=torch.float64)  # A / N^alpha
@@ -460,6 +485,7 @@ def effective_tokens(
 ) -> Tensor:
     "How many tokens, read once, would be worth as much."
     unique, epochs = (torch.as_tensor(t, dtype=torch.float64) for t in (unique, epochs))
+    need(bool((unique > 0).all()), "unique", unique.tolist(), "above 0")
     need(bool((epochs >= 1).all()), "epochs", epochs.tolist(), "at least 1")
     need(r_star > 0, "r_star", r_star, "above 0")
     return unique * (1 + r_star * -torch.expm1(-(epochs - 1) / r_star))
