@@ -249,8 +249,9 @@ def bootstrap(
 def interval(values: Tensor, level: float = 0.9) -> tuple[float, float]:
     "The quantiles between which this fraction of the values lies."
     need(0 < level < 1, "level", level, "a number between 0 and 1")
-    fits = values.ndim == 1 and len(values) > 0 and bool(values.isfinite().all())
-    need(fits, "values", tuple(values.shape), "one row of finite numbers")
+    fits = values.ndim == 1 and len(values) > 0
+    need(fits, "values", tuple(values.shape), "one row of numbers")
+    need(bool(values.isfinite().all()), "values", values[:5].tolist(), "finite numbers")
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=values.dtype)
     return tuple(values.quantile(tails).tolist())
 
