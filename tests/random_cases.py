@@ -1214,6 +1214,60 @@ def _(r, m): return r.choice([*m._FAULTY]),
 def _(r, m): return "your launch",
 
 
+# --- 21: mixture of experts --------------------------------------------------------------------------------------
+
+def shares(r, n: int) -> list[float]:
+    "Different probabilities."
+    weights = r.sample(range(1, 100), n)
+    return [w / sum(weights) for w in weights]
+
+
+@cases("route", 1_000, edges=lambda m: [([.25] * 4, 2, True)])
+def _(r, m):
+    n = r.randint(1, 7)
+    return shares(r, n), r.randint(1, n), r.random() < .5
+
+
+@cases("learns", 10)
+def _(r, m): return (r.choice([*m._LEARNS]),)
+
+
+@cases("sorted_pairs", 1_000)
+def _(r, m):
+    E = r.randint(1, 6)
+    return [r.randrange(E) for _ in range(r.randint(0, 12))], E
+
+
+@cases("mixtral_table", 7)
+def _(r, m): return (r.choice([*m._MIXTRAL]),)
+
+
+@cases("router_gradient", 1_000)
+def _(r, m):
+    n = r.randint(1, 6)
+    return shares(r, n), [r.uniform(-9, 9) for _ in range(n)], r.randint(1, n), r.random() < .5
+
+
+@cases("balancing_loss", 1_000)
+def _(r, m):
+    E = r.randint(1, 5)
+    return [shares(r, E) for _ in range(r.randint(1, 6))], r.randint(1, E)
+
+
+@cases("dropped", 1_000)
+def _(r, m):
+    E, k = r.randint(1, 5), r.randint(1, 3)
+    return [r.sample(range(E), r.randint(0, min(k, E))) for _ in range(r.randint(0, 9))], r.randint(1, 4)
+
+
+@cases("diagnose", 24)
+def _(r, m): return r.choice(m._FAULTS), r.randint(0, 999)
+
+
+@cases("next_bias", 2)
+def _(r, m): return (r.randint(2, 99),)
+
+
 # --- 22: inside a trained model -------------------------------------------------------------------------------------
 
 @cases("neurons", 300, 0, 1, 2)

@@ -88,7 +88,7 @@ def test_a_run_says_where_it_was_made(rehearsal, records):
     journal = Journal(rehearsal[0] / "rows.jsonl")
     call = journal.last("call")
     assert (call["commit"], call["card"]["driver_version"], call["card"]["power.limit"]) == ("abc1234", "570.86.15", "700.00")
-    rows = [row for stage in ("speed", "decode", "flex", "translators", "utilisation", "accounting", "cache") for row in journal.rows(stage)]
+    rows = [row for stage in ("speed", "decode", "flex", "translators", "utilisation", "accounting", "cache", "experts") for row in journal.rows(stage)]
     assert all(row["clock MHz"]["median"] == 1980 and row["power W"]["median"] == 650.5 for row in rows) and len((rehearsal[0] / "card.csv").read_text().splitlines()) > 10
     made = records["flash_gpu"]
     assert (made.commit, made.driver, made.missing) == ("abc1234", "570.86.15", []) and {"torch", "numpy", "python"} <= set(made.versions)
@@ -162,6 +162,7 @@ def test_other_records_are_rehearsed(records):
     ladder = records["scaling_gpu"].rows
     assert [row["case"] for row in ladder] == ["text"] + 8 * ["run"] and len({(row["C"], row["D"], row["peak"]) for row in ladder[1:]}) == 8
     assert all(ladder[0]["loss"]["median"] < row["loss"]["median"] < 8 for row in ladder[1:])
+    assert [row["E"] for row in records["experts_gpu"].rows] == [4, 8]
 
 
 @pytest.mark.slow

@@ -315,6 +315,21 @@ def finish_times(lengths, places, rule):
     return found
 
 
+# --- 21: mixture of experts
+def router_gradient(p, s, k, renormalise):
+    z = torch.tensor(p, dtype=torch.float64).log().requires_grad_()
+    weights, chosen = z.softmax(0).topk(k)
+    if renormalise: weights = weights / weights.sum()
+    (weights @ torch.tensor(s, dtype=torch.float64)[chosen]).backward()
+    return z.grad.tolist()
+
+
+def dropped(choices, most):
+    out, queue = [], sorted((rank, token, expert) for token, row in enumerate(choices) for rank, expert in enumerate(row))
+    for expert in {e for *_, e in queue}: out += [(token, expert) for _, token, e in queue if e == expert][most:]
+    return sorted(out)
+
+
 # --- 22: inside a trained model
 def neurons(x, up, up_bias, down):
     activation = torch.nn.functional.gelu(torch.nn.functional.linear(x, up, up_bias))
@@ -332,7 +347,7 @@ def edit_several(weight, keys, values, second_moment):
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
          "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "scaling_laws": (power_fit, valley, served_optimum, plan_runs),
          "many_devices": (zigzag, one_f_one_b),
-         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "inside": (neurons, edit_several)}
+         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}
 
 
 @pytest.mark.parametrize(("page", "answer"), [(page, answer) for page, answers in RIGHT.items() for answer in answers], ids=lambda x: getattr(x, "__name__", x))

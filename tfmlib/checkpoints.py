@@ -289,7 +289,7 @@ def read_folder(folder: str | Path) -> tuple[dict, ModelConfig, dict]:
     config = read_json(folder / "config.json")
     family = config.get("model_type")
     need(isinstance(family, str), "model_type", repr(family), "the name of a family")
-    need(family not in PLANNED, "model_type", repr(family),
+    need(family in FAMILIES or family not in PLANNED, "model_type", repr(family),
          f"a supported family; this one is added in chapter {PLANNED.get(family)}")
     whole = with_head(config)
     model_config = config_from_pretrained(whole)
