@@ -158,6 +158,22 @@ def test_half_precision_is_routed_in_float32():
     torch.testing.assert_close(loop_over_experts(x, routing, layer.experts), out, atol=.02, rtol=.05)
 
 
+def test_logits_stay_in_float32_under_autocast():
+    torch.manual_seed(0)
+    layer, x = layer_of(8, 4, 2), torch.randn(6, 8)
+    with torch.autocast("cpu", torch.bfloat16): routing = layer(x)[1]
+    assert routing.logits.dtype == torch.float32 and torch.equal(routing.logits, F.linear(x, layer.router.proj.weight))
+
+
+def test_any_number_of_axes_and_no_tokens():
+    torch.manual_seed(0)
+    layer, x = layer_of(8, 4, 2), torch.randn(2, 3, 8)
+    rows = layer(x.view(6, 8))[0]
+    torch.testing.assert_close(layer(x)[0].view(6, 8), rows)
+    torch.testing.assert_close(layer(x[0, 0])[0], rows[0])
+    assert layer(x[:0])[0].shape == (0, 3, 8)
+
+
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 @settings(max_examples=30)
@@ -279,6 +295,9 @@ def test_experts_that_choose_are_even_and_see_the_future():
     assert set(expert_choice_routing(other, 3).token[made.expert == 0].tolist()) != set(made.token[made.expert == 0].tolist())
 
 
+def layer_of(C, E, k=1): return MixtureOfExperts(Router(C, E, partial(top_k_routing, k=k)), ExpertList(SwiGLU(C, 3) for _ in range(E)))
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 BAD = [
@@ -295,6 +314,13 @@ BAD = [
     (lambda: MixtureOfExperts(Router(4, 2, partial(top_k_routing, k=1)), ExpertList([SwiGLU(4, 3)] * 2))(torch.zeros(3, 4, dtype=torch.long)), "x"),
     (lambda: build(replace(EXPERTS, options=dict(n_experts=3, n_used=2, routing="mystery"))), "routing"), (lambda: build(replace(EXPERTS, options=dict(expert_layers="101"))), "expert_layers"),
     (lambda: ClampedExperts(0, 4, 3), "n_experts"),
+    (lambda: layer_of(4, 2)(torch.zeros(3, 5)), "x"), (lambda: loop_over_experts(torch.zeros(4, 3), top_k_routing(torch.zeros(4, 3), 1), [SwiGLU(3, 2)] * 2), "experts"),
+    (lambda: loop_over_experts(torch.zeros(5, 3), top_k_routing(torch.zeros(4, 1), 1), [SwiGLU(3, 2)]), "x"), (lambda: dispatch(torch.zeros(5, 3), top_k_routing(torch.zeros(4, 1), 1), ExpertList([SwiGLU(3, 2)])), "x"),
+    (lambda: stack_experts([SwiGLU(4, 3, bias=True)]), "experts"), (lambda: stack_experts([]), "experts"), (lambda: router_z_loss(torch.zeros(4)), "logits"), (lambda: capacity(-1, 4, 1.), "n_pairs"), (lambda: capacity(10., 4, 1.), "n_pairs"),
+    (lambda: BiasedRouting(1, 1)(torch.zeros(3, 8)), "logits"), (lambda: BiasedRouting(8, 1)(torch.zeros(3, 4)), "logits"), (lambda: BiasedRouting(4, 1).update(torch.tensor([3])), "counts"),
+    (lambda: grouped_top_k_routing(torch.zeros(2, 6), 1, 0, 1), "n_groups"), (lambda: mutual_information(torch.zeros(0), torch.zeros(0)), "a"), (lambda: mutual_information(torch.zeros(2, 2), torch.zeros(2, 2)), "a"),
+    (lambda: build(replace(EXPERTS, options=dict(expert_d_ff=0))), "d_ff"), (lambda: build(replace(EXPERTS, options=dict(shared_gate=True))), "shared_gate"),
+    (lambda: build(replace(EXPERTS, options=dict(n_groups=2))), "n_groups"), (lambda: build(replace(EXPERTS, options=dict(n_kept=2))), "n_kept"), (lambda: build(replace(EXPERTS, options=dict(route_scale=2.5, routing="softmax, then top-k"))), "route_scale"),
 ]
 
 
@@ -430,6 +456,8 @@ def test_counts_from_few_layers_are_those_of_whole_models():
     for name in ("Mixtral 8x7B", "Mixtral 8x22B", "gpt-oss-20b"):
         config = config_from_pretrained(EXPERT_CONFIGS[name])
         assert total_and_active(config) == total_and_active_by_building(config)
+    dense = sum(p.numel() for p in build(SMALL).parameters())
+    assert total_and_active(SMALL) == total_and_active_by_building(SMALL) == (dense, dense)
     for layers in ("0110", "1111", "0000", "0001"):
         config = replace(EXPERTS, n_layers=4, options=dict(n_experts=5, n_used=2, expert_d_ff=7, expert_layers=layers))
         assert total_and_active(config) == total_and_active_by_building(config)

@@ -50,6 +50,7 @@ def load_balancing_loss(
 
 def router_z_loss(logits: Tensor) -> Tensor:
     "The mean square of the log of the softmax's denominator."
+    check_top_k(logits, 1)
     return logits.logsumexp(-1).square().mean()
 
 # %% ../chapters/21_mixture_of_experts.ipynb #loss-check-export
@@ -85,6 +86,8 @@ class BiasedRouting(nn.Module):
 
     def forward(self, logits: Tensor) -> Routing:  # (N, E)
         check_top_k(logits, self.k)
+        E = len(self.bias)
+        need(logits.shape[1] == E, "logits", tuple(logits.shape), f"(N, {E})")
         scores, (n_groups, n_kept) = logits.sigmoid(), self.groups
         n_best = min(2, len(self.bias) // n_groups)
         wanted = keep_best_groups(scores + self.bias, n_groups, n_kept, n_best)
@@ -96,6 +99,8 @@ class BiasedRouting(nn.Module):
     @torch.no_grad()
     def update(self, counts: Tensor, rate: float = 1e-3) -> None:
         "Raise the bias of experts below the mean load; lower that of those above it."
+        fits = counts.shape == self.bias.shape
+        need(fits, "counts", tuple(counts.shape), f"({len(self.bias)},)")
         self.bias += rate * (counts.float().mean() - counts).sign()
 
 # %% ../chapters/21_mixture_of_experts.ipynb #biased-check-export
@@ -113,6 +118,7 @@ def grouped_top_k_routing(logits: Tensor, k: int, n_groups: int, n_kept: int,
                           scale: float = 1.) -> Routing:
     "The k largest probabilities within the groups that have the best experts (DeepSeek-V2)."
     check_top_k(logits, k)
+    check_groups(logits.shape[1], n_groups, n_kept, 1)
     most = n_kept * logits.shape[1] // n_groups
     need(k <= most, "k", k, f"at most {most}, the experts of {n_kept} groups")
     scores = keep_best_groups(logits.softmax(-1), n_groups, n_kept, 1)
@@ -123,6 +129,8 @@ def grouped_top_k_routing(logits: Tensor, k: int, n_groups: int, n_kept: int,
 def capacity(n_pairs: int, n_experts: int, factor: float) -> int:
     "The most tokens that an expert accepts: `factor` times the mean load, rounded up."
     check_sizes(n_experts=n_experts)
+    fits = type(n_pairs) is int and n_pairs >= 0
+    need(fits, "n_pairs", repr(n_pairs), "a whole number of at least 0")
     need(0 < factor < math.inf, "factor", factor, "a number above 0")
     return math.ceil(round(factor * n_pairs / n_experts, 9))
 

@@ -80,7 +80,7 @@ def _(attempt, question):
     found, right = expect_number(attempt(question), "your answer"), _MIXTRAL[question]
     rough = question in ("share", "gigabytes")
     said = ".3g" if rough else ".12g"
-    if not abs(found - right) < (.006 * right if rough else 1e-3): raise Mismatch(f"your answer is {found:{said}}; expected {right:{said}}")
+    if not abs(found - right) < (.0006 * right if rough else 1e-3): raise Mismatch(f"your answer is {found:{said}}; expected {right:{said}}")
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #gradient-checker
 def _loss(z: list, s: list, k: int, renormalise: bool) -> float:
@@ -110,7 +110,7 @@ def _(attempt, *case):
     if not isinstance(found, list) or len(found) != len(wanted): raise Mismatch(f"your answer is {short(found)}; expected a list of {len(wanted)} numbers")
     for j, (a, b) in enumerate(zip(found, wanted)):
         a = expect_number(a, f"your answer[{j}]")
-        if not abs(a - b) < 1e-6 * (1 + abs(b)): raise Mismatch(f"your answer[{j}] is {a:.5g}; expected {b:.5g}")
+        if not abs(a - b) < 1e-6 * (1 + abs(b)): raise Mismatch(f"your answer[{j}] is {a:.8g}; expected {round(b, 9) + 0.:.8g}")
     own(found, *case)
     asked_again(attempt, *case)
 
@@ -130,7 +130,7 @@ check_balancing_loss = Checker("balancing_loss")
     ([[.2, .3, .5], [.5, .3, .2]], 3), ([[.1, .2, .3, .4]] * 3, 2), ([[(1 + (3 * n + 5 * e) % 19) / 190 for e in range(19)] for n in range(24)], 4))
 def _(attempt, *case):
     found, wanted = expect_number(attempt(*case), "your answer"), _balancing_loss(*case)
-    if not abs(found - wanted) < 1e-9: raise Mismatch(f"your answer is {found:.6g}; expected {wanted:.6g}")
+    if not abs(found - wanted) < 1e-6 * (1 + wanted): raise Mismatch(f"your answer is {found:.9g}; expected {wanted:.9g}")
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #drop-checker
 def _dropped(choices: list, most: int) -> list:
