@@ -24,7 +24,7 @@ def tasks(groups):
         out += a
     if "20" in groups:
         from bench import state_recall as sr
-        cells = {(run[0], run[1], run[2]) for run in sr.runs()}
+        cells = {run[:2] for run in sr.runs()}
         out += [("sr-rate", *c) for c in sorted(cells)]
         out += [("sr", *r) for r in sr.runs()]
     ef_, et_, sp_ = [], [], []
@@ -56,9 +56,9 @@ def do(t):
         from bench import state_recall as sr
         if kind == "sr-rate": sr.rate_of(*a)
         else:
-            task, pairs, k, D, seed, steps = a
-            wait(("sr-rate", task, pairs, k))
-            sr.kept(task, pairs, k, D, sr.rate_of(task, pairs, k), seed, steps)
+            task, k, D, seed, steps = a
+            wait(("sr-rate", task, k))
+            sr.kept(task, k, D, sr.rate_of(task, k), seed, steps)
     elif kind.startswith("ef"):
         from bench import expert_facts as ef
         k, n, *s = a

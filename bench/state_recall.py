@@ -3,8 +3,8 @@
     python -m bench.state_recall 0 2 & python -m bench.state_recall 1 2
 
 All models are decoders of two layers with the same projections, short convolution, norm and output gate (Mamba's frame is its own), and as many
-parameters, to one per cent, by the width of their feed-forward layers. The rate of each mixer, task and number of pairs is the best of a grid, on a seed and
-texts of its own; a grid whose best rate is at its end is extended. Each run is appended to `bench/runs/state_recall.jsonl` when it ends, so that an
+parameters, to one per cent, by the width of their feed-forward layers. A model is trained on texts with the largest number of pairs and with half as many, and tested with
+several numbers. The rate of each mixer and task is the best of a grid, on a seed and texts of its own; a grid whose best rate is at its end is extended. Each run is appended to `bench/runs/state_recall.jsonl` when it ends, so that an
 interrupted measurement can be resumed. The prediction is what the rule recalls with random keys, without any training.
 """
 import json
@@ -44,11 +44,12 @@ MIXERS = {
     "gated delta": ("gated delta",), "Mamba": ("mamba",), "Mamba-2": ("mamba2",), "hybrid": ("gated delta", "softmax"),
 }
 WINDOW = 8
-SIZES, PAIRS, MIDDLE = (4, 8, 16), (8, 16), 8
-# recall: every key once; update: every key twice, the last value counts
-CELLS = [("recall", pairs, kind, D) for pairs in PAIRS for kind in MIXERS for D in (SIZES if kind not in ("softmax", "window", "hybrid") else (MIDDLE,))]
-CELLS += [("update", 8, kind, MIDDLE) for kind in MIXERS]
-LONG = [("recall", 16, kind, MIDDLE) for kind in MIXERS]                 # once more with twice the steps: does anything change?
+SIZES, MIDDLE = (4, 8, 16), 8
+# recall: every key once; update: every key twice, the last value counts. The most pairs, and the numbers tested
+PAIRS, TESTED = {"recall": 16, "update": 8}, {"recall": (4, 8, 12, 16), "update": (4, 8)}
+CELLS = [("recall", kind, D) for kind in MIXERS for D in (SIZES if kind not in ("softmax", "window", "hybrid") else (MIDDLE,))]
+CELLS += [("update", kind, MIDDLE) for kind in MIXERS]
+LONG = [("recall", kind, MIDDLE) for kind in MIXERS]                     # once more with twice the steps: does anything change?
 STORE = Path(__file__).resolve().parent / "runs/state_recall.jsonl"
 
 
@@ -86,29 +87,32 @@ def loss_of(model: nn.Module, ids: Tensor, values: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def judged(model: nn.Module, task: str, pairs: int, part: int) -> dict[str, float]:
-    "The fraction of right answers, of all pairs and of the first and last quarter; `part` separates the texts that choose a rate from those that test."
-    ids, values = texts(task, pairs, 1000, mix_seed(99, part))
-    right = (model(ids)[:, -pairs:].argmax(-1) == values)
+def judged(model: nn.Module, task: str, part: int) -> dict[str, float]:
+    "The fraction of right answers for each number of pairs; for the most, also of the first and last quarter. `part` separates the texts that choose a rate from those that test."
+    found = {}
+    for pairs in TESTED[task]:
+        ids, values = texts(task, pairs, 1000, mix_seed(99, part))
+        right = (model(ids)[:, -pairs:].argmax(-1) == values)
+        found[f"{pairs} pairs"] = float(right.double().mean())
     keys = ids[:, -3 * pairs:-pairs:2]
     order = (ids[:, -pairs:, None] == keys[:, None]).long().argmax(-1)               # when each was written
     share = lambda where: float(right[where].double().mean())
-    return {"right": float(right.double().mean()), "oldest": share(order < pairs // 4), "newest": share(order >= pairs - pairs // 4), "loss": float(loss_of(model, ids, values))}
+    return found | {"oldest": share(order < pairs // 4), "newest": share(order >= pairs - pairs // 4), "loss": float(loss_of(model, ids, values))}
 
 
-def run(task: str, pairs: int, kind: str, D: int, peak: float, seed: int, steps: int) -> dict:
+def run(task: str, kind: str, D: int, peak: float, seed: int, steps: int) -> dict:
     "One training; every other batch has half as many pairs."
     model, start = made(kind, D, seed), time.process_time()
     optimiser = AdamW(parameter_groups(model, .01), WarmupCosine(peak, WARM, steps), clip=1.)
-    def batch(step): return texts(task, pairs // (1 + step % 2), ROWS, mix_seed(seed, step))
+    def batch(step): return texts(task, PAIRS[task] // (1 + step % 2), ROWS, mix_seed(seed, step))
     try: train(model, loss_of, batch, steps, optimiser, seed=seed)
-    except Diverged: return {"right": 0., "oldest": 0., "newest": 0., "loss": 1e9, "seconds": time.process_time() - start}
+    except Diverged: return {f"{pairs} pairs": 0. for pairs in TESTED[task]} | {"oldest": 0., "newest": 0., "loss": 1e9, "seconds": time.process_time() - start}
     seconds = time.process_time() - start
-    return judged(model, task, pairs, 0 if seed >= 100 else 1) | {"seconds": seconds}
+    return judged(model, task, 0 if seed >= 100 else 1) | {"seconds": seconds}
 
 
 def stored() -> dict[tuple, dict]:
-    "What has been run: (task, pairs, mixer, D, peak, seed, steps) -> results."
+    "What has been run: (task, mixer, D, peak, seed, steps) -> results."
     lines = STORE.read_text().splitlines() if STORE.is_file() else []
     return {tuple(line["run"]): line["found"] for line in map(json.loads, lines)}
 
@@ -122,9 +126,9 @@ def kept(*key) -> dict:
     return found
 
 
-def rate_of(task: str, pairs: int, kind: str) -> float:
-    "The best peak for a mixer, a task and a number of pairs, at the middle size, with a quarter of the steps."
-    def at(peak: float) -> float: return kept(task, pairs, kind, MIDDLE, peak, 100, TRIED)["loss"]
+def rate_of(task: str, kind: str) -> float:
+    "The best peak for a mixer and a task, at the middle size, with a quarter of the steps."
+    def at(peak: float) -> float: return kept(task, kind, MIDDLE, peak, 100, TRIED)["loss"]
     found = {peak: at(peak) for peak in PEAKS}
     while len(found) < 8 and (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
         beyond = best / 2 if best == min(found) else 2 * best
@@ -164,17 +168,17 @@ def runs() -> list[tuple]:
 def work(index: int, count: int) -> None:
     "All runs of every count-th mixer."
     own = [*MIXERS][index::count]
-    for task, pairs, kind, D, seed, steps in ticked([run for run in runs() if run[2] in own]): kept(task, pairs, kind, D, rate_of(task, pairs, kind), seed, steps)
+    for task, kind, D, seed, steps in ticked([run for run in runs() if run[1] in own]): kept(task, kind, D, rate_of(task, kind), seed, steps)
 
 
 def measure(seed: int) -> Iterator[dict]:
-    "A row for each task, number of pairs, mixer and size."
-    for task, pairs, kind, D in ticked(CELLS):
-        peak, writes = rate_of(task, pairs, kind), 2 if task == "update" else 1
-        found = [kept(task, pairs, kind, D, peak, seed + s, STEPS) for s in SEEDS]
-        row = {"task": task, "pairs": pairs, "mixer": kind, "D": D, "peak": f"{peak:g}", "steps": STEPS, "parameters": size(made(kind, D, 0)),
-               "bytes": state_bytes(kind, D, (2 * writes + 1) * pairs), "predicted": f"{predicted(kind, pairs, D, writes):.3f}"} | over_seeds(found)
-        if (task, pairs, kind, D) in LONG: row["right, twice the steps"] = f"{kept(task, pairs, kind, D, peak, seed, LONGER)['right']:.3f}"
+    "A row for each task, mixer and size."
+    for task, kind, D in ticked(CELLS):
+        peak, pairs, writes = rate_of(task, kind), PAIRS[task], 2 if task == "update" else 1
+        found = [kept(task, kind, D, peak, seed + s, STEPS) for s in SEEDS]
+        row = {"task": task, "mixer": kind, "D": D, "peak": f"{peak:g}", "steps": STEPS, "parameters": size(made(kind, D, 0)), "bytes": state_bytes(kind, D, (2 * writes + 1) * pairs)}
+        row |= {f"predicted, {n} pairs": f"{predicted(kind, n, D, writes):.3f}" for n in TESTED[task]} | over_seeds(found)
+        if (task, kind, D) in LONG: row["twice the steps"] = f"{kept(task, kind, D, peak, seed, LONGER)[f'{pairs} pairs']:.3f}"
         yield row
 
 

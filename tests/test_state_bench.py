@@ -43,17 +43,17 @@ def test_bytes_are_counted():
 
 def test_a_run_is_kept_and_not_made_again(tmp_path, monkeypatch):
     calls = []
-    def run(*key): calls.append(key); return {"loss": abs(key[4] - .024), "right": .5}
+    def run(*key): calls.append(key); return {"loss": abs(key[3] - .024)}
     monkeypatch.setattr(state_recall, "STORE", tmp_path / "runs/state_recall.jsonl")
     monkeypatch.setattr(state_recall, "run", run)
-    assert state_recall.rate_of("recall", 8, "delta") == .024 and len(calls) == 5   # beyond the end of the grid, and one more
-    assert state_recall.rate_of("recall", 8, "delta") == .024 and len(calls) == 5
+    assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5   # beyond the end of the grid, and one more
+    assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5
 
 
 def test_a_short_run_gives_what_a_row_needs(monkeypatch):
     monkeypatch.setattr(state_recall, "WARM", 1)
-    found = state_recall.run("recall", 4, "delta", 4, .003, 0, 3)
-    assert found.keys() == {"right", "oldest", "newest", "loss", "seconds"} and 0 <= found["right"] <= 1
+    found = state_recall.run("recall", "delta", 4, .003, 0, 3)
+    assert [*found] == ["4 pairs", "8 pairs", "12 pairs", "16 pairs", "oldest", "newest", "loss", "seconds"] and all(0 <= found[f"{n} pairs"] <= 1 for n in (4, 8, 12, 16))
 
 
 @pytest.mark.parametrize("kind", state_speed.PATTERNS)
