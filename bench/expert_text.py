@@ -2,7 +2,8 @@
 what dropping costs; and how much the choice of an expert depends on token, topic and position.
 
 The text is a walk over 128 words, of which the next one depends on the last word and the topic: each topic has its own successors for every word, so no word belongs to a topic. A topic lasts
-16 to 64 words. Rates are tuned as in `expert_facts`. A row is a model, with three seeds; each run is kept in `build/experts`.
+16 to 64 words. Rates are tuned as in `expert_facts`. A row is a model, with three seeds;
+four models are trained once more with twice the steps. Each run is kept in `build/experts`.
 """
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, see
 from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED = "cpu", 0
-SEEDS, PEAKS, WARM, STEPS, TRIED, ROWS = range(3), (.002, .004, .008), 50, 3000, 300, 16
+SEEDS, PEAKS, WARM, STEPS, TRIED, LONGER, ROWS = range(3), (.002, .004, .008), 50, 3000, 300, 6000, 16
 WORDS, TOPICS, NEXT, LENGTH, C, LAYERS, E = 128, 4, 4, 64, 32, 2, 8
 DENSE = ModelConfig("decoder", WORDS, C, LAYERS, 2, LENGTH, d_ff=C, **MODERN)
 
@@ -35,12 +36,15 @@ def experts(k: int, routing: str) -> ModelConfig:
 ONE, TWO = experts(1, "softmax, then top-k"), experts(2, "top-k, then softmax")
 MODELS = {"dense": DENSE, "wide": replace(DENSE, d_ff=E * C), "1 of 8": ONE, "2 of 16": TWO, "2 of 16, biased": experts(2, "sigmoid, biased")}
 BALANCE = {"none": (0., 0.), "loss .01": (.01, 0.), "loss .1": (.1, 0.), "loss .01, z .001": (.01, .001)}
+BIAS = .005                                              # the first step of the biases; it decreases linearly to 0
 # the row's name -> model, (balancing, z), capacity factor in training; "2 of 16, sigmoid" is the control of the bias, which is never updated
 CASES = {
     "dense": ("dense", "none", None), "wide": ("wide", "none", None),
     **{f"{model}, {balance}": (model, balance, None) for model in ("1 of 8", "2 of 16") for balance in BALANCE},
     "2 of 16, sigmoid": ("2 of 16, biased", "none", None), "2 of 16, bias": ("2 of 16, biased", "none", None),
     **{f"1 of 8, capacity {factor:g}": ("1 of 8", "loss .01", factor) for factor in (1., 1.25, 2.)}}
+
+LONG = "dense", "wide", "1 of 8, loss .01", "2 of 16, loss .01"      # once more with twice the steps: does anything change?
 
 
 @lru_cache
@@ -82,8 +86,8 @@ def limited(routing, factor: float, logits: Tensor):
     return keep_within_capacity(made, capacity(len(made.token), logits.shape[1], factor))
 
 
-def loss_of(model: nn.Module, ids: Tensor, weights: tuple[float, float], update: bool = False) -> Tensor:
-    "Cross-entropy of every next word, and the penalties; if asked, biases take a step. Loads are those before any token is dropped."
+def loss_of(model: nn.Module, ids: Tensor, rate: float, weights: tuple[float, float]) -> Tensor:
+    "Cross-entropy of every next word, and the penalties; biases take a step of this rate. Loads are those before any token is dropped."
     x, routings = hidden_and_routings(model, ids[:, :-1])
     loss = F.cross_entropy(model.logits(x).flatten(0, 1), ids[:, 1:].flatten())
     balance, z = weights
@@ -92,7 +96,7 @@ def loss_of(model: nn.Module, ids: Tensor, weights: tuple[float, float], update:
     if balance: loss = loss + balance * sum(load_balancing_loss(r) for r in routings) / len(routings)
     if z: loss = loss + z * sum(router_z_loss(r.logits) for r in routings) / len(routings)
     for rule, routing in zip(layers, routings):
-        if update and hasattr(rule, "update"): rule.update(tokens_per_expert(routing), .002)
+        if rate and hasattr(rule, "update"): rule.update(tokens_per_expert(routing), rate)
     return loss
 
 
@@ -100,10 +104,11 @@ def trained(case: str, peak: float, seed: int, steps: int) -> nn.Module:
     name, balance, factor = CASES[case]
     model, (words, _) = build(MODELS[name], seed=seed), corpus(0, 8000)
     limit(model, factor)
-    def batch(step: int) -> tuple[Tensor]:
-        return (words[torch.randint(len(words), (ROWS,), generator=seeded(mix_seed(seed, step)))],)
+    def batch(step: int) -> tuple[Tensor, float]:
+        rate = BIAS * (1 - step / steps) if case == "2 of 16, bias" else 0.
+        return words[torch.randint(len(words), (ROWS,), generator=seeded(mix_seed(seed, step)))], rate
     optimiser = AdamW(parameter_groups(model, .01), WarmupCosine(peak, WARM, steps), clip=1.)
-    train(model, partial(loss_of, weights=BALANCE[balance], update=case == "2 of 16, bias"), batch, steps, optimiser, seed=seed)
+    train(model, partial(loss_of, weights=BALANCE[balance]), batch, steps, optimiser, seed=seed)
     return model
 
 
@@ -151,7 +156,9 @@ def row(case: str, seed: int) -> dict:
         return kept(f"text-{case}-{seed}-{TRIED}-{peak:g}", lambda: judged(case, trained(case, peak, seed + 100, TRIED), 1))["loss"]
     peak = best_rate(tried, PEAKS)
     found = [kept(f"text-{case}-{seed + s}-{STEPS}-{peak:g}", lambda s=s: judged(case, trained(case, peak, seed + s, STEPS), 2)) for s in SEEDS]
-    return {"case": case, "peak": f"{peak:g}", "steps": STEPS, "parameters": size(build(MODELS[CASES[case][0]]))} | over_seeds(found)
+    row = {"case": case, "peak": f"{peak:g}", "steps": STEPS, "parameters": size(build(MODELS[CASES[case][0]]))} | over_seeds(found)
+    if case in LONG: row["twice the steps"] = f"{kept(f'text-{case}-{seed}-{LONGER}-{peak:g}', lambda: judged(case, trained(case, peak, seed, LONGER), 2))['loss']:.3f}"
+    return row
 
 
 def measure(seed: int) -> Iterator[dict]:
