@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import over_seeds, size, ticked
+from bench import climbed, over_seeds, size, ticked
 from tfmlib.balancing import load_balancing_loss
 from tfmlib.decoders import MODERN
 from tfmlib.expert_models import hidden_and_routings
 from tfmlib.mixture_of_experts import mutual_information, tokens_per_expert
-from tfmlib.training import AdamW, Diverged, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.training import AdamW, WarmupCosine, parameter_groups, seeded, train
 from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED = "cpu", 0
@@ -80,20 +80,8 @@ def judged(model: nn.Module, n: int, seed: int) -> dict[str, float]:
     return found
 
 
-def best_rate(loss: Callable[[float], float], peaks: tuple[float, ...]) -> float:
-    "The rate of the least loss; a grid whose end is best goes on beyond it. A run that diverges has lost."
-    def at(peak: float) -> float:
-        try: return loss(peak)
-        except Diverged: return float("inf")
-    found = {peak: at(peak) for peak in peaks}
-    while len(found) < 8 and (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
-        beyond = best / 2 if best == min(found) else 2 * best
-        found[beyond] = at(beyond)
-    return min(found, key=found.__getitem__)
-
-
 def kept(key: str, compute: Callable[[], dict]) -> dict:
-    "A result of an earlier call, or a new one, which is written down at once."
+    "A result of an earlier call, or a new one, which is written down at once. Whoever changes what is computed empties the folder."
     path = KEPT / f"{key}.json".replace(" ", "_").replace(",", "")
     KEPT.mkdir(parents=True, exist_ok=True)
     if not path.is_file(): path.write_text(json.dumps(compute()))
@@ -104,7 +92,7 @@ def row(kind: str, n: int, seed: int) -> dict:
     "One model and one number of facts: choose the rate, then three seeds."
     def tried(peak: float) -> float:
         return kept(f"facts-{kind}-{n}-{seed}-{TRIED}-{peak:g}", lambda: judged(trained(kind, n, peak, seed + 100, TRIED), n, seed + 100))["nats"]
-    peak = best_rate(tried, PEAKS)
+    peak, _ = climbed(tried, PEAKS)
     found = [kept(f"facts-{kind}-{n}-{seed + s}-{STEPS}-{peak:g}", lambda s=s: judged(trained(kind, n, peak, seed + s, STEPS), n, seed + s)) for s in SEEDS]
     row = {"model": kind, "facts": n, "peak": f"{peak:g}", "steps": STEPS, "parameters": size(build(KINDS[kind]))} | over_seeds(found)
     if row["recalled"]["median"] < .99:         # once more with twice the steps: does anything change?

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import over_seeds, size, ticked
-from bench.expert_facts import best_rate, kept
+from bench import climbed, over_seeds, size, ticked
+from bench.expert_facts import kept
 from tfmlib.balancing import capacity, keep_within_capacity, load_balancing_loss, router_z_loss
 from tfmlib.decoders import MODERN
 from tfmlib.expert_models import hidden_and_routings
@@ -154,7 +154,7 @@ def row(case: str, seed: int) -> dict:
     "One model and way of balancing: choose the rate, then three seeds."
     def tried(peak: float) -> float:
         return kept(f"text-{case}-{seed}-{TRIED}-{peak:g}", lambda: judged(case, trained(case, peak, seed + 100, TRIED), 1))["loss"]
-    peak = best_rate(tried, PEAKS)
+    peak, _ = climbed(tried, PEAKS)
     found = [kept(f"text-{case}-{seed + s}-{STEPS}-{peak:g}", lambda s=s: judged(case, trained(case, peak, seed + s, STEPS), 2)) for s in SEEDS]
     row = {"case": case, "peak": f"{peak:g}", "steps": STEPS, "parameters": size(build(MODELS[CASES[case][0]]))} | over_seeds(found)
     if case in LONG: row["twice the steps"] = f"{kept(f'text-{case}-{seed}-{LONGER}-{peak:g}', lambda: judged(case, trained(case, peak, seed, LONGER), 2))['loss']:.3f}"

@@ -42,20 +42,15 @@ class Entry(dict):
 
 # --- what the pages say -------------------------------------------------------------------------------------------
 
-def folded_code(node: nodes.Node) -> bool:
-    "Is this the code of a cell that is folded? What it defines is found by its names."
-    return "cell_input" in node.attributes.get("classes", ()) and "tag_hide-input" in node.parent["classes"] if isinstance(node, nodes.Element) else False
-
-
 def spoken(node: nodes.Node) -> Iterator[str]:
-    "The texts in a section, without those of the sections in it, folded code and printed outputs."
+    "The texts in a section, without those of the sections in it, printed outputs, and folded code, whose definitions are found by name."
     for child in node.children:
         if isinstance(child, nodes.Text): yield str(child)
         elif isinstance(child, nodes.raw):
             if not any(name in child.rawsource + child.astext()[:400] for name in ("tfm-claim", "tfm-exported")): yield unescape(TAGS.sub(" ", child.astext()))
         elif isinstance(child, nodes.section) or child.__class__.__name__ == "exercise_enumerable_node": continue
         elif "classes" in child.attributes and HIDDEN & set(child["classes"]): continue
-        elif folded_code(child): continue
+        elif "classes" in child.attributes and "cell_input" in child["classes"] and "tag_hide-input" in node["classes"]: continue
         elif isinstance(child, nodes.literal_block) and isinstance(child.parent.parent, nodes.container) and "cell_output" in child.parent.parent["classes"]: continue
         else: yield from spoken(child)
 

@@ -824,7 +824,7 @@ def test_planned_families_are_refused_by_name_with_their_chapter(tmp_path, famil
     "Until the module of that chapter is imported, as another test file of this process may have done."
     monkeypatch.delitem(FAMILIES, family, raising=False)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
-    with pytest.raises(ValueError, match=f"^model_type: '{family}'; expected .*chapter {PLANNED[family]}"): load(tmp_path)
+    with pytest.raises(ValueError, match=f"^model_type: '{family}'; expected .* is added by {PLANNED[family]}"): load(tmp_path)
 
 
 def test_the_size_of_a_folder_is_known_without_reading_a_tensor(sound):

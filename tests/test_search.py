@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 import rules
 import yaml
-from findable import folded, words
+from findable import folded, spoken, words
 from nbdev_cells import public_names
 from pages import notebooks
 from search import KINDS, coded, numbers
@@ -147,6 +147,15 @@ def test_script_and_build_cut_words_alike(page, index):
 @pytest.mark.parametrize("steps", [[0], [31, 32, 1023, 1024, 0, 5], [3 * 2**20 + 2, 1]])
 def test_numbers_are_read_as_they_were_written(steps):
     assert numbers("".join(map(coded, steps))) == steps
+
+
+@pytest.mark.parametrize(("tags", "found"), [(["cell"], "seen alt printed"), (["cell", "tag_hide-input"], "alt printed")])
+def test_folded_code_is_not_said(tags, found):
+    "The code of a folded cell is left out; what it shows is not."
+    from docutils import nodes
+    cell = nodes.container("", classes=tags)
+    for kind, child in (("cell_input", nodes.literal_block("", "seen")), ("cell_output", nodes.paragraph("", "alt"))): cell += nodes.container("", child, classes=[kind])
+    assert " ".join(spoken(nodes.section("", cell, nodes.paragraph("", "printed")))) == found
 
 
 def test_index_is_small(book, index):

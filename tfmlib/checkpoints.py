@@ -290,7 +290,7 @@ def read_folder(folder: str | Path) -> tuple[dict, ModelConfig, dict]:
     family = config.get("model_type")
     need(isinstance(family, str), "model_type", repr(family), "the name of a family")
     need(family in FAMILIES or family not in PLANNED, "model_type", repr(family),
-         f"a supported family; this one is added in chapter {PLANNED.get(family)}")
+         f"a supported family; this one is added by {PLANNED.get(family)}")
     whole = with_head(config)
     model_config = config_from_pretrained(whole)
     for name in ("vocab_size", "d_model", "d_ff", "n_heads", "max_len", "n_layers"):

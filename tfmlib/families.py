@@ -765,7 +765,7 @@ FAMILIES.update({
         required=("n_kv_heads", "head_dim"), defaults={"tie_embeddings": True})})
 
 
-PLANNED = {  # model_type -> the chapter whose module adds its row
-    **dict.fromkeys(("mamba", "mamba2"), 20),
+PLANNED = {  # model_type -> what adds its row
+    **dict.fromkeys(("mamba", "mamba2"), "chapter 20, which is planned"),
     **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3",
-                     "gpt_oss"), 21)}
+                     "gpt_oss"), "chapter 21: import tfmlib.expert_families")}
