@@ -770,6 +770,45 @@ def test_a_step_that_is_cut_off_anywhere_is_taken_once():
     assert at > 150
 
 
+class Pressed(TorchDispatchMode):
+    "A real Ctrl-C before each of PyTorch's operations number `at` and those that follow, `times` in all."
+    def __init__(self, at, times):
+        super().__init__()
+        self.at, self.times, self.calls = at, times, 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.calls += 1
+        if self.at < self.calls <= self.at + self.times: signal.raise_signal(signal.SIGINT)
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [2, 3])
+def test_ctrl_c_twice_in_a_row(heard, times):
+    "The second arrives while the step is being taken back after the first: still every bit as undisturbed."
+    model = net()
+    optimiser = adamw(model)
+    train(model, squared, batch, 3, optimiser)
+    expected, at, cut, handler = everything(model, optimiser), 0, True, signal.getsignal(signal.SIGINT)
+    while cut:
+        model = net()
+        optimiser = adamw(model)
+        train(model, squared, batch, 1, optimiser)
+        presses = 0
+        with Pressed(at, times) as counter:
+            while True:
+                try:
+                    train(model, squared, batch, 2, optimiser)
+                    break
+                except KeyboardInterrupt: presses += 1
+        cut, at = counter.calls > at, at + 1
+        assert presses <= times and (presses or not cut), f"Ctrl-C at operation {at} was swallowed"
+        assert signal.getsignal(signal.SIGINT) is handler
+        train(model, squared, batch, 3, optimiser)
+        assert same(everything(model, optimiser), expected), f"cut off at operation {at}"
+    assert at > 150
+
+
 def test_the_optimiser_alone_is_all_or_nothing():
     "A loop of one's own that catches Ctrl-C and calls `step` again: nothing is clipped or moved twice."
     def made():

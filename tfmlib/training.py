@@ -139,15 +139,22 @@ def parameter_groups(
 
 # %% ../chapters/00_training.ipynb #replace-export
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    "Ctrl-C waits until the block is done."
-    before, caught = signal.getsignal(signal.SIGINT), []
+def uninterrupted() -> Iterator[list]:
+    """Ctrl-C waits until the block is done.
+
+    The block gets a list; while it puts something there, one Ctrl-C does not wait.
+    """
+    before, caught, at_once = signal.getsignal(signal.SIGINT), [], []
     # no Ctrl-C arrives here
     if before is None or threading.current_thread() is not threading.main_thread():
-        yield
+        yield at_once
         return
-    signal.signal(signal.SIGINT, lambda *_: caught.append(True))
-    try: yield
+    def pressed(*how):
+        if not (at_once and callable(before)): return caught.append(True)
+        at_once.clear()
+        before(*how)
+    signal.signal(signal.SIGINT, pressed)
+    try: yield at_once
     finally:
         signal.signal(signal.SIGINT, before)
         if caught: signal.raise_signal(signal.SIGINT)
@@ -688,10 +695,16 @@ def advance(
         (t, t.clone()) for name, t in model_tensors(model).items() if name not in moved
     ]
     done = int(optimiser.done)
-    try: return {"loss": slope(model, loss, batch)} | optimiser.step()
-    except BaseException:
-        if int(optimiser.done) == done: overwrite(buffers)
-        raise
+    with uninterrupted() as at_once:  # a second Ctrl-C must not stop the tidying up
+        try:
+            try:
+                at_once.append(True)
+                mean_loss = slope(model, loss, batch)
+            finally: at_once.clear()
+            return {"loss": mean_loss} | optimiser.step()
+        except BaseException:
+            if int(optimiser.done) == done: overwrite(buffers)
+            raise
 
 # %% ../chapters/00_training.ipynb #train-export
 def state(model: nn.Module, optimiser: AdamW) -> dict[str, Tensor]:
