@@ -53,6 +53,7 @@ LOOPS = {                                               # pattern -> what a loop
     "causal": (causal, lambda i, j: j <= i),
     "window": (sliding_window(3), lambda i, j: -3 < i - j < 3),
     "dilated": (dilated_window(3, 2), lambda i, j: j - i in (-4, -2, 0, 2, 4)),
+    "no gaps": (dilated_window(3, 1), lambda i, j: -3 < i - j < 3),
     "every": (every(4), lambda i, j: (i - j) % 4 == 0),
     "same block": (same_block(5), lambda i, j: i // 5 == j // 5),
     "block ends": (block_ends(4), lambda i, j: j in (3, 7, 11, 15, 19)),
@@ -321,6 +322,12 @@ def test_the_largest_weights_are_selected():
     assert chosen[0, 0, 15].tolist() == [True, False, True, True] and chosen[0, 0, 11].tolist() == [True, True, True, False]
 
 
+def test_blocks_of_the_future_are_not_selected():
+    "Not even if all weights are 0, so that every block ranks alike."
+    chosen = select_blocks(torch.zeros(1, 1, 24, 6), 4, 3)
+    assert (chosen.sum(-1) == torch.tensor([min(3, t // 4 + 1) for t in range(24)])).all()
+
+
 def test_compression_starts_as_the_mean():
     x = torch.randn(2, 3, 11, 4)
     torch.testing.assert_close(BlockCompression(4, 5)(x), x[:, :, :10].unflatten(2, (2, 5)).mean(3))
@@ -381,6 +388,11 @@ QKV = [torch.zeros(1, 2, 6, 4)] * 3
     (lambda: NativeSparseAttention(4, 0), "block_size"), (lambda: NativeSparseAttention(4, 4, 1), "n_selected"), (lambda: NativeSparseAttention(4, window=0), "window"),
     (lambda: NativeSparseAttention(4)(*QKV, torch.ones(6, 6, dtype=torch.bool)), "mask"), (lambda: NativeSparseAttention(4)(QKV[0][:, :, :3], *QKV[1:]), "k"),
     (lambda: LongformerAttention(8, 2, 0), "window"),
+    (lambda: facts_in_noise(2, 5, torch.tensor([1., 2.])), "distances"), (lambda: facts_in_noise(2, 5, torch.tensor([[1]])), "distances"), (lambda: facts_in_noise(2, 5, [1]), "distances"),
+    (lambda: pattern_mask(lambda i, j: i - j, 4, 4), "pattern"), (lambda: masked_sparse_attention(*QKV, pattern=lambda i, j: i - j), "pattern"),
+    (lambda: block_list(lambda i, j: i - j, 4, 4), "pattern"), (lambda: block_sparse_attention(*QKV, pattern=lambda i, j: i - j), "pattern"),
+    (lambda: masked_sparse_attention(*QKV, torch.ones(5, 6, dtype=torch.bool), pattern=causal), "mask"), (lambda: masked_sparse_attention(*QKV, torch.ones(6, 6, dtype=torch.int64), pattern=causal), "mask"),
+    (lambda: select_blocks(torch.zeros(1, 1, 8, 6), 4, 2), "weights"), (lambda: select_blocks(torch.zeros(1, 1, 8, 2), 0, 2), "block_size"), (lambda: NativeSparseAttention(5)(*QKV), "x"),
     (lambda: LongformerAttention(8, 2, 3)(torch.zeros(1, 5, 8), torch.zeros(1, 5), torch.ones(1, 5, dtype=torch.bool)), "is_global"),
     (lambda: LongformerAttention(8, 2, 3)(torch.zeros(1, 5, 8), torch.zeros(1, 5, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool)), "padding_mask"),
 ])

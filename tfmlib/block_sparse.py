@@ -38,6 +38,8 @@ def block_list(
     check_sizes(rows=rows, cols=cols)
     need(0 <= T <= S, "T", T, f"0 to S, {S}: the queries are at the last positions")
     at, j = torch.arange(S - T, S)[:, None], torch.arange(S)
+    kind = pattern(at[:1], j[:1]).dtype
+    need(kind == torch.bool, "pattern", kind, "bool (True = attends)")
     tiles = blocks(0, T, rows)
     seen = (pattern(at[i], j).expand(i.stop - i.start, S) for i in tiles)
     return list_blocks(seen, T, S, rows, cols)

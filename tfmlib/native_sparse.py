@@ -30,6 +30,8 @@ class BlockCompression(nn.Module):
             self.join.weight.copy_(mean)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, G, T, D) -> (B, G, N, D)
+        need(x.shape[-1] == self.places.shape[1], "x", f"width {x.shape[-1]}",
+             f"head_dim, {self.places.shape[1]}")
         n = x.shape[2] // self.block_size
         in_blocks = x[:, :, :n * self.block_size].unflatten(2, (n, self.block_size))
         return self.join((in_blocks + self.places).flatten(3))
@@ -41,9 +43,12 @@ def select_blocks(
     n_selected: int,   # blocks for each query, the first and its own included
 ) -> Tensor:           # (B, G, T, ⌈T / block_size⌉), True where selected
     "The first block, the query's own, and those with the largest weights."
-    T = weights.shape[2]
+    check_sizes(block_size=block_size)
+    T, N = weights.shape[2:]
+    need(N == T // block_size, "weights", f"on {N} blocks",
+         f"on the {T // block_size} complete ones of {T} tokens")
     n = -(-T // block_size)
-    rank = F.pad(weights, (0, n - weights.shape[-1])).detach()            # (B, G, T, n)
+    rank = F.pad(weights, (0, n - N)).detach()                            # (B, G, T, n)
     own = torch.arange(T, device=weights.device)[:, None] // block_size   # (T, 1)
     block = torch.arange(n, device=weights.device)
     rank = rank.masked_fill((block == own) | (block == 0), torch.inf)

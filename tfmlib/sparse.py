@@ -16,6 +16,7 @@ import torch
 import traitlets
 from torch import Tensor
 
+from .attention import check_mask
 from .block import check_sizes
 from .figures import Interactive, Picture, figure, rect, svg, text, var
 from .heads import grouped_query_attention
@@ -32,8 +33,9 @@ def facts_in_noise(
     "Facts 8·key + value among noise, 8·n_facts; the last token, noise + 1 + key, is the question."
     check_sizes(batch=batch, n=n, n_facts=n_facts)
     need(n_facts < n, "n_facts", n_facts, f"fewer than n, {n}")
-    fits = len(distances) > 0 and bool(((distances > 0) & (distances < n)).all())
-    need(fits, "distances", distances, f"at least one number, each from 1 to {n - 1}")
+    listed = isinstance(distances, Tensor) and distances.dtype == torch.int64 and distances.ndim == 1
+    fits = listed and len(distances) > 0 and bool(((distances > 0) & (distances < n)).all())
+    need(fits, "distances", distances, f"whole numbers (int64), at least one, from 1 to {n - 1}")
     g = torch.Generator().manual_seed(seed)
     far = distances[torch.randint(len(distances), (batch,), generator=g)]
     order = torch.rand(batch, n - 1, generator=g)  # facts go where it is smallest
@@ -118,7 +120,9 @@ def pattern_mask(
     need(0 <= T <= S, "T", T, f"0 to S, {S}: the queries are at the last positions")
     j = torch.arange(S, device=device)
     i = j[S - T:, None]
-    return pattern(i, j[None]).expand(T, S)
+    seen = pattern(i, j[None])
+    need(seen.dtype == torch.bool, "pattern", seen.dtype, "bool (True = attends)")
+    return seen.expand(T, S)
 
 
 def masked_sparse_attention(
@@ -129,6 +133,7 @@ def masked_sparse_attention(
 ) -> tuple[Tensor, Tensor | None]:
     "Attention to the pairs of a pattern: computes all scores and hides the others."
     seen = pattern_mask(pattern, q.shape[-2], k.shape[-2], q.device)      # (T, S)
+    if mask is not None: check_mask(mask, (*q.shape[:3], k.shape[2]))
     if mask is None: mask = seen
     elif mask.dtype == torch.bool: mask = mask & seen
     else: mask = mask.masked_fill(~seen, -torch.inf)
