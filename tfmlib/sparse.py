@@ -33,8 +33,8 @@ def facts_in_noise(
     "Facts 8·key + value among noise, 8·n_facts; the last token, noise + 1 + key, is the question."
     check_sizes(batch=batch, n=n, n_facts=n_facts)
     need(n_facts < n, "n_facts", n_facts, f"fewer than n, {n}")
-    listed = isinstance(distances, Tensor) and distances.dtype == torch.int64 and distances.ndim == 1
-    fits = listed and len(distances) > 0 and bool(((distances > 0) & (distances < n)).all())
+    whole = isinstance(distances, Tensor) and distances.dtype == torch.int64 and distances.ndim == 1
+    fits = whole and len(distances) > 0 and bool(((distances > 0) & (distances < n)).all())
     need(fits, "distances", distances, f"whole numbers (int64), at least one, from 1 to {n - 1}")
     g = torch.Generator().manual_seed(seed)
     far = distances[torch.randint(len(distances), (batch,), generator=g)]
