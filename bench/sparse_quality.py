@@ -1,15 +1,17 @@
-"""Chapter 19: what a pattern loses, against the share of causal pairs that it computes: recall of one, four and eight facts at known distances, and prose.
+"""Chapter 19: what a pattern loses, against the share of causal pairs that it computes: recall of one, four and sixteen facts, and prose.
 
 All patterns are learned by the same decoder of two layers; native sparse attention adds its own small parts. Full attention is the line to beat.
-The rate of each pattern and task is the best of a grid on a seed and on texts of its own; a grid whose end is best goes on. A row is a task and
-a pattern, with three seeds; rows are shared out among `WORKERS` processes of one thread each; every run is kept in `build/sparse`, so that a
-measurement that was cut off goes on.
+All facts of a text are asked for, so that each step has as many answers to learn from as there are facts. Recall is also given for the facts that a
+question attends to ("direct"), for those that reach it through another position only ("relayed") and for those that do not ("out of reach").
+The rate of each pattern and task is the best of a grid, on a seed and on texts of its own; a grid whose end is best goes on. A row is a task and
+a pattern, with three seeds; the first of them also with twice the steps. Sixteen facts once more in vectors twice as wide, for patterns that
+rely on relays. Rows are shared out among `WORKERS` processes of one thread each; every run is kept in `build/sparse`, so that a measurement that
+was cut off goes on. Empty that folder if the code of a run has changed.
 """
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
-from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import over_seeds, size, ticked
+from bench import climbed, over_seeds, size, ticked
 from bench.decoder_training import fused
 from tfmlib.data import prose
 from tfmlib.decoders import MODERN, CausalLM
@@ -28,6 +30,7 @@ from tfmlib.sparse import (
     every,
     facts_in_noise,
     intersection,
+    layers_needed,
     masked_sparse_attention,
     pattern_mask,
     random_blocks,
@@ -37,46 +40,40 @@ from tfmlib.sparse import (
     union,
 )
 from tfmlib.tokens import book_tokenizer
-from tfmlib.training import (
-    AdamW,
-    Diverged,
-    WarmupCosine,
-    mix_seed,
-    parameter_groups,
-    train,
-)
+from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, train
 from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED = "cpu", 0
-WORKERS, SEEDS, PEAKS, WARM = 2, range(3), (.002, .004, .008), 50
-STEPS, TRIED, ROWS = {"recall": 1500, "prose": 1200}, {"recall": 400, "prose": 300}, {"recall": 32, "prose": 16}
-N, LENGTH, WIDTH, HEADS, LAYERS = 128, 128, 32, 2, 2
-FACTS = 1, 4, 8
-TASKS = *(f"recall, {n} fact{'s' * (n > 1)}" for n in FACTS), "prose"
+WORKERS, SEEDS, PEAKS, WARM, ROWS = 2, range(3), (.002, .004, .008), 50, 32
+N, HEADS, LAYERS, TESTED, PARTS = 64, 2, 2, 4000, 40_000
+WIDE = "recall, 16 facts, width 64"
+STEPS = {"recall, 1 fact": 600, "recall, 4 facts": 2000, "recall, 16 facts": 4000, WIDE: 4000, "prose": 1200}
+TASKS = *STEPS,
 NATIVE = "native"
 PATTERNS = {
     "full": causal,
-    "window 32": intersection(causal, sliding_window(32)),
     "window 16": intersection(causal, sliding_window(16)),
     "window 8": intersection(causal, sliding_window(8)),
-    "window 12, sinks": intersection(causal, union(sliding_window(12), sink_tokens(4))),
+    "window 4": intersection(causal, sliding_window(4)),
+    "window 6, sinks": intersection(causal, union(sliding_window(6), sink_tokens(2))),
     "strided 8": intersection(causal, union(sliding_window(8), every(8))),
     "fixed 8": intersection(causal, union(same_block(8), block_ends(8))),
-    "window 8, random": intersection(causal, union(sliding_window(8), random_blocks(LENGTH // 4, 4, 4))),
+    "window 4, random": intersection(causal, union(sliding_window(4), random_blocks(N // 4, 2, 4))),
 }
 KINDS = *PATTERNS, NATIVE
-ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "build/sparse"
+RELAYING = "window 16", "strided 8", "fixed 8"
+CASES = tuple((task, kind) for task in TASKS for kind in (RELAYING if task == WIDE else KINDS))
+KEPT = Path(__file__).resolve().parent.parent / "build/sparse"
 
 
-def kind_of(task: str) -> str: return "prose" if task == "prose" else "recall"
 def facts_of(task: str) -> int: return int(task.split()[1])
-def length_of(task: str) -> int: return LENGTH if task == "prose" else N
+def width_of(task: str) -> int: return 64 if task in (WIDE, "prose") else 32
+def tried_steps(task: str) -> int: return STEPS[task] // 3
 
 
 def config_of(task: str) -> ModelConfig:
-    if task == "prose": return ModelConfig("decoder", 2048, 2 * WIDTH, LAYERS, HEADS, LENGTH, d_ff=4 * WIDTH, **MODERN)
-    return ModelConfig("decoder", 9 * facts_of(task) + 1, WIDTH, LAYERS, HEADS, N, d_ff=2 * WIDTH, **MODERN)
+    vocabulary, C = (2048 if task == "prose" else 9 * facts_of(task) + 1), width_of(task)
+    return ModelConfig("decoder", vocabulary, C, LAYERS, HEADS, N, d_ff=2 * C, **MODERN)
 
 
 def made(task: str, pattern: str, seed: int) -> CausalLM:
@@ -86,54 +83,64 @@ def made(task: str, pattern: str, seed: int) -> CausalLM:
     model = build(config, seed=seed)
     torch.manual_seed(seed)
     for block in model.stack.blocks:
-        block.attention.inner.attention_fn.attention_fn = NativeSparseAttention(config.d_model // HEADS, block_size=4, n_selected=3, window=8)
+        block.attention.inner.attention_fn.attention_fn = NativeSparseAttention(config.d_model // HEADS, block_size=4, n_selected=3, window=4)
     return model
 
 
-def share(task: str, pattern: str) -> float:
+def share(pattern: str) -> float:
     "Of the causal pairs; native sparse attention visits summaries, selected blocks and a window (which overlap)."
-    n = length_of(task)
-    whole = n * (n + 1) / 2
-    if pattern != NATIVE: return int(pattern_mask(PATTERNS[pattern], n, n).sum()) / whole
-    visited = sum(i // 4 + min(i + 1, 2 * 4 + i % 4 + 1) + min(i + 1, 8) for i in range(n))
-    return visited / whole
+    whole = N * (N + 1) / 2
+    if pattern != NATIVE: return int(pattern_mask(PATTERNS[pattern], N, N).sum()) / whole
+    return sum(i // 4 + min(i + 1, 2 * 4 + i % 4 + 1) + min(i + 1, 4) for i in range(N)) / whole
 
 
 @lru_cache
 def texts(part: int, n: int) -> Tensor:
-    "Chunks of generated prose, (rows, LENGTH + 1)."
-    ids = book_tokenizer().encode(prose(600 * n, seed=part))
-    rows = torch.tensor(ids[:len(ids) // (LENGTH + 1) * (LENGTH + 1)]).view(-1, LENGTH + 1)
-    return rows[:n]
+    "Chunks of generated prose, (n, N + 1)."
+    ids = book_tokenizer().encode(prose(320 * n, seed=part))
+    return torch.tensor(ids[:n * (N + 1)]).view(n, N + 1)
 
 
-def batch_of(task: str, seed: int, step: int) -> tuple[Tensor, ...]:
-    "A batch of training."
-    if task != "prose":
-        ids, value, _ = facts_in_noise(ROWS["recall"], N, torch.arange(1, N), facts_of(task), mix_seed(seed, step))
-        return ids, value
-    kept = texts(11, 4000)
-    rows = torch.randint(len(kept), (ROWS["prose"],), generator=torch.Generator().manual_seed(mix_seed(seed, step)))
+def batch_of(task: str, seed: int, step: int) -> tuple[Tensor, Tensor]:
+    "A batch of training: ids, and what is wanted at the last positions."
+    if task != "prose": return facts_in_noise(ROWS, N, facts_of(task), mix_seed(seed, step))[:2]
+    kept = texts(11, PARTS)
+    rows = torch.randint(len(kept), (ROWS,), generator=torch.Generator().manual_seed(mix_seed(seed, step)))
     return kept[rows, :-1], kept[rows, 1:]
 
 
+def logits_of(model: nn.Module, ids: Tensor, n: int) -> Tensor:
+    "Those of the last `n` positions."
+    return model.logits(model.hidden_states(ids)[0][:, -n:])
+
+
 def loss_of(model: nn.Module, ids: Tensor, wanted: Tensor) -> Tensor:
-    "Cross-entropy of the answer, or of every next token."
-    x, _ = model.hidden_states(ids)
-    return F.cross_entropy(model.logits(x[:, -1] if wanted.ndim == 1 else x).flatten(0, -2), wanted.flatten())
+    "Cross-entropy of the answers, or of every next token."
+    return F.cross_entropy(logits_of(model, ids, wanted.shape[1]).flatten(0, 1), wanted.flatten())
+
+
+def ways(pattern: str, far: Tensor) -> dict[str, Tensor]:
+    "Which facts a question attends to, which reach it in two layers only, and which do not. (Native sparse attention attends to any.)"
+    if pattern == NATIVE: return {"direct": torch.ones_like(far, dtype=torch.bool)}
+    needed = layers_needed(pattern_mask(PATTERNS[pattern], N, N))
+    asked = torch.arange(N - far.shape[1], N).expand_as(far)
+    n = needed[asked, asked - far]
+    found = {"direct": n == 1, "relayed": n == 2, "out of reach": (n > LAYERS) | (n < 0)}
+    return {name: where for name, where in found.items() if where.any()}
 
 
 @torch.no_grad()
-def judged(task: str, model: nn.Module, part: int) -> dict[str, float]:
-    "Recall by distance, or the loss on prose; `part` tells texts that choose a rate from those that test."
+def judged(task: str, pattern: str, model: nn.Module, part: int) -> dict[str, float]:
+    "Recall, in all and by way; or the loss on prose; `part` tells texts that choose a rate from those that test."
     model.eval()
     if task == "prose":
-        rows = texts(12 + part, 300)
+        rows = texts(12 + part, 1000)
         return {"loss": float(loss_of(model, rows[:, :-1], rows[:, 1:]))}
-    ids, value, far = facts_in_noise(4000, N, torch.arange(1, N), facts_of(task), mix_seed(99, part))
-    right = (model(ids)[:, -1].argmax(-1) == value).double()
-    near = far < 8
-    return {"right": float(right.mean()), "near": float(right[near].mean()), "far": float(right[~near].mean())}
+    ids, values, far = facts_in_noise(TESTED, N, facts_of(task), mix_seed(99, part))
+    logits = logits_of(model, ids, values.shape[1])
+    right = (logits.argmax(-1) == values).double()
+    return {"loss": float(F.cross_entropy(logits.flatten(0, 1), values.flatten())), "right": float(right.mean())} | {
+        name: float(right[where].mean()) for name, where in ways(pattern, far).items()}
 
 
 def trained(task: str, pattern: str, peak: float, seed: int, steps: int) -> nn.Module:
@@ -143,48 +150,33 @@ def trained(task: str, pattern: str, peak: float, seed: int, steps: int) -> nn.M
     return model
 
 
-def best_rate(loss: Callable[[float], float], peaks: tuple[float, ...]) -> float:
-    "The rate of the least loss; a grid whose end is best goes on beyond it. A run that diverges has lost."
-    def at(peak: float) -> float:
-        try: return loss(peak)
-        except Diverged: return float("inf")
-    found = {peak: at(peak) for peak in peaks}
-    while len(found) < 8 and (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
-        beyond = best / 2 if best == min(found) else 2 * best
-        found[beyond] = at(beyond)
-    return min(found, key=found.__getitem__)
-
-
 def kept(task: str, pattern: str, peak: float, seed: int, steps: int, part: int) -> dict:
-    "What a trained model recalls, or its loss; from the folder if it is there."
+    "What a trained model recalls, and its loss; from the folder if it is there."
     path = KEPT / f"{task}-{pattern}-{peak:g}-{seed}-{steps}-{part}.json".replace(" ", "_").replace(",", "")
     if not path.is_file():
-        found = judged(task, trained(task, pattern, peak, seed, steps), part)
+        found = judged(task, pattern, trained(task, pattern, peak, seed, steps), part)
         KEPT.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found))
     return json.loads(path.read_text())
 
 
 def rate_of(task: str, pattern: str, seed: int) -> float:
-    "The best peak, on a seed and texts of its own, with fewer steps."
-    def tried(peak: float) -> float:
-        found = kept(task, pattern, peak, seed + 100, TRIED[kind_of(task)], 0)
-        return found.get("loss", -found.get("right", 0))
-    return best_rate(tried, PEAKS)
+    "The best peak, on a seed and texts of its own, with a third of the steps."
+    return climbed(lambda peak: kept(task, pattern, peak, seed + 100, tried_steps(task), 0)["loss"], PEAKS)[0]
 
 
 def row(task: str, pattern: str, seed: int) -> dict:
-    "One task and one pattern: choose the rate, then three seeds."
+    "One task and one pattern: choose the rate, then three seeds, and the first with twice the steps."
     torch.set_num_threads(1)
-    peak, steps = rate_of(task, pattern, seed), STEPS[kind_of(task)]
+    peak, steps = rate_of(task, pattern, seed), STEPS[task]
     found = [kept(task, pattern, peak, seed + s, steps, 1) for s in SEEDS]
-    return {"task": task, "pattern": pattern, "share": round(share(task, pattern), 4), "peak": f"{peak:g}", "steps": steps,
-            "parameters": size(made(task, pattern, 0))} | over_seeds(found)
+    longer = {f"{name}, twice the steps": f"{value:.4f}" for name, value in kept(task, pattern, peak, seed, 2 * steps, 1).items()}
+    return {"task": task, "pattern": pattern, "share": round(share(pattern), 4), "peak": f"{peak:g}", "steps": steps,
+            "parameters": size(made(task, pattern, 0))} | over_seeds(found) | longer
 
 
 def measure(seed: int) -> Iterator[dict]:
     "Every task and pattern."
-    cases = list(product(TASKS, KINDS))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        found = pool.map(row, *zip(*cases), [seed] * len(cases))
-        for _ in ticked(cases): yield next(found)
+        found = pool.map(row, *zip(*CASES), [seed] * len(CASES))
+        for _ in ticked(CASES): yield next(found)

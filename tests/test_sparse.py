@@ -148,15 +148,23 @@ def test_gradients_reach_what_the_formula_says(name):
     assert torch.equal(found, reach([pattern_mask(RULES[name], 19, 19)] * 2)[-1])
 
 
-def test_facts_in_noise():
-    ids, values, far = facts_in_noise(500, 20, torch.tensor([3, 7, 19]), 3, seed=5)
-    assert set(far.tolist()) == {3, 7, 19} and ids.shape == (500, 20)
-    assert ((ids[:, :-1] < 24).sum(1) == 3).all() and (ids[:, -1] > 24).all()
-    asked = ids[:, -1] - 25
-    answer = ids[torch.arange(500), 19 - far]
-    assert torch.equal(answer, 8 * asked + values)
-    assert all(len({int(t) // 8 for t in row if t < 24}) == 3 for row in ids[:, :-1])
-    assert torch.equal(ids, facts_in_noise(500, 20, torch.tensor([3, 7, 19]), 3, seed=5)[0])
+@pytest.mark.parametrize("F", [1, 3, 10])
+def test_facts_in_noise(F):
+    ids, values, far = facts_in_noise(500, 20, F, seed=5)
+    assert ids.shape == (500, 20) and values.shape == far.shape == (500, F)
+    told, questions = ids[:, :20 - F], ids[:, 20 - F:]
+    assert ((told < 8 * F).sum(1) == F).all() and (told <= 8 * F).all()
+    asked = questions - 8 * F - 1
+    assert (asked.sort(-1).values == torch.arange(F)).all()               # each key once: no two facts have the same
+    assert torch.equal(told.gather(1, torch.arange(20 - F, 20) - far), 8 * asked + values)
+    assert torch.equal(ids, facts_in_noise(500, 20, F, seed=5)[0]) and not torch.equal(ids, facts_in_noise(500, 20, F, seed=6)[0])
+
+
+def test_facts_are_anywhere_and_asked_for_in_any_order():
+    ids, values, far = facts_in_noise(20_000, 12, 3)
+    places = torch.bincount((torch.arange(9, 12) - far).flatten(), minlength=9) / 60_000
+    assert ((places - 1 / 9).abs() < .01).all() and ((torch.bincount(values.flatten()) / 60_000 - 1 / 8).abs() < .01).all()
+    assert all(((ids[:, 9 + n] == 25 + key).double().mean() - 1 / 3).abs() < .02 for n in range(3) for key in range(3))
 
 
 # --- lists of blocks -----------------------------------------------------------------------------------------------
@@ -379,8 +387,8 @@ QKV = [torch.zeros(1, 2, 6, 4)] * 3
     (lambda: block_ends(2.5), "size"), (lambda: sink_tokens(0), "n:"), (lambda: global_tokens(0), "n:"), (lambda: union(), "patterns"), (lambda: intersection(), "patterns"),
     (lambda: random_blocks(4, 5, 2), "n_random"), (lambda: pattern_mask(causal, 5, 4), "T"), (lambda: reach([]), "masks"), (lambda: reach([torch.ones(2, 2)]), "masks"),
     (lambda: layers_needed(torch.ones(2, 3, dtype=torch.bool)), "masks"), (lambda: reach([torch.ones(2, 2, dtype=torch.bool), torch.ones(3, 3, dtype=torch.bool)]), "masks"),
-    (lambda: facts_in_noise(2, 5, torch.tensor([5])), "distances"), (lambda: facts_in_noise(2, 5, torch.tensor([], dtype=torch.int64)), "distances"),
-    (lambda: facts_in_noise(2, 5, torch.tensor([1]), 5), "n_facts"), (lambda: block_list(causal, 4, 4, 0, 4), "rows"), (lambda: block_list(causal, 5, 4), "T"),
+    (lambda: facts_in_noise(2, 5, 3), "n_facts"), (lambda: facts_in_noise(2, 5, 0), "n_facts"), (lambda: facts_in_noise(0, 5), "batch"), (lambda: facts_in_noise(2, 2.5), "n:"),
+    (lambda: block_list(causal, 4, 4, 0, 4), "rows"), (lambda: block_list(causal, 5, 4), "T"),
     (lambda: block_sparse_attention(*QKV, pattern=causal, listed=block_list(causal, 5, 5)), "listed"),
     (lambda: block_sparse_attention(*QKV, torch.zeros(6, 6), pattern=causal), "mask"),
     (lambda: block_sparse_attention(*QKV, torch.ones(5, 6, dtype=torch.bool), pattern=causal), "mask"),
@@ -388,7 +396,6 @@ QKV = [torch.zeros(1, 2, 6, 4)] * 3
     (lambda: NativeSparseAttention(4, 0), "block_size"), (lambda: NativeSparseAttention(4, 4, 1), "n_selected"), (lambda: NativeSparseAttention(4, window=0), "window"),
     (lambda: NativeSparseAttention(4)(*QKV, torch.ones(6, 6, dtype=torch.bool)), "mask"), (lambda: NativeSparseAttention(4)(QKV[0][:, :, :3], *QKV[1:]), "k"),
     (lambda: LongformerAttention(8, 2, 0), "window"),
-    (lambda: facts_in_noise(2, 5, torch.tensor([1., 2.])), "distances"), (lambda: facts_in_noise(2, 5, torch.tensor([[1]])), "distances"), (lambda: facts_in_noise(2, 5, [1]), "distances"),
     (lambda: pattern_mask(lambda i, j: i - j, 4, 4), "pattern"), (lambda: masked_sparse_attention(*QKV, pattern=lambda i, j: i - j), "pattern"),
     (lambda: block_list(lambda i, j: i - j, 4, 4), "pattern"), (lambda: block_sparse_attention(*QKV, pattern=lambda i, j: i - j), "pattern"),
     (lambda: masked_sparse_attention(*QKV, torch.ones(5, 6, dtype=torch.bool), pattern=causal), "mask"), (lambda: masked_sparse_attention(*QKV, torch.ones(6, 6, dtype=torch.int64), pattern=causal), "mask"),

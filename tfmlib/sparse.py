@@ -25,27 +25,21 @@ from .proof import need
 # %% ../chapters/19_sparse.ipynb #facts-export
 def facts_in_noise(
     batch: int,
-    n: int,             # tokens, the last of which is the question
-    distances: Tensor,  # from the question to the requested fact, each equally likely
-    n_facts: int = 1,   # each with its own key
+    n: int,            # tokens, the last n_facts of which are questions
+    n_facts: int = 1,  # each with its own key, at random positions
     seed: int = 0,
-) -> tuple[Tensor, Tensor, Tensor]:  # ids (B, n), values (B,), distances (B,)
-    "Facts 8·key + value among noise, 8·n_facts; the last token, noise + 1 + key, is the question."
+) -> tuple[Tensor, Tensor, Tensor]:  # ids (B, n), values (B, F), distances (B, F)
+    "Facts 8·key + value among noise, 8·n_facts; the question about a key is noise + 1 + key."
     check_sizes(batch=batch, n=n, n_facts=n_facts)
-    need(n_facts < n, "n_facts", n_facts, f"fewer than n, {n}")
-    whole = isinstance(distances, Tensor) and distances.dtype == torch.int64 and distances.ndim == 1
-    fits = whole and len(distances) > 0 and bool(((distances > 0) & (distances < n)).all())
-    need(fits, "distances", distances, f"whole numbers (int64), at least one, from 1 to {n - 1}")
+    need(2 * n_facts <= n, "n_facts", n_facts, f"at most n / 2, {n // 2}")
     g = torch.Generator().manual_seed(seed)
-    far = distances[torch.randint(len(distances), (batch,), generator=g)]
-    order = torch.rand(batch, n - 1, generator=g)  # facts go where it is smallest
-    order.scatter_(1, (n - 1 - far)[:, None], -1)
-    places = order.argsort(-1)[:, :n_facts]                               # (B, facts)
-    keys = torch.rand(batch, n_facts, generator=g).argsort(-1)            # (B, facts)
+    def order(size): return torch.rand(batch, size, generator=g).argsort(-1)
+    places, keys, asked = order(n - n_facts)[:, :n_facts], order(n_facts), order(n_facts)
     values = torch.randint(8, (batch, n_facts), generator=g)
     ids = torch.full((batch, n), 8 * n_facts).scatter(1, places, 8 * keys + values)
-    ids[:, -1] = 8 * n_facts + 1 + keys[:, 0]
-    return ids, values[:, 0], far
+    ids[:, n - n_facts:] = 8 * n_facts + 1 + keys.gather(1, asked)
+    far = torch.arange(n - n_facts, n) - places.gather(1, asked)
+    return ids, values.gather(1, asked), far
 
 # %% ../chapters/19_sparse.ipynb #patterns-export
 # positions i and j -> True where i attends to j
