@@ -1,8 +1,9 @@
 """Chapter 19: what a pattern loses, against the share of causal pairs that it computes: recall of one, four and sixteen facts, and prose.
 
 All patterns are learned by the same decoder of two layers; native sparse attention adds its own small parts. Full attention is the line to beat.
-All facts of a text are asked for, so that each step has as many answers to learn from as there are facts. Recall is also given for the facts that a
-question attends to ("direct"), for those that reach it through another position only ("relayed") and for those that do not ("out of reach").
+All facts of a text are asked for, so that each step has as many answers to learn from as there are facts; those out of the pattern's reach count
+in the test, not in training, where they would be noise. Recall is also given for the facts that a question attends to ("direct"), for those that
+reach it through another position only ("relayed") and for those that do not ("out of reach"). A rate is chosen by the loss of answers within reach.
 The rate of each pattern and task is the best of a grid, on a seed and on texts of its own; a grid whose end is best goes on. A row is a task and
 a pattern, with three seeds; the first of them also with twice the steps. Sixteen facts once more in vectors twice as wide, for patterns that
 rely on relays. Rows are shared out among `WORKERS` processes of one thread each; every run is kept in `build/sparse`, so that a measurement that
@@ -101,12 +102,14 @@ def texts(part: int, n: int) -> Tensor:
     return torch.tensor(ids[:n * (N + 1)]).view(n, N + 1)
 
 
-def batch_of(task: str, seed: int, step: int) -> tuple[Tensor, Tensor]:
-    "A batch of training: ids, and what is wanted at the last positions."
-    if task != "prose": return facts_in_noise(ROWS, N, facts_of(task), mix_seed(seed, step))[:2]
+def batch_of(task: str, pattern: str, seed: int, step: int) -> tuple[Tensor, ...]:
+    "A batch of training: ids, what is wanted at the last positions, and whether it counts: an answer that cannot be known teaches nothing."
+    if task != "prose":
+        ids, values, far = facts_in_noise(ROWS, N, facts_of(task), mix_seed(seed, step))
+        return ids, values, way(pattern, far) <= LAYERS
     kept = texts(11, PARTS)
     rows = torch.randint(len(kept), (ROWS,), generator=torch.Generator().manual_seed(mix_seed(seed, step)))
-    return kept[rows, :-1], kept[rows, 1:]
+    return kept[rows, :-1], kept[rows, 1:], torch.ones(ROWS, N, dtype=torch.bool)
 
 
 def logits_of(model: nn.Module, ids: Tensor, n: int) -> Tensor:
@@ -114,19 +117,24 @@ def logits_of(model: nn.Module, ids: Tensor, n: int) -> Tensor:
     return model.logits(model.hidden_states(ids)[0][:, -n:])
 
 
-def loss_of(model: nn.Module, ids: Tensor, wanted: Tensor) -> Tensor:
-    "Cross-entropy of the answers, or of every next token."
-    return F.cross_entropy(logits_of(model, ids, wanted.shape[1]).flatten(0, 1), wanted.flatten())
+def loss_of(model: nn.Module, ids: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:
+    "Mean cross-entropy of the answers, or of every next token, that count."
+    found = F.cross_entropy(logits_of(model, ids, wanted.shape[1]).flatten(0, 1), wanted.flatten(), reduction="none")
+    return (found * counts.flatten()).sum() / counts.sum().clamp(min=1)
 
 
-def ways(pattern: str, far: Tensor) -> dict[str, Tensor]:
-    "Which facts a question attends to, which reach it in two layers only, and which do not. (Native sparse attention attends to any.)"
-    if pattern == NATIVE: return {"direct": torch.ones_like(far, dtype=torch.bool)}
+@lru_cache
+def layers(pattern: str) -> Tensor:
+    "The layers that each output needs to depend on each input, N if it never does; native sparse attention may attend to any."
+    if pattern == NATIVE: return torch.ones(N, N, dtype=torch.int64)
     needed = layers_needed(pattern_mask(PATTERNS[pattern], N, N))
+    return needed.masked_fill(needed < 0, N)
+
+
+def way(pattern: str, far: Tensor) -> Tensor:
+    "For each question, the layers that it needs to depend on its fact."
     asked = torch.arange(N - far.shape[1], N).expand_as(far)
-    n = needed[asked, asked - far]
-    found = {"direct": n == 1, "relayed": n == 2, "out of reach": (n > LAYERS) | (n < 0)}
-    return {name: where for name, where in found.items() if where.any()}
+    return layers(pattern)[asked, asked - far]
 
 
 @torch.no_grad()
@@ -135,18 +143,18 @@ def judged(task: str, pattern: str, model: nn.Module, part: int) -> dict[str, fl
     model.eval()
     if task == "prose":
         rows = texts(12 + part, 1000)
-        return {"loss": float(loss_of(model, rows[:, :-1], rows[:, 1:]))}
+        return {"loss": float(loss_of(model, rows[:, :-1], rows[:, 1:], torch.ones(1000, N)))}
     ids, values, far = facts_in_noise(TESTED, N, facts_of(task), mix_seed(99, part))
-    logits = logits_of(model, ids, values.shape[1])
-    right = (logits.argmax(-1) == values).double()
-    return {"loss": float(F.cross_entropy(logits.flatten(0, 1), values.flatten())), "right": float(right.mean())} | {
-        name: float(right[where].mean()) for name, where in ways(pattern, far).items()}
+    n, right = way(pattern, far), (logits_of(model, ids, facts_of(task)).argmax(-1) == values).double()
+    ways = {"direct": n == 1, "relayed": n == 2, "out of reach": n > LAYERS}
+    found = {"loss": float(loss_of(model, ids, values, n <= LAYERS)), "right": float(right.mean())}
+    return found | {name: float(right[where].mean()) for name, where in ways.items() if where.any()}
 
 
 def trained(task: str, pattern: str, peak: float, seed: int, steps: int) -> nn.Module:
     model = made(task, pattern, seed)
     optimiser = AdamW(parameter_groups(model, .01), WarmupCosine(peak, WARM, steps), clip=1.)
-    train(model, loss_of, lambda step: batch_of(task, seed, step), steps, optimiser, seed=seed)
+    train(model, loss_of, lambda step: batch_of(task, pattern, seed, step), steps, optimiser, seed=seed)
     return model
 
 

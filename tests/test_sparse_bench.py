@@ -18,17 +18,26 @@ def one_thread():
 @pytest.mark.parametrize("kind", quality.KINDS)
 def test_ways_are_those_of_reach(kind):
     ids, values, far = facts_in_noise(60, quality.N, 8, seed=3)
-    ways = quality.ways(kind, far)
-    assert (sum(where.int() for where in ways.values()) == 1).all()       # each question in exactly one
-    if kind == quality.NATIVE: return
-    mask = pattern_mask(quality.PATTERNS[kind], quality.N, quality.N)
-    one, two = reach([mask] * 2)
-    for name, where in ways.items():
-        for row, question in where.nonzero().tolist():
+    n = quality.way(kind, far)
+    if kind == quality.NATIVE: assert (n == 1).all(); return
+    one, two = reach([pattern_mask(quality.PATTERNS[kind], quality.N, quality.N)] * 2)
+    for row in range(60):
+        for question in range(8):
             i = quality.N - 8 + question
             j = i - int(far[row, question])
             assert ids[row, j] // 8 == ids[row, i] - 65 and ids[row, j] % 8 == values[row, question]
-            assert name == ("direct" if one[i, j] else "relayed" if two[i, j] else "out of reach")
+            assert min(int(n[row, question]), 3) == (1 if one[i, j] else 2 if two[i, j] else 3)
+
+
+def test_answers_out_of_reach_do_not_count_in_training():
+    ids, values, counts = quality.batch_of("recall, 16 facts", "window 8", 0, 5)
+    assert 0 < counts.double().mean() < .3 and quality.batch_of("recall, 16 facts", "strided 8", 0, 5)[2].all()
+    model = quality.made("recall, 16 facts", "window 8", 0)
+    wrong = torch.where(counts, values, (values + 1) % 8)
+    a, b = (float(quality.loss_of(model, ids, wanted, counts)) for wanted in (values, wrong))
+    assert a == b != float(quality.loss_of(model, ids, values, torch.ones_like(counts)))
+    log_p = quality.logits_of(model, ids, 16).log_softmax(-1).gather(-1, values[..., None])[..., 0]
+    assert a == pytest.approx(float(-log_p[counts].mean()), rel=1e-5)
 
 
 def test_shares_of_pairs():
@@ -64,10 +73,10 @@ def test_training_sees_other_texts_than_judging(monkeypatch):
     chunks = [quality.texts(part, 50) for part in (11, 12, 13)]
     assert all(c.shape == (50, quality.N + 1) for c in chunks)
     assert not any((a[:, None] == b).all(-1).any() for a, b in ((chunks[0], chunks[1]), (chunks[0], chunks[2]), (chunks[1], chunks[2])))
-    ids, wanted = quality.batch_of("prose", 0, 3)
+    ids, wanted, _ = quality.batch_of("prose", "full", 0, 3)
     assert torch.equal(ids[:, 1:], wanted[:, :-1])
-    a, b = (quality.batch_of("recall, 4 facts", seed, 3)[0] for seed in (0, 1))
-    assert not torch.equal(a, b) and torch.equal(a, quality.batch_of("recall, 4 facts", 0, 3)[0])
+    a, b = (quality.batch_of("recall, 4 facts", "full", seed, 3)[0] for seed in (0, 1))
+    assert not torch.equal(a, b) and torch.equal(a, quality.batch_of("recall, 4 facts", "full", 0, 3)[0])
 
 
 @pytest.mark.parametrize("n", [1024, 2048])
