@@ -34,8 +34,8 @@ def test_answers_out_of_reach_do_not_count_in_training():
     assert 0 < counts.double().mean() < .3 and quality.batch_of("recall, 16 facts", "strided 8", 0, 5)[2].all()
     model = quality.made("recall, 16 facts", "window 8", 0)
     wrong = torch.where(counts, values, (values + 1) % 8)
-    a, b = (float(quality.loss_of(model, ids, wanted, counts)) for wanted in (values, wrong))
-    assert a == b != float(quality.loss_of(model, ids, values, torch.ones_like(counts)))
+    a, b = (float(quality.loss_of(model, ids, wanted, counts).detach()) for wanted in (values, wrong))
+    assert a == b != float(quality.loss_of(model, ids, values, torch.ones_like(counts)).detach())
     log_p = quality.logits_of(model, ids, 16).log_softmax(-1).gather(-1, values[..., None])[..., 0]
     assert a == pytest.approx(float(-log_p[counts].mean()), rel=1e-5)
 
