@@ -24,9 +24,22 @@ def tasks(groups):
         out += a
     if "20" in groups:
         from bench import state_recall as sr
-        cells = {run[:2] for run in sr.runs()}
-        out += [("sr-rate", *c) for c in sorted(cells)]
-        out += [("sr", *r) for r in sr.runs()]
+        cells = sorted({run[:2] for run in sr.runs()})
+        slow = ("Mamba", "gated delta", "delta", "hybrid")
+        order = lambda r: -(slow.index(r[1]) if r[1] in slow else 9)
+        out += [("sr-try", *c, p) for p in sr.PEAKS for c in cells]
+        if "L" in groups:
+            from bench import state_language as sl
+            out += [("sl-try", k, p) for p in sl.PEAKS for k in sl.MIXERS]
+            out += [("sl-rate", k) for k in sl.MIXERS]
+        out += [("sr-rate", *c) for c in cells]
+        rs = sr.runs()
+        out += [("sr", *r) for r in rs if r[3] == 0 and r[4] == sr.STEPS]
+        out += [("sr", *r) for r in rs if r[4] == sr.LONGER]
+        if "L" in groups: out += [("sl", *r) for r in sl.planned() if r[1] == 0]
+        out += [("sr", *r) for r in rs if r[3] in (1, 2)]
+        if "L" in groups: out += [("sl", *r) for r in sl.planned() if r[1] != 0]
+        out += [("sr", *r) for r in rs if r[3] > 2]
     ef_, et_, sp_ = [], [], []
     if "21" in groups:
         from bench import expert_facts as ef, expert_text as et
@@ -57,11 +70,23 @@ def do(t):
         R.add(c, (em.run if name == "scaling_emergence" else scaling.run)(c))
     elif kind.startswith("sr"):
         from bench import state_recall as sr
-        if kind == "sr-rate": sr.rate_of(*a)
+        if kind == "sr-try": sr.kept(*a[:2], sr.MIDDLE, a[2], 100, sr.TRIED)
+        elif kind == "sr-rate":
+            for p in sr.PEAKS: wait(("sr-try", *a, p))
+            sr.rate_of(*a)
         else:
             task, k, D, seed, steps = a
             wait(("sr-rate", task, k))
             sr.kept(task, k, D, sr.rate_of(task, k), seed, steps)
+    elif kind.startswith("sl"):
+        from bench import state_language as sl
+        if kind == "sl-try": sl.kept(*a, 100, sl.TRIED)
+        elif kind == "sl-rate":
+            for p in sl.PEAKS: wait(("sl-try", *a, p))
+            sl.rate_of(*a)
+        else:
+            wait(("sl-rate", a[0]))
+            sl.kept(a[0], sl.rate_of(a[0]), *a[1:])
     elif kind.startswith("ef"):
         from bench import expert_facts as ef
         k, n, *s = a
@@ -101,6 +126,7 @@ if __name__ == "__main__":
     if "14" in sys.argv[2:]:
         from bench import scaling
         scaling.corpus()
+    if os.environ.get("BACK"): ts = ts[::-1]
     print(len(ts), "tasks", time.time() - T0, flush=True)
     mp.set_start_method("fork")
     at = mp.Value("i", 0)

@@ -4,7 +4,8 @@
 
 Decoders of two layers; attention and the window have rotary embeddings, the others none. The rate of each mixer is the best of a grid, on a seed and
 texts of its own; a grid whose best rate is at its end is extended. "In equal time" trains each for as many steps as fit in the time that attention
-takes, with a schedule of that length; times are the processor's, on one thread. Each run is appended to `bench/runs/state_language.jsonl` when it ends.
+takes, with a schedule of that length; the time of a step is the processor's, on one thread, all mixers in turn, measured first (`python -m
+bench.state_language time`, on a machine with nothing else to do). Each run is appended to `bench/runs/state_language.jsonl` when it ends.
 """
 import json
 import statistics
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bench import over_seeds, size, ticked
+from bench import climbed, over_seeds, size, ticked
 from tfmlib.data import prose
 from tfmlib.decoders import MODERN, cross_entropy
 from tfmlib.heads import grouped_query_attention
@@ -35,8 +36,8 @@ from tfmlib.transformer import ModelConfig, build
 from tfmlib.variants import Scores
 
 DEVICE, SEED = "cpu", 0
-SEEDS, PEAKS, WARM, STEPS, TRIED = range(3), (.003, .006, .012), 50, 500, 200
-WIDTH, HEADS, LAYERS, LENGTH, ROWS, WINDOW = 64, 2, 2, 128, 8, 16
+SEEDS, PEAKS, WARM, STEPS, TRIED = range(3), (.003, .006, .012), 50, 2000, 500
+WIDTH, HEADS, LAYERS, LENGTH, ROWS, WINDOW, TURNS = 64, 2, 2, 128, 8, 16, 20
 MIXERS = {
     "attention": ("attention",), "window": ("attention",), "linear": ("linear",), "decay": ("retention",), "delta": ("delta",),
     "gated delta": ("gated delta",), "Mamba": ("mamba",), "Mamba-2": ("mamba2",), "hybrid": ("gated delta", "attention"),
@@ -92,56 +93,66 @@ def stored() -> dict[tuple, dict]:
     return {tuple(line["run"]): line["found"] for line in map(json.loads, lines)}
 
 
-def kept(*key) -> dict:
-    "The results of a run (mixer, peak, seed, steps), from the store or now."
-    if (known := stored().get(key)) is not None: return known
-    found = run(*key)
+def add(key: tuple, found: dict) -> dict:
     STORE.parent.mkdir(exist_ok=True)
     with STORE.open("a") as store: store.write(json.dumps({"run": key, "found": found}) + "\n")
     return found
 
 
+def kept(*key) -> dict:
+    "The results of a run (mixer, peak, seed, steps), from the store or now."
+    known = stored().get(key)
+    return add(key, run(*key)) if known is None else known
+
+
 def rate_of(kind: str) -> float:
-    "The best peak, with fewer steps; a grid whose best rate is at its end is extended."
-    at = partial(lambda kind, peak: kept(kind, peak, 100, TRIED)["loss"], kind)
-    found = {peak: at(peak) for peak in PEAKS}
-    while len(found) < 8 and (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
-        beyond = best / 2 if best == min(found) else 2 * best
-        found[beyond] = at(beyond)
-    return min(found, key=found.__getitem__)
+    "The best peak, with fewer steps."
+    return climbed(lambda peak: kept(kind, peak, 100, TRIED)["loss"], PEAKS)[0]
 
 
-def step_time(kind: str) -> float:
-    "Seconds per step, the least of the stored runs: other programs can only slow a run down."
-    return min(found["seconds"] / run[3] for run, found in stored().items() if run[0] == kind and run[3] == STEPS)
+def step_times() -> dict[str, float]:
+    "Seconds per step, the median of many steps; the mixers take turns, so that none has a quieter machine than the others."
+    if (known := stored().get(("time",))) is not None: return known
+    ids, steps = texts(31, ROWS), {}
+    for kind in MIXERS:
+        model = made(kind, 0)
+        def batch(step): return (ids,)
+        optimiser = AdamW(parameter_groups(model, .01), WarmupCosine(.001, WARM, 1000), clip=1.)
+        steps[kind] = partial(train, model, loss_of, batch, optimiser=optimiser, seed=0)
+    taken = {kind: [] for kind in MIXERS}
+    for turn in ticked(range(TURNS + 1)):
+        for kind, step in steps.items():
+            start = time.process_time()
+            step(steps=5 * (turn + 1))
+            if turn: taken[kind].append((time.process_time() - start) / 5)
+    return add(("time",), {kind: statistics.median(found) for kind, found in taken.items()})
 
 
 def affordable(kind: str) -> int:
     "Steps that fit in the time of attention's, to a multiple of ten."
-    return 10 * round(STEPS * step_time("attention") / step_time(kind) / 10)
+    return 10 * round(STEPS * step_times()["attention"] / step_times()[kind] / 10)
+
+
+def planned() -> list[tuple[str, int, int]]:
+    "All runs but those that choose rates: mixer, seed, steps."
+    even = [(kind, seed, STEPS) for seed in SEEDS for kind in MIXERS]
+    return even + [(kind, seed, affordable(kind)) for seed in SEEDS for kind in MIXERS if kind != "attention"] + [(kind, SEEDS[0], 2 * STEPS) for kind in MIXERS]
 
 
 def work(index: int, count: int) -> None:
-    "Every count-th mixer with equal steps, and then in attention's time, if attention has been trained."
-    own = [*MIXERS][index::count]
-    for kind in ticked(own):
-        for seed in SEEDS: kept(kind, rate_of(kind), seed, STEPS)
-    known = any(run[0] == "attention" and run[3] == STEPS for run in stored())
-    for kind in ticked([kind for kind in own if known and kind != "attention"]):
-        for seed in SEEDS: kept(kind, rate_of(kind), seed, affordable(kind))
+    "All runs of every count-th mixer."
+    for kind, seed, steps in ticked([run for run in planned() if run[0] in [*MIXERS][index::count]]): kept(kind, rate_of(kind), seed, steps)
 
 
 def measure(seed: int) -> Iterator[dict]:
     for kind in ticked(MIXERS):
-        peak = rate_of(kind)
-        even = [kept(kind, peak, seed + s, STEPS) for s in SEEDS]
-        if kind == "attention": steps = STEPS
-        else: steps = affordable(kind)
-        timely = [kept(kind, peak, seed + s, steps) for s in SEEDS]
-        found = [{"loss": a["loss"], "ms a step": 1e3 * a["seconds"] / STEPS, "loss in equal time": b["loss"]} for a, b in zip(even, timely)]
-        yield {"mixer": kind, "peak": f"{peak:g}", "steps": STEPS, "steps in equal time": steps, "parameters": size(made(kind, 0))} | over_seeds(found)
+        peak, steps = rate_of(kind), affordable(kind)
+        even, timely = ([kept(kind, peak, seed + s, n)["loss"] for s in SEEDS] for n in (STEPS, steps))
+        row = {"mixer": kind, "peak": f"{peak:g}", "steps": STEPS, "ms a step": f"{1e3 * step_times()[kind]:.1f}", "steps in equal time": steps, "parameters": size(made(kind, 0))}
+        yield row | over_seeds([{"loss": a, "loss in equal time": b} for a, b in zip(even, timely)]) | {"loss, twice the steps": f"{kept(kind, peak, seed, 2 * STEPS)['loss']:.4f}"}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    work(int(sys.argv[1]), int(sys.argv[2]))
+    if sys.argv[1] == "time": print(step_times())
+    else: work(int(sys.argv[1]), int(sys.argv[2]))

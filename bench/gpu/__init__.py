@@ -64,7 +64,7 @@ STAGES = (
     Stage("scaling", "bench.gpu.scaling", 600, 400, 300),
     Stage("cache", "bench.gpu.cache", 83, 40, 40, timed=True),
     Stage("sparse", "bench.gpu.sparse", 110, 140, 90, timed=True),
-    Stage("state", "bench.gpu.state", 20, 40, 40, timed=True),
+    Stage("state", "bench.gpu.state", 20, 40, 120, timed=True),
     Stage("experts", "bench.gpu.experts", 15, 40, 40, timed=True),
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages

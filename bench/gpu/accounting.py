@@ -62,6 +62,18 @@ def memory(s: Setting, n: int) -> dict:
             "peak MB": spread(n / 1e6 for n in found[1:])}
 
 
+def recorded_graph(call: Callable) -> Callable:
+    "The kernels of a call as one CUDA graph: what is launched without the host's work for each of them."
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3): call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph): call()
+    return graph.replay
+
+
 @torch.no_grad()
 def decoding(s: Setting) -> Iterator[dict]:
     "The GPU's own peak and bandwidth, then one token for each sequence of several batches."
@@ -69,16 +81,18 @@ def decoding(s: Setting) -> Iterator[dict]:
     from tfmlib.decoders import MODERN
     from tfmlib.transformer import ModelConfig, build
     dtype = half() if s.device == "cuda" else torch.float32
-    square, long = torch.ones(s.square, s.square, device=s.device, dtype=dtype), torch.ones(s.numbers, device=s.device, dtype=dtype)
-    took = timed({"product": lambda a=square: a @ a, "sum": long.sum}, s.repeats)
+    square, long = torch.randn(s.square, s.square, device=s.device).to(dtype), torch.ones(s.numbers, device=s.device, dtype=dtype)
+    took = timed({"product": lambda a=square: a @ a, "sum": long.sum}, s.repeats)      # noise, since a product of ones takes less power and is faster
     width = long.element_size()
     yield {"case": "machine", "width": width, "TFLOP/s": spread([2e-12 * s.square**3 / took["product"]["median"]]), "GB/s": spread([1e-9 * width * s.numbers / took["sum"]["median"]])}
     del square, long
     config = ModelConfig("decoder", 64, s.width, s.layers, max(1, s.width // 128), 16, d_ff=11 * s.width // 4, **MODERN)
     model, (shape,) = build(config, fused_causal).to(s.device, dtype), shapes_of(config)
     inputs = {B: torch.randn(B, 1, s.width, device=s.device, dtype=dtype) for B in s.batches}
-    for B, taken in timed({B: lambda x=x: model.logits(model.stack(x)[0]) for B, x in inputs.items()}, s.repeats).items():
-        yield {"case": "batch", "B": B, "N": multiplied_parameters(shape), "width": width, "ms": scaled(taken, 1e3)}
+    steps = {B: lambda x=x: model.logits(model.stack(x)[0]) for B, x in inputs.items()}
+    eager, graphs = timed(steps, s.repeats), timed({B: recorded_graph(step) for B, step in steps.items()}, s.repeats) if s.device == "cuda" else {}
+    for B, taken in eager.items():
+        yield {"case": "batch", "B": B, "N": multiplied_parameters(shape), "width": width, "ms": scaled(taken, 1e3)} | ({"graph ms": scaled(graphs[B], 1e3)} if graphs else {})
 
 
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
