@@ -58,6 +58,7 @@ def test_a_row_has_a_rate_of_its_own_three_seeds_and_twice_the_steps(tmp_path, m
     monkeypatch.setattr(quality, "WARM", 1)
     monkeypatch.setitem(quality.STEPS, "recall, 4 facts", 6)
     monkeypatch.setattr(quality, "TESTED", 200)
+    monkeypatch.setattr(quality, "LONGER", ("recall, 4 facts",))
     row = quality.row("recall, 4 facts", "window 8", 0)
     assert row["right"]["n"] == 3 and len(row["right"]["each"]) == 3 and {"direct", "relayed", "out of reach", "right, twice the steps"} <= row.keys()
     runs = {tuple(path.stem.rsplit("-", 4)[1:]) for path in tmp_path.iterdir()}
@@ -66,6 +67,21 @@ def test_a_row_has_a_rate_of_its_own_three_seeds_and_twice_the_steps(tmp_path, m
     assert len(rates) >= 3 and all(run[1:] == ("100", "2", "0") for run in rates)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert quality.row("recall, 4 facts", "window 8", 0) == row and {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_of_rates_that_solve_a_task_the_lowest_is_taken(monkeypatch):
+    "Near the highest that still works, another seed diverges; a task that none solves takes the best, and the grid goes on beyond its end."
+    losses = {.001: .3, .002: .02, .004: .004, .008: .0001, .016: .5}
+    monkeypatch.setattr(quality, "kept", lambda task, kind, peak, *rest: {"loss": losses[peak]})
+    assert quality.rate_of("recall, 4 facts", "full", 0) == .004
+    losses |= {.004: .2, .008: .1, .016: .05, .032: .4}
+    losses[.002] = .3
+    assert quality.rate_of("recall, 4 facts", "full", 0) == .016
+
+
+def test_where_a_task_is_solved_soon_twice_the_steps_are_not_run(monkeypatch):
+    monkeypatch.setattr(quality, "kept", lambda *case: {"loss": 0., "right": 1.} if case[4] != 2 * quality.STEPS[case[0]] else pytest.fail("trained longer"))
+    assert "right, twice the steps" not in quality.row("recall, 1 fact", "full", 0)
 
 
 def test_training_sees_other_texts_than_judging(monkeypatch):

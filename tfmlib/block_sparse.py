@@ -89,7 +89,7 @@ class ListedTiles(Tiles):
         if j.start // self.cols in self.listed.partial[i.start // self.rows]:
             at = torch.arange(self.S, device=scores.device)
             seen = self.pattern(at[self.S - self.T:][i, None], at[None, j])
-            by_head = scores.unflatten(2, (-1, i.stop - i.start))
+            by_head = scores.unflatten(2, (-1, i.stop - i.start))  # heads that share keys
             by_head.masked_fill_(~seen, -torch.inf)
         return super().hide(scores, i, j)  # the mask, if there is one
 

@@ -155,7 +155,7 @@ def reach(
     "After each layer, whether an output (row) depends on an input (column)."
     check_square(masks)
     own = torch.eye(len(masks[0]), device=masks[0].device)
-    step = lambda seen, mask: (((mask + own) @ seen) > 0).float()
+    step = lambda seen, mask: (((mask + own) @ seen) > 0).float()  # own: the residual connection
     return [seen.bool() for seen in accumulate(masks, step, initial=own)][1:]
 
 
@@ -163,7 +163,7 @@ def layers_needed(mask: Tensor) -> Tensor:  # (T, T) -> (T, T), -1: never
     "The number of layers with one mask until an output depends on an input."
     own = torch.eye(len(mask), dtype=torch.bool, device=mask.device)
     seen = torch.stack([own, *reach([mask] * len(mask))])             # (T + 1, T, T)
-    return torch.where(seen.any(0), seen.float().argmax(0), -1)
+    return torch.where(seen.any(0), seen.float().argmax(0), -1)  # argmax: the first True
 
 # %% ../chapters/19_sparse.ipynb #reach-check-export
 def check_square(masks: Sequence[Tensor]) -> None:
