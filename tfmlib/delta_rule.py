@@ -25,7 +25,7 @@ def delta_recurrence(
     log_decay: Tensor | None = None,  # (..., T, 1) or (..., T, D)
     state: Tensor | None = None,      # (..., D, W), by default zeros
 ) -> tuple[Tensor, Tensor]:           # out (..., T, W), state (..., D, W)
-    "Decay the state, write what it does not predict, read, token by token."
+    "For each token: decay the state, write the prediction error, read."
     log_decay, state = decay_and_state(q, k, v, log_decay, state)
     check_beta(beta, k)
     out = []

@@ -104,7 +104,7 @@ def mixing_matrices(
         "gate per head": linear_matrix(q, k, head),
         "gate per channel": linear_matrix(q, k, log_decay),
         "delta": delta_matrix(q, one, beta), "gated delta": delta_matrix(q, one, beta, head),
-        "state space": toeplitz(ssm_kernel(*system, T)),
+        "SSM": toeplitz(ssm_kernel(*system, T)),
     }
 
 # %% ../chapters/20_linear_and_state_space.ipynb #draw-matrices-export

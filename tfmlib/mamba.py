@@ -42,7 +42,7 @@ class Mamba2(RecurrentMixer):
 
 # %% ../chapters/20_linear_and_state_space.ipynb #mamba-export
 class Mamba(StateMixer):
-    "A selective state space for each of `d_inner` channels."
+    "A selective SSM for each of `d_inner` channels."
     def __init__(
         self, d_model: int,
         d_inner: int | None = None,  # 2 C by default
@@ -67,7 +67,7 @@ class Mamba(StateMixer):
 
     @torch.no_grad()
     def reset_recurrence(self, g: torch.Generator) -> None:
-        "Rates 1, 2, … N, steps between 0.001 and 0.1."
+        "Decay rates 1, 2, … N; step sizes from 0.001 to 0.1."
         RecurrentMixer.reset_recurrence(self, g)
         self.A_log.copy_(torch.arange(1, self.sizes[1] + 1).log())
         self.dt_proj.bias.copy_(inverse_softplus(drawn_between(.001, .1, self.dt_proj.bias, g)))

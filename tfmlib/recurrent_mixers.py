@@ -134,12 +134,12 @@ class HeadGate(nn.Module):
 
     @torch.no_grad()
     def reset_recurrence(self, g: torch.Generator) -> None:
-        "Draw rates up to 16 and steps between 0.001 and 0.1."
+        "Draw decay rates from 1 to 16 and step sizes from 0.001 to 0.1."
         self.A_log.copy_(drawn_between(1., 16., self.A_log, g).log())
         self.dt_bias.copy_(inverse_softplus(drawn_between(.001, .1, self.dt_bias, g)))
 
     def step(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, H, T)
-        "The length of a token's step."
+        "The step size of each token."
         return F.softplus(self.a_proj(x) + self.dt_bias).mT
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, H, T, 1)

@@ -123,8 +123,8 @@ def _(attempt, T, seed):
     if len(probe.calls) != 1: raise Mismatch(f"the layer was called {len(probe.calls)} times; expected once")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #diagnose-checker
-_CAUSES = {"explodes": "unnormalised keys", "one is right": "no decay within a chunk", "first chunk is right": "state not handed on", "grows": "decay passed as a factor", "batch": "padding writes",
-    "recent": "gate initialised too strong", "never learns": "no short convolution", "too good": "future in the chunk"}
+_CAUSES = {"explodes": "unnormalised keys", "one is right": "no decay within a chunk", "first chunk is right": "state not passed on", "grows": "decay passed as a factor", "batch": "padding written to the state",
+    "recent": "state fades too fast at first", "never learns": "no short convolution", "too good": "no causal mask within a chunk"}
 check_cause_of = Checker("cause_of")
 
 @check_cause_of.property("the cause of each symptom", *((symptom,) for symptom in _CAUSES))
