@@ -51,9 +51,10 @@ def tasks(groups):
         from bench import sparse_quality as sq
         cost = {t: n for n, t in enumerate(("recall, 16 facts", "recall, 4 facts", "prose", sq.WIDE, "recall, 1 fact"))}
         cases = sorted(sq.CASES, key=lambda c: (cost[c[0]], c[1] != "native"))
-        out += [("sq-rate", *c) for c in cases]
+        hard = lambda c: ("16 facts" not in c[0], c[1] not in sq.RELAYING, c[1] != "native")
+        out += [("sq-rate", *c) for c in sorted(cases, key=hard)]
         out += [("sq", *c, s, 1) for s in sq.SEEDS for c in cases]
-        out += [("sq", *c, 0, 2) for c in cases]
+        out += [("sq", *c, 0, 2) for c in sorted(cases, key=lambda c: sq.TASKS[::-1].index(c[0])) if c[0] in sq.LONGER]
     return out
 
 def mark(t): return "/tmp/farm-done-" + "-".join(map(str, t)).replace(" ", "_").replace(",", "").replace("/", "_")
