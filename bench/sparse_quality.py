@@ -50,7 +50,7 @@ N, HEADS, LAYERS, TESTED, PARTS = 64, 2, 2, 4000, 40_000
 WIDE = "recall, 16 facts, width 64"
 STEPS = {"recall, 1 fact": 600, "recall, 4 facts": 2000, "recall, 16 facts": 4000, WIDE: 4000, "prose": 1200}
 TASKS = *STEPS,
-LONGER = "recall, 16 facts", WIDE, "prose"
+LONGER = "recall, 16 facts", "prose"
 NATIVE = "native"
 PATTERNS = {
     "full": causal,
