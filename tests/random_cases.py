@@ -1214,6 +1214,53 @@ def _(r, m): return r.choice([*m._FAULTY]),
 def _(r, m): return "your launch",
 
 
+# --- 19: sparse attention ------------------------------------------------------------------------------------------
+
+@cases("pairs_left", 1_000)
+def _(r, m): return r.randint(0, 40), r.randint(1, 12), r.randint(0, 6)
+
+
+@cases("predicted_depth", 10)
+def _(r, m): return (r.choice([*m._DEPTH]),)
+
+
+@cases("sources", 1_000)
+def _(r, m):
+    n = r.randint(1, 8)
+    return [[r.sample(range(n), r.randint(0, min(n, 3))) for _ in range(n)] for _ in range(r.randint(0, 4))], r.randrange(n)
+
+
+@cases("block_kinds", 1_000)
+def _(r, m):
+    T, S, rows, cols = r.sizes(4, 7)
+    share = r.choice([.1, .5, .9])
+    return [[r.random() < share for _ in range(S)] for _ in range(T)], rows, cols
+
+
+@cases("tile_scores", 1_000)
+def _(r, m): return r.randint(0, 60), r.randint(1, 30), r.randint(1, 12)
+
+
+@cases("fault_of", 9)
+def _(r, m): return (r.choice([*m._FAULTS]),)
+
+
+@cases("selected_blocks", 1_000)
+def _(r, m):
+    i, size, heads = r.randint(0, 40), r.randint(1, 6), r.randint(1, 4)
+    return [[r.randint(0, 5) for _ in range((i + 1) // size)] for _ in range(heads)], i, size, r.randint(2, 8)
+
+
+@cases("nsa_table", 8)
+def _(r, m): return (r.choice([*m._NSA]),)
+
+
+@cases("dilations", 200)
+def _(r, m): return r.randint(1, 120), r.randint(1, 7)
+
+
+@cases("relays", 60)
+def _(r, m): return (r.randint(1, 60),)
 # --- 21: mixture of experts --------------------------------------------------------------------------------------
 
 def shares(r, n: int) -> list[float]:

@@ -20,9 +20,9 @@ gpu_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on t
 
 @triton_only
 def test_in_the_interpreter():
-    "All of flash_cases.py and of those for packed sequences and for Gluon: shapes in which tiles go wrong, refusals, and wrong kernels that must be rejected."
+    "All of flash_cases.py and of those for packed sequences, for Gluon and for lists of blocks: shapes in which tiles go wrong, refusals, and wrong kernels that must be rejected."
     env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-W", "ignore", "-p", "no:cacheprovider", *(HERE / f"{name}_cases.py" for name in ("flash", "varlen", "gluon"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-W", "ignore", "-p", "no:cacheprovider", *(HERE / f"{name}_cases.py" for name in ("flash", "varlen", "gluon", "listed"))]
     done = subprocess.run(command, cwd=HERE.parent, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout and " skipped" not in done.stdout

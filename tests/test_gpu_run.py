@@ -88,7 +88,7 @@ def test_a_run_says_where_it_was_made(rehearsal, records):
     journal = Journal(rehearsal[0] / "rows.jsonl")
     call = journal.last("call")
     assert (call["commit"], call["card"]["driver_version"], call["card"]["power.limit"]) == ("abc1234", "570.86.15", "700.00")
-    rows = [row for stage in ("speed", "decode", "flex", "translators", "utilisation", "accounting", "cache", "experts") for row in journal.rows(stage)]
+    rows = [row for stage in ("speed", "decode", "flex", "translators", "utilisation", "accounting", "cache", "sparse", "experts") for row in journal.rows(stage)]
     assert all(row["clock MHz"]["median"] == 1980 and row["power W"]["median"] == 650.5 for row in rows) and len((rehearsal[0] / "card.csv").read_text().splitlines()) > 10
     made = records["flash_gpu"]
     assert (made.commit, made.driver, made.missing) == ("abc1234", "570.86.15", []) and {"torch", "numpy", "python"} <= set(made.versions)
@@ -159,6 +159,10 @@ def test_other_records_are_rehearsed(records):
     assert [(row["T"], row["B"]) for row in records["utilisation_gpu"].rows] == [(8, 1), (8, 2)]
     assert [row["case"] for row in records["accounting_gpu"].rows] == ["memory", "machine", "batch", "batch"]
     assert [row["S"] for row in records["cache_speed_gpu"].rows] == [8, 16]
+    rows = records["sparse_gpu"].rows
+    assert [(row["N"], row["pattern"]) for row in rows] == [(N, pattern) for N in (32, 20) for pattern in ("full", "window", "every fourth", "random blocks")]
+    assert all({"FlexAttention ms", "list, 16×16 ms", "list, 32×16 ms", "product ms"} <= set(row) and row["missing"] == "nobody" for row in rows)      # whose results differ are missing
+    assert all(("ours ms" in row) == (row["pattern"] in ("full", "window")) and row["pairs"] <= row["scores, list, 16×16"] <= row["scores, list, 32×16"] for row in rows)
     ladder = records["scaling_gpu"].rows
     assert [row["case"] for row in ladder] == ["text"] + 8 * ["run"] and len({(row["C"], row["D"], row["peak"]) for row in ladder[1:]}) == 8
     assert all(ladder[0]["loss"]["median"] < row["loss"]["median"] < 8 for row in ladder[1:])

@@ -315,6 +315,21 @@ def finish_times(lengths, places, rule):
     return found
 
 
+# --- 19: sparse attention
+def block_kinds(mask, rows, cols):
+    tiles = [[{seen for row in mask[a:a + rows] for seen in row[b:b + cols]} for b in range(0, len(mask[0]), cols)] for a in range(0, len(mask), rows)]
+    return tuple([[n for n, seen in enumerate(of_rows) if seen == wanted] for of_rows in tiles] for wanted in ({True, False}, {True}))
+
+
+def relays(n):
+    found, parts = [[] for _ in range(n)], [range(n)]
+    for part in parts:
+        if len(part) < 2: continue
+        relay = part[(len(part) - 1) // 2]
+        for t in part:
+            if t != relay: found[max(t, relay)].append(min(t, relay))
+        parts += [range(part.start, relay), range(relay + 1, part.stop)]
+    return found
 # --- 21: mixture of experts
 def router_gradient(p, s, k, renormalise):
     z = torch.tensor(p, dtype=torch.float64).log().requires_grad_()
@@ -347,7 +362,7 @@ def edit_several(weight, keys, values, second_moment):
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
          "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "scaling_laws": (power_fit, valley, served_optimum, plan_runs),
          "many_devices": (zigzag, one_f_one_b),
-         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}
+         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "sparse": (block_kinds, relays), "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}
 
 
 @pytest.mark.parametrize(("page", "answer"), [(page, answer) for page, answers in RIGHT.items() for answer in answers], ids=lambda x: getattr(x, "__name__", x))

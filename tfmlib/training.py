@@ -142,8 +142,7 @@ def parameter_groups(
 def uninterrupted() -> Iterator[list]:
     """Ctrl-C waits until the block is done.
 
-    While the list that the block gets is not empty, Ctrl-C takes effect at once.
-    If this raises, the list is empty from then on.
+    The block gets a list; while it puts something there, one Ctrl-C does not wait.
     """
     before, caught, at_once = signal.getsignal(signal.SIGINT), [], []
     # no Ctrl-C arrives here
@@ -154,7 +153,6 @@ def uninterrupted() -> Iterator[list]:
         if not (at_once and callable(before)): return caught.append(True)
         at_once.clear()
         before(*how)
-        at_once.append(True)
     signal.signal(signal.SIGINT, pressed)
     try: yield at_once
     finally:

@@ -25,6 +25,7 @@ left at the end goes to those that were cut.
 | accounting   | chapter 13: peak memory of a training step, decoding by batch size      |     50 s |  60 s |
 | scaling      | chapter 14: the losses of wider decoders after more tokens              |    600 s | 400 s |
 | cache        | chapter 16: one more token with and without a cache                     |     83 s |  40 s |
+| sparse       | chapter 19: attention by lists of blocks, and FlexAttention's           |    110 s | 140 s |
 | experts      | chapter 21: a layer of experts in a loop, sorted, and grouped           |     15 s |  40 s |
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
@@ -61,6 +62,7 @@ STAGES = (
     Stage("accounting", "bench.gpu.accounting", 50, 60, 60, timed=True),
     Stage("scaling", "bench.gpu.scaling", 600, 400, 300),
     Stage("cache", "bench.gpu.cache", 83, 40, 40, timed=True),
+    Stage("sparse", "bench.gpu.sparse", 110, 140, 90, timed=True),
     Stage("experts", "bench.gpu.experts", 15, 40, 40, timed=True),
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
@@ -71,6 +73,7 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "accounting_gpu": ("accounting",),
     "scaling_gpu": ("scaling",),
     "cache_speed_gpu": ("cache",),
+    "sparse_gpu": ("sparse",),
     "experts_gpu": ("experts",),
 }
 SEED = 0
