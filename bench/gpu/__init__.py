@@ -7,7 +7,7 @@ a worker that dies, a case that does not end. Its worker is replaced, since afte
 and the case is tried again without the contestant that was running. The same command with the same folder goes on where the
 last call ended; what failed is tried once more.
 
-The times are those of a run on one H200 with 16 cores. One call has 570 seconds, and the whole takes about 1,100: two or three
+The times are those of a run on one H200 with 16 cores. One call has 570 seconds, and the whole takes about 1,200: three or four
 calls make a record. No stage begins a case beyond its share of a call while others wait; what time is
 left at the end goes to those that were cut.
 
