@@ -60,6 +60,16 @@ def stale(html: Path) -> bool:
     return newest > (html / "searchindex.js").stat().st_mtime
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    "For tiny models, which are slower on several."
+    import torch
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def book() -> Path:
     "The folder of the built book; built first if it is older than its sources."

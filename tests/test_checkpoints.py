@@ -59,13 +59,7 @@ from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, build
 from tfmlib.variants import build_adapted
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    "Tiny models are slower on several."
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,13 +7,7 @@ from tfmlib.balancing import BiasedRouting
 from tfmlib.expert_models import total_and_active
 from tfmlib.transformer import build
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(("models", "dense", "several"), [

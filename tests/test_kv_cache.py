@@ -63,13 +63,7 @@ LATENT = ModelConfig("decoder", 61, 24, 2, 4, 64, head_dim=10, d_ff=28, **MODERN
                      options=dict(rotary_dim=4, interleaved=True, kv_rank=8, query_rank=12, value_dim=7))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    "Tiny models are slower on several."
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def louder(model: nn.Module, seed: int = 0) -> nn.Module:

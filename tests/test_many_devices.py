@@ -45,12 +45,7 @@ FORMS = {
     "DDP": (train_ddp,), "FSDP2": (train_fsdp,), "DTensor": (train_dtensor,), "DTensor, each": (train_dtensor, False), "pipelining": (train_pipelining,), "pipelining, GPipe": (train_pipelining, "gpipe")}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -68,13 +68,7 @@ SMALL = ModelConfig("decoder", 61, 24, 2, 4, 64, n_kv_heads=2, d_ff=20, **MODERN
 EXPERTS = replace(SMALL, ffn="experts", options=dict(n_experts=5, n_used=2))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    "Tiny models are slower on several."
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def drawn(*shape, seed=0): return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
