@@ -21,7 +21,7 @@ function render({ model, el }) {
   const n = model.get("pairs").length, start = JSON.stringify([model.get("pairs"), model.get("token")]), names = Object.keys(model.get("presets"));
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">pattern <select><option value="">drawn</option>${names.map(name => `<option>${name}</option>`).join("")}</select></label>
-      <label class="tfm-control tfm-wide">token <output aria-live="off"></output><input type="range" min="0" max="${n - 1}" step="1"></label>
+      <label class="tfm-control tfm-wide">token <span class="tfm-value" aria-hidden="true"></span><input type="range" min="0" max="${n - 1}" step="1"></label>
       <button type="button" class="tfm-reset">reset</button></div>
     <div class="tfm-pattern" role="grid" aria-label="pairs of queries (rows) and keys (columns); arrow keys move, space changes a pair">
     ${[...Array(n).keys()].map(i => `<div role="row" class="tfm-pattern-row">${[...Array(n).keys()].map(j => j > i ? `<span role="gridcell" class="tfm-cell tfm-future" aria-disabled="true" aria-label="query ${i}, key ${j}: in the future"></span>` :
@@ -69,7 +69,7 @@ function render({ model, el }) {
     });
     $("select").value = names.find(name => JSON.stringify(model.get("presets")[name]) === JSON.stringify(pairs)) ?? "";
     $("input").value = token;
-    $("label output").textContent = token;
+    $("label .tfm-value").textContent = token;
     const most = Math.max(...needed.slice(0, token + 1)), lost = needed.slice(0, token + 1).filter(x => x < 0).length;
     const all = whole < 0 ? "some are never connected" : `all tokens are connected after ${whole}`;
     $(".tfm-readout").textContent = `${count} of ${n * (n + 1) / 2} pairs. ${lost ? `Token ${token} never depends on ${lost} of the tokens before it` : `After ${most} layer${most === 1 ? "" : "s"}, token ${token} depends on all tokens before it`}; ${all}.`;
