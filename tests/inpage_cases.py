@@ -181,6 +181,9 @@ torch.einsum("ij,j,kj->ik", a, b, c) :: 2x3 3 2x3
 torch.linalg.solve(a @ a.T + torch.eye(3).to(a), b) :: 3x3 3x2
 torch.linalg.solve(a @ a.T + torch.eye(3).to(a), b) :: 3x3 3
 torch.linalg.inv(a @ a.T + torch.eye(3).to(a)) :: 3x3
+torch.linalg.solve_triangular(a + 3 * torch.eye(3).to(a), b, upper=False) :: 3x3 3x2
+torch.linalg.solve_triangular(a + 3 * torch.eye(3).to(a), b, upper=True) :: 2x3x3 3x2
+torch.linalg.solve_triangular(a, b, upper=False, unitriangular=True) :: 3x3 2x3x2
 F.linear(a, b, c) :: 2x3 4x3 4
 F.layer_norm(a, (3,), b, c) :: 2x3 3 3
 F.layer_norm(a, (2, 3)) :: 2x2x3
@@ -374,6 +377,8 @@ F.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3]))
 F.layer_norm(torch.zeros(2, 3), (2,))
 torch.linalg.solve(torch.zeros(2, 2), torch.zeros(2))
 torch.linalg.inv(torch.zeros(2, 2))
+torch.linalg.solve_triangular(torch.zeros(2, 3), torch.zeros(2, 1), upper=True)
+torch.linalg.solve_triangular(torch.zeros(2, 2), torch.ones(2, 1), upper=True)
 torch.linalg.cholesky(-torch.eye(2))
 torch.multinomial(torch.tensor([-1., 2.]), 1)
 """.strip().splitlines()

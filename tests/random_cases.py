@@ -1099,6 +1099,50 @@ def _(r, m):
     return r.sizes(n, 30), r.sizes(n, 9), r.randint(1, 4)
 
 
+# --- 20: linear attention and state spaces ------------------------------------------------------------------------
+
+@cases("memory_bytes", 500)
+def _(r, m): return "".join(r.choice("as") for _ in range(r.randint(0, 9))), r.randint(0, 30), *r.sizes(3, 6)
+
+
+@cases("decayed_state", 200)
+def _(r, m):
+    T, D, W = r.sizes(3, 6)
+    return r.tensor(T, D), r.tensor(T, W), torch.tensor([r.choice([0., 1., r.random()]) for _ in range(T)], dtype=torch.float64)
+
+
+@cases("what_is_read", 10)
+def _(r, m): return (r.choice([*m._READS]),)
+
+
+@cases("delta_writes", 200)
+def _(r, m):
+    T, D, W = r.sizes(3, 7)
+    return torch.nn.functional.normalize(r.tensor(T, D), dim=-1), r.tensor(T, W), r.tensor(T).sigmoid(), r.tensor(D, W)
+
+
+@cases("matrix_of", 100)
+def _(r, m): return r.randint(1, 9), r.randint(1, 99)
+
+
+@cases("cause_of", 8)
+def _(r, m): return (r.choice([*m._CAUSES]),)
+
+
+@cases("combine", 100)
+def _(r, m):
+    D, W = r.sizes(2, 4)
+    return r.tensor(D, D), r.tensor(D, W), r.tensor(D, D), r.tensor(D, W)
+
+
+@cases("hold", 100)
+def _(r, m): return r.choice([-1, 1]) * r.grows(-15, .8), r.uniform(-3, 3), r.grows(-6, .3)
+
+
+@cases("best_rate", 4)
+def _(r, m): return r.choice([(8, 1), (32, 1), (6, 2), (12, 2)])
+
+
 # --- 17: FlashAttention -------------------------------------------------------------------------------------------
 
 @cases("running", 2_000, 2, edges=lambda m: [([], []), ([-math.inf], [2.])])

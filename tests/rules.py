@@ -174,7 +174,7 @@ def directive_lines(root: Path) -> list[str]:
             faults += [f"{cell.where}: #| {word} is not a directive of this book ({', '.join(sorted(KNOWN))})" for word in cell.directives.keys() - KNOWN]
             code = cell.source.splitlines()[len(cell.directives):]
             faults += [f"{cell.where}: «{line.strip()}» stands below the cell's first line and would be ignored" for line in code if DIRECTIVE.match(line.strip())]
-            if cell.directives.get("export") and not name.startswith(("chapters/08_", "chapters/09_", "chapters/11_", "chapters/12_", "chapters/15_", "chapters/16_", "chapters/18_", "chapters/19_", "chapters/21_")): faults.append(f"{cell.where}: one chapter, one module; it exports to {cell.directives['export']} too")
+            if cell.directives.get("export") and not name.startswith(("chapters/08_", "chapters/09_", "chapters/11_", "chapters/12_", "chapters/15_", "chapters/16_", "chapters/18_", "chapters/19_", "chapters/20_", "chapters/21_")): faults.append(f"{cell.where}: one chapter, one module; it exports to {cell.directives['export']} too")
     written = [c.directives["default_exp"] for book in books.values() for c in book if "default_exp" in c.directives]
     return faults + [f"tfmlib.{module}: {written.count(module)} notebooks write it" for module in sorted(set(written)) if written.count(module) > 1]
 

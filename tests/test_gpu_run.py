@@ -167,6 +167,7 @@ def test_other_records_are_rehearsed(records):
     assert [row["case"] for row in ladder] == ["text"] + 8 * ["run"] and len({(row["C"], row["D"], row["peak"]) for row in ladder[1:]}) == 8
     assert all(ladder[0]["loss"]["median"] < row["loss"]["median"] < 8 for row in ladder[1:])
     assert [row["E"] for row in records["experts_gpu"].rows] == [4, 8]
+    assert [row["S"] for row in records["state_speed_gpu"].rows] == [80, 96]
 
 
 @pytest.mark.slow

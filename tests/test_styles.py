@@ -330,6 +330,18 @@ def relays(n):
             if t != relay: found[max(t, relay)].append(min(t, relay))
         parts += [range(part.start, relay), range(relay + 1, part.stop)]
     return found
+# --- 20: linear attention and state spaces
+def delta_writes(k, v, beta, state):
+    found = []
+    for key, value, rate in zip(k, v, beta):
+        found.append(rate * (value - key @ state))
+        state = state + torch.outer(key, found[-1])
+    return torch.stack(found)
+
+
+def combine(A1, B1, A2, B2):
+    left, write = (A2 @ torch.cat([A1, B1], 1)).split([len(A1), B1.shape[1]], 1)
+    return [left.clone(), write + B2]
 # --- 21: mixture of experts
 def router_gradient(p, s, k, renormalise):
     z = torch.tensor(p, dtype=torch.float64).log().requires_grad_()
@@ -362,7 +374,7 @@ def edit_several(weight, keys, values, second_moment):
 RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
          "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "scaling_laws": (power_fit, valley, served_optimum, plan_runs),
          "many_devices": (zigzag, one_f_one_b),
-         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "sparse": (block_kinds, relays), "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}
+         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "sparse": (block_kinds, relays), "linear_and_state_space": (delta_writes, combine), "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}
 
 
 @pytest.mark.parametrize(("page", "answer"), [(page, answer) for page, answers in RIGHT.items() for answer in answers], ids=lambda x: getattr(x, "__name__", x))

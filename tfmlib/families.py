@@ -766,6 +766,5 @@ FAMILIES.update({
 
 
 PLANNED = {  # model_type -> what adds its row
-    **dict.fromkeys(("mamba", "mamba2"), "chapter 20, which is planned"),
     **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3",
                      "gpt_oss"), "chapter 21: import tfmlib.expert_families")}

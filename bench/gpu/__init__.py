@@ -26,6 +26,7 @@ left at the end goes to those that were cut.
 | scaling      | chapter 14: the losses of wider decoders after more tokens              |    600 s | 400 s |
 | cache        | chapter 16: one more token with and without a cache                     |     83 s |  40 s |
 | sparse       | chapter 19: attention by lists of blocks, and FlexAttention's           |    110 s | 140 s |
+| state        | chapter 20: one more token after a cache, a state, and both             |     20 s |  40 s |
 | experts      | chapter 21: a layer of experts in a loop, sorted, and grouped           |     15 s |  40 s |
 
 At the end of every call the bars are judged from the rows, printed, and written to FOLDER/judged.md.
@@ -63,6 +64,7 @@ STAGES = (
     Stage("scaling", "bench.gpu.scaling", 600, 400, 300),
     Stage("cache", "bench.gpu.cache", 83, 40, 40, timed=True),
     Stage("sparse", "bench.gpu.sparse", 110, 140, 90, timed=True),
+    Stage("state", "bench.gpu.state", 20, 40, 120, timed=True),
     Stage("experts", "bench.gpu.experts", 15, 40, 40, timed=True),
 )
 RECORDS = {                    # what the folder becomes: the record's name -> its stages
@@ -74,6 +76,7 @@ RECORDS = {                    # what the folder becomes: the record's name -> i
     "scaling_gpu": ("scaling",),
     "cache_speed_gpu": ("cache",),
     "sparse_gpu": ("sparse",),
+    "state_speed_gpu": ("state",),
     "experts_gpu": ("experts",),
 }
 SEED = 0

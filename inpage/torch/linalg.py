@@ -57,6 +57,36 @@ def solve(A, B):
                 saves=(A, OUT))
 
 
+def substituted(a: np.ndarray, b: np.ndarray, upper: bool) -> np.ndarray:
+    "Row by row from the end at which one unknown is alone; a zero there divides."
+    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + b.shape[-2:]
+    b, x = np.broadcast_to(b, shape), np.zeros(shape, b.dtype)
+    with np.errstate(all="ignore"):
+        for i in range(shape[-2])[::-1 if upper else 1]:
+            known = (a[..., i, None, :] @ x)[..., 0, :]
+            x[..., i, :] = (b[..., i, :] - known) / a[..., i, i, None]
+    return x
+
+
+@operation("linalg_solve_triangular")
+def solve_triangular(A, B, *, upper, left=True, unitriangular=False):
+    "The X with A X = B, for one triangle of A; what is beyond it is not read."
+    if not left: raise absent("torch.linalg.solve_triangular(left=False)")
+    if A.shape[-2] != A.shape[-1]:
+        raise RuntimeError(
+            "linalg.solve_triangular: A must be batches of square matrices, but they "
+            f"are {A.shape[-2]} by {A.shape[-1]} matrices"
+        )
+    kept, one = np.triu if upper else np.tril, np.eye(A.shape[-1], dtype=A._a.dtype)
+    k = (1 if upper else -1) * unitriangular
+    a = kept(A._a, k) + one * unitriangular
+    x = substituted(a, B._a, upper)
+    def right(g): return substituted(turned(a), g, not upper)
+    def at_a(g): return broadcast_back(kept(-right(g) @ turned(x), k), A._a.shape)
+    def at_b(g): return broadcast_back(right(g), B._a.shape)
+    return made(x, A.dtype, (A, at_a), (B, at_b), saves=(A, OUT))
+
+
 @operation("linalg_inv_ex")
 def inv(A):
     y = regular("inv", np.linalg.inv, A._a)
