@@ -305,7 +305,7 @@ def test_every_mixer_is_its_matrix():
     wanted = {"softmax": attention(q, k, v, causal_mask(16, 16))[0], "window": attention(q, k, v, near)[0], "linear": linear_recurrence(q, k, v)[0],
               "decay": linear_recurrence(q, k, v, torch.full((16, 1), math.log(.8), dtype=torch.float64))[0], "gate per head": linear_recurrence(q, k, v, head)[0],
               "gate per channel": linear_recurrence(q, k, v, g)[0], "delta": delta_recurrence(q, unit, v, beta)[0], "gated delta": delta_recurrence(q, unit, v, beta, head)[0],
-              "state space": ssm_recurrence(torch.linspace(.3, .9, 4).double(), k[0], q[0], v.T)[0].T}
+              "SSM": ssm_recurrence(torch.linspace(.3, .9, 4).double(), k[0], q[0], v.T)[0].T}
     assert found.keys() == wanted.keys()
     for name in wanted: alike(found[name], wanted[name], 1e-9)
     picture = draw_mixers(mixing_matrices(q, k, g, beta), "Nine matrices of 16 tokens")
