@@ -46,19 +46,30 @@ def test_formulas_are_set_and_numbered(tmp_path):
     done = sphinx(tmp_path, "# Page\n\n$a^2$ and {eq}`law`\n\n$$ E = mc^2 $$ (law)\n\n\\begin{align}\nx &= 1\n\\end{align}\n")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "out/index.html").read_text()
-    assert page.count('class="katex-html"') == 3 and page.count("<math") == 3 and "eqn-num" not in page and "cdn" not in page
+    assert page.count('class="katex-html') == 3 and page.count("<math") == 3 and "eqn-num" not in page and "cdn" not in page
     assert len(re.findall(r'class="eqno">\(\d\)', page)) == 2 and 'href="#equation-law">(1)' in page.replace('class="reference internal" ', "")
 
 
-def test_a_single_letter_is_text_and_a_strut_is_none(tmp_path):
-    "What a formula would need more elements for than it has signs."
-    done = sphinx(tmp_path, "# Page\n\n$T$ and $x_t$ and $2$ and $\\alpha$ and $\\ell + 1$\n")
+def test_a_formula_without_scripts_is_text_and_a_strut_is_none(tmp_path):
+    "What a formula would need more elements for than it has signs; spaces are margins."
+    done = sphinx(tmp_path, "# Page\n\n$T$ and $x_t$ and $2$ and $\\alpha$ and $\\ell + 1 = (2, 3)$\n")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "out/index.html").read_text()
     assert '<span class="math katex"><span class="mord mathnormal" style="margin-right:0.13889em;">T</span></span>' in page
     assert '<span class="math katex"><span class="mord">2</span></span>' in page and '>α</span></span> and' in page
-    assert page.count('class="msupsub mtight tfm-script" style="vertical-align:-0.2143em;') == 1 and "vlist" not in page
-    assert page.count("<math") == 2 and "strut\"" not in page.replace("pstrut", "") and page.count("--h:") == 3
+    assert page.count('class="msupsub mtight tfm-script mord mathnormal" style="vertical-align:-0.2143em;') == 1 and "vlist" not in page
+    assert page.count("<math") == 1 and "strut\"" not in page.replace("pstrut", "") and page.count("--h:") == 4 and "mspace" not in page
+    text = re.search(r"α</span></span> and (.*)</p>", page)[1]
+    assert re.sub("<[^>]*>", "", text) == "ℓ+1=(2,3)" and text.count("<span") == 10
+
+
+def test_two_scripts_and_an_accent_are_flat(tmp_path):
+    "A subscript below a transpose, and a bar, which the style sheet draws; any other pair of scripts keeps KaTeX's boxes."
+    done = sphinx(tmp_path, "# Page\n\n$k_t^\\top$ and $K_{ij}^\\top$ and $\\bar A$\n\n$x_i^2$\n")
+    assert done.returncode == 0, done.stderr
+    flat, boxes = (tmp_path / "out/index.html").read_text().split("<p>")[1:3]
+    assert "vlist" not in flat and "vlist" in boxes and flat.count("width:0;") == 2 and flat.count('data-accent="ˉ"') == 1 and flat.count("<math") == 3
+    assert [re.sub("<[^>]*>", "", t) for t in re.findall(r'width:0;[^>]*>(.)</span>', flat)] == ["t", "⊤"]
 
 
 def test_mathml_is_valid(tmp_path):

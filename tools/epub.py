@@ -84,17 +84,27 @@ def full(colour: str) -> str: return "#" + "".join(2 * c for c in colour[1:]) if
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 def as_mathml(text: Tag) -> None:
-    "KaTeX's boxes give way to its MathML; a single letter or number, which has none, gets it."
+    "KaTeX's boxes give way to its MathML; a formula without scripts, which is text and has none, gets it."
     for formula in of_class(text, "katex", "span"):
-        if (math := formula.find("math")) is None:
-            math = BeautifulSoup("", "html.parser").new_tag("math")
-            kind = "mn" if formula.get_text().strip().isdigit() else "mi"
-            part = BeautifulSoup("", "html.parser").new_tag(kind)
-            part.string = formula.get_text()
-            if of_class(formula, "mathrm"): part["mathvariant"] = "normal"
-            math.append(part)
+        math = formula.find("math") or spelled(formula)
         math["xmlns"] = MATHML
+        del math["class"]
         formula.replace_with(math.extract() if math.parent else math)
+
+
+def spelled(formula: Tag) -> Tag:
+    "MathML of a formula that is text: letters, numbers and operators."
+    new = BeautifulSoup("", "html.parser").new_tag
+    math = new("math")
+    for atom in formula.find_all("span"):
+        if atom.find("span"): continue
+        whole = {"mathrm", "mop"} & set(atom.get("class", ()))                # the name of a function
+        for word in re.findall(r"[\d.]*\d|[^\W\d_]+|\S" if whole else r"[\d.]*\d|[^\W\d_]|\S", atom.get_text()):
+            part = new("mn" if word[-1].isdigit() else "mi" if word[0].isalpha() else "mo")
+            if part.name == "mi" and "mathnormal" not in atom.get("class", ()): part["mathvariant"] = "normal"
+            part.string = word
+            math.append(part)
+    return math
 
 
 def as_xml(page: Page, there: dict[str, set[str]]) -> str:
