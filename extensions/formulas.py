@@ -94,10 +94,10 @@ def script(found: re.Match, first: int = 0) -> str:
 
 
 def both(found: re.Match) -> str:
-    "A subscript below a transpose: two scripts, of which the narrower has no width; other pairs stay as they are."
+    "A subscript below a transpose: two scripts, of which the narrower has no width; other pairs keep their boxes."
     sub, sup = script(found, 0), script(found, 4)
     below, above = (re.sub("<[^>]*>", "", text) for text in (found[4], found[8]))
-    if above != "⊤" or below == "m": return found[0]
+    if above != "⊤" or len(below) == 2 or below == "m" or below.isupper(): return found[0]      # which is wider is not certain
     return narrow(sub) + sup if len(below) == 1 else narrow(sup) + sub
 
 
