@@ -1,24 +1,20 @@
-"""Chapter 20: generated prose at equal parameters, after equal steps and in equal time, for nine mixers: `make bench`, or two workers first:
-
-    python -m bench.state_language 0 2 & python -m bench.state_language 1 2
+"""Chapter 20: generated prose at equal parameters, after equal steps and in equal time, for nine mixers.
 
 Decoders of two layers; attention and the window have rotary embeddings, the others none. The rate of each mixer is the best of a grid, on a seed and
 texts of its own; a grid whose best rate is at its end is extended. "In equal time" trains each for as many steps as fit in the time that attention
-takes, with a schedule of that length, for one seed; the time of a step is the processor's, on one thread, all mixers in turn, measured first (`python -m
-bench.state_language time`, on a machine with nothing else to do). Each run is appended to `bench/runs/state_language.jsonl` when it ends.
+takes, with a schedule of that length, for one seed; the time of a step is the processor's, on one thread, all mixers in turn, measured first. Each run is appended to `bench/runs/state_language.jsonl` when it ends.
 """
-import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from pathlib import Path
+from inspect import getsource
 
 import torch
 from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
+from bench.scaling import Runs, code_digest, key
 from tfmlib.data import prose
 from tfmlib.decoders import MODERN, cross_entropy
 from tfmlib.heads import grouped_query_attention
@@ -43,7 +39,6 @@ MIXERS = {
     "gated delta": ("gated delta",), "Mamba": ("mamba",), "Mamba-2": ("mamba2",), "hybrid": ("gated delta", "attention"),
 }
 AGAIN = ("attention", "window", "linear", "decay")          # once more with twice the steps
-STORE = Path(__file__).resolve().parent / "runs/state_language.jsonl"
 
 
 def config_of(kind: str, d_ff: int) -> ModelConfig:
@@ -76,7 +71,9 @@ def texts(part: int, n: int) -> Tensor:
 def loss_of(model: nn.Module, ids: Tensor) -> Tensor: return cross_entropy(model(ids[:, :-1]), ids[:, 1:]).mean()
 
 
-def run(kind: str, peak: float, seed: int, steps: int) -> dict:
+def run(c: dict) -> dict:
+    torch.set_num_threads(1)
+    kind, peak, seed, steps = (c[name] for name in ("mixer", "peak", "seed", "steps"))
     model, own = made(kind, seed), texts(31, 4000)
     def batch(step): return (own[torch.randint(len(own), (ROWS,), generator=torch.Generator().manual_seed(mix_seed(seed, step)))],)
     optimiser = AdamW(parameter_groups(model, .01), WarmupCosine(peak, WARM, steps), clip=1.)
@@ -89,21 +86,19 @@ def run(kind: str, peak: float, seed: int, steps: int) -> dict:
     return {"loss": loss, "seconds": seconds}
 
 
-def stored() -> dict[tuple, dict]:
-    lines = STORE.read_text().splitlines() if STORE.is_file() else []
-    return {tuple(line["run"]): line["found"] for line in map(json.loads, lines)}
+CODE = code_digest("\n".join(map(getsource, (config_of, width_of, made, texts, loss_of, run))) + f"\n{(WARM, WIDTH, HEADS, LAYERS, LENGTH, ROWS, WINDOW, MIXERS)}")
+RUNS = Runs("state_language", CODE)
 
 
-def add(key: tuple, found: dict) -> dict:
-    STORE.parent.mkdir(exist_ok=True)
-    with STORE.open("a") as store: store.write(json.dumps({"run": key, "found": found}) + "\n")
-    return found
+def case(kind: str, peak: float, seed: int, steps: int) -> dict: return {"mixer": kind, "peak": peak, "seed": seed, "steps": steps}
 
 
-def kept(*key) -> dict:
-    "The results of a run (mixer, peak, seed, steps), from the store or now."
-    known = stored().get(key)
-    return add(key, run(*key)) if known is None else known
+def complete(cases: list[dict], workers: int | None = None) -> list[dict]: return RUNS.complete(cases, run, prepare=lambda: texts(31, ROWS), workers=workers)
+
+
+def kept(*named) -> dict:
+    "The result of one run, from the file or now."
+    return complete([case(*named)], 1)[0]
 
 
 def rate_of(kind: str) -> float:
@@ -113,7 +108,8 @@ def rate_of(kind: str) -> float:
 
 def step_times() -> dict[str, float]:
     "Seconds per step, the median of many steps; the mixers take turns, so that none has a quieter machine than the others."
-    if (known := stored().get(("time",))) is not None: return known
+    asked = {"times of": "steps"}
+    if (known := RUNS.found().get(key(asked))) is not None: return known
     ids, steps = texts(31, ROWS), {}
     for kind in MIXERS:
         model = made(kind, 0)
@@ -126,7 +122,8 @@ def step_times() -> dict[str, float]:
             start = time.process_time()
             step(steps=5 * (turn + 1))
             if turn: taken[kind].append((time.process_time() - start) / 5)
-    return add(("time",), {kind: statistics.median(found) for kind, found in taken.items()})
+    RUNS.add(asked, found := {kind: statistics.median(times) for kind, times in taken.items()})
+    return found
 
 
 def affordable(kind: str) -> int:
@@ -140,21 +137,14 @@ def planned() -> list[tuple[str, int, int]]:
     return even + [(kind, SEEDS[0], affordable(kind)) for kind in MIXERS if kind != "attention"] + [(kind, SEEDS[0], 2 * STEPS) for kind in AGAIN]
 
 
-def work(index: int, count: int) -> None:
-    "All runs of every count-th mixer."
-    for kind, seed, steps in ticked([run for run in planned() if run[0] in [*MIXERS][index::count]]): kept(kind, rate_of(kind), seed, steps)
-
-
 def measure(seed: int) -> Iterator[dict]:
+    "A row for each mixer; what is missing is run first, by several processes."
+    step_times()
+    complete([case(kind, peak, 100, TRIED) for kind in MIXERS for peak in PEAKS])
+    complete([case(kind, rate_of(kind), s, steps) for kind, s, steps in planned()])
     for kind in ticked(MIXERS):
         peak, steps = rate_of(kind), affordable(kind)
         once = {"loss in equal time": f"{kept(kind, peak, seed, steps)['loss']:.4f}"}
         if kind in AGAIN: once["loss after twice the steps"] = f"{kept(kind, peak, seed, 2 * STEPS)['loss']:.4f}"
         row = {"mixer": kind, "peak": f"{peak:g}", "steps": STEPS, "ms a step": f"{1e3 * step_times()[kind]:.1f}", "steps in equal time": steps, "parameters": size(made(kind, 0))}
         yield row | over_seeds([{"loss": kept(kind, peak, seed + s, STEPS)["loss"]} for s in SEEDS]) | once
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if sys.argv[1] == "time": print(step_times())
-    else: work(int(sys.argv[1]), int(sys.argv[2]))

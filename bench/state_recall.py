@@ -1,24 +1,21 @@
-"""Chapter 20: associative recall against the size of the state and the number of pairs, for nine mixers in one frame: `make bench`, or two workers first:
-
-    python -m bench.state_recall 0 2 & python -m bench.state_recall 1 2
+"""Chapter 20: associative recall against the size of the state and the number of pairs, for nine mixers in one frame.
 
 All models are decoders of two layers with the same projections, short convolution, norm and output gate (Mamba's frame is its own), and as many
 parameters, to one per cent, by the width of their feed-forward layers. A model is trained on texts with the largest number of pairs and with half as many, and tested with
 several numbers. The rate of each mixer and task is the best of a grid, on a seed and texts of its own; a grid whose best rate is at its end is extended. Each run is appended to `bench/runs/state_recall.jsonl` when it ends, so that an
 interrupted measurement can be resumed. The prediction is what the rule recalls with random keys, without any training.
 """
-import json
-import sys
 import time
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
+from inspect import getsource
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
+from bench.scaling import Runs, code_digest
 from tfmlib.data import recall
 from tfmlib.decoders import MODERN
 from tfmlib.delta_rule import delta_rule
@@ -51,7 +48,6 @@ CELLS = [("recall", kind, D) for kind in MIXERS for D in (SIZES if kind not in (
 CELLS += [("update", kind, MIDDLE) for kind in MIXERS]
 LONG = [("recall", kind, MIDDLE) for kind in MIXERS]                     # once more with twice the steps: does anything change?
 LATE = .006      # another rate for Mamba's longer run: with the steps that choose rates, it recalls no pairs at any rate
-STORE = Path(__file__).resolve().parent / "runs/state_recall.jsonl"
 
 
 def config_of(kind: str, D: int, d_ff: int) -> ModelConfig:
@@ -101,8 +97,10 @@ def judged(model: nn.Module, task: str, part: int) -> dict[str, float]:
     return found | {"oldest": share(order < pairs // 4), "newest": share(order >= pairs - pairs // 4), "loss": float(loss_of(model, ids, values))}
 
 
-def run(task: str, kind: str, D: int, peak: float, seed: int, steps: int) -> dict:
+def run(c: dict) -> dict:
     "One training; every other batch has half as many pairs."
+    torch.set_num_threads(1)
+    task, kind, D, peak, seed, steps = (c[name] for name in ("task", "mixer", "D", "peak", "seed", "steps"))
     model, start = made(kind, D, seed), time.process_time()
     optimiser = AdamW(parameter_groups(model, .01), WarmupCosine(peak, WARM, steps), clip=1.)
     def batch(step): return texts(task, PAIRS[task] // (1 + step % 2), ROWS, mix_seed(seed, step))
@@ -112,19 +110,20 @@ def run(task: str, kind: str, D: int, peak: float, seed: int, steps: int) -> dic
     return judged(model, task, 0 if seed >= 100 else 1) | {"seconds": seconds}
 
 
-def stored() -> dict[tuple, dict]:
-    "What has been run: (task, mixer, D, peak, seed, steps) -> results."
-    lines = STORE.read_text().splitlines() if STORE.is_file() else []
-    return {tuple(line["run"]): line["found"] for line in map(json.loads, lines)}
+CODE = code_digest("\n".join(map(getsource, (config_of, width_of, made, texts, loss_of, judged, run))) + f"\n{(WARM, WIDTH, LAYERS, KEYS, VALUES, ROWS, MIXERS, WINDOW, MIDDLE, PAIRS, TESTED)}")
+RUNS = Runs("state_recall", CODE)
 
 
-def kept(*key) -> dict:
-    "The results of a run, from the store or now."
-    if (known := stored().get(key)) is not None: return known
-    found = run(*key)
-    STORE.parent.mkdir(exist_ok=True)
-    with STORE.open("a") as store: store.write(json.dumps({"run": key, "found": found}) + "\n")
-    return found
+def case(task: str, kind: str, D: int, peak: float, seed: int, steps: int) -> dict:
+    return {"task": task, "mixer": kind, "D": D, "peak": peak, "seed": seed, "steps": steps}
+
+
+def complete(cases: list[dict], workers: int | None = None) -> list[dict]: return RUNS.complete(cases, run, prepare=lambda: None, workers=workers)
+
+
+def kept(*named) -> dict:
+    "The result of one run, from the file or now."
+    return complete([case(*named)], 1)[0]
 
 
 def rate_of(task: str, kind: str) -> float:
@@ -166,14 +165,10 @@ def runs() -> list[tuple]:
     return main + [(*cell, SEEDS[0], LONGER) for cell in LONG]
 
 
-def work(index: int, count: int) -> None:
-    "All runs of every count-th mixer."
-    own = [*MIXERS][index::count]
-    for task, kind, D, seed, steps in ticked([run for run in runs() if run[1] in own]): kept(task, kind, D, rate_of(task, kind), seed, steps)
-
-
 def measure(seed: int) -> Iterator[dict]:
-    "A row for each task, mixer and size."
+    "A row for each task, mixer and size; what is missing is run first, by several processes."
+    complete([case(task, kind, MIDDLE, peak, 100, TRIED) for task, kind in dict.fromkeys(cell[:2] for cell in CELLS) for peak in PEAKS])
+    complete([case(task, kind, D, rate_of(task, kind), s, steps) for task, kind, D, s, steps in runs()])
     for task, kind, D in ticked(CELLS):
         peak, pairs, writes = rate_of(task, kind), PAIRS[task], 2 if task == "update" else 1
         found = [kept(task, kind, D, peak, seed + s, STEPS) for s in seeds_of(task, kind, D)]
@@ -182,8 +177,3 @@ def measure(seed: int) -> Iterator[dict]:
         if (task, kind, D) in LONG: row["twice the steps"] = f"{kept(task, kind, D, peak, seed, LONGER)[f'{pairs} pairs']:.3f}"
         if (task, kind, D) == ("recall", "Mamba", MIDDLE): row[f"twice the steps, peak {LATE:g}"] = f"{kept(task, kind, D, LATE, seed, LONGER)[f'{pairs} pairs']:.3f}"
         yield row
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    work(int(sys.argv[1]), int(sys.argv[2]))

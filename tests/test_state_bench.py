@@ -1,4 +1,7 @@
 """Chapter 20's measurements: the task, equal parameters, bytes that are counted, runs that are kept, and a step that takes itself back."""
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -6,6 +9,7 @@ from bench import size, state_language, state_recall, state_speed
 from tfmlib.linear_and_state_space import CachedHybridLM
 from tfmlib.transformer import build
 
+ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -37,16 +41,28 @@ def test_bytes_are_counted():
 
 def test_a_run_is_kept_and_not_made_again(tmp_path, monkeypatch):
     calls = []
-    def run(*key): calls.append(key); return {"loss": abs(key[3] - .024)}
-    monkeypatch.setattr(state_recall, "STORE", tmp_path / "runs/state_recall.jsonl")
+    def run(c): calls.append(c); return {"loss": abs(c["peak"] - .024)}
+    monkeypatch.setattr(state_recall.RUNS, "path", tmp_path / "runs/state_recall.jsonl")
     monkeypatch.setattr(state_recall, "run", run)
+    (tmp_path / "runs").mkdir()
     assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5   # beyond the end of the grid, and one more
     assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5
 
 
+@pytest.mark.parametrize("part", [state_recall, state_language])
+def test_the_record_is_what_the_kept_runs_say(part, monkeypatch):
+    "Every run of it is in the file, made by the code that stands here; nothing is trained."
+    monkeypatch.setattr(part, "run", None)
+    monkeypatch.setattr(state_recall, "predicted", lambda *case: 0.)             # it takes a while
+    record = json.loads((ROOT / f"tfmlib/assets/records/{part.__name__.split('.')[1]}.json").read_text())
+    quantity = {state_recall: lambda row: (row["task"], row["mixer"], row["D"], row["16 pairs" if row["task"] == "recall" else "8 pairs"]["each"]),
+                state_language: lambda row: (row["mixer"], row["loss"]["each"], row["loss in equal time"])}[part]
+    assert [quantity(row) for row in part.measure(0)] == [quantity(row) for row in record["rows"]]
+
+
 def test_a_short_run_gives_what_a_row_needs(monkeypatch):
     monkeypatch.setattr(state_recall, "WARM", 1)
-    found = state_recall.run("recall", "delta", 4, .003, 0, 3)
+    found = state_recall.run(state_recall.case("recall", "delta", 4, .003, 0, 3))
     assert [*found] == ["4 pairs", "8 pairs", "12 pairs", "16 pairs", "oldest", "newest", "loss", "seconds"] and all(0 <= found[f"{n} pairs"] <= 1 for n in (4, 8, 12, 16))
 
 
