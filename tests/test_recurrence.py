@@ -236,15 +236,6 @@ def test_the_first_symbol_is_told_from_the_others():
     with pytest.raises(ValueError): first_symbol(5, 0, torch.Generator())
 
 
-@pytest.fixture
-def one_thread():
-    "Small layers only get slower where threads wait for each other."
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_recall_is_learnt_where_it_is_easy_and_at_chance_without_training(one_thread):
     def model():
         torch.manual_seed(0)
