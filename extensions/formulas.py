@@ -27,27 +27,30 @@ SOURCE = re.compile(r"<semantics>(?:<mrow>(.*?)</mrow>|(.*?))<annotation.*?</ann
 LETTER = re.compile(r'<span class="katex"><span class="katex-mathml"><math[^>]*><m[in]>[^<]*</m[in]></math></span><span class="katex-html" aria-hidden="true">'
                     r'<span class="base"><span class="strut"[^>]*></span>(<span class="mord[^>]*>[^<]*</span>)</span></span></span>')
 STRUT = re.compile(r'<span class="base"><span class="strut" style="height:([^;]*);(?:vertical-align:([^;]*);)?"></span>')
-ATOMS = r'((?:<span class="[^"]*"(?: style="[^"]*")?>[^<]*</span>)+|<span class="mord mtight">(?:<span class="[^"]*"(?: style="[^"]*")?>[^<]*</span>)+</span>)'
-SCRIPT = re.compile(r'<span class="msupsub"><span class="vlist-t(?: vlist-t2)?"><span class="vlist-r"><span class="vlist" style="[^"]*"><span style="top:-([\d.]+)em;([^"]*)">'
-                    r'<span class="pstrut" style="height:([\d.]+)em;"></span><span class="sizing reset-size6 size3 mtight">' + ATOMS + r'</span></span></span>'
-                    r'(?:<span class="vlist-s">[^<]*</span></span><span class="vlist-r"><span class="vlist" style="[^"]*"><span></span></span>)?</span></span></span>')
+
+# KaTeX's boxes, as regular expressions: an atom is a span of text
+SPAN, KIND = r'<span class="[^"]*"(?: style="[^"]*")?>', r"(?:mord|mopen|mclose|mrel|mbin|mpunct)"
 ATOM = r'<span class="((?!sizing|fontsize)[^"]*)"(?: style="([^"]*)")?>([^<]+)</span>'
+ROW = (r'<span style="top:-([\d.]+)em;([^"]*)"><span class="pstrut" style="height:([\d.]+)em;"></span><span class="sizing reset-size6 size3 mtight">'
+       rf'((?:{SPAN}[^<]*</span>)+|<span class="mord mtight">(?:{SPAN}[^<]*</span>)+</span>)</span></span>')
+STACK, BELOW = r'<span class="vlist-r"><span class="vlist" style="[^"]*">', r'<span class="vlist-s">[^<]*</span></span><span class="vlist-r"><span class="vlist" style="[^"]*"><span></span></span>'
+SCRIPT = re.compile(rf'<span class="msupsub"><span class="vlist-t(?: vlist-t2)?">{STACK}{ROW}</span>(?:{BELOW})?</span></span></span>')
+BOTH = re.compile(rf'<span class="msupsub"><span class="vlist-t vlist-t2">{STACK}{ROW}{ROW}</span>{BELOW}</span></span></span>')
+BAR = re.compile(rf'<span class="mord accent"><span class="vlist-t">{STACK}<span style="top:-3em;"><span class="pstrut" style="height:3em;"></span>'
+                 r'<span class="mord mathnormal"(?: style="([^"]*)")?>([^<])</span></span><span style="top:-([\d.]+)em;"><span class="pstrut" style="height:3em;"></span>'
+                 r'<span class="accent-body" style="left:(-[\d.]+)em;"><span class="mord">(.)</span></span></span></span></span></span></span>')
 SPACE = r'<span class="mspace" style="margin-right:(-?[\d.]+)em;"></span>'
 SPACED = re.compile(ATOM + SPACE), re.compile(SPACE + ATOM)                 # a space is a margin of the atom beside it
-ONE = re.compile(r'<span class="msupsub mtight tfm-script" style="([^"]*)">' + ATOM + "</span>")
-WRAPPED = re.compile(r'<span class="mord">(<span class="[^"]*"(?: style="[^"]*")?>[^<]+</span>'
-                     r'(?:<span class="msupsub mtight tfm-script[^"]*" style="[^"]*">(?:[^<]+|(?:<span class="[^"]*"(?: style="[^"]*")?>[^<]*</span>)+)</span>)+)</span>')
+
+# … and what is left of them
+LONE = '<span class="msupsub mtight tfm-script'
+ONE = re.compile(rf'{LONE}" style="([^"]*)">{ATOM}</span>')
+INNER = re.compile(rf'({LONE}" style="[^"]*">)<span class="mord mtight">((?:{SPAN}[^<]*</span>)+)</span></span>')
+WRAPPED = re.compile(rf'<span class="mord">({SPAN}[^<]+</span>(?:{LONE}[^"]*" style="[^"]*">(?:[^<]+|(?:{SPAN}[^<]*</span>)+)</span>)+)</span>')
+UPRIGHT = re.compile(rf'<span class="{KIND}( mtight)?">([^<]+)</span>(<span class="{KIND}(?(1) mtight)"(?: style="margin-right:[^";]*;")?>)')
 FLAT = re.compile(r'<span class="katex"><span class="katex-mathml">.*?</span><span class="katex-html" aria-hidden="true">'
-                  r'((?:<span class="base" style="[^"]*">(?:<span class="[^"]*"(?: style="[^"]*")?>[^<]+</span>)+</span>)+)</span></span>', re.S)
-UPRIGHT = re.compile(r'<span class="(?:mord|mopen|mclose|mrel|mbin|mpunct)( mtight)?">([^<]+)</span>(<span class="(?:mord|mopen|mclose|mrel|mbin|mpunct)(?(1) mtight)"(?: style="margin-right:[^";]*;")?>)')
-INNER = re.compile(r'(<span class="msupsub mtight tfm-script" style="[^"]*">)<span class="mord mtight">((?:<span class="[^"]*"(?: style="[^"]*")?>[^<]*</span>)+)</span></span>')
+                  rf'((?:<span class="base" style="[^"]*">(?:{SPAN}[^<]+</span>)+</span>)+)</span></span>', re.S)
 LINE = re.compile(r'<span class="katex-html" aria-hidden="true"><span class="base" style="([^"]*)">((?:(?!class="base").)*)</span></span></span>$', re.S)
-ROW = (r'<span style="top:-([\d.]+)em;([^"]*)"><span class="pstrut" style="height:([\d.]+)em;"></span><span class="sizing reset-size6 size3 mtight">' + ATOMS + r'</span></span>')
-BOTH = re.compile(r'<span class="msupsub"><span class="vlist-t vlist-t2"><span class="vlist-r"><span class="vlist" style="[^"]*">' + ROW + ROW + r'</span><span class="vlist-s">[^<]*</span></span>'
-                  r'<span class="vlist-r"><span class="vlist" style="[^"]*"><span></span></span></span></span></span>')
-BAR = re.compile(r'<span class="mord accent"><span class="vlist-t"><span class="vlist-r"><span class="vlist" style="[^"]*"><span style="top:-3em;"><span class="pstrut" style="height:3em;"></span>'
-                 r'(<span class="mord mathnormal"(?: style="[^"]*")?>[^<]</span>)</span><span style="top:-([\d.]+)em;"><span class="pstrut" style="height:3em;"></span>'
-                 r'<span class="accent-body" style="left:(-[\d.]+)em;"><span class="mord">(.)</span></span></span></span></span></span></span>')
 APPLIED = re.compile(r"<(msub|msup|msubsup)>(<(m[ion])\b[^>]*>[^<]*</\3>)(<mi>[^<]*</mi>)<mo>\u2061</mo>")     # KaTeX applies the function σ_max's index is to nothing: one child too many
 SPELLED = re.compile(r"(<mo\b[^>]*>)<mrow>((?:<mi\b[^>]*>[^<]*</mi>)+)</mrow></mo>")                        # … and spells mod as three letters inside an operator, which may hold only text
 NUMBERED = re.compile(r"\\(begin|end)\{(equation|align|gather|alignat)\}")
@@ -111,9 +114,14 @@ def narrow(html: str) -> str:
 
 def barred(found: re.Match) -> str:
     "A letter whose accent the style sheet draws."
-    letter, top, left, sign = found.groups()
-    style, text = re.fullmatch(r'<span class="mord mathnormal"(?: style="([^"]*)")?>([^<])</span>', letter).groups()
-    return f'<span class="mord mathnormal tfm-accent" data-accent="{sign}" style="--x:{left}em;--y:-{float(top) - 3:.4g}em;{style or ""}">{text}</span>'
+    style, letter, top, left, sign = found.groups()
+    return f'<span class="mord mathnormal tfm-accent" data-accent="{sign}" style="--x:{left}em;--y:-{float(top) - 3:.4g}em;{style or ""}">{letter}</span>'
+
+
+def joined(html: str) -> str:
+    "Upright atoms beside each other, without space between them, as one."
+    while (fewer := UPRIGHT.sub(r"\3\2", html)) != html: html = fewer
+    return html
 
 
 def widened(style: str, **by: float) -> str:
@@ -149,12 +157,11 @@ def lean(html: str) -> str:
     html = BAR.sub(barred, SCRIPT.sub(script, html))
     html = STRUT.sub(lambda m: f'<span class="base" style="--h:{m[1]};--v:{m[2] or 0}">', html)
     html = BOTH.sub(both, html)
-    html = INNER.sub(r"\1\2</span>", html)
-    while (fewer := UPRIGHT.sub(r"\3\2", html)) != html: html = fewer
+    html = joined(INNER.sub(r"\1\2</span>", html))
     html = WRAPPED.sub(r"\1", ONE.sub(one, html))
     html = SPACED[0].sub(lambda m: f'<span class="{m[1]}" style="{widened(m[2], right=own(m[1], m[4]))}">{m[3]}</span>', html)
     html = SPACED[1].sub(lambda m: f'<span class="{m[2]}" style="{widened(m[3], left=own(m[2], m[1]))}">{m[4]}</span>', html)
-    while (fewer := UPRIGHT.sub(r"\3\2", html)) != html: html = fewer
+    html = joined(html)
     if "msupsub" not in html and "tfm-accent" not in html: html = FLAT.sub(r'<span class="katex">\1</span>', html)
     if not html.startswith('<span class="katex-display">'):
         html = LINE.sub(r'<span class="katex-html base" aria-hidden="true" style="\1">\2</span></span>', html)

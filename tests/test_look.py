@@ -72,6 +72,45 @@ def test_two_scripts_and_an_accent_are_flat(tmp_path):
     assert [re.sub("<[^>]*>", "", t) for t in re.findall(r'width:0;[^>]*>(.)</span>', flat)] == ["t", "⊤"]
 
 
+@pytest.mark.slow
+@pytest.mark.browser
+def test_what_is_left_out_of_a_formula_moves_nothing(served, browser):
+    "Every kind of formula is as wide as KaTeX sets it, and its signs stand where they stood, to half a pixel."
+    import formulas
+    asked = [r"D = 16", r"(2.5, 0) + (0, 10)", r"h_0 = \tanh(x_{t-1}) + 1", r"k_t^\top v_t", r"K_{[i]}^\top V", r"x_N^\top x_i^2", r"\bar A = e^{\Delta A}", r"S \leftarrow \alpha S, \quad a < b",
+             r"\frac12 \sqrt{P/D}", r"\sum_{s \le t} (q_t \cdot k_s)\, v_s", r"\lVert k \rVert^2 \bmod w", r"\mathrm{elu}(x) + \exp(-\lambda_t)"]
+    setter = formulas.Setter(formulas.node_binary())
+    raw = [setter(tex, False)["html"] for tex in asked]
+    setter.close()
+    page = browser.new_page()
+    page.goto(f"{served}/chapters/20_linear_and_state_space.html")
+    where = """(both) => document.fonts.ready.then(() => both.map(all => all.map(html => {
+      const p = document.createElement("p");
+      p.innerHTML = html;
+      document.querySelector("article, main").prepend(p);
+      p.style.whiteSpace = "nowrap";
+      const formula = p.querySelector(".katex"), left = formula.getBoundingClientRect().left, found = [formula.getBoundingClientRect().width], walk = document.createTreeWalker(formula, 4);
+      while (walk.nextNode()) {
+        if (walk.currentNode.parentElement.closest("math") || !walk.currentNode.data.trim() || walk.currentNode.data === "\\u200b") continue;
+        for (let i = 0; i < walk.currentNode.length; i++) {
+          const range = document.createRange();
+          range.setStart(walk.currentNode, i); range.setEnd(walk.currentNode, i + 1);
+          const box = range.getBoundingClientRect();
+          if (walk.currentNode.data[i] !== "ˉ") found.push(walk.currentNode.data[i], box.left - left, box.bottom - p.getBoundingClientRect().top);
+        }
+      }
+      return found;
+    })))"""
+    page.evaluate(where, [raw, raw])                                            # its fonts are fetched now
+    page.wait_for_timeout(500)
+    before, after = page.evaluate(where, [raw, [formulas.lean(html) for html in raw]])
+    page.close()
+    for tex, wanted, found in zip(asked, before, after):
+        signs = [sorted(zip(xs[1::3], xs[2::3], xs[3::3])) for xs in (wanted, found)]
+        assert [sign for sign, *_ in signs[0]] == [sign for sign, *_ in signs[1]] and abs(wanted[0] - found[0]) < .5, (tex, wanted, found)
+        assert all(abs(a - b) < .5 for one, other in zip(*signs) for a, b in zip(one[1:], other[1:])), (tex, signs)
+
+
 def test_mathml_is_valid(tmp_path):
     "Which KaTeX's is not for an index that is a function's name, or for an operator of letters."
     done = sphinx(tmp_path, "# Page\n\n$\\sigma_{\\max}$ and $\\sigma_{\\min}^n$ and $p \\bmod w$\n")
