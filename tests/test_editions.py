@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import editions
 import epub
+import formulas
 import numpy as np
 import pdf
 import pypdfium2 as pdfium
@@ -96,6 +97,20 @@ def test_colours_are_mixed_as_the_browser_mixes_them(browser):
         theirs = tab.evaluate(ask, re.sub(r"var\(--\w, ?(#\w+)\)", r"\1", css))
         assert max(abs(int(ours[i:i + 2], 16) - t) for i, t in zip((1, 3, 5), theirs)) <= 1
     tab.close()
+
+
+@pytest.mark.parametrize("tex, wanted", [
+    ("D = 16", "mi:D mo:= mn:16"), ("x", "mi:x"), ("(0.6, 14)", "mo:( mn:0.6 mo:, mn:14 mo:)"), (r"\exp(qk) - \alpha", "mi:exp mo:( mi:q mi:k mo:) mo:− mi:α"), (r"\Lambda < 2", "mi:Λ mo:< mn:2")])
+def test_a_formula_that_is_text_is_spelled_for_the_epub(tex, wanted):
+    setter = formulas.Setter(formulas.node_binary())
+    text = BeautifulSoup(formulas.lean(setter(tex, False)["html"]), "html.parser")
+    setter.close()
+    assert text.find("math") is None
+    epub.as_mathml(text)
+    [math] = text.find_all("math")
+    assert " ".join(f"{part.name}:{part.get_text()}" for part in math) == wanted
+    assert {part.get("mathvariant") for part in math.find_all("mi") if len(part.get_text()) > 1} <= {"normal"}
+
 
 
 # --- e-readers --------------------------------------------------------------------------------------------------------

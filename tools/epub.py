@@ -98,8 +98,8 @@ def spelled(formula: Tag) -> Tag:
     math = new("math")
     for atom in formula.find_all("span"):
         if atom.find("span"): continue
-        whole = {"mathrm", "mop"} & set(atom.get("class", ()))                # the name of a function
-        for word in re.findall(r"[\d.]*\d|[^\W\d_]+|\S" if whole else r"[\d.]*\d|[^\W\d_]|\S", atom.get_text()):
+        letters = r"[^\W\d_]+" if "mop" in atom.get("class", ()) else r"[^\W\d_]"               # the name of a function is one identifier
+        for word in re.findall(rf"[\d.]*\d|{letters}|\S", atom.get_text()):
             part = new("mn" if word[-1].isdigit() else "mi" if word[0].isalpha() else "mo")
             if part.name == "mi" and "mathnormal" not in atom.get("class", ()): part["mathvariant"] = "normal"
             part.string = word
