@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from bench import scaling, scaling_emergence, scaling_repeats, scaling_schedule, scaling_sweep
+from bench import (
+    scaling,
+    scaling_emergence,
+    scaling_repeats,
+    scaling_schedule,
+    scaling_sweep,
+    state_language,
+    state_recall,
+)
 from bench.__main__ import RECORDS
 from bench.decoder_training import Reckoning
 from bench.gpu import scaling as ladder
@@ -154,10 +162,10 @@ def test_comments_do_not_change_the_code_and_constants_do():
 
 
 def test_committed_runs_belong_to_the_code():
-    "A change of bench/scaling.py that changes what is computed makes the kept runs void: this says so before they are lost."
+    "A change of a benchmark that changes what is computed makes its kept runs void: this says so before they are lost."
+    codes = {module.__name__.rpartition(".")[2]: module.RUNS.code for module in (scaling_emergence, state_language, state_recall)}
     for path in sorted((scaling.Path(scaling.__file__).parent / "runs").glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        codes = {"scaling_emergence": scaling_emergence.RUNS.code}
         assert {row["code"] for row in rows} == {codes.get(path.stem, scaling.CODE)}, path.name
 
 
