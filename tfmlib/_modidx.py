@@ -2774,8 +2774,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'tfmlib/recurrent_checkpoints.py'),
                                               'tfmlib.recurrent_checkpoints.mixer_from_transformers': ( 'linear_and_state_space.html#mixer_from_transformers',
                                                                                                         'tfmlib/recurrent_checkpoints.py'),
-                                              'tfmlib.recurrent_checkpoints.names_of': ( 'linear_and_state_space.html#names_of',
-                                                                                         'tfmlib/recurrent_checkpoints.py'),
                                               'tfmlib.recurrent_checkpoints.renamed': ( 'linear_and_state_space.html#renamed',
                                                                                         'tfmlib/recurrent_checkpoints.py'),
                                               'tfmlib.recurrent_checkpoints.split_rows': ( 'linear_and_state_space.html#split_rows',
