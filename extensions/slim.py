@@ -14,7 +14,8 @@ COLOURED = {                                    # kind of token -> the kind whos
     Generic.Prompt: Generic.Output, Generic.Output: Generic.Output, Generic.Heading: Generic.Output, Generic.Subheading: Generic.Output,
     Generic.Inserted: Generic.Inserted, Generic.Deleted: Generic.Deleted,
 }
-ACROSS = {Keyword, Number, String}, re.compile(r"[\[\](), \n-]+")   # kinds that go on across these: 1, 2, 3 is one
+BETWEEN = re.compile(r"[\[\](), \n-]+")
+ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[\[\](), \n:-]+")}   # kinds that go on across these: 1, 2, 3 is one, and "a": "b"
 UNUSED = [                                      # wrappers in the markup of others -> what is kept of them
     (re.compile(r'<span class="pre">([^<]*)</span>'), r"\1"),
     (re.compile(r"(<pre[^>]*>)<span></span>"), r"\1"),
@@ -38,7 +39,7 @@ def merged(tokens: Iterable[tuple[Token, str]]) -> Iterator[tuple[Token, str]]:
     runs = []
     for kind, group in groupby(tokens, lambda token: colour(token[0])):
         text = "".join(text for _, text in group)
-        if kind in ACROSS[0] and len(runs) > 1 and runs[-2][0] is kind and ACROSS[1].fullmatch(runs[-1][1]):
+        if kind in ACROSS and len(runs) > 1 and runs[-2][0] is kind and ACROSS[kind].fullmatch(runs[-1][1]):
             text = runs[-2][1] + runs[-1][1] + text
             del runs[-2:]
         runs.append((kind, text))

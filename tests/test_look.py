@@ -147,8 +147,9 @@ def test_code_has_a_span_only_where_it_is_coloured():
 
 
 def test_a_list_of_numbers_is_one_span():
-    html = highlight("x = f([1, 2.5, [-3, None]], 4) + 5\ny = ('a', 'b')\n", PythonLexer(), Slim(nowrap=True))
-    assert re.findall(r'<span class="(\w+)">(.*?)</span>', html.replace("&#39;", "'")) == [("m", "1, 2.5, [-3, None]], 4"), ("m", "5"), ("s", "'a', 'b'")]
+    html = highlight("x = f([1, 2.5, [-3, None]], 4) + 5\ny = ('a', 'b')\nz = {'a': 'b', 'c': 1 if x else 2}\n", PythonLexer(), Slim(nowrap=True))
+    spans = re.findall(r'<span class="(\w+)">(.*?)</span>', html.replace("&#39;", "'"))
+    assert spans == [("m", "1, 2.5, [-3, None]], 4"), ("m", "5"), ("s", "'a', 'b'"), ("s", "'a': 'b', 'c'"), ("m", "1"), ("k", "if"), ("k", "else"), ("m", "2")]
 
 
 @pytest.mark.parametrize("html, kept", [
