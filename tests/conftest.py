@@ -1,4 +1,5 @@
 """Fixtures that the tests share: the built book, served as a static host would."""
+import gc
 import os
 import shutil
 import subprocess
@@ -31,6 +32,12 @@ def pytest_collection_modifyitems(items):
     print("\n*** no Chromium on this machine: the tests of the book in a browser are SKIPPED ***", file=sys.stderr)
     for item in items:
         if "browser" in item.keywords: item.add_marker(pytest.mark.skip(reason="no Chromium on this machine"))
+
+
+def pytest_collection_finish():
+    "What has been imported stays: the garbage collector need not look through it again and again."
+    gc.collect()
+    gc.freeze()
 
 
 CHECKING = ("inpage", "tfmlib/practice", "tfmlib/checks.py", "tfmlib/proof.py", "tests/inpage_cases.py")      # what a verdict depends on, besides the page
