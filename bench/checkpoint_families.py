@@ -1,6 +1,6 @@
 """Chapter 12: published decoders, family by family: how far their logits are from those of `transformers`, and how many lines each takes there.
 
-Tiny models with large random weights, norms and biases far from 1 and 0; what tests/test_checkpoints.py tests, it takes from here.
+Tiny models with large random weights, norms and biases far from 1 and 0; what tests/library/test_checkpoints.py tests, it takes from here.
 """
 import ast
 import copy

@@ -1,6 +1,6 @@
 """Chapter 11: published encoder–decoders, family by family: how far their logits are from those of `transformers`, what they write, and how many lines each takes there.
 
-Tiny models with large random weights, norms and biases far from 1 and 0; what tests/test_denoiser_families.py tests, it takes from here.
+Tiny models with large random weights, norms and biases far from 1 and 0; what tests/library/test_denoiser_families.py tests, it takes from here.
 """
 import copy
 import json

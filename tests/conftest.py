@@ -40,20 +40,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-CHECKING = ("inpage", "tfmlib/practice", "tfmlib/checks.py", "tfmlib/proof.py", "tests/inpage_cases.py")      # what a verdict depends on, besides the page
-
-
-def in_turn(stems: list[str]) -> list[str]:
-    """The practice pages whose turn it is: half of them, by the commit, and those that it changed, as with the chapters' notebooks.
-
-    All of them if it changed how answers are checked, or with TFM_WHOLE.
-    """
-    import prove
-    touched = prove.git("status", "--porcelain", "--", *CHECKING) + prove.git("diff", "--name-only", "HEAD~1", "HEAD", "--", *CHECKING)
-    if touched or os.environ.get("TFM_WHOLE"): return list(stems)
-    names = [f"chapters/practice/{stem}.ipynb" for stem in stems]
-    chosen = prove.halves(names, "native")
-    return [stem for stem, name in zip(stems, names) if name in chosen]
+def sweep(values, *ordinary) -> list:
+    "The values of a class, of which the ordinary proof tries these, and `prove.py --whole` all."
+    values = list(values)
+    assert set(ordinary) <= set(values), f"not of the class: {set(ordinary) - set(values)}"
+    return [value if value in ordinary else pytest.param(value, marks=pytest.mark.whole) for value in values]
 
 
 def stale(html: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Random inputs for every exercise: `tests/test_solutions.py` gives them to the book's own answers.
+"""Random inputs for every exercise: `tests/library/test_solutions.py` gives them to the book's own answers.
 
 What is right, a checker's own reference says: a case goes to the property of this place (0 is the checker's first). The
 references are slow and written another way than the answers: number by number, by autograd, by PyTorch.

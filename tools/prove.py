@@ -1,13 +1,15 @@
-"""Prove the book, stage by stage: python tools/prove.py [--quick | --whole] [STAGE ...]
+"""Prove the book, stage by stage: python tools/prove.py [--quick | --whole] [--fresh] [STAGE ...]
 
-Stages: lint, book, wheel, notebooks (on this processor), baseline (notebooks as on an older one), tests. Every notebook runs, one
-half here and the other half as the baseline; the halves change places from commit to commit, and a notebook that the last commit
-or the working tree has changed runs as both. In the tests of practice in the page and of handouts, practice pages take turns in the
-same way. `--whole` runs all of everything, as the weekly workflow does; `--quick` leaves out slow and browser tests, and runs only
-the notebooks that differ from the last commit, once. A stage that fails does not stop the others; the exit code tells. The book is built beside the stages before `tests`. `--record` notes in tests/proved.json and README what
-passed, and where; it goes with `--whole`.
+Stages: lint; book (the strict build); wheel; notebooks (on this processor); older (notebooks as on a processor without AVX); library
+(tests of tfmlib, bench and kernels); site (tests of the pages, the tools and the house).
+
+A file of tests or a notebook whose key, the hash of what it reads (tools/steps.py), has passed in this clone is skipped, and counted
+as skipped; --fresh runs it again. As on the older processor, notebooks run whose content is not in tests/swept.json; so do pages in
+Chromium. --whole runs everything, also the sweeps that only repeat a class (marked `whole`), and writes that list anew; a stage that was
+stopped goes on where it was. --quick runs, of what differs from the branch's base, what is not slow. --record notes a whole run in README.
 """
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -15,8 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import steps
 from processors import SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,7 +28,9 @@ sys.path.insert(0, str(ROOT / "extensions"))
 
 from pages import notebook_files  # noqa: E402
 
-BUILD = ROOT / "build"
+BUILD = ROOT / "build/proof"
+PASSED = BUILD / "passed.json"
+SWEPT = ROOT / "tests/swept.json"                           # what passed in the last whole proof: notebooks as on the older processor, pages in Chromium
 PY = sys.executable
 QUIET = [] if sys.stdout.isatty() else ["-q"]            # in a terminal Sphinx says which page it is at; a log stays short
 CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
@@ -39,6 +45,52 @@ def run(*command, cwd: Path = ROOT, **env: str) -> bool:
     "Run a command with extra environment variables; was it a success?"
     return subprocess.run([str(c) for c in command], cwd=cwd, env=os.environ | env).returncode == 0
 
+
+# --- what runs ----------------------------------------------------------------------------------------------------
+
+def git(*command: str) -> str:
+    "What git says; nothing where there is no git, or no such commit."
+    try: done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError: return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+@cache
+def base() -> str:
+    "The commit from which this branch left the one that it follows, or else the last one."
+    return git("merge-base", "HEAD", "@{upstream}").strip() or "HEAD"
+
+
+@cache
+def changed() -> frozenset[Path]:
+    "The files that differ from the base; of notebooks, those of which more than prose differs."
+    names = {*git("diff", "--name-only", "--no-renames", base()).splitlines(), *git("ls-files", "-o", "--exclude-standard").splitlines()}
+    def only_prose(name: str) -> bool:
+        before = git("show", f"{base()}:{name}")
+        return name.endswith(".ipynb") and bool(before) and (ROOT / name).is_file() and steps.code(before) == steps.code((ROOT / name).read_text(encoding="utf-8"))
+    return frozenset(ROOT / name for name in names if not only_prose(name))
+
+
+def due(stage: str, keys: dict[Path, str], given: argparse.Namespace) -> dict[Path, str]:
+    "The files whose key has not passed in this clone; says how many are skipped."
+    passed = {} if given.fresh else steps.load(PASSED)
+    left = {path: key for path, key in keys.items() if passed.get(name_of(stage, path)) != key}
+    print(f"{stage}: {len(left)} files run, {len(keys) - len(left)} skipped, which have passed in this clone as they are", flush=True)
+    return left
+
+
+def name_of(stage: str, path: Path) -> str: return f"{stage} {path.relative_to(ROOT).as_posix()}"
+
+
+def planned(stage: str, files: dict[str, tuple[str, str]]) -> dict[str, str]:
+    "The environment that has pytest note which of these files pass."
+    plan = BUILD / f"{stage}.plan.json"
+    plan.parent.mkdir(parents=True, exist_ok=True)
+    plan.write_text(json.dumps({"record": str(PASSED), "steps": files}))
+    return {steps.PLAN: str(plan)}
+
+
+# --- stages -------------------------------------------------------------------------------------------------------
 
 def lint(_) -> bool:
     "ruff over the code that people write; notebooks too, generated modules not."
@@ -60,63 +112,79 @@ def wheel(_) -> bool:
     return run(PY, "-m", "pip", "install", "-q", "--no-deps", "--target", BUILD / "site", made)
 
 
-def git(*command: str) -> str:
-    "What git says; nothing where there is no git, or no such commit."
-    try: done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
-    except FileNotFoundError: return ""
-    return done.stdout if done.returncode == 0 else ""
+def content_keys() -> dict[Path, str]:
+    "Each notebook of the book: the hash of its code and outputs."
+    return {path: steps.notebook_key(path) for path in notebook_files(ROOT / "chapters")}
 
 
-def changed() -> set[str]:
-    "The notebooks that differ from the last commit, as git names them."
-    return {line[3:] for line in git("status", "--porcelain", "-uall", "--no-renames", "chapters").splitlines()}
-
-
-def halves(names: list[str], setting: str) -> list[str]:
-    "The notebooks whose turn it is to run under a setting: every second one, which ones depends on the commit, and those that have just changed."
-    commit = git("rev-parse", "HEAD").strip()
-    if not commit: return names
-    lately = changed() | set(git("diff", "--name-only", "--no-renames", "HEAD~1", "HEAD", "--", "chapters").split("\n"))
-    turn = (int(commit[-1], 16) + (setting == "baseline")) % 2
-    return [name for i, name in enumerate(names) if i % 2 == turn or name in lately]
-
-
-def chosen(copies: Path, given: argparse.Namespace, setting: str) -> list[Path]:
-    "The Colab copies to run: those whose turn it is, all, or those whose notebook differs from the last commit."
-    names = [str(path.relative_to(copies)) for path in notebook_files(copies)]
-    if given.quick: names = [name for name in names if name in changed()]
-    elif not given.whole: names = halves(names, setting)
-    return [copies / name for name in names]
+def chosen(given: argparse.Namespace, setting: str) -> dict[Path, str]:
+    "The notebooks of which it is to be shown that they run under a setting, with their keys."
+    notebooks = content_keys()
+    if given.quick: notebooks = {path: key for path, key in notebooks.items() if path in changed()}
+    elif setting != "native" and not given.whole:
+        swept = json.loads(SWEPT.read_text())["older"]
+        notebooks = {path: key for path, key in notebooks.items() if swept.get(path.relative_to(ROOT).as_posix()) != key}
+    def key(path: Path, own: str) -> str: return steps.digest(own, steps.files_digest([*steps.notebook_modules(path), *steps.data()]), json.dumps(SETTINGS[setting]), steps.machine())
+    return {path: key(path, own) for path, own in notebooks.items()}
 
 
 def notebooks(given: argparse.Namespace, setting: str = "native") -> bool:
     "nbval over the Colab copies, in an empty directory, against the wheel, on this processor or as on another."
-    if not run(PY, "tools/colab.py"): return False
+    stage = "notebooks" if setting == "native" else "older"
+    left = due(stage, chosen(given, setting), given)
+    if not left: return True
     copies, empty = BUILD / "colab", BUILD / "empty"
-    paths = chosen(copies, given, setting)
-    if not paths:
-        print("no notebook differs from the last commit")
-        return given.quick
-    print(f"{len(paths)} notebooks, {setting}", flush=True)
+    if not run(PY, "tools/colab.py", copies): return False
     shutil.rmtree(empty, ignore_errors=True)
     empty.mkdir(parents=True)
+    names = {path.relative_to(ROOT).as_posix(): (name_of(stage, path), key) for path, key in left.items()}
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
     flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "1800", "--nbval-kernel-startup-timeout", "300"]
-    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "--durations=5", *shared(CORES), *how, *flags, *paths,
-               cwd=empty, PYTHONPATH=str(BUILD / "site"), TFM_PEERS="required", OMP_NUM_THREADS="1", TQDM_DISABLE="1", **SETTINGS[setting])
+    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "-p", "steps", "--durations=5", *shared(CORES), *how, *flags,
+               *(copies / name for name in slowest_first(names)), cwd=empty, PYTHONPATH=os.pathsep.join([str(BUILD / "site"), str(ROOT / "tools")]),
+               TFM_PEERS="required", OMP_NUM_THREADS="1", TQDM_DISABLE="1", **SETTINGS[setting], **planned(stage, names))
 
 
-def baseline(given: argparse.Namespace) -> bool:
+def slowest_first(names: dict) -> list[str]:
+    "Notebooks by their measured time: a long one that began last would run alone."
+    rows = json.loads((ROOT / "tfmlib/assets/records/pages.json").read_text(encoding="utf-8"))["rows"]
+    taken = {f"chapters/{row['page']}.ipynb": row["seconds"]["median"] for row in rows}
+    return sorted(names, key=lambda name: -taken.get(name, 0))
+
+
+def older(given: argparse.Namespace) -> bool:
     "The same, as on a processor without AVX: sums run in another order, so nothing may hang on their last bits. Not in the quick part."
     return given.quick or notebooks(given, "baseline")
 
 
-def tests(given: argparse.Namespace) -> bool:
-    "Everything in tests/, with a process more than processors: some tests wait, for a browser, a server or another process."
-    return run(PY, "-m", "pytest", "--durations=12", "--no-loadscope-reorder", *shared(CORES + 1), *(["-m", "not slow and not browser"] if given.quick else []), OMP_NUM_THREADS="1", **({"TFM_WHOLE": "1"} if given.whole else {}))
+def tests(stage: str, given: argparse.Namespace) -> bool:
+    "The files of tests in a folder."
+    reads = {path: steps.test_reads(path) for path in sorted((ROOT / "tests" / stage).glob("test_*.py"))}
+    if given.quick: reads = {path: read for path, read in reads.items() if stage == "site" or read & changed()}
+    if given.quick and not changed_at_all(): reads = {}
+    whole = "whole" if given.whole else ""
+    keys = {path: steps.digest(steps.files_digest(read), steps.machine(), steps.chromium()) for path, read in reads.items()}
+    left = due(f"{whole} {stage}".strip(), keys, given)
+    if not left: return True
+    names = {path.relative_to(ROOT).as_posix(): (name_of(f"{whole} {stage}".strip(), path), key) for path, key in left.items()}
+    without = ["-m", "not whole and not slow and not browser"] if given.quick else ["-m", "not whole"] if not given.whole else []
+    return run(PY, "-m", "pytest", "-p", "steps", "--durations=12", "--no-loadscope-reorder", *shared(CORES + (stage == "site")), *without, *names,
+               PYTHONPATH=str(ROOT / "tools"), OMP_NUM_THREADS="1", **({"TFM_WHOLE": "1"} if given.whole else {}), **({} if given.quick else planned(stage, names)))
 
 
-STAGES = {"lint": lint, "book": book, "wheel": wheel, "notebooks": notebooks, "baseline": baseline, "tests": tests}
+def changed_at_all() -> bool: return bool(git("diff", "--name-only", base()) or git("ls-files", "-o", "--exclude-standard"))
+
+
+def library(given: argparse.Namespace) -> bool: return tests("library", given)
+
+
+def site(given: argparse.Namespace) -> bool: return tests("site", given)
+
+
+# Minutes that each may take on two idle cores: the ordinary proof, --quick, --whole.
+STAGES: dict[str, tuple[Callable, float, float, float]] = {
+    "lint": (lint, .1, .1, .1), "book": (book, 3, 2.5, 3), "wheel": (wheel, .2, .2, .2), "notebooks": (notebooks, 7, 2.5, 7), "older": (older, 2, 0, 10),
+    "library": (library, 3, 2, 20), "site": (site, 3, 1, 35)}
 
 
 def beside(names: list[str], results: dict) -> Callable[[], None]:
@@ -133,6 +201,12 @@ def beside(names: list[str], results: dict) -> Callable[[], None]:
     return wait
 
 
+def sweep() -> None:
+    "After a whole proof: what has passed as on the older processor, and which pages in Chromium."
+    import swept
+    SWEPT.write_text(json.dumps({"older": {path.relative_to(ROOT).as_posix(): key for path, key in content_keys().items()}, "pages": swept.pages(ROOT / "_build/html")}, indent=1) + "\n")
+
+
 def note(results: dict[str, bool]) -> None:
     "Keep what this run has shown."
     sys.path.insert(0, str(ROOT))
@@ -140,10 +214,19 @@ def note(results: dict[str, bool]) -> None:
     proved.keep(results, BUILD / "colab")
 
 
+def shown(results: dict[str, tuple[bool, float]], column: int) -> str:
+    "The stages with their minutes, against those that they may take."
+    def row(name: str, good: bool, taken: float) -> str:
+        limit = STAGES[name][column]
+        return f"{'ok    ' if good else 'FAILED'} {name:10} {taken / 60:5.1f} min of {limit:4.1f}{'   OVER ITS LIMIT' * (taken / 60 > limit)}"
+    return "\n".join(row(name, *result) for name, result in results.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--whole", action="store_true", help="every notebook on this processor and as on the older one")
+    parser.add_argument("--whole", action="store_true", help="every sweep, and every notebook as on the older processor too")
+    parser.add_argument("--fresh", action="store_true", help="also what has passed in this clone as it is")
     parser.add_argument("--record", action="store_true", help="note what passed, and where")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     given = parser.parse_args()
@@ -151,16 +234,17 @@ def main() -> None:
     if unknown: parser.error(f"no such stage: {', '.join(sorted(unknown))}")
     if given.quick and (given.record or given.whole): parser.error("--quick leaves out parts of what --whole runs and --record notes")
     if given.record and not given.whole: parser.error("--record notes whole stages: add --whole")
-    results, names = {}, list(given.stages or STAGES)
+    results, names, began = {}, list(given.stages or STAGES), time.perf_counter()
     wait = beside(names, results)
     for name in names:
-        if name == "tests": wait()                         # they look at the book
+        if name == "site": wait()                         # its tests look at the book
         print(f"\n── {name} " + "─" * (70 - len(name)), flush=True)
         start = time.perf_counter()
-        results[name] = (STAGES[name](given), time.perf_counter() - start)
+        results[name] = (STAGES[name][0](given), time.perf_counter() - start)
     if "book" in (given.stages or STAGES) and "book" not in results: wait()
-    print("\n" + "\n".join(f"{'ok    ' if good else 'FAILED'} {name:10} {taken:6.1f} s" for name, (good, taken) in results.items()))
+    print("\n" + shown(results, 1 + given.quick + 2 * given.whole) + f"\n       together   {(time.perf_counter() - began) / 60:5.1f} min")
     failed = sum(not good for good, _ in results.values())
+    if given.whole and not failed and {"older", "site"} <= results.keys(): sweep()
     print(f"\nstages: {len(results) - failed} passed, {failed} failed")
     if given.record: note({name: good for name, (good, _) in results.items()})
     sys.exit(bool(failed))

@@ -2,7 +2,7 @@
 
 It runs where PyTorch cannot: in a page, in the reader's browser. What it has, it has as
 PyTorch: types and their rounding, views, versions, errors, random numbers of a seed, and
-gradients by the chain rule. What it lacks it refuses by name. tests/test_inpage.py
+gradients by the chain rule. What it lacks it refuses by name. tests/site/test_inpage.py
 compares it with PyTorch.
 """
 import math as _math

@@ -1,0 +1,192 @@
+"""The kernels: on any machine in Triton's interpreter, in a process of its own; on a GPU natively, in 16 bits."""
+import itertools
+import math
+import os
+import subprocess
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+HERE = Path(__file__).resolve().parents[1]
+triton_only = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed here")
+gpu_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+
+
+@triton_only
+def test_in_the_interpreter():
+    "flash_cases.py and of those for packed sequences, for Gluon and for lists of blocks: shapes in which tiles go wrong, refusals, and wrong kernels that must be rejected."
+    env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-W", "ignore", "-p", "no:cacheprovider", "-m", "" if os.environ.get("TFM_WHOLE") else "not whole", *(HERE / f"{name}_cases.py" for name in ("flash", "varlen", "gluon", "listed"))]
+    done = subprocess.run(command, cwd=HERE.parent, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout and " skipped" not in done.stdout
+
+
+@triton_only
+def test_kernels_are_imported_by_nobody():
+    "The library, its dispatcher included, imports without Triton; a process that imports it may still choose the interpreter."
+    code = "import sys, tfmlib.flash_attention_gpu; assert 'triton' not in sys.modules and 'tfmlib.flash_kernels' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=HERE.parent, check=True)
+
+
+# --- on a GPU -----------------------------------------------------------------------------------------------------
+
+def by_math(q, k, v, causal, window):
+    "PyTorch's plain attention in the type that comes in, the mask written out."
+    away = torch.arange(k.shape[2], device=q.device) - torch.arange(q.shape[2], device=q.device)[:, None] - (k.shape[2] - q.shape[2])
+    seen = torch.ones_like(away, dtype=torch.bool)
+    if causal: seen &= away <= 0
+    if window: seen &= away.abs() < window
+    groups = q.shape[1] // k.shape[1]
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1), seen)
+
+
+def gradients(function, tensors, dout):
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    out = function(*leaves)
+    return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+
+
+def heads(B, H, G, T, S, D, dtype, device="cuda"):
+    g = torch.Generator(device).manual_seed(0)
+    return [torch.randn(shape, generator=g, device=device).to(dtype) for shape in ((B, H, T, D), (B, G, S, D), (B, G, S, D), (B, H, T, D))]
+
+
+SHAPES = [(2, 4, 4, 512, 512), (1, 4, 2, 1000, 1000), (2, 4, 1, 33, 777), (1, 8, 1, 300, 130), (1, 2, 2, 1, 500)]     # B, H, G, T, S
+BANDS = [(False, None), (True, None), (True, 1), (True, 200), (False, 100)]                                         # causal, window
+
+
+def rounding(exact, dtype) -> float:
+    "Half the distance between neighbours of a 16-bit type, at the largest number: nobody who answers in that type can promise less."
+    top = float(exact.abs().max())
+    return 2. ** math.floor(math.log2(top)) * torch.finfo(dtype).eps / 2 if top else 0.
+
+
+def off(ours, plain, exact, dtype, floor=True) -> float:
+    "The largest error, in units of what is allowed: twice that of PyTorch's plain attention, and one rounding."
+    limit = 2 * float((plain.double() - exact).abs().max()) + rounding(exact, dtype) * floor + 1e-5
+    return float((ours.double() - exact).abs().max()) / limit
+
+
+def three_ways(ours, shape, band, dtype, device="cuda") -> list[tuple]:
+    "Output and gradients of a function, of plain attention in its type, and in float64."
+    *tensors, dout = heads(*shape, dtype, device)
+    exact = gradients(lambda *t: by_math(*t, *band).nan_to_num(0), [t.double() for t in tensors], dout.double())
+    plain = gradients(lambda *t: by_math(*t, *band).nan_to_num(0), tensors, dout)
+    return list(zip(("out", "dq", "dk", "dv"), ours(tensors, dout, band), plain, exact))
+
+
+@gpu_only
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("D", [16, 32, 64, 128, 256])
+def test_sixteen_bits(dtype, D):
+    "No more than twice as far from float64 as PyTorch's plain attention in the same type, and one rounding."
+    from tfmlib.flash_kernels import flash
+    for shape, band in itertools.product(SHAPES, BANDS):
+        for name, a, b, c in three_ways(lambda t, dout, band: gradients(lambda *t: flash(*t, *band)[0], t, dout), (*shape, D), band, dtype):
+            assert off(a, b, c, dtype) <= 1, (name, shape, band)
+
+
+def emulated(tensors, dout, band, seen_late=0, with_delta=True, root=True) -> list:
+    "What a right kernel comes to: sums in 32 bits, but weights, score gradients and results rounded to the type. The rest is what a wrong one does."
+    (q, k, v), dtype, (causal, window) = tensors, dout.dtype, band
+    groups, T, S, scale = q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3] ** -.5 if root else 1.
+    away = torch.arange(S) - torch.arange(T)[:, None] - (S - T) - seen_late
+    seen = (away <= 0 if causal else away == away) & (away.abs() < (window or T + S))
+    def short(x): return x.to(dtype).float()
+    q, k, v, dout = q.float(), *(x.float().repeat_interleave(groups, 1) for x in (k, v)), dout.float()
+    scores = (q @ k.mT * scale).masked_fill(~seen, -math.inf)
+    top = scores.amax(-1, keepdim=True).nan_to_num(neginf=0)
+    e = (scores - top).exp()
+    total = e.sum(-1, keepdim=True)
+    out = short(short(e) @ v / total.where(total > 0, torch.ones(())))
+    weights = e / total.where(total > 0, torch.ones(()))
+    dz = short(weights * (dout @ v.mT - (dout * out).sum(-1, keepdim=True) * with_delta))
+    dv, dk, dq = short(short(weights).mT @ dout), short(dz.mT @ q * scale), short(dz @ k * scale)
+    return [x.to(dtype) for x in (out, dq, *(x.unflatten(1, (-1, groups)).sum(2) for x in (dk, dv)))]
+
+
+WRONG = {"hidden keys are seen": {"seen_late": 1}, "no delta": {"with_delta": False}, "no root": {"root": False}}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_bound_of_sixteen_bits(dtype):
+    "An answer that is right but for its roundings keeps it, which it would not without that one rounding; a wrong one does not keep it."
+    cases = list(itertools.product([(*shape, D) for shape in SHAPES[1:] for D in (16, 64)], BANDS))
+    compared = [(a, b, c) for shape, band in cases for _, a, b, c in three_ways(emulated, shape, band, dtype, "cpu")]
+    assert all(off(*one, dtype) <= 1 for one in compared)
+    assert any(off(*one, dtype, floor=False) > 1 for one in compared)
+    for told, shape in itertools.product(WRONG.values(), [(1, 4, 2, 200, 200, 64), (2, 4, 1, 33, 300, 64)]):
+        assert max(off(a, b, c, dtype) for _, a, b, c in three_ways(partial(emulated, **told), shape, (True, 20), dtype, "cpu")) > 5
+
+
+@gpu_only
+def test_fifty_times():
+    "The same bits, fifty times: no two programs write to one place."
+    from tfmlib.flash_kernels import flash
+    *tensors, dout = heads(2, 8, 2, 1500, 1500, 128, torch.bfloat16)
+    first = gradients(lambda *t: flash(*t, True)[0], tensors, dout)
+    for _ in range(50):
+        for a, b in zip(gradients(lambda *t: flash(*t, True)[0], tensors, dout), first): assert torch.equal(a, b)
+
+
+@gpu_only
+@pytest.mark.parametrize("D", [64, 128])
+def test_poisoned_padding(D):
+    "What lies beyond the last row is nan, and nothing of it is read or overwritten."
+    from tfmlib import flash_kernels as kernels
+    *tensors, dout = heads(2, 2, 2, 1000, 1000, D, torch.bfloat16)
+    longer = [torch.cat([t, torch.full_like(t[:, :, :120], math.nan)], 2) for t in (*tensors, dout)]
+    inside = [x[:, :, :1000] for x in longer]
+    for a, b in ((inside, [*tensors, dout]),):
+        out, lse = kernels.forward(*a[:3], causal=True)
+        right, also = kernels.forward(*b[:3], causal=True)
+        assert torch.equal(out, right) and torch.equal(lse, also)
+        for x, y in zip(kernels.backward((*a[:3], out, lse), a[3], causal=True), kernels.backward((*b[:3], out, lse), b[3], causal=True)): assert torch.equal(x, y)
+    assert all(bool(x[:, :, 1000:].isnan().all()) for x in longer)
+
+
+@gpu_only
+def test_memory_is_linear():
+    "Twice the length, at most 2.1 times the memory; 65,536 tokens go there and back."
+    from tfmlib.flash_kernels import flash
+    most = []
+    for N in (16_384, 32_768, 65_536):
+        *tensors, dout = heads(1, 4, 4, N, N, 128, torch.bfloat16)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        results = gradients(lambda *t: flash(*t, True)[0], tensors, dout)
+        most.append(torch.cuda.max_memory_allocated() - before)
+        assert all(bool(x.isfinite().all()) for x in results)
+        del tensors, dout, results
+    assert all(b <= 2.1 * a for a, b in zip(most, most[1:]))
+
+
+@gpu_only
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("D", [64, 128])
+def test_decoding(dtype, D):
+    "Caches in pages, each of its own length, what is unused nan: against float64, sequence by sequence, and the same bits each time."
+    from tfmlib.flash_kernels import flash_decode
+    g, B, G, size, T = torch.Generator("cuda").manual_seed(0), 3, 2, 16, 4
+    lengths, pages = torch.tensor([5000, 4, 777], dtype=torch.int32, device="cuda"), 320
+    q = torch.randn(B, 8, T, D, generator=g, device="cuda").to(dtype)
+    table = torch.randperm(B * pages, generator=g, device="cuda").int().view(B, pages)
+    whole = torch.randn(2, B, G, pages * size, D, generator=g, device="cuda").to(dtype)
+    for b, n in enumerate(lengths.tolist()): whole[:, b, :, n:] = math.nan
+    pool = torch.empty(2, B * pages, G, size, D, dtype=dtype, device="cuda")
+    pool[:, table.flatten().long()] = whole.unflatten(3, (pages, size)).movedim(3, 2).flatten(1, 2)
+    told = {"causal": True, "lengths": lengths, "block_table": table}
+    out, lse = flash_decode(q, *pool, **told)
+    for b, n in enumerate(lengths.tolist()):
+        k, v = whole[:, b:b + 1, :, :n]
+        plain, exact = by_math(q[b:b + 1], k, v, True, None), by_math(q[b:b + 1].double(), k.double(), v.double(), True, None)
+        assert off(out[b:b + 1], plain, exact, dtype) <= 1, (b, n)
+    for _ in range(20): assert all(torch.equal(a, b) for a, b in zip(flash_decode(q, *pool, **told), (out, lse)))

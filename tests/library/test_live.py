@@ -1,0 +1,452 @@
+"""The book's models and its tokenizer in JavaScript: what the page computes is what PyTorch computes."""
+import base64
+import json
+import re
+import subprocess
+import sys
+import unicodedata
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "extensions"), str(ROOT / "tools")]
+import live  # noqa: E402
+from conftest import awake, laid_out  # noqa: E402
+from formulas import node_binary  # noqa: E402
+
+import tfmlib.decoders as decoders  # noqa: E402
+from tfmlib.data import prose  # noqa: E402
+from tfmlib.figures import LIVE  # noqa: E402
+from tfmlib.heads import SentenceHeads  # noqa: E402
+from tfmlib.kv_cache import BothWays, CachedCausalLM, generate_cached  # noqa: E402
+from tfmlib.pretrained import load_model, load_tensors, save_tensors  # noqa: E402
+from tfmlib.tokens import BOOK_FILE, book_tokenizer, printable  # noqa: E402
+
+MODELS = files("tfmlib") / "assets/models"
+SHIPPED = ("prose", "book", "prose_draft", "answers", "questions", "thinking", "copying", "copying_one")
+
+
+@pytest.fixture(scope="module")
+def page():
+    "Asks the page's scripts, in Node."
+    with subprocess.Popen([node_binary(), ROOT / "tests/live_node.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as process:
+        def ask(what, **told):
+            process.stdin.write(json.dumps({"what": what} | told) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+        yield ask
+        process.stdin.close()
+
+
+def shipped_decoders() -> set[str]:
+    "The models of the book that are decoders, as their files say."
+    configs = {path.name.removesuffix(".safetensors"): json.loads(load_tensors(path)[1].get("config", "{}")) for path in MODELS.iterdir()}
+    return {name for name, config in configs.items() if config.get("kind") == "decoder"}
+
+
+def test_every_shipped_decoder_is_tried(): assert shipped_decoders() == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_logits_and_weights_are_those_of_pytorch(name, page):
+    model = load_model(name)
+    longest = model.config.max_len
+    for seed, length in ((0, longest), (1, 1), (2, longest // 2)):
+        ids = torch.randint(model.config.vocab_size, (length,), generator=torch.Generator().manual_seed(seed))
+        said = page("logits", file=str(MODELS / f"{name}.safetensors"), ids=ids.tolist())["said"]
+        with torch.no_grad(): logits = model(ids[None])[0]
+        assert (torch.tensor(said["logits"]) - logits).abs().max() < 1e-4
+        weights = attention_of(model, ids)
+        for t, step in enumerate(said["weights"]):
+            assert (torch.tensor(step) - weights[:, :, t, :t + 1]).abs().max() < 1e-5
+
+
+def attention_of(model, ids):
+    "The attention weights of every layer and head (L, H, T, T)."
+    with torch.no_grad(): return torch.stack([w[0] for w in model.hidden_states(ids[None])[1]])
+
+
+@pytest.fixture(scope="module")
+def rounded():
+    "The model of prose with the weights that the page loads."
+    model = load_model("prose")
+    with torch.no_grad():
+        for p in model.parameters(): p.copy_(p.half())
+    return model
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_greedy_text_is_identical(name, page, tmp_path):
+    "Also with weights rounded to 16 bits, as the page loads them."
+    state, facts = load_tensors(MODELS / f"{name}.safetensors")
+    save_tensors(tmp_path / "half.safetensors", {k: v.half() for k, v in state.items()}, facts)
+    exact, rounded = load_model(name), load_model(name)
+    with torch.no_grad():
+        for p in rounded.parameters(): p.copy_(p.half())
+    for model, file in ((exact, MODELS / f"{name}.safetensors"), (rounded, tmp_path / "half.safetensors")):
+        ids = torch.randint(model.config.vocab_size, (1, 4), generator=torch.Generator().manual_seed(12))
+        text = decoders.generate(model, ids, model.config.max_len - 4)
+        with torch.no_grad(): best = model(text[:, :-1])[0, 3:].topk(2).values
+        assert (best[:, 0] - best[:, 1]).min() > 1e-3, "rounding could decide: take another seed"
+        assert page("greedy", file=str(file), ids=ids[0].tolist(), steps=text.shape[1] - 4)["said"] == text[0].tolist()
+
+
+OLD = unicodedata.ucd_3_2_0          # characters that every Python, regex and Node know, whichever Unicode they were made for
+
+
+def encoded(page, texts: list[str]) -> None:
+    ours = book_tokenizer()
+    for text, said in zip(texts, page("encode", file=str(BOOK_FILE), texts=texts)["said"], strict=True):
+        ids = ours.encode(text)
+        assert said["ids"] == ids and said["back"] == text and said["size"] == len(ours), repr(text)
+        assert said["shown"] == [printable(token) for token in ours.tokens(ids)]
+
+
+def test_tokens_are_those_of_python(page):
+    encoded(page, ["", " ", "  two  spaces \n\n and lines\t", "don't we'll I'D", "Grüße, 🦉🦉!", "x = 3.14159; y_2", "日本語 текст عربى", "a\u0301\u00a0b\u2003c\u3000d\ufeffe\x1cf\x85g",
+                   (ROOT / "README.md").read_text(encoding="utf-8")[:3000]])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cn")).filter(lambda c: OLD.category(c) != "Cn"), max_size=40), min_size=20, max_size=20))
+def test_tokens_of_any_text_are_those_of_python(page, texts): encoded(page, texts)
+
+
+def test_every_character_is_read_alike(page):
+    "Between letters, where it matters whether it is a letter, a number or white space."
+    every = [chr(c) for c in range(0x110000) if OLD.category(chr(c)) not in ("Cs", "Cn", "Co")]
+    assert len(every) > 90_000
+    encoded(page, ["".join(f"a{c}1" for c in every[i:i + 400]) for i in range(0, len(every), 400)])
+
+
+def test_what_the_page_cannot_run_is_refused(page, tmp_path):
+    file = str(MODELS / "copying.safetensors")
+    assert "id: 48; expected 0 to 47" in page("logits", file=file, ids=[48])["error"]
+    assert "cache: 48 tokens; expected fewer than 48" in page("logits", file=file, ids=[0] * 49)["error"]
+    assert "kind: bert; expected decoder" in page("logits", file=str(MODELS / "masked.safetensors"), ids=[0])["error"]
+    state, facts = load_tensors(MODELS / "copying.safetensors")
+    config = json.loads(facts["config"])
+    for key, value in (("norm", "layernorm"), ("positions", "alibi"), ("ffn", "gelu")):
+        save_tensors(tmp_path / f"{key}.safetensors", state, facts | {"config": json.dumps(config | {key: value})})
+        assert f"{key}: {value}" in page("logits", file=str(tmp_path / f"{key}.safetensors"), ids=[0])["error"]
+
+
+def test_a_cache_is_what_the_book_calls_one(page):
+    "The page reads token by token what the book's cached model reads at once."
+    model = load_model("prose")
+    ids = torch.tensor([book_tokenizer().encode("The heron waits at the water.")])
+    cached = CachedCausalLM(model)
+    with torch.no_grad(): at_once = cached(ids, cached.new_cache())[0]
+    said = page("logits", file=str(MODELS / "prose.safetensors"), ids=ids[0].tolist())["said"]
+    assert (torch.tensor(said["logits"]) - at_once).abs().max() < 1e-4
+
+
+TYPED = ["The king", "The king saw Oarvale, and the old ship.", "The king saw the old ship.", "", "Oarvale"]
+
+
+def test_weights_of_a_text_that_is_edited_are_those_of_pytorch(page, rounded):
+    "Every head, after each edit; what is still the same is not read again."
+    texts = [book_tokenizer().encode("\n\n" + text) for text in TYPED]
+    cached = whole = 0
+    for n, said in enumerate(page("typed", file=str(LIVE / "prose.safetensors"), texts=texts)["said"]):
+        ids, before = texts[n], texts[n - 1] if n else []
+        same = next((i for i, (a, b) in enumerate(zip(ids, before)) if a != b), min(len(ids), len(before)))
+        cached, whole = cached + len(ids) - same, whole + (len(ids) if len(ids) > same else 0)
+        assert (said["cached"], said["whole"]) == (cached, whole)
+        weights = attention_of(rounded, torch.tensor(ids))
+        assert len(said["weights"]) == len(ids)
+        for t, step in enumerate(said["weights"]): assert (torch.tensor(step) - weights[:, :, t, :t + 1]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("n, new", [(1, 20), (6, 20), (50, 20), (100, 28), (7, 1)])
+def test_both_ways_write_what_pytorch_writes(page, rounded, n, new):
+    "Without and with a cache; the tokens of the passes are those of the formulas of chapter 16."
+    ids = book_tokenizer().encode(prose(2000, seed=5))[:n]
+    written = decoders.generate(rounded, torch.tensor([ids]), new)
+    with torch.no_grad(): best = rounded(written[:, :-1])[0, n - 1:].topk(2).values
+    assert (best[:, 0] - best[:, 1]).min() > 1e-3, "rounding could decide: take another text"
+    assert torch.equal(written, generate_cached(CachedCausalLM(rounded), torch.tensor([ids]), new))
+    for keep, passes in ((False, list(range(n, n + new))), (True, [n] + [1] * (new - 1))):
+        said = page("written", file=str(LIVE / "prose.safetensors"), ids=ids, steps=new, keep=keep)["said"]
+        assert said == {"ids": written[0, n:].tolist(), "processed": passes, "timed": True}
+        assert sum(passes) == (n + new - 1 if keep else new * n + new * (new - 1) // 2)
+
+
+def test_what_chapter_5_says_of_the_heads_is_measured():
+    "The example's weights, and the means over held-out prose and over names."
+    made, kept = live.heads(), json.loads((LIVE / "heads.json").read_text(encoding="utf-8"))
+    said = "run `python tools/live.py`"
+    assert made.keys() == kept.keys() and all(made[key] == kept[key] for key in made.keys() - {"thousandths", "prose", "names"}), said
+    def off(key, a, b): return max(abs(x - y) for p, q in zip(a[key], b[key], strict=True) for x, y in zip(p, q, strict=True))
+    for a, b in zip(made["thousandths"], kept["thousandths"], strict=True):
+        for c, d in zip(a, b, strict=True): assert max(abs(x - y) for p, q in zip(c, d, strict=True) for x, y in zip(p, q, strict=True)) <= 1, said
+    assert made["prose"].keys() == kept["prose"].keys()
+    for place, found in made["prose"].items(): assert off("weight", found, kept["prose"][place]) < .011 and found["queries"] == kept["prose"][place]["queries"], said
+    assert off("thousandths", made["names"], kept["names"]) <= 1 and abs(made["names"]["largest"] - kept["names"]["largest"]) <= 1, said
+    assert f"MOST = {live.SHOWN}" in (LIVE.parent / "own_sentence.js").read_text(encoding="utf-8")
+
+
+# --- in the page --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", live.MODELS)
+def test_what_a_page_loads_is_small_and_of_the_book(name, tmp_path):
+    "The model's weights, rounded to 16 bits; at most 1 MB."
+    live.write(tmp_path)
+    (made, facts), (kept, told) = (load_tensors(folder / f"{name}.safetensors") for folder in (tmp_path, LIVE))
+    assert facts == told and made.keys() == kept.keys() and all(torch.equal(made[key], kept[key]) for key in made), "run `python tools/live.py`"
+    assert (LIVE / f"{name}.safetensors").stat().st_size <= 1e6
+
+
+FIGURES = {
+    "chapters/10_decoders.html": ("next_token", lambda **name: decoders.NextToken(prompts=["so"], logits=[[*range(12)]], tokens=[*"abcdefghijkl"], alt="Twelve tokens and their probabilities", **name)),
+    "chapters/05_heads.html": ("own_sentence", lambda **name: SentenceHeads(text="so", tokens=["so"], thousandths=[[[[1000]]]], alt="One token and its weight", **name)),
+    "chapters/16_kv_cache.html": ("both_ways", lambda **name: BothWays(text="so", without=[1], kept=[1], n=1, alt="One pass and its tokens", **name)),
+}
+
+
+@pytest.mark.parametrize("module, make", FIGURES.values(), ids=[module for module, _ in FIGURES.values()])
+def test_a_notebook_has_all_in_one_text(module, make):
+    "A widget knows no files beside it: its modules are one text, its weights come from the kernel."
+    figure = make(name="prose")
+    assert figure.module == module and "import " not in str(figure._esm).replace("import.meta", "") and str(figure._esm).count("class Decoder") == 1 and figure._esm.count("export ") == 1
+    assert figure._weights == (LIVE / "prose.safetensors").read_bytes() and "merges" in figure._tokenizer
+    assert not {"_weights", "_tokenizer"} & figure.state().keys() and "<svg" in figure.picture()
+    asked = set(re.findall(r'model\.get\("(\w+)"', str(figure._esm))) - {"_weights", "_tokenizer"}
+    assert asked <= figure.state().keys()
+    assert make()._weights is None
+
+
+NOTEBOOK = """async ([text, state, weights]) => {             // what anywidget does with a module's text and a widget's values
+  const heard = {};
+  const model = { get: key => state[key], set(key, value) { state[key] = value; heard["change:" + key]?.(); }, on(event, f) { heard[event] = f; }, off() {}, save_changes() {} };
+  state._weights = new DataView(Uint8Array.from(atob(weights), c => c.charCodeAt(0)).buffer);
+  const { default: widget } = await import(URL.createObjectURL(new Blob([text], { type: "text/javascript" })));
+  widget.render({ model, el: document.body.appendChild(document.createElement("div")) });
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("module, make", FIGURES.values(), ids=[module for module, _ in FIGURES.values()])
+def test_a_notebook_needs_no_network(browser, module, make):
+    "The model that the figure runs there is the one that it was given."
+    figure, context = make(name="prose"), browser.new_context(offline=True)
+    page, errors = context.new_page(), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.evaluate(NOTEBOOK, [str(figure._esm), figure.state() | {"_tokenizer": figure._tokenizer}, base64.b64encode(figure._weights).decode()])
+    page.get_by_role("button", name="load the model (0.8 MB)").click()
+    page.locator("textarea").fill("The king")
+    tokens = {"next_token": ".tfm-chip", "own_sentence": ".tfm-token"}.get(module)
+    if tokens: assert page.locator(tokens).count() == len(book_tokenizer().encode("The king"))
+    else: assert f"The text has {len(book_tokenizer().encode('The king'))} tokens" in page.locator(".tfm-readout").text_content()
+    if module != "next_token":                                                               # nothing precedes the text here
+        page.locator("textarea").fill("")
+        assert "has no tokens yet." in page.locator(".tfm-readout").text_content()
+        page.locator("textarea").fill("x")
+    assert errors == [] and "no tokens" not in page.locator(".tfm-readout").text_content()
+    context.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def opened(request, browser, served):
+    "Opens a page: its figure, before the model is loaded, and the addresses that the page asks for."
+    contexts = []
+
+    def go(name, **how):
+        contexts.append(browser.new_context(**{"base_url": served, "viewport": {"width": 1000, "height": 900}, "color_scheme": request.param} | how))
+        page, asked = contexts[-1].new_page(), []
+        page.on("request", lambda r: asked.append(r.url))
+        page.goto(name)
+        laid_out(page)
+        return page, awake(page.locator(f"figure[data-module={FIGURES[name][0]}]").first), asked
+    yield go
+    for context in contexts: context.close()
+
+
+@pytest.fixture
+def shown(opened): return opened("chapters/10_decoders.html")
+
+
+def loaded(figure):
+    "Load the model, by keyboard."
+    figure.get_by_role("button", name="load the model").press("Enter")
+    figure.locator("textarea").wait_for()
+    return figure.locator("textarea")
+
+
+def count_of(figure) -> list[int]:
+    "The numbers of the line that counts tokens."
+    return [int(n) for n in re.findall(r"\d+", figure.locator(".tfm-count").text_content())]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_reader_can_run_the_model_on_any_text(shown, rounded, served):
+    page, figure, asked = shown
+    assert not [url for url in asked if url.endswith((".safetensors", "tokenizer.json"))] and not figure.locator("textarea").is_visible()
+    before = len(asked)
+    text = loaded(figure)
+    assert [url.rsplit("/", 1)[1] for url in asked[before:]] == ["prose.safetensors", "tokenizer.json"] and all(url.startswith(served) for url in asked)
+    assert text.input_value() == "The king wanted" and not figure.get_by_role("button", name="load the model").is_visible()
+
+    tokenizer = book_tokenizer()
+    text.fill(said := "A heron, that lives near Oarvale, waits — naïvely 🦉")
+    ids = tokenizer.encode("\n\n" + said)
+    chips = [c.rsplit(" ", 1)[0] for c in figure.locator("li.tfm-chip").all_text_contents()]
+    assert chips == [printable(token) for token in tokenizer.tokens(ids)]
+    with torch.no_grad(): shares = rounded(torch.tensor([ids]))[0, -1].softmax(-1)
+    top = shares.topk(12)
+    rows = figure.locator("tbody tr").all()[:12]
+    assert [row.locator("th").text_content() for row in rows] == [printable(token) for token in tokenizer.tokens(top.indices)]
+    for row, share in zip(rows, top.values): assert abs(float(row.locator("td").first.text_content().removesuffix(" %")) - 100 * float(share)) < .06
+
+    figure.get_by_label("attention of").select_option(label="layer 2, head 3")
+    weights = attention_of(rounded, torch.tensor(ids))[1, 2, -1]
+    told = [int(n or 0) for n in figure.locator("li.tfm-chip small").all_text_contents()]
+    assert all(abs(n - 100 * float(w)) < .51 for n, w in zip(told, weights, strict=True)) and sum(told) > 50
+
+    figure.get_by_label("top-k").fill("1")                                                   # now it is greedy
+    n, cached, whole = count_of(figure)
+    figure.get_by_role("button", name="write 20 tokens").click()
+    page.wait_for_function("n => document.querySelectorAll('li.tfm-chip').length === n", arg=len(ids) + 20)
+    written = decoders.generate(rounded, torch.tensor([ids]), 20)[0].tolist()
+    assert text.input_value() == tokenizer.decode(written)[2:]
+    assert count_of(figure) == [n + 20, cached + 20, whole + sum(range(n + 1, n + 21))]
+    assert violations(page) == []
+
+
+def violations(page, module: str = "next_token") -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+    rules = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": True}}}
+    return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in Axe().run(page, f"figure[data-module={module}]", rules).response["violations"]]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_text_that_is_too_long_is_said_to_be(shown):
+    page, figure, _ = shown
+    loaded(figure).fill("the water " * 100)
+    figure.locator("textarea").press("End")
+    assert figure.locator("li.tfm-chip").count() == 128 and "at most 128 tokens, so the last" in figure.locator(".tfm-count").text_content()
+    assert figure.get_by_role("button", name="write a token").is_disabled()
+    figure.get_by_role("button", name="reset").click()
+    assert figure.locator("textarea").input_value() == "The king wanted" and figure.get_by_role("button", name="write a token").is_enabled()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_model_that_does_not_come_is_said_so(shown):
+    page, figure, _ = shown
+    page.route("**/prose.safetensors", lambda route: route.fulfill(status=404))
+    figure.get_by_role("button", name="load the model").click()
+    figure.get_by_text("The model could not be loaded (prose.safetensors: 404).").wait_for()
+    page.unroute("**/prose.safetensors")
+    loaded(figure)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_is_loaded_before_the_press(opened, served, name):
+    "Then the weights and the tokenizer come from the book itself; with the scripts that run the model, at most 1 MB."
+    page, figure, asked = opened(name)
+    def heavy(): return [url for url in asked if url.endswith((".safetensors", "tokenizer.json"))]
+    assert heavy() == [] and not figure.locator("textarea").is_visible()
+    before, lengths = len(asked), []
+    page.on("response", lambda r: lengths.append(len(r.body())) if r.url in heavy() else None)
+    loaded(figure)
+    page.wait_for_load_state("networkidle")
+    assert [url.rsplit("/", 1)[1] for url in asked[before:]] == ["prose.safetensors", "tokenizer.json"] and all(url.startswith(served) for url in asked)
+    assert sum(lengths) + sum(path.stat().st_size for path in LIVE.glob("*.js")) <= 1e6 and len(lengths) == 2
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_reader_can_see_the_heads_on_any_sentence(opened, rounded):
+    page, figure, _ = opened("chapters/05_heads.html", viewport={"width": 390, "height": 844})
+    example = json.loads((LIVE / "heads.json").read_text(encoding="utf-8"))
+    assert [t.rsplit(" ", 1)[0] for t in figure.locator(".tfm-token").all_text_contents()] == example["tokens"]
+    text, tokenizer = loaded(figure), book_tokenizer()
+    assert text.input_value() == example["text"]
+    figure.get_by_role("button", name="layer 1").press("Enter")
+    figure.get_by_role("button", name="head 2").press("Space")
+    text.fill("Oarvale saw the <king>, and Oarvale waits — naïvely 🦉. The end")
+    ids = tokenizer.encode("\n\n" + text.input_value())
+    tokens = [printable(token) for token in tokenizer.tokens(ids[:live.SHOWN])]
+    assert len(ids) > live.SHOWN and f"{len(ids) - live.SHOWN} more" in figure.locator(".tfm-readout").text_content()
+    chips = figure.locator(".tfm-token")
+    assert [c.rsplit(" ", 1)[0] for c in chips.all_text_contents()] == tokens
+    weights = attention_of(rounded, torch.tensor(ids[:live.SHOWN]))[1, 2]
+    for query in (9, 4):
+        chips.nth(query).focus()
+        page.keyboard.press("Enter")
+        assert chips.nth(query).evaluate("e => e === document.activeElement") and chips.nth(query).get_attribute("aria-pressed") == "true"
+        told = [int(n or 0) for n in figure.locator(".tfm-token small").all_text_contents()]
+        assert all(abs(n - 100 * float(w)) < .51 for n, w in zip(told, weights[query]))
+        best = int(weights[query].argmax())
+        said = figure.locator(".tfm-readout").text_content()
+        assert f"“{tokens[query]}”, token {query}, attends most to “{tokens[best]}”, token {best}{' (itself)' * (best == query)}: {float(weights[query, best]):.2f}" in said
+        later = weights[query + 1:, query].mean()
+        equal = (1 / torch.arange(query + 2, live.SHOWN + 1)).mean()
+        gets, would = map(float, re.search(r"gets (\S+) on average; equal weights would give (\S+)\.", said).groups())
+        assert abs(gets - float(later)) < .0051 and abs(would - float(equal)) < .0051
+        assert said in figure.locator("svg.tfm-heat").get_attribute("aria-label") or said.startswith(figure.locator("svg.tfm-heat").get_attribute("aria-label").split("token. ", 1)[1])
+    found = {place: chosen for place, chosen in live.places(ids[:live.SHOWN], tokens).items()}
+    for row in figure.locator("tbody tr").all():
+        place, mean, equal = row.locator("th, td").all_text_contents()
+        chosen = found[place]
+        assert abs(float(mean) - sum(float(weights[t, keys].sum()) for t, keys in chosen) / len(chosen)) < .0051
+        assert abs(float(equal) - sum(len(keys) / (t + 1) for t, keys in chosen) / len(chosen)) < .0051
+    assert violations(page, "own_sentence") == [] and page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    text.fill("")
+    assert figure.locator(".tfm-token").count() == 2 and "NaN" not in figure.text_content()
+    figure.get_by_role("button", name="reset").click()
+    assert text.input_value() == example["text"] and figure.get_by_role("button", name="layer 0").get_attribute("aria-pressed") == "true"
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_reader_can_write_in_both_ways(opened, rounded):
+    page, figure, _ = opened("chapters/16_kv_cache.html", viewport={"width": 390, "height": 844})
+    n_example = len(book_tokenizer().encode("\n\nThe king wanted"))
+    def said() -> str: return figure.locator(".tfm-readout").text_content()
+    def tallies() -> list[str]: return figure.locator(".tfm-tally").all_text_contents()
+    assert tallies() == [f"{20 * n_example + 190} tokens in 20 passes", f"{n_example + 19} tokens in 20 passes"]
+    text = loaded(figure)
+    assert tallies() == ["Nothing has been written yet."] * 2
+    text.fill("A heron lives <near> Oarvale 🦉 and")
+    ids = book_tokenizer().encode("\n\n" + text.input_value())
+    for new in (20, 5):
+        figure.get_by_label("new tokens").fill(str(new))
+        assert "Let the model write in both ways." in said()
+        written = decoders.generate(rounded, torch.tensor([ids]), new)[0].tolist()
+        with torch.no_grad(): best = rounded(torch.tensor([written[:-1]]))[0, len(ids) - 1:].topk(2).values
+        assert (best[:, 0] - best[:, 1]).min() > 1e-3, "rounding could decide: take another text"
+        for way in ("without", "with"):
+            figure.get_by_role("button", name=f"write {new} tokens {way} a cache").press("Enter")
+            page.wait_for_function("([n, at]) => document.querySelectorAll('.tfm-tally')[at].textContent.includes(`in ${n} passes`)", arg=[new, int(way == "with")])
+        assert figure.locator(".tfm-wrote").all_text_contents() == [book_tokenizer().decode(written)[2:]] * 2
+        counts = new * len(ids) + new * (new - 1) // 2, len(ids) + new - 1
+        assert [re.match(r"(\d+) tokens in (\d+) passes, [\d.]+ ms$", t).groups() for t in tallies()] == [(str(count), str(new)) for count in counts]
+        assert said().startswith(f"{new} new tokens: without a cache, {counts[0]} tokens were processed, with a cache {counts[1]}. The two texts are identical. In this browser, ")
+    assert violations(page, "both_ways") == [] and page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    text.fill("the water " * 100)
+    assert "The model reads at most 128 tokens, new ones included." in said() and figure.get_by_role("button", name="write 5 tokens with a cache").is_disabled()
+    figure.get_by_role("button", name="reset").click()
+    assert text.input_value() == "The king wanted" and figure.get_by_role("button", name="write 20 tokens with a cache").is_enabled()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_without_a_network_the_figure_says_so(opened, name):
+    page, figure, _ = opened(name)
+    page.context.set_offline(True)
+    figure.get_by_role("button", name="load the model").click()
+    figure.get_by_text("The model could not be loaded").wait_for()
+    page.context.set_offline(False)
+    loaded(figure)

@@ -1,0 +1,62 @@
+"""The book's own answers against the references of its checkers, on random inputs and at the edges.
+
+The proof draws as many as are cheap; TFM_CASES=all, which the weekly run sets, twenty times as many, up to ten thousand.
+"""
+import copy
+import importlib
+import linecache
+import os
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import nbformat
+import pytest
+import torch
+from random_cases import EVERY, Draw, shown
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import kills  # noqa: E402
+
+from tfmlib.checks import gives  # noqa: E402
+from tfmlib.proof import Checker  # noqa: E402
+
+WEEKLY = 10_000
+ASKED = [(path, name) for path in kills.pages() for name in kills.named(nbformat.read(path, as_version=4))]
+NAMES: dict[Path, dict] = {}
+
+
+def answers(path: Path) -> dict:
+    "What a page defines without its stubs and wrong answers; its checks are not run."
+    if path in NAMES: return NAMES[path]
+    names = NAMES[path] = {"__name__": "__main__", "display": lambda *a, **k: None}
+    with patch.object(Checker, "__call__", lambda *_: None):
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type != "code" or kills.kind_of(cell) in ("stub", "check", "mutant"): continue
+            code, file = kills.code_of(cell), f"<{path.stem} {cell.id}>"
+            linecache.cache[file] = len(code), None, code.splitlines(True), file
+            exec(compile(code, file, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(("path", "exercise"), ASKED, ids=[name for _, name in ASKED])
+def test_the_books_answer_is_right_on_random_inputs(path, exercise):
+    module, page, how = importlib.import_module(f"tfmlib.practice.{path.stem[3:]}"), answers(path), EVERY[exercise]
+    answer, properties, r = page[f"{exercise}_solution"], getattr(module, f"check_{exercise}").properties, Draw(exercise)
+    count = max(how.count, min(WEEKLY, 20 * how.count) * (os.environ.get("TFM_CASES") == "all"))
+    for case in [*how.edges(module), *(how.draw(r, module) for _ in range(count))]:
+        if exercise == "stream": gives(answer(*case), shown(*case))
+        else:
+            for at in how.at: properties[at][1](answer, *(copy.deepcopy(case) if how.at[1:] else case))
+
+
+def test_no_exercise_is_left_out():
+    assert sorted(EVERY) == sorted(name for _, name in ASKED)
+
+
+def test_a_wrong_answer_is_found(monkeypatch):
+    path = next(p for p, name in ASKED if name == "linear_scan")
+    right = answers(path)["linear_scan_solution"]
+    monkeypatch.setitem(answers(path), "linear_scan_solution", lambda a, b: torch.where(torch.arange(len(b)).view(-1, *[1] * (b.ndim - 1)) < 19, right(a, b), 0))
+    with pytest.raises(AssertionError): test_the_books_answer_is_right_on_random_inputs(path, "linear_scan")

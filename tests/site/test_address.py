@@ -1,0 +1,113 @@
+"""The address stands once; what derives from it is stamped, and taken away without a trace."""
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import address
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+URL = "https://github.com/some-one/some.book"
+STRAY = re.compile(
+    r"https?://[\w.-]*\.github\.io|colab\.research\.google\.com/github/\w|git\+(https?|ssh)://|git@github\.com|"
+    r"github\.com/[\w.-]+/[\w.-]*(executable|tfmlib)|raw\.githubusercontent\.com|mybinder\.org|shields\.io", re.I)
+MAKERS = {"tools/address.py", "tools/colab.py", "tests/site/test_address.py", "tests/site/test_colab.py", "references.bib"}
+
+
+def tracked() -> list[str]:
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    return [n for n in names.split("\0") if n and (ROOT / n).is_file()]
+
+
+def strays(names: list[str], root: Path = ROOT) -> list[str]:
+    "Places where an address stands that nobody stamped."
+    own = address.current(root)
+    known = re.compile("|".join(re.escape(u.rstrip("/")) for u in (own.url, own.book) if u) or r"(?!)")
+    found = []
+    for name in set(names) - MAKERS:
+        text = (root / name).read_text(errors="ignore")
+        text = known.sub("", text) if name in address.FILES else text
+        found += [f"{name}: {m[0]}" for m in (STRAY.search(text), own.url and known.search(text)) if m]
+    return found
+
+
+@pytest.fixture
+def copy(tmp_path):
+    "The stamped files alone, without an address."
+    for name in address.FILES:
+        shutil.copy(ROOT / name, tmp_path / name)
+    write(tmp_path, address.Address())
+    return tmp_path
+
+
+def write(root: Path, where: address.Address) -> dict[str, str]:
+    for path, text in address.stamped(root, where).items():
+        path.write_text(text)
+    return {name: (root / name).read_text() for name in address.FILES}
+
+
+def test_no_stray_address():
+    assert strays(tracked()) == []
+
+
+@pytest.mark.parametrize("planted", ["git clone https://github.com/a/executable-transformer", "https://a.github.io/book/",
+                                     "https://colab.research.google.com/github/a/b/blob/colab/x.ipynb", "pip install git+https://x.org/y"])
+def test_a_planted_address_is_found(copy, planted):
+    (copy / "page.md").write_text(f"See {planted}.")
+    assert strays(["page.md"], copy)
+
+
+def test_an_address_outside_the_stamped_files_is_found(copy):
+    write(copy, address.read(URL))
+    (copy / "page.md").write_text(f"[source]({URL}/tree/main)")
+    assert strays(["page.md", *address.FILES], copy) == [f"page.md: {URL}"]
+
+
+def test_tree_agrees_with_its_address():
+    "Whatever the address is, every file says what it would be stamped with."
+    for path, text in address.stamped(ROOT, address.current(ROOT)).items():
+        assert path.read_text() == text, f"{path.name}: run `make address URL={address.current(ROOT).url}`"
+
+
+def test_stamped_taken_away_and_idempotent(copy):
+    before = {name: (copy / name).read_text() for name in address.FILES}
+    once = write(copy, address.read(URL))
+    assert all(once[name] != before[name] for name in address.FILES)
+    assert write(copy, address.read(URL)) == once
+    write(copy, address.read("https://github.com/other/book"))
+    assert write(copy, address.Address()) == before
+
+
+def test_what_is_stamped(copy):
+    made = write(copy, address.read(URL + ".git/"))
+    book = "https://some-one.github.io/some.book/"
+    settings = yaml.safe_load(made["_config.yml"])
+    assert (settings["repository"]["url"], settings["html"]["baseurl"]) == (URL, book)
+    assert made["_config.yml"].count("#") == (ROOT / "_config.yml").read_text().count("#"), "comments are kept"
+    assert tomllib.loads(made["pyproject.toml"])["project"]["urls"] == {"Book": book, "Source": URL, "Issues": URL + "/issues"}
+    cited = yaml.safe_load(made["CITATION.cff"])
+    assert (cited["repository-code"], cited["url"]) == (URL, book)
+    assert f"git clone {URL}\ncd some.book\n" in made["README.md"] and f"{URL}/actions/workflows/proof.yml/badge.svg" in made["README.md"]
+    assert address.current(copy) == address.read(URL)
+
+
+def test_a_personal_page_is_at_its_root():
+    assert address.read("https://github.com/Ann/ann.github.io").book == "https://ann.github.io/"
+
+
+@pytest.mark.parametrize("url", ["github.com/a/b", "http://github.com/a/b", "https://github.com/a", "https://example.org/a/b",
+                                 "https://github.com/a/b/tree/main", "https://github.com/a b/c", "git@github.com:a/b.git",
+                                 "https://github.com/a/b?x=1", 'https://github.com/a/b"', "https://github.com/a/.."])
+def test_a_wrong_address_is_refused(url):
+    with pytest.raises(ValueError, match=r"URL is .*expected the address of a repository, https://github.com/NAME/REPOSITORY"):
+        address.read(url)
+
+
+def test_a_lost_place_is_an_error_and_nothing_is_written(copy):
+    (copy / "README.md").write_text("# No markers\n")
+    with pytest.raises(ValueError, match="expected the place of the badges once, found it 0 times"):
+        address.stamped(copy, address.read(URL))

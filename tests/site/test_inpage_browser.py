@@ -1,0 +1,341 @@
+"""Practice in the page, as a reader meets it: Chromium on the built book, with Python in a worker."""
+import json
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from conftest import laid_out, sweep
+from test_edits import EDITS, EVERY, changed, stored, tagged
+from test_inpage import BOOK, CHECKED, ROOT, TRIED, inpage, inpage_files
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+PAGE = "chapters/practice/04_attention.html"
+MOST = 9_000_000                                  # bytes on the wire, with gzip, that the first press may take
+PRESS = """async ([name, source]) => {             // as a reader does it: write, press Check, wait for the verdict
+  const cell = document.querySelector(`.tag_stub.tag_exercise-${name}`), area = cell.querySelector("textarea");
+  area.value = source;
+  area.dispatchEvent(new Event("input", { bubbles: true }));
+  const said = cell.querySelector(".tfm-answered");
+  delete said.dataset.answer;
+  cell.querySelector(".tfm-try button").click();
+  while (!said.dataset.answer) await new Promise((go) => setTimeout(go, 20));
+  return JSON.parse(said.dataset.answer);
+}"""
+
+
+@pytest.fixture(scope="module")
+def known(browser, served):
+    "One context for all pages: what is fetched for the first stays in the browser's cache."
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, base_url=served)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(browser, served):
+    "A fresh page with an empty cache and nothing remembered."
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light", base_url=served, accept_downloads=True)
+    page = context.new_page()
+    page.goto(PAGE)
+    page.locator(".tfm-editor textarea").first.wait_for()
+    yield page
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def ready(known):
+    "A page on which Python has been started."
+    page = known.new_page()
+    page.goto(PAGE)
+    page.locator(".tfm-editor textarea").first.wait_for()
+    press(page, "effect", "def effect(change): return 'same'")
+    yield page
+    page.close()
+
+
+def press(page, name: str, source: str) -> dict: return page.evaluate(PRESS, [name, source])
+
+
+def cells(stem: str):
+    "The stub, solution and mutant cells of a page: what it is, its exercise, its code and the name that it hands to the checker."
+    for cell in inpage.cells_of(stem):
+        source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
+        name = next((t.removeprefix("exercise-") for t in tags if t.startswith("exercise-")), "")
+        kind = next((k for k in ("stub", "solution", "mutant") if k in tags), "")
+        if kind and name and "#| export" not in source:
+            called = re.search(r"^check_\w+\((\w+)\)", source, re.M)
+            yield kind, name, re.sub(r"^check_\w+\(.*$", "", source, flags=re.M), called and called[1]
+
+
+def answers(stem: str, every: int = 40) -> list[tuple[str, str, bool, str]]:
+    "Answers to try in a page: all stubs, all solutions, and every so manieth wrong answer, each with its verdict in the book."
+    told = {(e["name"], v["name"]): v for e in BOOK[stem]["exercises"] for kind in ("stub", "solutions", "mutants") for v in e[kind]}
+    found, before, wrong = [], "", 0
+    for kind, name, code, called in cells(stem):
+        if kind == "stub": found.append((name, code, told[name, name]))
+        else: before += f"\n{code}"
+        if kind == "mutant" and called: wrong += 1
+        if called and (kind == "solution" or kind == "mutant" and wrong % every == 7): found.append((name, f"{before}\n{name} = {called}\n", told[name, called]))
+    return [(name, source, verdict["passed"], verdict["failed"]) for name, source, verdict in found]
+
+
+def unhurried(route) -> None:
+    "The page, with ten minutes for a case: no outcome depends on how busy the machine is."
+    answer = route.fetch()
+    assert (limit := f'"limit": {inpage.LIMIT}') in answer.text()
+    route.fulfill(response=answer, body=answer.text().replace(limit, '"limit": 600000'))
+
+
+def begun(context, stem: str, tried: list, foreign: list):
+    "A page on which these answers are checked, one after the other, while the test does something else."
+    page = context.new_page()
+    page.route("**/practice/*.html", unhurried)
+    page.on("request", lambda r: None if r.url.startswith(("http://127.0.0.1:", "blob:", "data:")) else foreign.append(r.url))
+    page.goto(f"chapters/practice/{stem}.html")
+    page.locator(".tfm-editor textarea").first.wait_for()
+    page.evaluate(f"(tried) => {{ window.found = []; const press = {PRESS}; (async () => {{ for (const one of tried) found.push(await press(one)); }})(); }}", [one[:2] for one in tried])
+    return page
+
+
+@pytest.mark.parametrize("stems", [pytest.param([stem]) for stem in TRIED] + [pytest.param(CHECKED[n:n + 2], marks=pytest.mark.whole) for n in range(0, len(CHECKED), 2)], ids=" ".join)
+def test_stubs_solutions_and_some_wrong_answers(known, stems):
+    "The verdicts of the book, in two pages at a time."
+    tried, foreign = {stem: answers(stem) for stem in stems}, []
+    pages = {stem: begun(known, stem, tried[stem], foreign) for stem in stems}
+    for stem, page in pages.items():
+        assert {name for name, *_ in tried[stem]} == set(inpage.titles_of(stem)) - set(inpage_files.elsewhere().get(stem, {}))
+        page.wait_for_function(f"found.length === {len(tried[stem])}", timeout=600_000)
+        found = page.evaluate("found")
+        page.close()
+        assert [(said["kind"], said.get("passed"), said.get("failed") or "", said.get("lacks")) for said in found] == [("verdict", passed, failed, []) for *_, passed, failed in tried[stem]]
+    assert foreign == []
+
+
+def test_nothing_is_fetched_before_the_press_and_little_after_it(browser, served):
+    context = browser.new_context(base_url=served)
+    page, sizes, asked = context.new_page(), [], []
+    context.on("request", lambda request: asked.append(request.url))
+    session = context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    page.goto(PAGE)
+    page.wait_for_load_state("networkidle")
+    ours = [url.rpartition("/inpage/")[2].partition("?")[0] for url in asked if "/inpage/" in url]
+    assert sorted(ours) == ["check.css", "check.js", "editor.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in ours) < 16_000
+    before = len(asked)
+    assert press(page, "effect", "def effect(change): return 'same'")["kind"] == "verdict"
+    fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in asked[before:] if "/inpage/" in url}
+    assert fetched == {"worker.js", *(f"py/{name}" for name in (*inpage_files.pyodide.FILES, inpage_files.numpy_wheel().name, "book.zip", "attention.zip"))}
+    assert all(url.startswith(served) for url in asked)
+    wire = sum(packed_size(ROOT / "_build/html/_static/inpage" / name) for name in fetched)
+    assert 8_000_000 < wire <= MOST, wire
+    context.close()
+
+
+def packed_size(path) -> int:
+    "What a static host sends for a file."
+    from serve import PACKED, packed
+    return len(packed(path, 0)) if path.suffix in PACKED else path.stat().st_size
+
+
+@pytest.mark.whole
+def test_two_presses_wait_for_each_other(ready):
+    "Two exercises checked at once: each gets its own verdict."
+    both = ready.evaluate(f"Promise.all([({PRESS})(['effect', 'def effect(change): return 1']), ({PRESS})(['one_row', 'def one_row(q, k, v): return 2'])])")
+    assert [b["lines"][0] for b in both] == ["✗ effect: not yet", "✗ one_row: not yet"]
+
+
+def test_a_name_that_is_not_in_the_page_is_no_wrong_answer(ready):
+    said = press(ready, "one_row", "def one_row(q, k, v): return torch.compile(v)")
+    assert said["lacks"] == ["torch.compile"]
+    text = ready.locator(".tag_stub.tag_exercise-one_row .tfm-answered").inner_text()
+    assert "cannot be checked here" in text and "run this one in Jupyter or Colab" in text
+
+
+def test_the_keyboard_writes_indents_checks_and_leaves(page):
+    area = page.locator(".tag_stub.tag_exercise-effect textarea")
+    area.fill("def effect(change):")
+    area.press("End")
+    area.press("Enter")
+    page.keyboard.type("x = 1")
+    assert area.input_value() == "def effect(change):\n    x = 1"
+    area.press("Shift+Tab")
+    assert area.input_value() == "def effect(change):\nx = 1"
+    area.press("End")
+    area.press("Tab")
+    assert area.input_value().endswith("x = 1    ") and area.evaluate("a => a === document.activeElement")
+    area.press("Control+z")
+    assert area.input_value().endswith("x = 1")
+    area.select_text()
+    area.press("Tab")
+    assert area.input_value() == "    def effect(change):\n    x = 1"
+    area.press("Escape")
+    area.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Check"
+    page.keyboard.press("Shift+Tab")
+    assert area.evaluate("a => a === document.activeElement")
+
+
+def test_control_and_enter_check(ready):
+    area = ready.locator(".tag_stub.tag_exercise-effect textarea")
+    area.fill("def effect(change): return 'doubled'")
+    area.press("Control+Enter")
+    ready.locator(".tag_stub.tag_exercise-effect .tfm-check").get_by_text("you predict 'doubled'").wait_for()
+
+
+def test_answers_stay_can_be_reset_and_become_a_notebook(page):
+    area = page.locator(".tag_stub.tag_exercise-effect textarea")
+    stub = area.input_value()
+    area.fill("def effect(change): return 'same'")
+    page.reload()
+    assert area.input_value() == "def effect(change): return 'same'"
+    with page.expect_download() as download: page.locator(".tag_exercise-effect").get_by_role("button", name="Download notebook").click()
+    notebook = json.loads(open(download.value.path(), encoding="utf-8").read())
+    sources = [cell["source"] for cell in notebook["cells"]]
+    assert download.value.suggested_filename == "practice_attention.ipynb" and "def effect(change): return 'same'" in sources and "check_effect(effect)" in sources
+    assert "from tfmlib.practice.attention import *" in sources[2]
+    import nbformat
+    nbformat.validate(nbformat.from_dict(notebook))
+    page.locator(".tag_exercise-effect").get_by_role("button", name="Reset").click()
+    assert area.input_value() == stub and page.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-answer'))") == []
+    area.press("Control+z")
+    assert area.input_value() == "def effect(change): return 'same'"
+
+
+@pytest.mark.parametrize("theme", sweep(["light", "dark"], "dark"))
+def test_editors_and_verdicts_are_accessible_and_fit_a_phone(ready, theme):
+    page = ready
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.emulate_media(color_scheme=theme)
+    press(page, "effect", "print('seen')\ndef effect(change): return 'same'")
+    cell = page.locator(".tag_stub.tag_exercise-effect")
+    assert cell.locator(".tfm-answered").get_attribute("aria-live") == "polite" and cell.get_by_role("status").count() == 1
+    snapshot = cell.aria_snapshot()
+    assert all(part in snapshot for part in ('textbox "Your answer: What changes the output?"', 'button "Check: What changes the output?"', "effect: not yet", "seen"))
+    assert cell.locator("textarea").evaluate("a => document.getElementById(a.getAttribute('aria-describedby')).textContent").startswith("Tab indents; Escape")
+    laid_out(page)
+    assert [v["id"] for v in Axe().run(page, {"include": [[".tag_stub"]]}, {"resultTypes": ["violations"]}).response["violations"]] == []
+    for width in (390, 320):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert [v["id"] for v in Axe().run(page, {"include": [[".tag_stub"]]}, {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": ["target-size"]}}).response["violations"]] == []
+
+
+@pytest.mark.whole
+def test_a_loop_without_an_end_is_ended_and_the_next_answer_is_checked(ready):
+    said = press(ready, "effect", "def effect(change):\n    while True: pass")
+    assert said["kind"] == "stopped" and said["at"]["property"] == "the prediction is what happens"
+    verdict = ready.locator(".tag_stub.tag_exercise-effect .tfm-answered")
+    assert "a case took more than 10 seconds" in verdict.inner_text() and "loop" in verdict.inner_text()
+    assert press(ready, "effect", "def effect(change): return 'same'")["kind"] == "verdict"
+
+
+@pytest.mark.whole
+def test_kernels_are_not_edited_here(page):
+    page.goto("chapters/practice/18_flash_attention_gpu.html")
+    assert page.locator("textarea").count() == 0 and page.locator(".tfm-only").count() == page.locator(".tag_stub").count() > 5
+
+
+# --- a chapter's cell to change -----------------------------------------------------------------------------------
+
+CHAPTER = "chapters/04_attention.html"
+RUN = """async ([source]) => {                      // write, press Run, wait
+  const cell = document.querySelector(".tag_edit"), area = cell.querySelector("textarea"), place = cell.querySelector(".tfm-answered");
+  area.value = source;
+  area.dispatchEvent(new Event("input", { bubbles: true }));
+  delete place.dataset.answer;
+  cell.querySelector(".tfm-try button").click();
+  while (!place.dataset.answer) await new Promise((go) => setTimeout(go, 20));
+  return JSON.parse(place.dataset.answer);
+}"""
+
+
+@pytest.fixture(scope="module")
+def chapter(known):
+    "A chapter's page, what it has asked for before the first press, and then Python."
+    page, asked = known.new_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(CHAPTER)
+    page.locator(".tag_edit textarea").wait_for()
+    page.wait_for_load_state("networkidle")
+    before = [url.rpartition("/inpage/")[2].partition("?")[0] for url in asked if "/inpage/" in url]
+    page.asked, page.before = asked, sorted(before)
+    yield page
+    page.close()
+
+
+def run(page, source: str) -> dict: return page.evaluate(RUN, [source])
+
+
+def test_a_chapter_shows_the_cell_as_it_is_until_it_runs(chapter, served):
+    "Nothing is fetched before the press, nothing from elsewhere, and no stand-in for PyTorch after it."
+    cell, source = chapter.locator(".tag_edit"), tagged("04_attention")["attend-numpy"].source
+    cell.scroll_into_view_if_needed()              # far below, a page is not laid out, and has no text
+    cell.locator(".cell_output:visible").wait_for()
+    assert chapter.before == ["check.css", "editor.js", "run.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in chapter.before) < 16_000
+    assert cell.locator("textarea").input_value() == source + "\n" and stored(tagged("04_attention")["attend-numpy"]) in cell.locator(".cell_output").inner_text()
+    assert "The first Run loads Python and NumPy from this site, 9 MB" in cell.inner_text()
+    count = len(chapter.asked)
+    assert run(chapter, "print('seen')\n3 * 4") == {"kind": "verdict", "printed": "seen\n", "value": "12", "error": None}
+    fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in chapter.asked[count:] if "/inpage/" in url}
+    assert fetched == {"worker.js", *(f"py/{name}" for name in (*inpage_files.pyodide.FILES, inpage_files.numpy_wheel().name, "cell.zip"))}
+    assert all(url.startswith((served, "blob:", "data:")) for url in chapter.asked)
+    assert cell.locator(".cell_output:visible").inner_text().split() == ["seen", "12"]
+
+
+def test_every_cell_gives_its_output_and_what_its_answer_says(chapter):
+    "The cells of all chapters, in Python for browsers; each run starts from fresh names."
+    for stem in EVERY:
+        [cell] = tagged(stem).values()
+        assert (stem, run(chapter, cell.source)["value"]) == (stem, stored(cell))
+        assert (stem, run(chapter, changed(stem))["value"]) == (stem, EDITS[stem]["gives"])
+
+
+def test_an_error_names_its_line_and_reset_brings_the_output_back(chapter):
+    cell, area = chapter.locator(".tag_edit"), chapter.locator(".tag_edit textarea")
+    area.fill("x = [1, 2]\nx[2]\n")
+    area.press("Control+Enter")
+    cell.get_by_text("✗ IndexError in line 2").wait_for()
+    assert "x[2]" in cell.locator(".tfm-check").inner_text() and cell.locator(".cell_output:visible").count() == 0
+    assert "only NumPy" in " ".join(run(chapter, "import torch")["error"])
+    assert run(chapter, "x = 1") == {"kind": "verdict", "printed": "", "value": "", "error": None} and "(no output)" in cell.inner_text()
+    area.press("Escape")
+    for name in ("Run", "Reset"):
+        chapter.keyboard.press("Tab")
+        assert chapter.evaluate("document.activeElement.textContent") == name
+    chapter.keyboard.press("Enter")
+    source = tagged("04_attention")["attend-numpy"]
+    assert area.input_value() == source.source + "\n" and cell.locator(".cell_output:visible").inner_text().strip() == stored(source)
+    assert chapter.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-edit'))") == []
+
+
+@pytest.mark.parametrize("theme", sweep(["light", "dark"], "dark"))
+def test_a_cell_is_accessible_and_fits_a_phone(chapter, theme):
+    chapter.set_viewport_size({"width": 1400, "height": 900})
+    chapter.emulate_media(color_scheme=theme)
+    run(chapter, "print(list(range(99)))\n1 / 0")
+    cell = chapter.locator(".tag_edit")
+    snapshot = cell.aria_snapshot()
+    assert all(part in snapshot for part in ('textbox "Code to change: Masks: who may attend to whom"', 'button "Run: Masks: who may attend to whom"', "ZeroDivisionError in line 2", "[0, 1, 2"))
+    laid_out(chapter)
+    assert [v["id"] for v in Axe().run(chapter, {"include": [[".tag_edit"]]}, {"resultTypes": ["violations"]}).response["violations"]] == []
+    for width in (390, 320):
+        chapter.set_viewport_size({"width": width, "height": 800})
+        assert chapter.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.whole
+def test_a_draft_stays_and_a_loop_without_an_end_is_ended(chapter):
+    "With a second in place of ten: this loop has no end on any machine."
+    def hurried(route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace(f'"limit": {inpage.LIMIT}', '"limit": 1000'))
+    chapter.route("**/04_attention.html", hurried)
+    chapter.locator(".tag_edit textarea").fill("while True: pass")
+    chapter.reload()
+    area, output = chapter.locator(".tag_edit textarea"), chapter.locator(".tag_edit .cell_output")
+    assert area.input_value() == "while True: pass" and output.is_visible()
+    assert run(chapter, area.input_value())["kind"] == "stopped"
+    assert "the cell took more than 1 second" in chapter.locator(".tag_edit .tfm-answered").inner_text() and not output.is_visible()
+    chapter.locator(".tag_edit").get_by_role("button", name="Reset").click()
+    assert output.is_visible()
