@@ -44,7 +44,8 @@ def sweep(values, *ordinary) -> list:
     "The values of a class, of which the ordinary proof tries these, and `prove.py --whole` all."
     values = list(values)
     assert set(ordinary) <= set(values), f"not of the class: {set(ordinary) - set(values)}"
-    return [value if value in ordinary else pytest.param(value, marks=pytest.mark.whole) for value in values]
+    def left(value): return pytest.param(*value if isinstance(value, tuple) else (value,), marks=pytest.mark.whole)
+    return [value if value in ordinary else left(value) for value in values]
 
 
 def stale(html: Path) -> bool:

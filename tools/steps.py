@@ -10,11 +10,12 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("tests", "tests/library", "tests/site", "tests/fixtures", "tools", "extensions", "")     # where code finds its modules
@@ -150,6 +151,9 @@ class Noting:
     def begun(self, ids: Iterable[str]) -> None:
         if not self.left: self.left = Counter(map(self.file, ids))
 
+    def pytest_collection_finish(self, session): self.begun(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node, ids): self.begun(ids)
 
     def pytest_runtest_logreport(self, report):
@@ -162,9 +166,5 @@ class Noting:
 
 def pytest_configure(config):
     if PLAN in os.environ and not hasattr(config, "workerinput"):
-        noting = Noting(json.loads(Path(os.environ[PLAN]).read_text()))
-        if not config.pluginmanager.hasplugin("xdist"): del Noting.pytest_xdist_node_collection_finished
-        config.pluginmanager.register(noting)
+        config.pluginmanager.register(Noting(json.loads(Path(os.environ[PLAN]).read_text())))
 
-
-sys.path.insert(0, str(ROOT / "tools"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from conftest import sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
@@ -62,7 +63,7 @@ logging.getLogger("transformers").setLevel(logging.ERROR)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sweep(CASES, *list(CASES)[::3]))
 def test_logits_and_greedy_tokens_are_those_of_transformers(name):
     kind, sizes = CASES[name]
     theirs = loud(kind, sizes)
@@ -114,7 +115,7 @@ def changed_logits(theirs, config):
     except Exception: return None                                                # noqa: BLE001 — their refusals are of many kinds
 
 
-@pytest.mark.parametrize("name", FAMILY_CASES)
+@pytest.mark.parametrize("name", sweep(FAMILY_CASES, *list(FAMILY_CASES)[::6]))
 def test_no_key_is_silently_ignored(name):
     "Each key with another value: refused by its name, or it changes our configuration; then, and if it changes nothing, logits are those of `transformers`."
     theirs = loud(*CASES[name])
@@ -713,8 +714,8 @@ def target(theirs, path, text, **settings):
 LINES = "The quick", "don't über 12345", "Ein Käfer"
 
 
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", sweep(WRITERS, *list(WRITERS)[::4]))
+@pytest.mark.parametrize("settings", sweep(SETTINGS, *list(SETTINGS)[:1]))
 def test_targets_are_those_of_transformers(tmp_path, name, settings):
     theirs = writer_folder(tmp_path, name, **SETTINGS[settings])
     made, said = load(tmp_path), []

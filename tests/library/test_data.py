@@ -437,7 +437,7 @@ def test_rules_know_every_puzzle():
     assert RULES["adding"](x).equal(y) and RULES["recall"](recall(3, 4)[0]).equal(recall(3, 4)[1])
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_ten_megabytes_take_seconds():
     "Of the processor's time, in a fresh process, lexicon and imports included; minutes would be a fault."
     script = "import time; from tfmlib.data import prose; assert len(prose(10_000_000)) >= 10**7; print(time.process_time())"

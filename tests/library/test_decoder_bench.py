@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from conftest import sweep
 
 import bench.decoder_speed as speed
 import bench.decoder_training as training
@@ -36,7 +37,7 @@ def first_losses(name: str) -> list[float]:
 SHIPPED = ["answers", "book", "copying", "copying_one", "prose", "questions", "thinking"]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", sweep(SHIPPED, "copying", "prose"))
 def test_a_shipped_model_is_small_and_its_training_begins_as_it_did(name):
     assert (training.MODELS / f"{name}.safetensors").stat().st_size <= 2_000_000
     facts = load_model(name).facts
@@ -210,6 +211,8 @@ def test_only_answer_and_end_count():
 
 # --- the parts, tiny ---------------------------------------------------------------------------------------------------
 
+@pytest.mark.whole
+@pytest.mark.whole
 def test_the_parts_measure(monkeypatch, tmp_path):
     for module in (training, induction, thinking, instructions): monkeypatch.setattr(module, "MODELS", tmp_path)
     for name, value in {"STEPS": 2, "SEEDS": 2, "WATCHED": (0, 2), "SAMPLED": (2,), "NEW": 4, "WINDOWS": 2, "BATCH": 2, "PROSE": 30_000, "HELD_OUT": 3_000}.items():

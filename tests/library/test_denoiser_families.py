@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from conftest import sweep
 from torch import nn
 from transformers.models.mt5 import modeling_mt5
 from transformers.models.t5 import modeling_t5
@@ -143,7 +144,7 @@ READ = {"t5": {"relative_attention_max_distance", "layer_norm_epsilon", "feed_fo
 READ |= {"t5 v1.1": READ["t5"] - {"tie_word_embeddings", "scale_decoder_outputs"}, "mt5": READ["t5"] - {"tie_word_embeddings", "scale_decoder_outputs"}, "bart": {"scale_embedding", "activation_function"}, "mbart": {"scale_embedding", "activation_function"}}
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", sweep(BASES, list(BASES)[0]))
 def test_each_key_is_refused_or_changes_our_logits_as_theirs(pair, base):
     theirs, _ = pair(BASES[base])
     state, config, equal, refused = theirs.state_dict(), config_of(theirs), set(), set()

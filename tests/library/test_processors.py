@@ -40,6 +40,7 @@ def probed(setting: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not NEW, reason="this processor has no AVX2 that could be taken away")
+@pytest.mark.whole
 def test_the_baseline_is_another_processor():
     "Each library that the notebooks compute with gives other last bits there, and the same ones each time."
     native, again, other = probed("native"), probed("native"), probed("baseline")

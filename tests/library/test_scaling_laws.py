@@ -61,6 +61,7 @@ def test_runs_without_noise_give_the_constants_back(x, truth):
     torch.testing.assert_close(fit_power_law(x, truth(x.view(len(x), -1))).constants(), truth.constants(), rtol=1e-2, atol=0)
 
 
+@pytest.mark.whole
 def test_the_constants_lie_in_the_intervals_of_the_bootstrap_nearly_as_often_as_they_say():
     held = torch.zeros(5)
     for seed in range(8):
@@ -72,6 +73,7 @@ def test_the_constants_lie_in_the_intervals_of_the_bootstrap_nearly_as_often_as_
     assert (held >= 4).all() and held.sum() >= 28                         # of 8 each, 40 in all; 90 % asked
 
 
+@pytest.mark.whole
 def test_a_new_run_lies_in_its_prediction_interval_as_often_as_it_should():
     "At a size that no run has: the interval of the law alone is too narrow for a run."
     at, held, law_alone = torch.tensor([[6e6, 1.6e7]]).double(), 0, 0

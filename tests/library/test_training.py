@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import sweep
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -544,7 +545,7 @@ def equals(path, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["half", "flush", "rename", "renamed"])
+@pytest.mark.parametrize("where", sweep(["half", "flush", "rename", "renamed"], "rename"))
 def test_killed_while_writing(undisturbed, tmp_path, where):
     (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
     assert launch(tmp_path, where, at=3).wait(PATIENCE) == -signal.SIGKILL
@@ -559,7 +560,7 @@ def test_killed_while_writing(undisturbed, tmp_path, where):
     assert not list(tmp_path.glob("*.part")), "but a writing clears up what is older than an hour"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_killed_at_random_moments(undisturbed, tmp_path):
     "kill -9 from outside, three times, then to the end: weights, means and history are those of an undisturbed run."
     (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
@@ -623,7 +624,7 @@ def together(folder, processes, steps=20):
     return load_tensors(folder / "c")[0], done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_processes_equal_one(tmp_path):
     one, _ = together(tmp_path / "one", 1)
     two, shown = together(tmp_path / "two", 2)
@@ -783,7 +784,7 @@ class Pressed(TorchDispatchMode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("times", sweep([2, 3], 2))
 def test_ctrl_c_twice_in_a_row(heard, times):
     "The second arrives while the step is being taken back after the first: still every bit as undisturbed."
     model = net()
@@ -910,7 +911,7 @@ WRITER = textwrap.dedent('''
 ''').format(root=str(ROOT))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_processes_that_share_a_path_do_not_disturb_each_other(tmp_path):
     "Four of them save and load at once: each load gives a file that one of them wrote, whole; nothing is left beside it."
     (tmp_path / "program.py").write_text(WRITER)

@@ -78,6 +78,7 @@ def test_the_experiment_runs_to_its_end(monkeypatch):
     assert set(heads) == {f"AER, layer {i}, {what}" for i in (1, 2) for what in ("mean", *(f"head {h}" for h in range(1, 5)))}
 
 
+@pytest.mark.whole
 def test_the_times_are_taken(monkeypatch):
     for name, value in {"REPEATS": 1, "STEPS": 1, "SENTENCES": 2}.items(): monkeypatch.setattr(times, name, value)
     monkeypatch.setattr(wide, "sentences", lambda task: {"train": part.KNOWN, "test": part.NEW[:8]})
@@ -96,6 +97,7 @@ def test_fused_norms_are_the_same_norms():
         assert not any(isinstance(m, LayerNorm) for m in model.modules())
 
 
+@pytest.mark.whole
 def test_the_wider_comparison_runs_to_its_end(monkeypatch):
     for name, value in {"TRIED": 1, "STEPS": 2, "STOPS": (1, 2), "SEEDS": (0,), "PEAKS": (.001, .002), "TESTS": 8}.items(): monkeypatch.setattr(wide, name, value)
     monkeypatch.setattr(wide, "sentences", lambda task: {"train": part.KNOWN[:64], "choice": part.KNOWN[:8], "test": part.NEW[:8]})

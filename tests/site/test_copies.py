@@ -12,6 +12,7 @@ import peer_rules
 import pytest
 import rules
 import yaml
+from conftest import sweep
 from nbformat.v4 import new_code_cell, new_notebook
 from pages import notebook_files
 
@@ -36,6 +37,7 @@ def test_an_error_in_a_copy_fails_the_run(tmp_path, monkeypatch, capsys):
 
 # --- in the chapters ----------------------------------------------------------------------------------------------
 
+@pytest.mark.whole
 def test_cells_need_no_peer_outside_comparisons():
     assert not (found := peer_rules.faults(rules.cells(ROOT), RECORDED, peer_rules.given(ROOT))), "\n" + "\n".join(found)
 
@@ -114,7 +116,7 @@ def test_hidden_packages_are_not_found(reader):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, recorded", [("00_proof", True), ("06_positions", True), ("18_flash_attention_gpu", False), ("practice/18_flash_attention_gpu", False)])
+@pytest.mark.parametrize("name, recorded", sweep([("00_proof", True), ("06_positions", True), ("18_flash_attention_gpu", False), ("practice/18_flash_attention_gpu", False)], ("00_proof", True)))
 def test_copy_runs_without_peers(reader, tmp_path, name, recorded):
     import colab
     import myst
@@ -144,6 +146,7 @@ def test_nothing_of_the_checkout_reaches_a_copy(tmp_path):
     assert env["IPYTHONDIR"].startswith(str(tmp_path)) and env["JUPYTER_DATA_DIR"].startswith(str(tmp_path))
 
 
+@pytest.mark.whole
 def test_copies_are_stamped_with_a_repository_of_this_checkout(tmp_path):
     "Its tag holds the library as it is here, so the set-up cell installs that."
     out = copies.written(tmp_path / "colab")

@@ -145,7 +145,7 @@ def with_cover(root: Path, cover: str = COVER_PAGE, of: tuple[str, ...] = ("part
     return root
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_planned_chapter_becomes_a_link_when_it_is_there(tmp_path):
     "Only the table of contents changes; the second build starts from the first."
     root = with_cover(tmp_path / "book")
@@ -166,7 +166,7 @@ def test_a_planned_chapter_becomes_a_link_when_it_is_there(tmp_path):
     assert '<a href="chapters/09_later.html">Later</a>' in (root / "_build/html/index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("change, said", [
     (lambda text: text.replace("described at some length for the test", ""), "part-drawing shortcut: it needs a caption, and an :alt:"), (lambda text: text.replace("A caption.\n", ""), "it needs a caption"),
     (lambda text: text.replace("} shortcut", "} nothing"), "part-drawing: got 'nothing', expected one of shortcut")], ids=["no alternative", "no caption", "no drawing"])

@@ -122,7 +122,7 @@ def archive(book, tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_epub_is_valid(archive):
     "By epubcheck, the judge of the format."
     if not which("java"): pytest.skip("no Java on this machine")
@@ -163,6 +163,7 @@ def on_page(document: pdfium.PdfDocument, number: int) -> str:
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize("paper, size", [("a4", (595, 842)), ("letter", (612, 792))])
+@pytest.mark.whole
 def test_paper_headings_and_page_numbers(printed, paper, size):
     document = printed[paper]
     assert all(abs(a - b) < 1.5 for a, b in zip(document[5].get_size(), size))

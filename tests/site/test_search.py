@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from conftest import sweep
 import rules
 import yaml
 from findable import folded, spoken, words
@@ -56,7 +57,7 @@ def index(book) -> dict:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("query", FIRST)
+@pytest.mark.parametrize("query", sweep(FIRST, *list(FIRST)[::7]))
 def test_definition_comes_first(page, query):
     assert hits(page, query)[0][0] == FIRST[query]
 
@@ -68,6 +69,7 @@ def test_a_section_is_found_beside_a_term(page, query):
 
 
 @pytest.mark.browser
+@pytest.mark.whole
 def test_every_public_name_is_found_first_where_it_is_defined(page):
     "In the chapter that exports it; a name that several chapters export, in any of them."
     where = {}
@@ -83,6 +85,7 @@ def test_every_public_name_is_found_first_where_it_is_defined(page):
 
 
 @pytest.mark.browser
+@pytest.mark.whole
 def test_every_term_is_found_first_where_it_is_defined(page, index):
     "As the glossary spells it, without the words in brackets; a name of the library spelt alike, or the word's second meaning, may come before it."
     terms = [(re.sub(r"\s*\([^)]*\)$", "", spelt), index["pages"][at][0]) for kind, at, _, title, _, *also in index["entries"] if KINDS[kind] == "term" for spelt in (title, *also)]
@@ -94,6 +97,7 @@ def test_every_term_is_found_first_where_it_is_defined(page, index):
 
 
 @pytest.mark.browser
+@pytest.mark.whole
 def test_every_claim_is_a_hit_of_its_own(page, book):
     "Its words bring it among the first, with the anchor of the box that settles it."
     entries = yaml.safe_load((ROOT / "tfmlib/assets/claims.yml").read_text(encoding="utf-8"))
