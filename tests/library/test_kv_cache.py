@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from conftest import sweep
 import torch
+from conftest import sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -3,8 +3,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import sweep
 import torch
+from conftest import sweep
 
 from bench import size, state_language, state_recall, state_speed
 from tfmlib.linear_and_state_space import CachedHybridLM

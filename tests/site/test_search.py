@@ -6,9 +6,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from conftest import sweep
 import rules
 import yaml
+from conftest import sweep
 from findable import folded, spoken, words
 from nbdev_cells import public_names
 from pages import notebooks
