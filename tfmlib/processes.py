@@ -6,7 +6,6 @@
 __all__ = ['all_gather_single', 'reduce_scatter_single', 'Message', 'RecordingGroup', 'volume', 'create_recording_group', 'joined', 'start_counting', 'agree', 'ProcessResult', 'ProcessFailed', 'perform', 'serve', 'Processes', 'Job', 'Outcome', 'train_alone', 'join_pieces', 'largest_difference', 'clip_together', 'total']
 
 # %% ../chapters/15_many_devices.ipynb #processes-imports-export
-import os
 import pickle
 import time
 import traceback
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -191,13 +190,13 @@ def perform(function: Callable, args: tuple, rank: int, size: int, store: str,
         return "error" if again else "broken", text, traceback.format_exc()
 
 
-def serve(pipe, parent: int) -> None:
+def serve(pipe) -> None:
     "Run the functions that arrive and send back their results, while the parent lives."
     torch.set_num_threads(1)
     # the attention weights that a block returns are a view, but nothing is written to them
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     pipe.send_bytes(b"ready")
-    while os.getppid() == parent:
+    while parent_process().is_alive():
         if not pipe.poll(1): continue
         try: task = pickle.loads(pipe.recv_bytes())
         except EOFError: return
@@ -211,10 +210,13 @@ class Processes:
     def start(self, size: int) -> None:
         "Start processes until there are `size`."
         if not all(worker.is_alive() for worker in self.workers): self.stop()
-        context = get_context("spawn")
+        # one process imports PyTorch, its copies are the workers; Windows has no such copies
+        copied = "forkserver" in get_all_start_methods()
+        context = get_context("forkserver" if copied else "spawn")
+        if copied: context.set_forkserver_preload(["torch", __name__])
         while len(self.workers) < size:
             ours, theirs = context.Pipe()
-            worker = context.Process(target=serve, args=(theirs, os.getpid()), daemon=True)
+            worker = context.Process(target=serve, args=(theirs,), daemon=True)
             worker.start()
             theirs.close()
             self.workers.append(worker)
