@@ -15,14 +15,16 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
 
 from chromium import CHROMIUM, FLAGS  # noqa: E402
 
+gc.disable()                                                        # while the tests are collected: what is imported stays
+
 # How long an example takes depends on what else the machine does: nothing fails for it.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
 
 # The files that take longest, which begin first: one that began last would run alone while the other processors wait.
-LONGEST = ("test_browser", "test_exercises", "test_inpage_browser", "test_defects", "test_inpage", "test_flash_kernels", "test_forced_colours", "test_many_devices", "test_gpu_run", "test_newcomer", "test_mutants", "test_tokens",
-           "test_checkpoints", "test_copies", "test_training", "test_editions", "test_solutions", "test_house")
+LONGEST = ("test_browser", "test_many_devices", "test_inpage_browser", "test_flash_kernels", "test_exercises", "test_checkpoints", "test_defects", "test_live_page", "test_figures", "test_training",
+           "test_forced_colours", "test_inpage", "test_gpu_run", "test_newcomer", "test_mutants", "test_tokens", "test_copies", "test_editions", "test_search", "test_solutions", "test_house")
 
 
 def pytest_collection_modifyitems(items):
@@ -36,8 +38,8 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     "What has been imported stays: the garbage collector need not look through it again and again."
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def sweep(values, *ordinary) -> list:

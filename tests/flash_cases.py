@@ -106,7 +106,7 @@ def furthest(module, name: str, way: str, dtype=torch.float32) -> float:
 # --- right --------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", sweep(SHAPES, *list(SHAPES)[::2]))
 def test_float32(name, way):
     assert furthest(kernels, name, way) < 1
 

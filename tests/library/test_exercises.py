@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from conftest import sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions", "tests/fixtures")]
@@ -261,7 +262,7 @@ def test_a_handout_that_names_an_answer_is_refused(lists, the_book):
         exercises.handout(practice.write(nb, lists), the_book, "1")
 
 
-@by_page
+@pytest.mark.parametrize("path", sweep(PAGES, *PAGES[3::9]), ids=[p.stem for p in PAGES])
 def test_the_handouts_of_the_book_keep_every_exercise_and_no_answer(path, the_book, verdicts):
     whole, text = nbformat.read(path, as_version=4), {}
     for with_hints in (False, True): text[with_hints] = shown(exercises.handout(path, the_book, "1", with_hints))
@@ -414,15 +415,14 @@ def test_no_error_can_be_forged_into_one_that_ends_the_program():
     for name in ("SystemExit", "KeyboardInterrupt", "StopIteration", "no such"): assert type(remote.error_of("x", "text", name)).__bases__ == (Exception,)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pages", [PAGES[3:4], pytest.param(PAGES, marks=pytest.mark.whole)], ids=["one", "all"])
-def test_handouts_that_are_filled_in_pass(pages, the_book, tmp_path):
+@pytest.mark.whole
+def test_handouts_that_are_filled_in_pass(the_book, tmp_path):
     (tmp_path / "class").mkdir()
-    for path in pages: practice.write(filled_in(path, the_book), tmp_path / "class" / path.name)
+    for path in PAGES: practice.write(filled_in(path, the_book), tmp_path / "class" / path.name)
     done = subprocess.run([sys.executable, ROOT / "tools/submissions.py", tmp_path / "class", "--csv", tmp_path / "out.csv", "--timeout", "30", "--jobs", "2"], capture_output=True, text=True)
     rows = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8", newline="")))
     assert done.returncode == 0 and [r for r in rows if r["passed"] != "yes"] == [], done.stderr
-    assert sorted(r["exercise"] for r in rows) == sorted(name for path in pages for name in kills.named(nbformat.read(path, as_version=4)))
+    assert sorted(r["exercise"] for r in rows) == sorted(name for path in PAGES for name in kills.named(nbformat.read(path, as_version=4)))
 
 
 def test_a_notebook_of_the_book_finds_its_own_checkers():

@@ -193,6 +193,7 @@ except ValueError as e: print(e)
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed here")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU the kernels run natively")
+@pytest.mark.whole
 def test_interpreter_is_chosen_in_time():
     code = "from tfmlib.flash_attention_gpu import prepare\nimport {}\ntry: print(prepare())\nexcept ValueError as e: print(e)"
     assert inside(code.format("os"), TRITON_INTERPRET="0") == "interpreter\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import sweep
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 HERE = Path(__file__).resolve().parents[1]
@@ -116,7 +117,7 @@ def emulated(tensors, dout, band, seen_late=0, with_delta=True, root=True) -> li
 WRONG = {"hidden keys are seen": {"seen_late": 1}, "no delta": {"with_delta": False}, "no root": {"root": False}}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", sweep([torch.bfloat16, torch.float16], torch.bfloat16))
 def test_the_bound_of_sixteen_bits(dtype):
     "An answer that is right but for its roundings keeps it, which it would not without that one rounding; a wrong one does not keep it."
     cases = list(itertools.product([(*shape, D) for shape in SHAPES[1:] for D in (16, 64)], BANDS))

@@ -132,7 +132,7 @@ def run(*command: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *command], cwd=ROOT, env=env, capture_output=True, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_shipped_configurations():
     "The committed table is complete, true where it is asked again, and every bar in it is kept; a newer Triton keeps them in a few rows."
     triton = pytest.importorskip("triton")

@@ -378,6 +378,7 @@ def test_a_process_that_died_between_two_calls_and_one_that_hangs(processes):
     assert caught.value.errors == {0: "waited 5 s for another process in all_reduce", 1: "gave no answer in time and was stopped"}
 
 
+@pytest.mark.whole
 def test_nobody_begins_before_all_have_come():
     "Who refuses at once would otherwise leave while a slower process is still entering, whose entry then fails."
     with Processes() as own:

@@ -634,7 +634,7 @@ def test_two_processes_equal_one(tmp_path):
     assert shown.count("0/20 [00:00<?") == 1 and "20/20" in shown, "one bar, of process 0"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_processes_continue_what_one_began(tmp_path):
     one, _ = together(tmp_path / "one", 1)
     together(tmp_path / "mixed", 1, steps=10)
