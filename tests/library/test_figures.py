@@ -1,4 +1,5 @@
 """Figures: the same bytes each time, readable in both themes and by everyone, and alive on a page without a kernel."""
+import hashlib
 import json
 import re
 import shutil
