@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
 
+import steps  # noqa: E402
 from chromium import CHROMIUM, FLAGS  # noqa: E402
 
 gc.disable()                                                        # while the tests are collected: what is imported stays
@@ -59,6 +61,31 @@ def stale(html: Path) -> bool:
     sources = [ROOT / n for n in names if n.startswith(parts) or ("/" not in n and n.endswith(".md"))]
     newest = max(s.stat().st_mtime for s in sources if s.exists())
     return newest > (html / "searchindex.js").stat().st_mtime
+
+
+OPENED: set[str] = set()
+
+
+def noted(event: str, args: tuple) -> None:
+    "Python tells of every file that it opens."
+    if event == "open" and isinstance(args[0], str) and args[0].startswith(str(ROOT)) and not args[0].endswith((".py", ".pyc")): OPENED.add(args[0])
+
+
+sys.addaudithook(noted)
+
+
+@cache
+def may_not_be_read(path: Path) -> set[str]:
+    "The files of the repository of which the key of a file of tests is not made."
+    return {str(ROOT / name) for name in steps.tracked()} - {str(file) for file in steps.test_reads(path)}
+
+
+@pytest.fixture(autouse=True)
+def reads_what_its_key_says(request):
+    "Else its step could be skipped though something has changed that it reads."
+    OPENED.clear()
+    yield
+    if OPENED and request.path.parent.name == "library": assert not OPENED & may_not_be_read(request.path), f"{request.path.name} reads what its READS does not name: {sorted(OPENED & may_not_be_read(request.path))[:3]}"
 
 
 @pytest.fixture(scope="module")

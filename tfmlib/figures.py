@@ -18,13 +18,8 @@ from io import BytesIO, StringIO
 from pathlib import Path
 
 import anywidget
-import matplotlib
 import numpy as np
 import traitlets
-from cycler import cycler
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
-from PIL import Image
 
 # %% ../chapters/00_figures.ipynb #palette
 ASSETS = files("tfmlib") / "assets"
@@ -249,6 +244,7 @@ def matrix(
 # %% ../chapters/00_figures.ipynb #mask
 def _mask(grey: np.ndarray, name: str, w: float, h: float, x: float, y: float) -> str:
     "A greyscale PNG as an SVG mask: how much of a colour is laid on each cell."
+    from PIL import Image
     buffer = BytesIO()
     Image.fromarray(np.rint(255 * grey.clip(0, 1)).astype(np.uint8)).save(
         buffer, "PNG", optimize=True
@@ -318,11 +314,15 @@ def heat(
 # dash patterns, which tell lines apart without their colours
 DASHES = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 1))]
 
-class _Decades(LogLocator):
+def _decades():
     "Ticks at 1, 2 and 5 of each decade, or only at 1 where there are many decades."
-    def tick_values(self, low, high):
-        self.set_params(subs=(1, 2, 5) if high < 150 * low else (1,))
-        return super().tick_values(low, high)
+    from matplotlib.ticker import LogLocator
+
+    class Decades(LogLocator):
+        def tick_values(self, low, high):
+            self.set_params(subs=(1, 2, 5) if high < 150 * low else (1,))
+            return super().tick_values(low, high)
+    return Decades(numticks=8)
 
 def axes(
     xlabel: str = "",     # lowercase, with its unit
@@ -330,8 +330,11 @@ def axes(
     width: float = 400,   # px
     height: float = 260,  # px
     **settings,           # xscale="log", ylim=(0, 1) …: what `Axes.set` takes
-) -> matplotlib.axes.Axes:
+) -> "matplotlib.axes.Axes":  # noqa: F821 — imported only when something is drawn
     "Empty axes in the book's style: draw on them, then `show(ax.figure, …)`."
+    from cycler import cycler
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
     ax = Figure(figsize=(width / 72, height / 72), layout="constrained").subplots()
     ax.set_prop_cycle(cycler(color=SERIES, linestyle=DASHES, linewidth=[2] * 6))
     ax.spines[["top", "right"]].set_visible(False)
@@ -344,7 +347,7 @@ def axes(
     )
     for axis in (ax.xaxis, ax.yaxis):
         if axis.get_scale() != "log": continue
-        axis.set_major_locator(_Decades(numticks=8))
+        axis.set_major_locator(_decades())
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(xlabel, fontsize=12.5)
@@ -394,11 +397,12 @@ def _themed(text: str) -> str:
 
 # %% ../chapters/00_figures.ipynb #show
 def show(
-    fig: Figure,        # a matplotlib figure, best drawn on `axes`
+    fig,                # a matplotlib figure, best drawn on `axes`
     alt: str,           # what is to be seen
     caption: str = "",  # HTML beneath the picture
 ) -> Picture:
     "A matplotlib figure that follows the theme of the page and takes its font."
+    import matplotlib
     buffer = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tfmlib"}):
         fig.savefig(buffer, format="svg", transparent=True,

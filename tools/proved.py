@@ -84,7 +84,7 @@ def load(path: Path = RECORD) -> list[dict]:
 
 def keep(stages: dict[str, bool], copies: Path, where: dict[str, str] | None = None) -> None:
     "Record a run of the proof, or of the copies in another environment, which `where` describes."
-    ran = cells(copies) if {"notebooks", "baseline", "copies"} & stages.keys() else 0
+    ran = cells(copies) if {"notebooks", "older", "copies"} & stages.keys() else 0
     entries = merged(load(), here() | (where or {}) | {"stages": stages, "cells": ran, "date": date.today().isoformat(), "commit": commit()})
     RECORD.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     show(entries)

@@ -102,13 +102,15 @@ def notebook_modules(path: Path, root: Path = ROOT) -> set[Path]:
 
 def data(root: Path = ROOT) -> list[Path]:
     "What code may read besides code, wherever it runs: the assets, and how tests and packages are set up."
-    return [root / name for name in tracked(root) if name.startswith("tfmlib/assets/") or name in ("pyproject.toml", "requirements.txt", "tests/conftest.py", "tests/nbval.cfg")]
+    return [root / name for name in tracked(root) if name.startswith(("tfmlib/assets/", "bench/runs/")) or name in ("pyproject.toml", "requirements.txt", "tests/conftest.py", "tests/nbval.cfg")]
 
 
 def test_reads(path: Path, root: Path = ROOT) -> set[Path]:
-    "What a file of tests reads: those of the library, modules and assets, which conftest.py watches; those of the site, anything."
+    "What a file of tests reads: those of the library, modules, assets and what their READS names, which conftest.py watches; those of the site, anything."
     if path.parent.name != "library": return {root / name for name in tracked(root)}
-    return closure([path], root) | set(data(root))
+    named = re.search(r"^READS = (\(.*?\))", content(path).decode(), re.M | re.S)
+    more = ast.literal_eval(named[1]) if named else ()
+    return closure([path], root) | set(data(root)) | {root / name for name in tracked(root) if name.startswith(more)}
 
 
 @cache

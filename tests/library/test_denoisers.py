@@ -69,6 +69,7 @@ from tfmlib.tag_grammar import MASK
 from tfmlib.training import seeded
 from tfmlib.transformer import ModelConfig, build
 
+READS = ("chapters/",)
 ROOT = Path(__file__).resolve().parents[2]
 GRAMMAR = StoryGrammar()
 STORIES = GRAMMAR.sample(40, 1)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import sweep
 
+READS = ("",)
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions", "tests/fixtures")]
 import exercises  # noqa: E402

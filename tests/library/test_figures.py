@@ -17,7 +17,6 @@ import pytest
 import torch
 import traitlets
 from conftest import sweep
-from pages import notebook_files
 
 from tfmlib.figures import ASSETS, COLOURS, Interactive, axes, curves, figure, heat, links, matrix, palette, show, svg
 
@@ -303,14 +302,6 @@ def test_the_same_object_is_a_widget():
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == share.model_id
     assert bundle["text/html"] == share.figure().html and bundle["text/plain"] == f"Figure: {ALT}"
     assert str(share._esm) == (ASSETS / "share.js").read_text() and str(share._css) == (ASSETS / "figures.css").read_text()
-
-
-def test_no_notebook_stores_a_widget():
-    "A widget's id is random and its model is gone: nothing to store."
-    notebooks = notebook_files(ROOT / "chapters")
-    assert notebooks
-    for path in notebooks:
-        assert "application/vnd.jupyter.widget-" not in path.read_text(), f"{path.name}: run tools/execute.py on it"
 
 
 def test_the_loader_comes_only_where_it_is_needed():

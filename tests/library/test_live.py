@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+READS = ("README.md",)
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "extensions"), str(ROOT / "tools")]
 import live  # noqa: E402

@@ -36,6 +36,7 @@ from tfmlib.tensor_parallel import train_tensor_parallel
 from tfmlib.torch_parallel import train_ddp, train_dtensor, train_fsdp, train_pipelining
 from tfmlib.training import WarmupCosine
 
+READS = ("chapters/15_",)
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 1800                                   # seconds: only processes that hang take as long, however busy the machine is
 LLAMA = Job(MODEL_CONFIGS["toy Llama"].sized(48, 16, 4, 4, 32, n_kv_heads=4, d_ff=24))

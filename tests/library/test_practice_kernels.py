@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+READS = ("chapters/practice/18_",)
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools")]
 import kills  # noqa: E402

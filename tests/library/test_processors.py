@@ -12,6 +12,7 @@ import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+READS = ("",)
 PROBE = """
 import hashlib, json, math
 import numpy as np
@@ -53,13 +54,13 @@ def test_both_are_in_the_proof(monkeypatch, tmp_path):
     "The notebooks run natively and as the baseline, with its variables; the quick part runs them natively alone."
     runs = []
     monkeypatch.setattr(prove, "run", lambda *command, **how: runs.append((command, how)) or True)
-    monkeypatch.setattr(prove, "chosen", lambda copies, given, setting: [tmp_path / "a.ipynb"])
-    monkeypatch.setattr(prove, "BUILD", tmp_path)
-    whole, quick = SimpleNamespace(quick=False, whole=True), SimpleNamespace(quick=True, whole=False)
-    assert prove.STAGES["notebooks"](whole) and prove.STAGES["baseline"](whole)
+    monkeypatch.setattr(prove, "chosen", lambda given, setting: {prove.ROOT / "chapters/a.ipynb": "key"})
+    for name, value in (("BUILD", tmp_path), ("PASSED", tmp_path / "passed.json")): monkeypatch.setattr(prove, name, value)
+    whole, quick = SimpleNamespace(quick=False, whole=True, fresh=False), SimpleNamespace(quick=True, whole=False, fresh=False)
+    assert prove.notebooks(whole) and prove.older(whole)
     (_, native), (_, old) = [r for r in runs if "pytest" in r[0]]
     assert processors.SETTINGS["baseline"].items() <= old.items() and not processors.SETTINGS["baseline"].keys() & native.keys()
-    assert prove.STAGES["baseline"](quick) and len([r for r in runs if "pytest" in r[0]]) == 2
+    assert prove.older(quick) and len([r for r in runs if "pytest" in r[0]]) == 2
 
 
 def test_a_cell_that_changes_is_seen(monkeypatch, tmp_path):

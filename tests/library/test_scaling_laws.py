@@ -42,6 +42,7 @@ from tfmlib.scaling_laws import (
 )
 from tfmlib.training import seeded
 
+READS = ("chapters/14_", "chapters/practice/14_")
 TRUTH = power_law(2.4, (60., 0.4), (150., 0.35))
 SIZES, BUDGETS = torch.tensor([1.2e4, 4.9e4, 1.1e5, 2e5, 4.4e5, 7.9e5, 1.8e6, 3.1e6]).double(), 2.5e5 * 2 ** torch.arange(6).double()
 RUNS = torch.cartesian_prod(SIZES, BUDGETS)

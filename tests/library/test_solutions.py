@@ -15,6 +15,7 @@ import pytest
 import torch
 from random_cases import EVERY, Draw, shown
 
+READS = ("chapters/practice/",)
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import kills  # noqa: E402

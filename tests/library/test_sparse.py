@@ -47,6 +47,7 @@ from tfmlib.sparse import (
 )
 from tfmlib.transformer import ModelConfig, build
 
+READS = ("chapters/practice/19_",)
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS = Path(str(files("tfmlib"))) / "assets"
 LOOPS = {                                               # pattern -> what a loop over pairs says

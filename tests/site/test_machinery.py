@@ -22,7 +22,7 @@ import yaml
 from docutils import nodes
 from docutils.utils import new_document
 from ledger import VERDICTS, faults, settled
-from pages import notebooks, title, toc_pages
+from pages import notebook_files, notebooks, title, toc_pages
 from test_defects import build, replace, small
 
 ROOT = rules.ROOT
@@ -300,3 +300,11 @@ def test_glued_texts_stand_as_they_were_glued(book):
         asked = {key for c in nb.cells if c.cell_type == "markdown" for key in re.findall(r"\{glue:text\}`([^`:]+)`", c.source)}
         used, lost = used + len(asked), lost + [(name, key, texts[key]) for key in sorted(asked) if texts[key] not in pasted]
     assert used > 300 and lost == []
+
+
+def test_no_notebook_stores_a_widget():
+    "A widget's id is random and its model is gone: nothing to store."
+    notebooks = notebook_files(ROOT / "chapters")
+    assert notebooks
+    for path in notebooks:
+        assert "application/vnd.jupyter.widget-" not in path.read_text(), f"{path.name}: run tools/execute.py on it"

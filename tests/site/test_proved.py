@@ -16,7 +16,7 @@ ENTRY = {"python": "3.11.7", "system": "Linux", "processor": "AMD EPYC, AVX2", "
 def test_readme_shows_the_record():
     assert proved.PLACE.findall((ROOT / "README.md").read_text()) == [proved.shown(proved.load())], "run python tools/proved.py"
     assert proved.load(), "run tools/prove.py --record"
-    for entry in proved.load(): assert entry.keys() == ENTRY.keys() and set(entry["stages"]) <= {*prove.STAGES, "copies"}
+    for entry in proved.load(): assert entry.keys() == ENTRY.keys() and set(entry["stages"]) <= {*prove.STAGES, "copies", "baseline", "tests"}      # the last two until November 2026
 
 
 def test_a_row_says_what_passed_and_what_failed():
@@ -38,7 +38,7 @@ def test_a_run_takes_the_place_of_an_older_one_about_the_same(new, expected):
 def test_this_machine_is_told_without_its_places():
     told = proved.here()
     assert set(told) == set(proved.HOLDS) and not any("/home" in v or "/root" in v for v in told.values())
-    assert set(prove.STAGES) == {"lint", "book", "wheel", "notebooks", "baseline", "tests"}
+    assert set(prove.STAGES) == {"lint", "book", "wheel", "notebooks", "older", "library", "site"}
 
 
 def test_a_run_is_kept_and_shown(tmp_path, monkeypatch):
