@@ -1,6 +1,6 @@
 """How long each chapter's page takes to run, on one thread: what its head says.
 
-Processor time, which other work on the machine changes little; beside it, the time on the clock, which says how idle it was.
+Processor time; beside it, the time on the clock, which says how idle the machine was: other work can double even processor time where cores share parts.
 """
 import os
 import resource

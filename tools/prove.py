@@ -97,10 +97,16 @@ def lint(_) -> bool:
     return run(PY, "-m", "ruff", "check", ".")
 
 
-def book(_) -> bool:
+def book(given: argparse.Namespace) -> bool:
     "The strict build, from stored outputs, and that every page of the table of contents is there."
-    jupyter_book = Path(PY).with_name("jupyter-book")
-    return run(jupyter_book, "build", ".", "-W", "-n", "--keep-going", *QUIET) and run(PY, "tools/built.py")
+    jupyter_book, built = Path(PY).with_name("jupyter-book"), ROOT / "_build/html/searchindex.js"
+    key = steps.digest(steps.files_digest(ROOT / name for name in steps.tracked()), steps.machine())
+    if not given.fresh and built.is_file() and steps.load(PASSED).get("book") == key:
+        print("book: skipped, it was built in this clone from what is there")
+        return True
+    done = run(jupyter_book, "build", ".", "-W", "-n", "--keep-going", *QUIET) and run(PY, "tools/built.py")
+    if done: steps.keep(PASSED, "book", key)
+    return done
 
 
 def wheel(_) -> bool:
@@ -187,11 +193,11 @@ STAGES: dict[str, tuple[Callable, float, float, float]] = {
     "library": (library, 2.7, 2, 20), "site": (site, 3, 1, 35)}
 
 
-def beside(names: list[str], results: dict) -> Callable[[], None]:
+def beside(names: list[str], results: dict, fresh: bool = False) -> Callable[[], None]:
     "Begin the book, which keeps one processor busy, while other stages run; what is returned waits for it and says what it said."
     if "book" not in names or len(names) == 1: return lambda: None
     start, log = time.perf_counter(), tempfile.TemporaryFile("w+")
-    process = subprocess.Popen([PY, __file__, "book"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    process = subprocess.Popen([PY, __file__, *["--fresh"] * fresh, "book"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     names.remove("book")
     def wait() -> None:
         good = process.wait() == 0
@@ -235,7 +241,7 @@ def main() -> None:
     if given.quick and (given.record or given.whole): parser.error("--quick leaves out parts of what --whole runs and --record notes")
     if given.record and not given.whole: parser.error("--record notes whole stages: add --whole")
     results, names, began = {}, list(given.stages or STAGES), time.perf_counter()
-    wait = beside(names, results)
+    wait = beside(names, results, given.fresh)
     for name in names:
         if name == "site": wait()                         # its tests look at the book
         print(f"\n── {name} " + "─" * (70 - len(name)), flush=True)

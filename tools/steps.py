@@ -101,8 +101,8 @@ def notebook_modules(path: Path, root: Path = ROOT) -> set[Path]:
 
 
 def data(root: Path = ROOT) -> list[Path]:
-    "What code may read besides code, wherever it runs: the assets, and how tests and packages are set up."
-    return [root / name for name in tracked(root) if name.startswith(("tfmlib/assets/", "bench/runs/")) or name in ("pyproject.toml", "requirements.txt", "tests/conftest.py", "tests/nbval.cfg")]
+    "What code may read besides code, wherever it runs: the assets, kept runs, and how packages and comparisons are set up."
+    return [root / name for name in tracked(root) if name.startswith(("tfmlib/assets/", "bench/runs/")) or name in ("pyproject.toml", "requirements.txt", "tests/nbval.cfg")]
 
 
 def test_reads(path: Path, root: Path = ROOT) -> set[Path]:
@@ -110,7 +110,7 @@ def test_reads(path: Path, root: Path = ROOT) -> set[Path]:
     if path.parent.name != "library": return {root / name for name in tracked(root)}
     named = re.search(r"^READS = (\(.*?\))", content(path).decode(), re.M | re.S)
     more = ast.literal_eval(named[1]) if named else ()
-    return closure([path], root) | set(data(root)) | {root / name for name in tracked(root) if name.startswith(more)}
+    return closure([path, *filter(Path.is_file, [root / "tests/conftest.py"])], root) | set(data(root)) | {root / name for name in tracked(root) if name.startswith(more)}
 
 
 @cache

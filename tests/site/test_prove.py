@@ -83,7 +83,7 @@ def test_quick_runs_the_notebooks_of_which_more_than_prose_differs(checkout):
 def test_what_a_step_reads(checkout):
     "Modules that are imported inside a function, relatively, or named in the code of another process; of the site, everything."
     def reads(name): return {str(p.relative_to(checkout)) for p in steps.test_reads(checkout / name)}
-    data = {"tfmlib/assets/claims.yml", "pyproject.toml", "requirements.txt", "tests/conftest.py", "tests/nbval.cfg"}
+    data = {"tfmlib/assets/claims.yml", "pyproject.toml", "requirements.txt", "tests/conftest.py", "tests/nbval.cfg"}      # notebooks do not read conftest.py
     assert reads("tests/library/test_b.py") == data | {"tests/library/test_b.py", "tfmlib/__init__.py", "tfmlib/a.py", "tfmlib/b.py", "tfmlib/base.py"}
     assert reads("tests/library/test_far.py") == data | {"tests/library/test_far.py", "tfmlib/__init__.py", "tfmlib/far.py"}
     assert reads("tests/site/test_page.py") == {*FILES, *NAMES, "tests/swept.json"}
