@@ -1943,6 +1943,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                      'tfmlib/practice/flash_attention_gpu.py'),
                                                      'tfmlib.practice.flash_attention_gpu._answer': ( 'practice/flash_attention_gpu.html#_answer',
                                                                                                       'tfmlib/practice/flash_attention_gpu.py'),
+                                                     'tfmlib.practice.flash_attention_gpu._apart': ( 'practice/flash_attention_gpu.html#_apart',
+                                                                                                     'tfmlib/practice/flash_attention_gpu.py'),
                                                      'tfmlib.practice.flash_attention_gpu._ask': ( 'practice/flash_attention_gpu.html#_ask',
                                                                                                    'tfmlib/practice/flash_attention_gpu.py'),
                                                      'tfmlib.practice.flash_attention_gpu._candidates': ( 'practice/flash_attention_gpu.html#_candidates',

@@ -157,3 +157,11 @@ def test_a_submitted_kernel_is_graded(tmp_path):
     nbformat.write(nb, tmp_path / "one.ipynb")
     rows = {r.exercise: r for r in submissions.check([tmp_path / "one.ipynb"], seconds=60)}
     assert rows["delta_rows"].passed and "reverse order" in rows["scaled_heads"].why and "NotImplementedError" in rows["row_lse"].why
+
+
+def test_no_tensor_lies_where_another_ends():
+    "Else a number that is written beside one would be taken for another's, or not, as the memory happens to be."
+    import torch
+    tensors = [page._apart(*page._padded(torch.ones(5, 16), 0)) for _ in range(20)]
+    places = sorted((x.data_ptr(), x.data_ptr() + 4 * x.numel()) for x in tensors)
+    assert all(after - end >= 8 * page._ROOM for (_, end), (after, _) in zip(places, places[1:])) and all((x == 1).all() for x in tensors)

@@ -129,6 +129,17 @@ def _kernel(source: str, modules: dict, values: dict, name: str):
     return _KERNELS[key]
 
 
+_ROOM = 1 << 16  # numbers on each side of a tensor
+
+
+def _apart(memory: Tensor, shape: tuple, strides: tuple,
+           offset: int) -> Tensor:
+    "A copy of a view, so far from others that no address is both's."
+    room = memory.new_empty(memory.numel() + 2 * _ROOM)
+    room[_ROOM:-_ROOM] = memory.flatten()
+    return room.as_strided(shape, strides, _ROOM + offset)
+
+
 def _interpret(source: str, modules: dict, values: dict, name: str,
                memories: list, grid: tuple, numbers: list,
                tiles: dict) -> list:
@@ -136,8 +147,7 @@ def _interpret(source: str, modules: dict, values: dict, name: str,
     from triton.runtime.interpreter import interpreter_builder
     kernel, found = _kernel(source, modules, values, name), []
     for reverse in (False, True)[:min(math.prod(grid), 2)]:
-        tensors = [memory.clone().as_strided(*place)
-                   for memory, *place in memories]
+        tensors = [_apart(*memory) for memory in memories]
         counts, written = Counter(), []
         _watch(interpreter_builder, tensors, counts, written,
                reverse)
