@@ -490,7 +490,7 @@ def test_tied_weights_are_saved_once_and_stay_tied(tmp_path):
 # ── kill -9 ────────────────────────────────────────────────────────────────────────────────────────────────────────
 PROGRAM = textwrap.dedent('''
     import os, signal, sys, time
-    sys.path[:0] = [{root!r}, {tests!r}]
+    sys.path[:0] = [{root!r}, {root!r} + "/tests", {tests!r}]
     import torch
     torch.set_num_threads(1)
     from test_training import Checkpoint, adamw, batch, net, squared, train
@@ -835,7 +835,7 @@ def test_the_optimiser_alone_is_all_or_nothing():
 
 PRESSED = textwrap.dedent('''
     import signal, sys
-    sys.path[:0] = [{root!r}, {tests!r}]
+    sys.path[:0] = [{root!r}, {root!r} + "/tests", {tests!r}]
     import torch
     signal.signal(signal.SIGINT, signal.default_int_handler)     # who starts this in the background may have it ignored
     torch.set_num_threads(1)
