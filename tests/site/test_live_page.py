@@ -23,6 +23,7 @@ def rounded():
     "The model of prose with the weights that the page loads."
     import torch
 
+    import tfmlib.decoders  # noqa: F401  (the kind of its model)
     from tfmlib.pretrained import load_model
     model = load_model("prose")
     with torch.no_grad():
@@ -139,6 +140,7 @@ def test_nothing_is_loaded_before_the_press(opened, served, name):
     page.on("response", lambda r: lengths.append(len(r.body())) if r.url in heavy() else None)
     loaded(figure)
     page.wait_for_load_state("networkidle")
+    while len(lengths) < 2: page.wait_for_timeout(50)                                        # a body arrives after its headers
     assert [url.rsplit("/", 1)[1] for url in asked[before:]] == ["prose.safetensors", "tokenizer.json"] and all(url.startswith(served) for url in asked)
     assert sum(lengths) + sum(path.stat().st_size for path in LIVE.glob("*.js")) <= 1e6 and len(lengths) == 2
 
