@@ -42,7 +42,7 @@ book: build-book       ## build the book strictly from stored outputs, serve it,
 test: setup            ## prove the book: what CI runs
 	$(BIN)/python tools/prove.py $(STAGES)
 
-check: setup           ## the quick part of the proof, of what you changed (3 minutes for prose, 6 for code)
+check: setup           ## the quick part of the proof, of what you changed
 	$(BIN)/python tools/prove.py --quick
 
 read: setup            ## read the chapters in JupyterLab and try things out, in clean copies
