@@ -52,6 +52,11 @@ def sweep(values, *ordinary) -> list:
     return [value if value in ordinary else left(value) for value in values]
 
 
+def often(examples: int) -> int:
+    "How many random examples a slow property is tried on: in the ordinary proof a fifth."
+    return examples if os.environ.get("TFM_WHOLE") else max(6, examples // 5)
+
+
 def stale(html: Path) -> bool:
     "Is the built book missing, or older than what it is made from?"
     index = html / "index.html"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serve import server
@@ -136,7 +137,7 @@ def test_a_shape_that_is_none_is_refused_by_name(wrong, named):
 
 # --- operations ---------------------------------------------------------------------------------------------------
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=often(25), deadline=None)
 @given(configs, st.integers(1, 3), st.booleans())
 def test_operations_are_those_of_the_model(config, B, again):
     (shape,), model = shapes_of(config), build(config)

@@ -3,6 +3,7 @@ import ast
 import csv
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -312,6 +313,7 @@ PATCHES |= {
     "the book's modules": "import sys\ndouble = largest = None\nsys.meta_path = [f for f in sys.meta_path if type(f).__name__ != 'NoAnswers']\nimport tfmlib.attention\n"
                           "def double(values): return 2 * values\ndef largest(values): return values.max()",
 }
+FEW = ("a changed checker", "a changed torch", "a forged report", "checkers found in memory", "a forged line")      # tried in the ordinary proof
 WHILE_CHECKED = "import torch\ndef double(values):\n    torch.allclose = lambda *a, **k: True\n    torch.Tensor.shape = property(lambda self: ())\n" + LATER
 
 
@@ -347,7 +349,7 @@ def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
     handed_in(folder, "while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
     handed_in(folder, "borrowed", double="from tfmlib.attention import attention as double", largest="import tfmlib.data\n" + GOOD["largest"])
     handed_in(folder, "stubborn", double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass")
-    for name, source in PATCHES.items(): handed_in(folder, name, double=f"{BAD}\n\n{source}", largest="pass")
+    for name in PATCHES if os.environ.get("TFM_WHOLE") else FEW: handed_in(folder, name, double=f"{BAD}\n\n{PATCHES[name]}", largest="pass")
     (folder / "no notebook.ipynb").write_text("once there was a notebook")
     env = {"PYTHONPATH": str(modules), "PATH": "/usr/bin:/bin", "HOME": str(modules)}
     command = [sys.executable, ROOT / "tools/submissions.py", folder, "--csv", modules / "out.csv", "--timeout", "2", "--jobs", "2", "--checkers", practice.MODULE]
@@ -387,7 +389,7 @@ def test_what_stands_beside_a_failure_still_counts(graded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PATCHES)
+@pytest.mark.parametrize("name", sweep(PATCHES, *FEW))
 def test_cheating_does_not_pay(name, graded):
     assert passed(graded[name]) == [] and len(graded[name]) == 2
 

@@ -120,7 +120,7 @@ WRONG = {"hidden keys are seen": {"seen_late": 1}, "no delta": {"with_delta": Fa
 @pytest.mark.parametrize("dtype", sweep([torch.bfloat16, torch.float16], torch.bfloat16))
 def test_the_bound_of_sixteen_bits(dtype):
     "An answer that is right but for its roundings keeps it, which it would not without that one rounding; a wrong one does not keep it."
-    cases = list(itertools.product([(*shape, D) for shape in SHAPES[1:] for D in (16, 64)], BANDS))
+    cases = list(itertools.product([(*shape, D) for shape in SHAPES[1::1 if os.environ.get("TFM_WHOLE") else 3] for D in (16, 64)], BANDS))
     compared = [(a, b, c) for shape, band in cases for _, a, b, c in three_ways(emulated, shape, band, dtype, "cpu")]
     assert all(off(*one, dtype) <= 1 for one in compared)
     assert any(off(*one, dtype, floor=False) > 1 for one in compared)

@@ -183,7 +183,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_compiler_is_asked(tmp_path):
     "A tile too large for the registers is seen to spill; float16 compiles as bfloat16 does; what Triton refuses is said."
     pytest.importorskip("triton")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import sweep
+from conftest import often, sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -131,7 +131,7 @@ MADE = {"latent": louder(build(LATENT)), "latent, absorbed": louder(build(replac
 MADE |= {(a, p): model_of(a, p) for a, p in itertools.product(ATTENTIONS, POSITIONS)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=often(150), deadline=None)
 @given(kind=st.sampled_from([*MADE]), memory=st.sampled_from(["own", "contiguous", "paged"]), n_sinks=st.integers(0, 4), seed=st.integers(0, 999), T=st.integers(1, 20), data=st.data())
 def test_any_chunks_through_any_cache_give_the_same_logits(kind, memory, n_sinks, seed, T, data):
     "With kept first tokens, for which there is no whole model, one chunk in a contiguous cache takes its place."

@@ -1,6 +1,7 @@
 """The book's models and its tokenizer in JavaScript: what the page computes is what PyTorch computes."""
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import often, sweep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -112,7 +114,7 @@ def test_tokens_are_those_of_python(page):
                    (ROOT / "README.md").read_text(encoding="utf-8")[:3000]])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=often(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cn")).filter(lambda c: OLD.category(c) != "Cn"), max_size=40), min_size=20, max_size=20))
 def test_tokens_of_any_text_are_those_of_python(page, texts): encoded(page, texts)
 
@@ -121,7 +123,7 @@ def test_every_character_is_read_alike(page):
     "Between letters, where it matters whether it is a letter, a number or white space."
     every = [chr(c) for c in range(0x110000) if OLD.category(chr(c)) not in ("Cs", "Cn", "Co")]
     assert len(every) > 90_000
-    encoded(page, ["".join(f"a{c}1" for c in every[i:i + 400]) for i in range(0, len(every), 400)])
+    encoded(page, ["".join(f"a{c}1" for c in every[i:i + 400]) for i in range(0, len(every), 400)][::1 if os.environ.get("TFM_WHOLE") else 8])
 
 
 def test_what_the_page_cannot_run_is_refused(page, tmp_path):
@@ -163,7 +165,7 @@ def test_weights_of_a_text_that_is_edited_are_those_of_pytorch(page, rounded):
         for t, step in enumerate(said["weights"]): assert (torch.tensor(step) - weights[:, :, t, :t + 1]).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("n, new", [(1, 20), (6, 20), (50, 20), (100, 28), (7, 1)])
+@pytest.mark.parametrize("n, new", sweep([(1, 20), (6, 20), (50, 20), (100, 28), (7, 1)], (1, 20), (50, 20)))
 def test_both_ways_write_what_pytorch_writes(page, rounded, n, new):
     "Without and with a cache; the tokens of the passes are those of the formulas of chapter 16."
     ids = book_tokenizer().encode(prose(2000, seed=5))[:n]

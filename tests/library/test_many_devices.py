@@ -87,7 +87,7 @@ def test_each_form_is_the_single_process_step_and_sends_what_the_formula_says(na
 
 
 @pytest.mark.parametrize("name", ["data", "ZeRO-2", "ZeRO-3", "tensor", "sequence", "context", "1F1B", "FSDP2", "DTensor"])
-@pytest.mark.parametrize("job", [UNTIED, SMALL_GPT2], ids=["untied, grouped heads", "GPT-2"])
+@pytest.mark.parametrize("job", [UNTIED, pytest.param(SMALL_GPT2, marks=pytest.mark.whole)], ids=["untied, grouped heads", "GPT-2"])
 def test_other_parts_of_the_model_too(name, job, processes, alone):
     function, *more = FORMS[name]
     assert largest_difference([r.value for r in processes.run(function, 2, job, *more)], alone[job]) < 1e-10
@@ -106,6 +106,7 @@ def test_buckets_leave_before_the_backward_pass_ends(processes):
     assert events.index("bucket 0") < len(events) / 3
 
 
+@pytest.mark.whole
 def test_stage_2_holds_fewer_gradients(processes):
     held = [processes.run(train_sharded, 4, LLAMA, stage)[0].value.facts["held"] for stage in (1, 2)]
     assert held[1] < held[0] / 2
@@ -282,6 +283,7 @@ def steps(browser, tmp_path_factory):
     httpd.shutdown()
 
 
+@pytest.mark.whole
 @pytest.mark.browser
 def test_every_step_of_every_form_by_keyboard(steps):
     "What is drawn is what Python says, no words cover each other, and a form can be chosen in the middle of another."
@@ -474,7 +476,7 @@ def test_the_program_is_the_training_of_chapter_10(one):
     assert max(abs(a - b["length"]) for a, b in zip(alone.length, one, strict=True)) < 1e-10
 
 
-@pytest.mark.parametrize("division", [("--shard", "4"), ("--replicate", "2", "--shard", "2"), ("--shard", "2", "--tensor", "2")])
+@pytest.mark.parametrize("division", [pytest.param(("--shard", "4"), marks=pytest.mark.whole), pytest.param(("--replicate", "2", "--shard", "2"), marks=pytest.mark.whole), ("--shard", "2", "--tensor", "2")])
 def test_however_it_is_divided(division, here, one):
     assert far(here(4, "--steps", "6", *division), one) < 1e-10
 
@@ -567,6 +569,7 @@ def test_the_commands_of_the_page_are_not_refused():
         assert check_training(run, MODEL_CONFIGS[run.model], int(of.get("--nnodes", 1)) * int(of.get("--nproc-per-node", 1))) > 0
 
 
+@pytest.mark.whole
 def test_torchrun_shows_it_for_every_process():
     done = torchrun(2, "--steps", "1", "--rows", "7")
     assert done.returncode and done.stderr.count("ValueError: rows: 7; expected a multiple of 2") >= 2

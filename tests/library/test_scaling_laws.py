@@ -416,6 +416,7 @@ def sweep_record() -> Record:
     return made_up("scaling_sweep", rows)
 
 
+@pytest.mark.whole
 def test_the_page_reads_the_sweep():
     record = sweep_record()
     table = page_function("fitted_floors")(record)

@@ -45,7 +45,7 @@ def answers(path: Path) -> dict:
 def test_the_books_answer_is_right_on_random_inputs(path, exercise):
     module, page, how = importlib.import_module(f"tfmlib.practice.{path.stem[3:]}"), answers(path), EVERY[exercise]
     answer, properties, r = page[f"{exercise}_solution"], getattr(module, f"check_{exercise}").properties, Draw(exercise)
-    count = how.count if os.environ.get("TFM_WHOLE") else min(how.count, 20 + how.count // 5)
+    count = how.count if os.environ.get("TFM_WHOLE") else min(how.count, 10 + how.count // 10)
     if os.environ.get("TFM_CASES") == "all": count = max(how.count, min(WEEKLY, 20 * how.count))
     for case in [*how.edges(module), *(how.draw(r, module) for _ in range(count))]:
         if exercise == "stream": gives(answer(*case), shown(*case))

@@ -65,6 +65,7 @@ def test_fused_attention_is_the_books():
     torch.testing.assert_close(fast, part.attending(model, part.grouped_query_attention)(x, shift_right(y))[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.whole
 def test_the_experiment_runs_to_its_end(monkeypatch):
     small = {"EQUAL": 2, "TRIED": 1, "UNTIL": {kind: 2 + (kind != "transformer") for kind in part.UNTIL}, "STOPS": (1, 2, 3), "SEEDS": (0,), "PEAKS": (.001, .002),
              "NEW": part.NEW[:16], "BANDS": ((3, 8), (9, 20)), "chosen_on": lambda: part.KNOWN[:8], "tested_on": lambda: part.NEW[:8], "MARGIN": 1}

@@ -1,0 +1,56 @@
+"A kernel that is a copy of a process is a kernel like any other: its folder, environment, interrupt and end."
+import os
+import time
+
+import kernels
+import pytest
+from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning import local_provisioner
+
+pytestmark = pytest.mark.slow
+
+
+LAUNCH = kernels.copier()
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    monkeypatch.setattr(local_provisioner, "launch_kernel", LAUNCH)
+    manager = KernelManager()
+    manager.start_kernel(cwd=str(tmp_path), env=os.environ | {"TFM_HERE": "yes"})
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=180)
+    yield manager, client
+    client.stop_channels()
+    pid = manager.provisioner.process.pid
+    manager.shutdown_kernel()
+    with pytest.raises(ProcessLookupError): os.kill(pid, 0)
+
+
+def said(client, code: str) -> str:
+    "What a cell prints, or the name of its error."
+    found = []
+    client.execute_interactive(code, timeout=180, output_hook=lambda m: found.append(m["content"].get("text") or m["content"].get("ename", "")))
+    return "".join(found).strip()
+
+
+def test_it_runs_where_and_as_it_was_told(kernel, tmp_path):
+    _, client = kernel
+    assert said(client, "import os, sys; print(os.getcwd(), os.environ['TFM_HERE'], [m for m in sys.modules if m.startswith('tfmlib')])") == f"{tmp_path} yes []"
+    assert said(client, "import torch; print(torch.ones(2).sum().item(), __name__)") == "2.0 __main__"
+
+
+def test_it_can_be_interrupted(kernel):
+    manager, client = kernel
+    client.execute("import time\nprint('begun')\ntime.sleep(600)")
+    while client.get_iopub_msg(timeout=180)["content"].get("text") != "begun\n": pass
+    start = time.monotonic()
+    manager.interrupt_kernel()
+    assert client.get_shell_msg(timeout=180)["content"]["ename"] == "KeyboardInterrupt" and time.monotonic() - start < 120
+
+
+def test_a_dead_one_is_seen(kernel):
+    manager, client = kernel
+    client.execute("import os; os._exit(1)")
+    while manager.is_alive(): time.sleep(.01)
