@@ -131,6 +131,7 @@ def test_the_epub_is_valid(archive):
     assert done.returncode == 0 and "0 fatals / 0 errors / 0 warnings" in done.stdout + done.stderr, (done.stdout + done.stderr)[-3000:]
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_the_epub_holds_every_page_and_nothing_that_runs(archive):
     with zipfile.ZipFile(archive) as z:
@@ -179,6 +180,7 @@ def test_paper_headings_and_page_numbers(printed, paper, size):
     assert "000" not in re.findall(r"p\. ?(\d+)", " ".join(on_page(document, n + 1) for n in range(len(document))))
 
 
+@pytest.mark.whole
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", pdf.PAPERS)

@@ -145,6 +145,7 @@ def test_two_presses_wait_for_each_other(ready):
     assert [b["lines"][0] for b in both] == ["✗ effect: not yet", "✗ one_row: not yet"]
 
 
+@pytest.mark.whole
 def test_a_name_that_is_not_in_the_page_is_no_wrong_answer(ready):
     said = press(ready, "one_row", "def one_row(q, k, v): return torch.compile(v)")
     assert said["lacks"] == ["torch.compile"]
@@ -267,6 +268,7 @@ def chapter(known):
 def run(page, source: str) -> dict: return page.evaluate(RUN, [source])
 
 
+@pytest.mark.whole
 def test_a_chapter_shows_the_cell_as_it_is_until_it_runs(chapter, served):
     "Nothing is fetched before the press, nothing from elsewhere, and no stand-in for PyTorch after it."
     cell, source = chapter.locator(".tag_edit"), tagged("04_attention")["attend-numpy"].source

@@ -147,6 +147,7 @@ def test_nothing_is_loaded_before_the_press(opened, served, name):
     assert sum(lengths) + sum(path.stat().st_size for path in LIVE.glob("*.js")) <= 1e6 and len(lengths) == 2
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_a_reader_can_see_the_heads_on_any_sentence(opened, rounded):
     import live
@@ -194,6 +195,7 @@ def test_a_reader_can_see_the_heads_on_any_sentence(opened, rounded):
     assert text.input_value() == example["text"] and figure.get_by_role("button", name="layer 0").get_attribute("aria-pressed") == "true"
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_a_reader_can_write_in_both_ways(opened, rounded):
     import torch
