@@ -27,7 +27,7 @@ class Mamba2(RecurrentMixer):
     def __init__(self, *sizes, **named):
         super().__init__(*sizes, **named | {"conv_bias": True})
         self.D = nn.Parameter(torch.ones(self.n_heads))
-        self.norm = None  # see `finish`
+        self.norm, self.eps = None, 1e-5  # see `finish`
         self.norm_weight = nn.Parameter(torch.ones(self.widths[2]))
 
     def mix(self, q, k, v, x, real, state):
@@ -38,7 +38,7 @@ class Mamba2(RecurrentMixer):
     def finish(self, out, x):
         gated = out.flatten(2) * F.silu(self.g_proj(x))                   # (B, T, H · W)
         groups = gated.unflatten(-1, (self.n_key_heads, -1))
-        return divide_by_rms(groups, 1e-5).flatten(2) * self.norm_weight
+        return divide_by_rms(groups, self.eps).flatten(2) * self.norm_weight
 
 # %% ../chapters/20_linear_and_state_space.ipynb #mamba-export
 class Mamba(StateMixer):

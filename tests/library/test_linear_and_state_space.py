@@ -483,6 +483,63 @@ def test_other_layers_are_refused():
     with pytest.raises(ValueError, match="theirs: Linear"): mixer_from_transformers(torch.nn.Linear(2, 2))
 
 
+PEER_SIZES = dict(hidden_size=12, num_hidden_layers=4)
+PEER_HEADS = PEER_SIZES | dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=5, linear_value_head_dim=6)
+PEER_LAYERS = {  # class -> module, configuration, sizes
+    "MambaMixer": ("mamba", "MambaConfig", PEER_SIZES | dict(state_size=5, expand=2, time_step_rank=3)),
+    "Mamba2Mixer": ("mamba2", "Mamba2Config", PEER_SIZES | dict(state_size=5, expand=2, head_dim=4, num_heads=6, n_groups=2, chunk_size=8)),
+    "Qwen3NextGatedDeltaNet": ("qwen3_next", "Qwen3NextConfig", PEER_HEADS),
+    "OlmoHybridGatedDeltaNet": ("olmo_hybrid", "OlmoHybridConfig", PEER_HEADS | dict(layer_types=["linear_attention"] * 3 + ["full_attention"], num_attention_heads=3, num_key_value_heads=3)),
+    "KimiLinearDeltaAttention": ("kimi_linear", "KimiLinearConfig", PEER_SIZES | dict(linear_num_heads=3, linear_head_dim=5))}
+SETTING_VALUES = dict(hidden_act=["relu", "gelu", "swish"], use_bias=[True], use_conv_bias=[False], time_step_limit=[(0., .5), (.4, 9.)], layer_norm_epsilon=[.3], rms_norm_eps=[.3], linear_allow_neg_eigval=[False], time_step_min=[.2], time_step_floor=[.3], conv_kernel=[2],
+              linear_conv_kernel_dim=[2], expand=[3], n_groups=[1, 3], state_size=[3], linear_num_key_heads=[1, 4], linear_value_head_dim=[3], num_heads=[3], head_dim=[8, 3], chunk_size=[3], time_step_scale=[3.], residual_in_fp32=[False], linear_num_heads=[2])
+NOT_BUILT = {("MambaMixer", "hidden_act"), ("MambaMixer", "use_bias"), ("Mamba2Mixer", "hidden_act"), ("Mamba2Mixer", "use_bias"), ("Mamba2Mixer", "time_step_limit"), *((kind, "hidden_act") for kind in PEER_LAYERS)}
+
+
+def peer_layer(kind: str, **more):
+    "A layer of `transformers` with large random weights."
+    import importlib
+
+    import transformers
+    module, config, sizes = PEER_LAYERS[kind]
+    torch.manual_seed(0)
+    layer = getattr(importlib.import_module(f"transformers.models.{module}.modeling_{module}"), kind)(getattr(transformers, config)(**sizes | more), 0).eval()
+    for name, p in layer.named_parameters(): p.data = .5 * torch.randn(p.shape) + float(name.endswith("norm.weight"))
+    return layer
+
+
+@pytest.mark.parametrize("kind", PEER_LAYERS)
+def test_each_setting_of_a_layer_is_read_or_refused_by_name(kind):
+    "Every key of its configuration, and what none of them says: equal outputs, or a refusal."
+    import transformers
+    module, config, sizes = PEER_LAYERS[kind]
+    x, known, refused = drawn(2, 9, 12, seed=30).float(), getattr(transformers, config)(**sizes).to_dict(), set()
+    for key, value in [("", None), *((key, value) for key in SETTING_VALUES if key in known for value in SETTING_VALUES[key])]:
+        try: layer = peer_layer(kind, **{key: value} if key else {})
+        except Exception: continue                                                # noqa: BLE001 — sizes that do not fit
+        try: ours = mixer_from_transformers(layer)
+        except ValueError as error:
+            assert str(error).startswith(("theirs: ", "theirs.")) and (key.split("_")[-1] in str(error) or key == "hidden_act" and "activation" in str(error)), (key, error)
+            refused.add((kind, key))
+            continue
+        with torch.no_grad(): wanted, got = layer(x), ours(x)[0]
+        assert float((got - wanted).abs().max() / wanted.abs().max()) < 1e-5, (key, value)
+    assert refused == {pair for pair in NOT_BUILT if pair[0] == kind}
+
+
+def test_settings_and_weights_of_a_layer_that_we_do_not_know_are_refused():
+    layer = peer_layer("MambaMixer")
+    layer.mystery = 3
+    with pytest.raises(ValueError, match="^theirs.mystery: 3; expected no such setting"): mixer_from_transformers(layer)
+    for kind, part in (("MambaMixer", "in_proj"), ("KimiLinearDeltaAttention", "q_proj"), ("Qwen3NextGatedDeltaNet", "in_proj_ba"), ("Mamba2Mixer", "out_proj"), ("OlmoHybridGatedDeltaNet", "conv1d")):
+        layer = peer_layer(kind)
+        module = getattr(layer, part)
+        module.bias = torch.nn.Parameter(torch.ones(len(module.weight)))
+        with pytest.raises(ValueError, match=f"^theirs: a layer with {part}.bias; expected no further weights"): mixer_from_transformers(layer)
+        delattr(module, "weight")
+        with pytest.raises(ValueError, match=f"^theirs: a layer without {part}.weight"): mixer_from_transformers(layer)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(["linear", "gated", "delta", "gated_delta"]), st.booleans(), st.integers(1, 12), st.sampled_from([(2, 1), (3, 3), (4, 2)]), st.integers(0, 99))
 def test_onnx_reference(rule, channel, T, heads, seed):
