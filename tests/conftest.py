@@ -192,4 +192,5 @@ def early_families(monkeypatch):
     from tfmlib import decoders
     from tfmlib.pretrained import FAMILIES
     for name in [name for name in FAMILIES if name not in ("marian", "gpt2", "llama", "mistral")]: monkeypatch.delitem(FAMILIES, name)
-    for name, architecture in (("llama", "LlamaForCausalLM"), ("mistral", "MistralForCausalLM")): monkeypatch.setitem(FAMILIES, name, decoders.llama_family(architecture))
+    monkeypatch.setitem(FAMILIES, "llama", decoders.llama_family("LlamaForCausalLM"))
+    monkeypatch.setitem(FAMILIES, "mistral", decoders.llama_family("MistralForCausalLM")._replace(read=decoders.read_mistral))

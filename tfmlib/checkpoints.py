@@ -29,7 +29,7 @@ from .heads import grouped_query_attention
 from .pretrained import FAMILIES, check_copies, check_state
 from .pretrained import config_from_pretrained, originals
 from .pretrained import own_tensors, split_parts, tensor_names, to_pretrained
-from .pretrained import with_copies
+from .pretrained import with_absent, with_copies
 from .proof import need
 from .tensor_files import FREQUENCIES, NUMBER_TYPES, StoredTensor, read_json
 from .tensor_files import stored_tensors
@@ -87,7 +87,7 @@ def checked_names(model: nn.Module, family: str,
     expected, first = to_pretrained(model, family), originals(names)
     unread = FAMILIES[family].unused
     stored = {name: t for name, t in stored.items() if name not in unread}
-    stored = own_names(stored, expected, family)
+    stored = with_absent(own_names(stored, expected, family), family)
     for name, t in stored.items():
         need(t.dtype in NUMBER_TYPES, name, t.dtype,
              f"one of {', '.join(NUMBER_TYPES)}")

@@ -6,9 +6,9 @@
 __all__ = ['GPT2', 'MODERN', 'LLAMA3', 'GPT2_PARTS', 'LLAMA_PARTS', 'TABLE', 'ROPE', 'GPT2_FIELDS', 'GPT2_VALUES', 'GPT2_FIXED',
            'LLAMA_FIELDS', 'LLAMA_VALUES', 'LLAMA_FIXED', 'check_token_range', 'cross_entropy', 'next_token_loss',
            'chunk', 'perplexity', 'init_weights', 'CausalLM', 'check_inputs', 'check_reach', 'output_name',
-           'gpt2_names', 'llama_names', 'read_rope', 'llama_family', 'check_logits', 'temperature', 'top_k', 'top_p',
-           'min_p', 'repetition_penalty', 'SamplingConfig', 'sample', 'generate', 'check_generation', 'end_tokens',
-           'NextToken', 'split_reasoning']
+           'gpt2_names', 'llama_names', 'read_rope', 'read_mistral', 'llama_family', 'check_logits', 'temperature',
+           'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'sample', 'generate', 'check_generation',
+           'end_tokens', 'NextToken', 'split_reasoning']
 
 # %% ../chapters/10_decoders.ipynb #imports-export
 import math
@@ -340,6 +340,12 @@ LLAMA_VALUES = {"hidden_act": ("silu", "swish"), "attention_bias": (False,), "ml
 LLAMA_FIXED = {"kind": "decoder", "attention": "multi-head", "rope_scaling": None, **MODERN}
 
 
+def read_mistral(config: Mapping) -> dict:
+    "A rotation, without the windows that are the default."
+    need("sliding_window" in config, "sliding_window", "absent, which means 4096", "None")
+    return read_rope(config)
+
+
 def llama_family(architecture: str, names: Callable = llama_names, **fixed) -> Family:
     "A relative of Llama: its class, its names, and the fields in which it differs."
     absent = {"n_kv_heads": None, "head_dim": None, "d_ff": None, "tie_embeddings": False}
@@ -353,7 +359,7 @@ FAMILIES.update(
             gpt2_names, GPT2_FIXED, GPT2_FIELDS, GPT2_VALUES, {"d_ff": None, "tie_embeddings": True}
         ),
         "llama": llama_family("LlamaForCausalLM"),
-        "mistral": llama_family("MistralForCausalLM"),
+        "mistral": llama_family("MistralForCausalLM")._replace(read=read_mistral),
     }
 )
 

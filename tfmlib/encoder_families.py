@@ -142,7 +142,7 @@ ENCODER_VALUES = {
     "hidden_act": {theirs: {"ffn": ours} for theirs, ours in ENCODER_ACTIVATIONS.items()},
 }
 DEBERTA_VALUES = {
-    "relative_attention": (True,), "position_biased_input": (False,), "legacy": (True,),
+    "legacy": (True,),
     "talking_head": (False,), "conv_kernel_size": (0,),
     "pooler_hidden_act": {name: {"options.pool_activation": name} for name in ("gelu", "tanh")},
 }
@@ -168,6 +168,12 @@ def read_heads(classes: Mapping[str, str], config: Mapping) -> dict:
 
 def read_deberta(config: Mapping) -> dict:
     "The terms of the scores, and the table of offsets."
+    for key, wanted in (("relative_attention", True), ("position_biased_input", False)):
+        was = config.get(key, not wanted)  # their default is the model that we do not build
+        need(was is wanted, key, repr(was), repr(wanted))
+    for key in ("max_relative_positions", "position_buckets"):
+        was = config.get(key, -1)
+        need(type(was) is int, key, repr(was), "a whole number")
     types, furthest = config.get("pos_att_type") or [], config.get("max_relative_positions", -1)
     types = [t.strip() for t in (types.lower().split("|") if isinstance(types, str) else types)]
     need({*types} <= {"c2p", "p2c"} and len({*types}) == len(types), "pos_att_type",
@@ -219,7 +225,8 @@ POSITIONS["learned, offset"] = Part(lambda config, _: OffsetLearnedEmbedding(
 NARROW = {"options.embedding_dim": None}
 PRETRAINING = {"NextSentencePrediction": "next-sentence",
                "PreTraining": "masked-lm+next-sentence"}
-RELATIVE_KEYS = "pos_att_type", "max_relative_positions"
+RELATIVE_KEYS = ("relative_attention", "position_biased_input", "pos_att_type",
+                 "max_relative_positions")
 
 
 def read_roberta(config: Mapping) -> dict:

@@ -683,8 +683,10 @@ FAMILIES["phi"] = llama_like(
 
 def read_gemma(config: Mapping, pattern: int = 2) -> dict:
     "Query scale, caps, and local layers of Gemma 2 and 3."
-    first = config.get("_sliding_window_pattern",
-                       config.get("sliding_window_pattern", pattern))
+    first, written = config.get("sliding_window_pattern", pattern), config.get(
+        "_sliding_window_pattern")
+    need(config.get("layer_types") or written in (None, first),
+         "_sliding_window_pattern", repr(written), repr(first))
     need(type(first) is int and first > 0, "sliding_window_pattern", repr(first),
          "at least 1")
     def types(config):
@@ -712,8 +714,9 @@ def read_gemma3(config: Mapping) -> dict:
                          "rope_theta": None})
     need(one["rope_scaling"] is None, f"{key}['sliding_attention']", repr(local),
          "no scaling")
-    return read_rotation(config, 1e6) | read_gemma(config, 6) | {
-        "options.local_base": one["rope_base"]}
+    return read_rotation(config, 1e6) | {
+        "options.local": "0" * config["num_hidden_layers"],  # if no layer is local
+        "options.local_base": one["rope_base"]} | read_gemma(config, 6)
 
 
 def read_gemma1(config: Mapping) -> dict:

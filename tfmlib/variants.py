@@ -115,6 +115,8 @@ class LayeredRotary(PositionalEncoding):
     "RoPE with a different base in local layers, and none at all in some."
     def __init__(self, config: ModelConfig):
         super().__init__()
+        need(config.attention == "adapted", "attention", repr(config.attention),
+             "'adapted', the only one that asks for the encoding of its layer")
         self.rotated, self.local_layers = map(config.option, ("rotated", "local"))
         width = config.head_dim or config.d_model // config.n_heads
         base = config.option("local_base")

@@ -514,7 +514,7 @@ def test_each_setting_of_a_layer_is_read_or_refused_by_name(kind):
     import transformers
     module, config, sizes = PEER_LAYERS[kind]
     x, known, refused = drawn(2, 9, 12, seed=30).float(), getattr(transformers, config)(**sizes).to_dict(), set()
-    for key, value in [("", None), *((key, value) for key in SETTING_VALUES if key in known for value in SETTING_VALUES[key])]:
+    for key, value in [("", None), *((name, other) for name in SETTING_VALUES if name in known for other in SETTING_VALUES[name])]:
         try: layer = peer_layer(kind, **{key: value} if key else {})
         except Exception: continue                                                # noqa: BLE001 — sizes that do not fit
         try: ours = mixer_from_transformers(layer)
