@@ -153,3 +153,11 @@ if __name__ == "__main__":                                       # what torchrun
     cluster.main(arguments, fault)
     sys.stdout.flush()
     os._exit(0)
+
+
+def with_all_parts(function, *arguments):
+    "A form of parallelism in a process that knows every part."
+    import tfmlib.checkpoints
+    import tfmlib.expert_families
+    import tfmlib.linear_and_state_space  # noqa: F401
+    return function(*arguments)
