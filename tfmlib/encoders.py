@@ -178,7 +178,11 @@ class Bert(nn.Module):
         segments: Tensor | None = None,
         padding_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        "The logits of each head, by name; see `hidden_states`."
+        """The logits of each head, by name; see `hidden_states`.
+
+        Positions count tokens. `transformers` counts columns in BERT and ELECTRA: with
+        padding on the left, it agrees only if it is given these `position_ids`.
+        """
         h, _ = self.hidden_states(ids, segments, padding_mask)
         if padding_mask is None: padding_mask = torch.ones_like(ids, dtype=torch.bool)
         return {name: head(h, padding_mask) for name, head in self.heads.items()}

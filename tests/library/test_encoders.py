@@ -422,6 +422,20 @@ def test_logits_are_hugging_faces(stem, task, i):
         assert largest > .5
 
 
+@pytest.mark.parametrize("stem", ["Bert", "Electra", "Roberta"])
+@torch.no_grad()
+def test_positions_count_tokens_as_the_docstring_says(stem):
+    "With padding on the left, BERT and ELECTRA count columns there unless they are given positions; RoBERTa counts tokens itself."
+    model = theirs(stem, "MaskedLM", **VARIANTS[stem][0])
+    ours, pad = from_pretrained(model.state_dict(), model.config.to_dict()), model.config.pad_token_id
+    ids = torch.randint(4, 61, (2, 9), generator=seeded(14))
+    for there, agrees in ((torch.arange(9) < 6, True), (torch.arange(9) >= 3, stem == "Roberta")):
+        x, there = ids.masked_fill(~there, pad), there.expand(2, 9)
+        plain, got = model(x, attention_mask=there.long()).logits[there], ours(x, padding_mask=there)["masked-lm"][there]
+        assert bool((plain - got).abs().max() < 1e-4) is agrees
+    assert "padding on the left, it agrees only if it is given" in " ".join(Bert.forward.__doc__.split())
+
+
 REFUSED = [
     ("Bert", "MaskedLM", {"architectures": ["BertModel"]}, "architectures"), ("Bert", "MaskedLM", {"architectures": None}, "architectures"),
     ("Bert", "MaskedLM", {"is_decoder": True}, "is_decoder"), ("Bert", "MaskedLM", {"add_cross_attention": True}, "add_cross_attention"),
