@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ALIASES', 'OLD_MASKS', 'MASKED', 'POSITION_IDS', 'NEUTRAL', 'SILENT', 'READ', 'ELSEWHERE', 'TARGET_KEYS', 'ENDS',
-           'GREEDY', 'HEAD', 'BASES', 'BIAS', 'WRITTEN', 'own_names', 'uses', 'place', 'check_names', 'checked_names',
-           'fill_from', 'GenerationSettings', 'generation_part', 'read_generation', 'read_targets', 'PublishedModel',
-           'with_head', 'ZeroBias', 'read_folder', 'read_settings', 'read_tokenizer', 'folder_size', 'load',
-           'published_config', 'completed', 'save_tensors_of', 'write_json', 'move_over', 'exported_tokenizer',
+           'GREEDY', 'HEAD', 'BASES', 'BIAS', 'DROPOUTS', 'WRITTEN', 'own_names', 'uses', 'place', 'check_names',
+           'checked_names', 'fill_from', 'GenerationSettings', 'generation_part', 'read_generation', 'read_targets',
+           'PublishedModel', 'with_head', 'ZeroBias', 'read_folder', 'read_settings', 'read_tokenizer', 'folder_size',
+           'load', 'published_config', 'completed', 'save_tensors_of', 'write_json', 'move_over', 'exported_tokenizer',
            'export_folder']
 
 # %% ../chapters/12_checkpoints.ipynb #imports-checkpoints-export
@@ -362,6 +362,14 @@ def load(
     return PublishedModel(model.eval(), config, own, generation)
 
 # %% ../chapters/12_checkpoints.ipynb #save-export
+DROPOUTS = {  # family -> keys of dropout on embeddings and in sub-layers, as ours is
+    **dict.fromkeys(("gpt2", "openai-gpt", "gptj", "phi", "phi3"), ("resid_pdrop", "embd_pdrop")),
+    **dict.fromkeys(("marian", "bart", "mbart", "opt"), ("dropout",)),
+    **dict.fromkeys(("gpt_neox", "bloom", "falcon"), ("hidden_dropout",)),
+    **dict.fromkeys(("t5", "mt5"), ("dropout_rate",)),
+    "gpt_neo": ("resid_dropout", "embed_dropout"), "mpt": ("resid_pdrop", "emb_pdrop")}
+
+
 def published_config(config: ModelConfig, family: str) -> dict:
     "A config.json for a model of the book, if it holds all that the model is."
     one_of([*FAMILIES], family=family)
@@ -375,6 +383,8 @@ def published_config(config: ModelConfig, family: str) -> dict:
             "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     made |= {key: now(name) for key, name in row.fields.items()
              if now(name) is not None}
+    made |= dict.fromkeys(DROPOUTS.get(family, ()), config.dropout)
+    if family in ("gpt2", "openai-gpt"): made["attn_pdrop"] = 0.
     for key, fitting in row.values.items():
         if not isinstance(fitting, Mapping): continue
         fits = [v for v, sets in fitting.items()

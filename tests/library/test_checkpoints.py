@@ -385,6 +385,30 @@ def test_an_export_that_is_refused_changes_nothing(tmp_path, name):
     assert content(tmp_path) == before
 
 
+@pytest.mark.parametrize("family", checkpoints.DROPOUTS)
+def test_dropout_keys_are_those_of_transformers(family):
+    "GPT-2's file said nothing of `resid_pdrop`, which is 0.1 there by default."
+    there = {key for key, value in AutoConfig.for_model(family).to_dict().items() if "drop" in key and "layerdrop" not in key and "first" not in key and "classifier" not in key and type(value) is float}
+    attends = {"attn_pdrop", "attention_dropout", "activation_dropout"}
+    assert {*checkpoints.DROPOUTS[family]} == there - attends
+
+
+@pytest.mark.parametrize("config", [AutoConfig.for_model(family) for family in ("gpt2", "openai-gpt", "llama", "gpt_neox", "phi3", "bart", "t5")], ids=lambda config: config.model_type)
+def test_no_family_without_a_row_has_dropout_by_default(config):
+    rest = {key: value for key, value in config.to_dict().items() if "drop" in key and "layerdrop" not in key and "first" not in key and "classifier" not in key}
+    for key in checkpoints.DROPOUTS.get(config.model_type, ()): rest.pop(key)
+    if config.model_type in ("gpt2", "openai-gpt"): rest.pop("attn_pdrop")      # written, as 0
+    assert not any(rest.values())
+
+
+@pytest.mark.parametrize("rate", [0., .25])
+def test_dropout_is_exported(tmp_path, rate):
+    config = MODEL_CONFIGS["toy GPT-2"].sized(300, 16, 2, 2, 40, dropout=rate)
+    export_folder(tmp_path, build(config), "gpt2")
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    assert (theirs.resid_pdrop, theirs.embd_pdrop, theirs.attn_pdrop) == (rate, rate, 0.)
+
+
 @pytest.mark.parametrize("at", range(3))
 def test_an_export_that_fails_leaves_the_older_one(tmp_path, monkeypatch, at):
     "A full disk, at each of its files."
