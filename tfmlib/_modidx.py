@@ -600,6 +600,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'tfmlib/encoder_families.py'),
                                          'tfmlib.encoder_families.OffsetLearnedEmbedding.add': ( 'encoders.html#offsetlearnedembedding.add',
                                                                                                  'tfmlib/encoder_families.py'),
+                                         'tfmlib.encoder_families.build_offset': ( 'encoders.html#build_offset',
+                                                                                   'tfmlib/encoder_families.py'),
                                          'tfmlib.encoder_families.class_heads': ('encoders.html#class_heads', 'tfmlib/encoder_families.py'),
                                          'tfmlib.encoder_families.deberta_attention': ( 'encoders.html#deberta_attention',
                                                                                         'tfmlib/encoder_families.py'),

@@ -26,7 +26,7 @@ from .block import swiglu_d_ff
 from .data import one_of
 from .decoders import CausalLM, SamplingConfig, generate
 from .denoiser_families import TargetTokens, read_target_tokens, write_greedily
-from .families import PLANNED, read_number
+from .families import read_number
 from .heads import grouped_query_attention
 from .pretrained import FAMILIES, check_copies, check_state
 from .pretrained import config_from_pretrained, originals
@@ -40,7 +40,7 @@ from .tokens import Tokenizer
 from .training import check_number, check_type, flush, folder_beside
 from .training import replacing, uninterrupted
 from .transformer import ModelConfig, Transformer, build, declared_options
-from .transformer import encoder_config
+from .transformer import encoder_config, with_later
 
 # %% ../chapters/12_checkpoints.ipynb #weights-export
 ALIASES = {"gpt_neox": {"embed_out.weight": "lm_head.weight"}}  # in its older files
@@ -301,8 +301,7 @@ def read_folder(folder: str | Path) -> tuple[dict, ModelConfig, dict]:
     config = read_json(folder / "config.json")
     family = config.get("model_type")
     need(isinstance(family, str), "model_type", repr(family), "the name of a family")
-    need(family in FAMILIES or family not in PLANNED, "model_type", repr(family),
-         f"a supported family; this one is added by {PLANNED.get(family)}")
+    with_later(FAMILIES, family)
     whole = with_head(config)
     model_config = config_from_pretrained(whole)
     for name in ("vocab_size", "d_model", "d_ff", "n_heads", "max_len", "n_layers"):
@@ -372,7 +371,7 @@ DROPOUTS = {  # family -> keys of dropout on embeddings and in sub-layers, as ou
 
 def published_config(config: ModelConfig, family: str) -> dict:
     "A config.json for a model of the book, if it holds all that the model is."
-    one_of([*FAMILIES], family=family)
+    one_of([*with_later(FAMILIES, family)], family=family)
     row, full = FAMILIES[family], completed(config)
     def now(name):
         return config.option(name[8:]) if name.startswith("options.") else getattr(

@@ -53,7 +53,6 @@ from tfmlib.checkpoints import (
     with_head,
 )
 from tfmlib.decoders import SamplingConfig, generate
-from tfmlib.families import PLANNED
 from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention, RotaryEmbedding
 from tfmlib.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
@@ -935,14 +934,6 @@ def test_a_tokenizer_that_is_not_wanted_is_not_read(sound, tmp_path):
     keep_first(tmp_path / "f" / "tokenizer.json", .5)
     made = load(tmp_path / "f", tokenizer=False)
     with pytest.raises(ValueError, match="^tokenizer: None"): made.write("The")
-
-
-@pytest.mark.parametrize("family", PLANNED)
-def test_planned_families_are_refused_by_name_with_their_chapter(tmp_path, family, monkeypatch):
-    "Until the module of that chapter is imported, as another test file of this process may have done."
-    monkeypatch.delitem(FAMILIES, family, raising=False)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
-    with pytest.raises(ValueError, match=f"^model_type: '{family}'; expected .* is added by {PLANNED[family]}"): load(tmp_path)
 
 
 def test_the_size_of_a_folder_is_known_without_reading_a_tensor(sound):

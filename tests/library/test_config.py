@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import sweep
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, Qwen3Config, Qwen3ForCausalLM
 
 from tfmlib.alignment import shift_right
 from tfmlib.decoders import LLAMA_PARTS, ROPE, CausalLM, llama_family, llama_names, next_token_loss, read_rope
@@ -190,11 +191,15 @@ FRESH = """
 import importlib, json, pkgutil, sys
 from tfmlib.pretrained import FAMILIES, config_from_pretrained, load_model
 from tfmlib.transformer import LATER, MODELS, REGISTRIES
-for path in sys.argv[1:-1]:
-    for name in [n for n in sys.modules if n.removeprefix('tfmlib.') in LATER]: raise SystemExit(f'{name} is there already')
-    load_model(path)
-    break
-for path in sys.argv[2:-1]: load_model(path)
+what, paths = sys.argv[1], sys.argv[2:-1]
+def fresh(): assert not [n for n in sys.modules if n.removeprefix('tfmlib.') in LATER[-2:]]
+fresh()
+if what == 'folder':
+    from tfmlib.checkpoints import folder_size
+    fresh()
+    try: folder_size(paths[0])
+    except ValueError as error: assert 'has no model.safetensors' in str(error), error
+for path in paths[what == 'folder':]: load_model(path)
 config_from_pretrained(json.loads(sys.argv[-1]))
 def rows(): return {name: sorted(r) for name, r in {**REGISTRIES, 'models': MODELS, 'families': FAMILIES}.items()}
 before = rows()
@@ -206,16 +211,20 @@ assert rows() == before, 'LATER lacks a module that adds rows'
 """
 
 
-def test_what_a_configuration_names_is_found_in_a_fresh_process(tmp_path):
-    "Whatever was imported: models with the parts of later chapters are read, and so are all families."
+@pytest.mark.parametrize("what", sweep(["model", "folder"], "model"))
+def test_what_a_configuration_names_is_found_in_a_fresh_process(tmp_path, what):
+    "Whatever was imported: models with the parts of later chapters are read, and so are all families and folders."
     paths = []
+    if what == "folder":
+        paths.append(str(tmp_path))
+        MixtralConfig(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, architectures=["MixtralForCausalLM"]).save_pretrained(tmp_path)
     for name, parts in ELSEWHERE.items():
         model = build(replace(ONE, **parts), seed=3)
         paths.append(str(tmp_path / f"{name}.safetensors"))
         save_model(paths[-1], model)
         assert load_model(paths[-1]).config == model.config
     qwen = json.dumps(Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2).to_dict())
-    done = subprocess.run([sys.executable, "-c", FRESH, *paths, qwen], capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
+    done = subprocess.run([sys.executable, "-c", FRESH, what, *paths, qwen], capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
     assert done.returncode == 0, done.stderr[-1500:]
 
 
@@ -244,6 +253,10 @@ def test_a_rule_of_scaling_is_read_or_refused(positions):
         return
     ids = torch.arange(20)[None]
     assert not torch.equal(model(ids), build(replace(ONE, **given))(ids))
+
+
+def test_positions_that_need_the_id_of_padding_say_so():
+    with pytest.raises(ValueError, match="positions: 'learned, offset'; expected a kind with an option pad"): build(replace(ONE, positions="learned, offset"))
 
 
 # --- what is built -------------------------------------------------------------------------------------------------

@@ -534,3 +534,9 @@ def test_every_matrix_is_drawn(ffn):
     model(torch.arange(12)[None]).logsumexp(-1).sum().backward()
     for name, p in model.named_parameters():
         if p.ndim > 1 and not name.endswith("bias"): assert p.std() > .01 and p.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("kind", ["encoder", "bert"])
+def test_every_matrix_of_an_encoder_is_drawn_too(kind):
+    model = build(ModelConfig(kind, 61, 16, 2, 2, 40, d_ff=24, **MODERN | {"ffn": "clamped experts"}, options={"n_experts": 4, "n_used": 2}))
+    assert all(p.std() > .01 for name, p in model.named_parameters() if p.ndim > 1 and not name.endswith("bias"))
