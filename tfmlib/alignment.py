@@ -223,6 +223,7 @@ def greedy_decode(
     ended = torch.zeros_like(word, dtype=torch.bool)
     while len(written) < max_len and not ended.all():
         logits, s, _ = model.decoder(word, s, source)
+        need(bool(logits.isfinite().all()), "model", "nan or inf as a logit", "finite ones")
         word = logits.argmax(-1).masked_fill(ended, PAD)
         written.append(word)
         ended = ended | (word == EOS)

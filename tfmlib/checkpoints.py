@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['ALIASES', 'OLD_MASKS', 'MASKED', 'POSITION_IDS', 'NEUTRAL', 'SILENT', 'READ', 'ELSEWHERE', 'TARGET_KEYS', 'ENDS',
-           'GREEDY', 'HEAD', 'BASES', 'BIAS', 'WRITTEN', 'own_names', 'place', 'check_names', 'checked_names',
-           'fill_from', 'GenerationSettings', 'generation_part', 'read_generation', 'read_targets', 'PublishedModel',
-           'with_head', 'ZeroBias', 'read_folder', 'read_settings', 'read_tokenizer', 'folder_size', 'load',
-           'published_config', 'completed', 'save_tensors_of', 'write_json', 'export_folder']
+           'GREEDY', 'HEAD', 'BASES', 'BIAS', 'DROPOUTS', 'WRITTEN', 'own_names', 'uses', 'place', 'check_names',
+           'checked_names', 'fill_from', 'GenerationSettings', 'generation_part', 'read_generation', 'read_targets',
+           'PublishedModel', 'with_head', 'ZeroBias', 'read_folder', 'read_settings', 'read_tokenizer', 'folder_size',
+           'load', 'published_config', 'completed', 'save_tensors_of', 'write_json', 'move_over', 'exported_tokenizer',
+           'export_folder']
 
 # %% ../chapters/12_checkpoints.ipynb #imports-checkpoints-export
 import json
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from .block import swiglu_d_ff
 from .data import one_of
 from .decoders import CausalLM, SamplingConfig, generate
 from .denoiser_families import TargetTokens, read_target_tokens, write_greedily
-from .families import PLANNED, read_number
+from .families import read_number
 from .heads import grouped_query_attention
 from .pretrained import FAMILIES, check_copies, check_state
 from .pretrained import config_from_pretrained, originals
@@ -33,10 +35,12 @@ from .pretrained import with_absent, with_copies
 from .proof import need
 from .tensor_files import FREQUENCIES, NUMBER_TYPES, StoredTensor, read_json
 from .tensor_files import stored_tensors
-from .tokenizer_files import LoadedTokenizer, check_told
-from .training import replacing
+from .tokenizer_files import LoadedTokenizer, check_told, tokenizer_content
+from .tokens import Tokenizer
+from .training import check_number, check_type, flush, folder_beside
+from .training import replacing, uninterrupted
 from .transformer import ModelConfig, Transformer, build, declared_options
-from .transformer import encoder_config
+from .transformer import encoder_config, with_later
 
 # %% ../chapters/12_checkpoints.ipynb #weights-export
 ALIASES = {"gpt_neox": {"embed_out.weight": "lm_head.weight"}}  # in its older files
@@ -63,11 +67,18 @@ def own_names(stored: Mapping[str, StoredTensor], expected: Collection[str],
     return found
 
 
-def place(model: nn.Module, name: str, value: Tensor) -> None:
+def uses(model: nn.Module) -> dict[str, list[str]]:
+    "Under a parameter's name, all the paths at which it is used."
+    found = {}
+    for path, p in model.named_parameters(remove_duplicate=False):
+        found.setdefault(id(p), []).append(path)
+    return {paths[0]: paths for paths in found.values()}
+
+
+def place(model: nn.Module, paths: Collection[str], value: Tensor) -> None:
     "Give one parameter of a model on the meta device its numbers, wherever it is used."
-    old, new = model.get_parameter(name), nn.Parameter(value)
-    for path, p in [*model.named_parameters(remove_duplicate=False)]:
-        if p is not old: continue
+    new = nn.Parameter(value)
+    for path in paths:
         owner, _, last = path.rpartition(".")
         setattr(model.get_submodule(owner), last, new)
 
@@ -111,13 +122,14 @@ def fill_from(model: nn.Module, family: str,
               stored: Mapping[str, StoredTensor]) -> None:
     "Fill a model on the meta device, one tensor at a time."
     sizes = {name: len(t) for name, t in own_tensors(model).items()}
+    paths = uses(model)
     for name, tensor in checked_names(model, family, stored):
         whole = tensor.read()
         if name.as_row: whole = whole[0]
         if name.transposed: whole = whole.T.contiguous()
         rows = [sizes[part] for part in name.ours]
         for part, piece in zip(name.ours, split_parts(whole, rows, name.by_head)):
-            place(model, part, piece)
+            place(model, paths[part], piece)
 
 # %% ../chapters/12_checkpoints.ipynb #generation-export
 NEUTRAL = {"num_beams": 1, "num_beam_groups": 1, "early_stopping": False,
@@ -289,8 +301,7 @@ def read_folder(folder: str | Path) -> tuple[dict, ModelConfig, dict]:
     config = read_json(folder / "config.json")
     family = config.get("model_type")
     need(isinstance(family, str), "model_type", repr(family), "the name of a family")
-    need(family in FAMILIES or family not in PLANNED, "model_type", repr(family),
-         f"a supported family; this one is added by {PLANNED.get(family)}")
+    with_later(FAMILIES, family)
     whole = with_head(config)
     model_config = config_from_pretrained(whole)
     for name in ("vocab_size", "d_model", "d_ff", "n_heads", "max_len", "n_layers"):
@@ -350,9 +361,17 @@ def load(
     return PublishedModel(model.eval(), config, own, generation)
 
 # %% ../chapters/12_checkpoints.ipynb #save-export
+DROPOUTS = {  # family -> keys of dropout on embeddings and in sub-layers, as ours is
+    **dict.fromkeys(("gpt2", "openai-gpt", "gptj", "phi", "phi3"), ("resid_pdrop", "embd_pdrop")),
+    **dict.fromkeys(("marian", "bart", "mbart", "opt"), ("dropout",)),
+    **dict.fromkeys(("gpt_neox", "bloom", "falcon"), ("hidden_dropout",)),
+    **dict.fromkeys(("t5", "mt5"), ("dropout_rate",)),
+    "gpt_neo": ("resid_dropout", "embed_dropout"), "mpt": ("resid_pdrop", "emb_pdrop")}
+
+
 def published_config(config: ModelConfig, family: str) -> dict:
     "A config.json for a model of the book, if it holds all that the model is."
-    one_of([*FAMILIES], family=family)
+    one_of([*with_later(FAMILIES, family)], family=family)
     row, full = FAMILIES[family], completed(config)
     def now(name):
         return config.option(name[8:]) if name.startswith("options.") else getattr(
@@ -363,6 +382,8 @@ def published_config(config: ModelConfig, family: str) -> dict:
             "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     made |= {key: now(name) for key, name in row.fields.items()
              if now(name) is not None}
+    made |= dict.fromkeys(DROPOUTS.get(family, ()), config.dropout)
+    if family in ("gpt2", "openai-gpt"): made["attn_pdrop"] = 0.
     for key, fitting in row.values.items():
         if not isinstance(fitting, Mapping): continue
         fits = [v for v, sets in fitting.items()
@@ -400,26 +421,23 @@ def completed(config: ModelConfig) -> ModelConfig:
 
 
 def save_tensors_of(folder: Path, tensors: dict[str, Tensor], most: int) -> None:
-    "Write tensors to one file, or to several of at most so many bytes, with an index."
+    "Write tensors to one new file, or to several of at most so many bytes, with an index."
     shards, room = [], 0
     for name, t in tensors.items():
         size = t.numel() * t.element_size()
         if not shards or size > room: shards, room = [*shards, {}], most
         shards[-1][name], room = t.detach().cpu().contiguous(), room - size
     count = len(shards)
-    old = {*folder.glob("model-*-of-*.safetensors")}
     names = ["model.safetensors"] if count == 1 else [
         f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
     for name, shard in zip(names, shards):
-        with replacing(folder / name) as beside:
-            save_file(shard, beside, {"format": "pt"})
-    for path in old - {folder / name for name in names}: path.unlink()
-    index = folder / "model.safetensors.index.json"
-    if count == 1: return index.unlink(missing_ok=True)
+        save_file(shard, folder / name, {"format": "pt"})
+        flush(folder / name)
+    if count == 1: return
     total = sum(t.numel() * t.element_size() for t in tensors.values())
     where = {tensor: name for name, shard in zip(names, shards) for tensor in shard}
-    write_json(index, {"metadata": {"total_size": total}, "weight_map": where})
-    (folder / "model.safetensors").unlink(missing_ok=True)
+    write_json(folder / "model.safetensors.index.json",
+               {"metadata": {"total_size": total}, "weight_map": where})
 
 
 def write_json(path: Path, content: Mapping) -> None:
@@ -428,8 +446,39 @@ def write_json(path: Path, content: Mapping) -> None:
     with replacing(path) as beside: beside.write_bytes(text.encode())
 
 
-WRITTEN = ("generation_config.json", "tokenizer.json", "tokenizer_config.json",
-           "special_tokens_map.json", "added_tokens.json")  # what is stale goes
+WRITTEN = ("config.json", "generation_config.json", "tokenizer.json",
+           "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+           "model.safetensors", "model.safetensors.index.json",
+           "model-*-of-*.safetensors")  # what is stale goes
+
+
+def move_over(new: Path, folder: Path) -> None:
+    """Put new files in the place of an older export.
+
+    `config.json` goes first and comes last: a folder is never a mixture that loads.
+    """
+    names = sorted(p.name for p in new.iterdir())
+    names.sort(key=lambda name: name == "config.json")
+    with uninterrupted():
+        for pattern in WRITTEN:
+            for old in folder.glob(pattern):
+                if old.name not in names or pattern == "config.json": old.unlink()
+        for name in names: os.replace(new / name, folder / name)
+    flush(folder)
+
+
+def exported_tokenizer(
+    tokenizer: LoadedTokenizer | Tokenizer | None, vocab_size: int,
+) -> LoadedTokenizer | None:
+    "A tokenizer to write, if the model has a row for each of its tokens."
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer = LoadedTokenizer(tokenizer_content(tokenizer))
+    check_type("tokenizer", tokenizer, LoadedTokenizer | None,
+               "a LoadedTokenizer, a Tokenizer of the book, or None")
+    size = len(tokenizer) if tokenizer else 0
+    need(size <= vocab_size, "tokenizer", f"{size} tokens",
+         f"at most {vocab_size}, the rows of the model's table")
+    return tokenizer
 
 
 def export_folder(
@@ -437,10 +486,10 @@ def export_folder(
     model: nn.Module | PublishedModel,
     config: Mapping | str | None = None,
     # config.json, or a family; a PublishedModel has one
-    tokenizer: LoadedTokenizer | None = None,
+    tokenizer: LoadedTokenizer | Tokenizer | None = None,
     max_bytes: int = 5 * 10**9,           # of one file of tensors
 ) -> None:
-    "Write a folder that `load` and `transformers` read."
+    "Write a folder that `load` and `transformers` read; an older export stays until the end."
     generation = None
     if isinstance(model, PublishedModel):
         config, tokenizer = config or model.config, tokenizer or model.tokenizer
@@ -450,20 +499,23 @@ def export_folder(
          "config.json, or a family's name")
     fits = completed(config_from_pretrained(config)) == completed(model.config)
     need(fits, "config", "of another model", f"one that describes {model.config}")
+    tokenizer = exported_tokenizer(tokenizer, model.config.vocab_size)
+    check_number("max_bytes", max_bytes, "a number above 0", lambda x: x > 0)
     family, folder = config["model_type"], Path(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     tensors, names = to_pretrained(model, family), tensor_names(
         model.config, family, own_tensors(model))
     first = originals(names)
     kept = {n.theirs for n in names if n.value is None and first[n.ours] == n.theirs}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in WRITTEN: (folder / name).unlink(missing_ok=True)
-    save_tensors_of(folder, {name: t for name, t in tensors.items() if name in kept},
-                    max_bytes)
     config = {key: value for key, value in config.items() if key != "torch_dtype"}
-    write_json(folder / "config.json", {**config, "dtype": dtype})
-    if generation: write_json(folder / "generation_config.json", generation)
-    if tokenizer is None: return
-    write_json(folder / "tokenizer.json", tokenizer.content)
-    write_json(folder / "tokenizer_config.json",
-               {"tokenizer_class": "PreTrainedTokenizerFast"})
+    files = {"config.json": {**config, "dtype": dtype}}
+    if generation: files["generation_config.json"] = generation
+    if tokenizer is not None:
+        files |= {"tokenizer.json": tokenizer.content, "tokenizer_config.json":
+                  {"tokenizer_class": "PreTrainedTokenizerFast"}}
+    folder.mkdir(parents=True, exist_ok=True)
+    with folder_beside(folder / "export") as new:  # inside: on the same disk for certain
+        for name, content in files.items(): write_json(new / name, content)
+        save_tensors_of(new, {name: t for name, t in tensors.items() if name in kept},
+                        max_bytes)
+        move_over(new, folder)

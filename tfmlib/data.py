@@ -38,9 +38,8 @@ def one_of(allowed: Sequence, **named) -> None:
     "Refuse an argument, given by its name, that is not among `allowed`."
     for name, value in named.items():
         if value not in allowed:
-            raise ValueError(
-                f"{name}: got {value!r}, expected one of {', '.join(allowed)}"
-            )
+            names = ", ".join(repr(a) if "," in a else a for a in allowed)
+            raise ValueError(f"{name}: got {value!r}, expected one of {names}")
 
 def stream(
     seed: int | Random,  # a whole number from 0, or a generator to go on with

@@ -7,8 +7,8 @@ __all__ = ['GPT2', 'MODERN', 'LLAMA3', 'GPT2_PARTS', 'LLAMA_PARTS', 'TABLE', 'RO
            'LLAMA_FIELDS', 'LLAMA_VALUES', 'LLAMA_FIXED', 'check_token_range', 'cross_entropy', 'next_token_loss',
            'chunk', 'perplexity', 'init_weights', 'CausalLM', 'check_inputs', 'check_reach', 'output_name',
            'gpt2_names', 'llama_names', 'read_rope', 'read_mistral', 'llama_family', 'check_logits', 'temperature',
-           'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'sample', 'generate', 'check_generation',
-           'end_tokens', 'NextToken', 'split_reasoning']
+           'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'most_likely', 'sample', 'generate',
+           'check_generation', 'end_tokens', 'NextToken', 'split_reasoning']
 
 # %% ../chapters/10_decoders.ipynb #imports-export
 import math
@@ -27,7 +27,8 @@ from .positions import check_positions
 from .pretrained import FAMILIES, Family, TensorName, layer_names
 from .proof import need
 from .tokens import Embedding
-from .transformer import MODEL_CONFIGS, MODELS, ModelConfig, Part, build_encoding, build_stack
+from .transformer import MODEL_CONFIGS, MODELS, ModelConfig, Part, build_encoding
+from .transformer import build_stack, draw_own
 
 # %% ../chapters/10_decoders.ipynb #loss-export
 def check_token_range(ids: Tensor, vocab_size: int, name: str = "ids") -> None:
@@ -136,6 +137,7 @@ def init_weights(model: "CausalLM", seed: int) -> None:
         smaller = (2 * config.n_layers) ** 0.5 if writes else 1
         if w.ndim == 2: w.copy_(spread * torch.randn(w.shape, generator=g) / smaller)
         elif name.endswith("bias"): w.zero_()
+    draw_own(model, seed)
 
 
 class CausalLM(nn.Module):
@@ -453,6 +455,15 @@ class SamplingConfig:
         return logits
 
 # %% ../chapters/10_decoders.ipynb #generate-export
+def most_likely(logits: Tensor) -> Tensor:  # (B, V) -> (B,)
+    "The token with the largest logit in each row."
+    check_logits(logits)
+    need(bool(logits.amax(-1).isfinite().all()), "logits",
+         "a row without probabilities (nan, inf, or -inf everywhere)",
+         "a finite logit in each row")
+    return logits.argmax(-1)
+
+
 def sample(
     logits: Tensor,              # (B, V)
     generator: torch.Generator,  # of the numbers between 0 and 1, one for each row
@@ -494,7 +505,9 @@ def generate(
     for _ in range(max_new_tokens):
         logits = model(ids, padding_mask)[:, -1]                          # (B, V)
         new = (
-            logits.argmax(-1) if sampling is None else sample(sampling(logits, ids), g)
+            most_likely(logits)
+            if sampling is None
+            else sample(sampling(logits, ids), g)
         )
         if eos is not None:
             new = new.masked_fill(ended, int(ends[0]))

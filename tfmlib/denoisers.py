@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from .alignment import BOS, EOS, PAD, shift_right
 from .attention import causal_mask
 from .block import check_sizes
-from .decoders import CausalLM, SamplingConfig, check_inputs, sample
+from .decoders import CausalLM, SamplingConfig, check_inputs, most_likely, sample
 from .figures import Interactive, rect, svg
 from .figures import text as svg_text
 from .heads import grouped_query_attention
@@ -545,9 +545,8 @@ def unmask(
         logits = predict(ids).index_fill(-1, never, -math.inf)             # (B, T, V)
         scores = order(logits, generator).masked_fill(~hidden, -math.inf)
         now = hidden & (scores.argsort(1, descending=True).argsort(1) < n)
-        new = logits.argmax(-1)
-        if sampling is not None:
-            drawn = sample(sampling(logits.flatten(0, 1), ids.flatten()[:, None]), generator)
-            new = drawn.view_as(ids)
-        ids = new.where(now, ids)
+        rows = logits.flatten(0, 1)                                        # (B · T, V)
+        if sampling is None: new = most_likely(rows)
+        else: new = sample(sampling(rows, ids.flatten()[:, None]), generator)
+        ids = new.view_as(ids).where(now, ids)
     return ids

@@ -29,7 +29,7 @@ from .proof import need
 from .tag_grammar import MASK
 from .transformer import ACTIVATIONS, ATTENTIONS, MODELS, POSITIONS
 from .transformer import ModelConfig, Part, build_encoding, build_stack
-from .transformer import check_token_ids, random_seed
+from .transformer import check_token_ids, draw_own, random_seed
 
 # %% ../chapters/09_encoders.ipynb #embedding-export
 class BertEmbedding(nn.Module):
@@ -204,6 +204,7 @@ def init_normal(model: Bert) -> None:
         if w.is_meta: continue
         if w.ndim == 2: nn.init.normal_(w, std=spread)
         elif name.endswith("bias"): w.zero_()
+    draw_own(model, torch.initial_seed())
 
 
 def check_bert_inputs(

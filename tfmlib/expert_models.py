@@ -181,6 +181,12 @@ class ClampedExperts(nn.Module):
         self.gate_up, self.gate_up_bias = tensor(d_model, 2 * d_ff), tensor(2 * d_ff)
         self.down, self.down_bias = tensor(d_ff, d_model), tensor(d_model)
 
+    @torch.no_grad()
+    def draw_weights(self, g: torch.Generator) -> None:
+        "Small random matrices, which the common initialisation leaves out."
+        spread = (2 / (5 * self.gate_up.shape[1])) ** .5
+        for w in (self.gate_up, self.down): w.copy_(spread * torch.randn(w.shape, generator=g))
+
     def forward(self, x: Tensor, counts: Tensor) -> Tensor:  # (P, C), (E,) -> (P, C)
         expert = torch.arange(len(counts), device=x.device).repeat_interleave(counts)
         both = grouped_matmul(x, self.gate_up, counts) + self.gate_up_bias[expert]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KVCache', 'check_update', 'check_as_before', 'visible_mask', 'CachedAttention', 'ModelCache', 'CachedCausalLM',
-           'check_new', 'give_cache', 'generate_cached', 'BothWays', 'RollingCache']
+           'check_new', 'check_cached', 'check_cacheable', 'give_cache', 'generate_cached', 'BothWays', 'RollingCache']
 
 # %% ../chapters/16_kv_cache.ipynb #imports-export
 import copy
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from .block import check_sizes
 from .decoders import (
-    CausalLM, SamplingConfig, check_generation, check_inputs, check_reach, end_tokens, sample)
+    CausalLM, SamplingConfig, check_generation, check_inputs, check_reach, end_tokens,
+    most_likely, sample)
 from .figures import LiveFigure, curves
 from .heads import MultiHeadAttention, grouped_query_attention
 from .positions import PositionalAttention, PositionalEncoding, biased_mask
@@ -164,6 +165,7 @@ class CachedCausalLM(nn.Module):
         n_sinks: int = 0,           # first tokens that stay visible
     ):
         super().__init__()
+        need(isinstance(model, CausalLM), "model", type(model).__name__, "a decoder")
         shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
         self.model, self.config = copy.deepcopy(model, shared), model.config
         fits = n_sinks == 0 or window is not None
@@ -179,10 +181,11 @@ class CachedCausalLM(nn.Module):
 
     def new_cache(self) -> ModelCache:
         "An empty cache, with a ring buffer for each layer that has a window."
-        def of(fn):
+        def of(layer):
+            fn = check_cacheable(layer).attention_fn
             if getattr(fn, "window", None) is None: return KVCache(self.config.max_len)
             return RollingCache(fn.window, fn.n_sinks)
-        return ModelCache(of(layer.attention_fn) for layer in self.attention_layers())
+        return ModelCache(map(of, self.attention_layers()))
 
     def forward(
         self,
@@ -215,6 +218,19 @@ def check_new(ids: Tensor, padding_mask: Tensor, max_len: int) -> None:
          f"bool, {tuple(ids.shape)} as ids")
 
 
+def check_cached(model: nn.Module, name: str = "model") -> None:
+    "Refuse a model without a cache."
+    need(hasattr(model, "new_cache"), name, type(model).__name__,
+         "a CachedCausalLM of it, which keeps keys and values")
+
+
+def check_cacheable(layer: nn.Module) -> nn.Module:
+    "Refuse a layer that has no keys and values."
+    need(hasattr(layer, "attention_fn"), "model", f"with a layer {type(layer).__name__}",
+         "attention in each layer (for recurrent ones, CachedHybridLM of chapter 20)")
+    return layer
+
+
 def give_cache(layer: nn.Module, window: int | None, n_sinks: int) -> None:
     "Make the attention function of a layer use a cache."
     fn, encoding = layer.attention_fn, None
@@ -239,6 +255,7 @@ def generate_cached(
     cache: ModelCache | None = None,         # by default a new one
 ) -> Tensor:                                 # (B, T + max_new_tokens)
     "Like `generate`, but each token is processed only once."
+    check_cached(model)
     check_generation(model, ids, max_new_tokens, padding_mask)
     ends = end_tokens(eos, model.config.vocab_size)
     g, cache = torch.Generator().manual_seed(seed), cache or model.new_cache()
@@ -247,7 +264,7 @@ def generate_cached(
     for _ in range(max_new_tokens):
         logits = model(new, cache, padding_mask)[:, -1]                   # (B, V)
         padding_mask = None
-        if sampling is None: new = logits.argmax(-1)
+        if sampling is None: new = most_likely(logits)
         else: new = sample(sampling(logits, ids), g)
         if eos is not None:
             new = new.masked_fill(ended, int(ends[0]))

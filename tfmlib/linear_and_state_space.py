@@ -21,7 +21,7 @@ from .block import check_sizes
 from .decoders import CausalLM
 from .delta_rule import delta_matrix
 from .figures import Interactive, Picture, figure, rect, svg, text, var
-from .heads import MultiHeadAttention, grouped_query_attention
+from .heads import MultiHeadAttention
 from .kv_cache import CachedCausalLM, KVCache, ModelCache
 from .linear_attention import linear_matrix
 from .mamba import Mamba, Mamba2
@@ -171,14 +171,6 @@ ATTENTIONS["hybrid"] = Part(build_mixer, {
 class HybridCausalLM(CausalLM):
     "A decoder whose layers may be recurrent."
     kind = "hybrid decoder"
-
-    def __init__(self, config: ModelConfig, attention_fn: Callable = grouped_query_attention,
-                 seed: int = 0):
-        super().__init__(config, attention_fn, seed)
-        # again, since the common initialisation has overwritten gates and convolutions
-        g = torch.Generator().manual_seed(seed)
-        for module in self.modules():
-            if hasattr(module, "reset_recurrence"): module.reset_recurrence(g)
 
 
 MODELS["hybrid decoder"] = Part(HybridCausalLM)

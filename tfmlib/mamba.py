@@ -63,12 +63,12 @@ class Mamba(StateMixer):
         self.A_log = nn.Parameter(torch.zeros(inner, state_dim))
         self.D = nn.Parameter(torch.ones(inner))
         self.o_proj = nn.Linear(inner, d_model, bias=False)
-        self.reset_recurrence(torch.Generator().manual_seed(0))
+        self.draw_weights(torch.Generator().manual_seed(0))
 
     @torch.no_grad()
-    def reset_recurrence(self, g: torch.Generator) -> None:
+    def draw_weights(self, g: torch.Generator) -> None:
         "Decay rates 1, 2, … N; step sizes from 0.001 to 0.1."
-        RecurrentMixer.reset_recurrence(self, g)
+        RecurrentMixer.draw_weights(self, g)
         self.A_log.copy_(torch.arange(1, self.sizes[1] + 1).log())
         self.dt_proj.bias.copy_(inverse_softplus(drawn_between(.001, .1, self.dt_proj.bias, g)))
         spread, w = self.sizes[0] ** -.5, self.dt_proj.weight

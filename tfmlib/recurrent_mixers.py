@@ -130,10 +130,10 @@ class HeadGate(nn.Module):
         super().__init__()
         self.a_proj = nn.Linear(d_model, n_heads, bias=False)
         self.A_log, self.dt_bias = (nn.Parameter(torch.zeros(n_heads)) for _ in range(2))
-        self.reset_recurrence(torch.Generator().manual_seed(0))
+        self.draw_weights(torch.Generator().manual_seed(0))
 
     @torch.no_grad()
-    def reset_recurrence(self, g: torch.Generator) -> None:
+    def draw_weights(self, g: torch.Generator) -> None:
         "Draw decay rates from 1 to 16 and step sizes from 0.001 to 0.1."
         self.A_log.copy_(drawn_between(1., 16., self.A_log, g).log())
         self.dt_bias.copy_(inverse_softplus(drawn_between(.001, .1, self.dt_bias, g)))
@@ -155,7 +155,7 @@ class ChannelGate(HeadGate):
                                     nn.Linear(head_dim, width, bias=False))
         self.A_log = nn.Parameter(torch.zeros(n_heads))
         self.dt_bias = nn.Parameter(torch.zeros(width))
-        self.reset_recurrence(torch.Generator().manual_seed(0))
+        self.draw_weights(torch.Generator().manual_seed(0))
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, H, T, D)
         step = F.softplus(self.a_proj(x) + self.dt_bias).unflatten(-1, (self.n_heads, -1))
@@ -192,7 +192,7 @@ class RecurrentMixer(StateMixer):
         self.norm = RMSNorm(W, 1e-5)
         self.o_proj = nn.Linear(n_heads * W, d_model, bias=False)
 
-    def reset_recurrence(self, g: torch.Generator) -> None:
+    def draw_weights(self, g: torch.Generator) -> None:
         "Draw the weights of the convolution; the gate draws its own."
         bound = self.conv.kernel_size[0] ** -.5
         with torch.no_grad():

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import torch
 
 from .block import check_sizes
-from .kv_cache import CachedCausalLM
+from .decoders import most_likely
+from .kv_cache import CachedCausalLM, check_cached
 from .paged_cache import BlockPool, BlockTable, paged_cache
 from .proof import need
 
@@ -52,6 +53,7 @@ class Scheduler:
         self, model: CachedCausalLM, pool: BlockPool, max_batch: int,
         admit: Callable = continuous,  # (running, max_batch) -> how many to admit
     ):
+        check_cached(model)
         check_sizes(max_batch=max_batch)
         self.model, self.pool, self.max_batch, self.admit = model, pool, max_batch, admit
         self.waiting, self.running, self.step_count = deque(), [], 0
@@ -82,7 +84,7 @@ class Scheduler:
         lengths = torch.tensor([len(t) for t in texts], device=where)
         real = torch.arange(longest, device=where) >= longest - lengths[:, None]
         cache = paged_cache(self.model, self.pool, [r.table for r in requests])
-        chosen = self.model(ids, cache, real)[:, -1].argmax(-1).tolist()
+        chosen = most_likely(self.model(ids, cache, real)[:, -1]).tolist()
         self.step_count += 1
         for request, token in zip(requests, chosen):
             request.new.append(token)

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .block import check_sizes
-from .decoders import SamplingConfig, check_generation
-from .kv_cache import CachedCausalLM
+from .decoders import SamplingConfig, check_generation, most_likely
+from .kv_cache import CachedCausalLM, check_cached
 from .proof import need
 
 # %% ../chapters/16_kv_cache.ipynb #accept-export
@@ -46,6 +46,7 @@ def check_speculation(
     target: CachedCausalLM, ids: Tensor, max_new_tokens: int, n_draft: int
 ) -> None:
     "Refuse more than one prompt, and one that leaves no room."
+    check_cached(target, "target")
     check_generation(target, ids, max_new_tokens, None)
     check_sizes(n_draft=n_draft)
     need(len(ids) == 1, "ids", f"{len(ids)} rows", "1: rows accept different numbers")
@@ -71,7 +72,7 @@ def next_probabilities(
     sampling: SamplingConfig | None,  # None: greedy
 ) -> Tensor:                          # (n, V)
     "The probabilities from which each next token is drawn."
-    if sampling is None: return F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits)
+    if sampling is None: return F.one_hot(most_likely(logits), logits.shape[-1]).to(logits)
     ends = range(len(text) - len(logits) + 1, len(text) + 1)
     rows = [sampling(row[None], torch.tensor([text[:end]], device=logits.device))
             for row, end in zip(logits, ends)]
@@ -81,6 +82,7 @@ def next_probabilities(
 class PrefixReader:
     "A model and its cache; given a text, it processes only the tokens that are new to it."
     def __init__(self, model: CachedCausalLM):
+        check_cached(model)
         self.model, self.cache, self.text, self.count = model, model.new_cache(), [], 0
 
     @torch.no_grad()

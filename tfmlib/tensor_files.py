@@ -8,6 +8,7 @@ __all__ = ['NUMBER_TYPES', 'PICKLES', 'FREQUENCIES', 'StoredTensor', 'once', 're
 # %% ../chapters/12_checkpoints.ipynb #imports-tensor-files-export
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class StoredTensor(NamedTuple):
 # %% ../chapters/12_checkpoints.ipynb #header-export
 def once(pairs: list[tuple]) -> dict:
     "A mapping of JSON, refused if it names something twice."
-    twice = [key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n])]
+    twice = [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]
     need(not twice, str(twice[:1]), "given twice", "each name once")
     return dict(pairs)
 

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['check_number', 'check_whole', 'check_finite', 'check_type', 'Diverged', 'gradient_norm', 'clip_gradients',
            'ParameterGroup', 'parameter_groups', 'uninterrupted', 'overwrite', 'rates', 'AdamW', 'WarmupCosine',
-           'mix_seed', 'seeded', 'epochs', 'tensors_digest', 'flush', 'replacing', 'save_tensors', 'load_tensors',
-           'Checkpoint', 'model_tensors', 'writable', 'unlike', 'restore', 'world', 'device', 'share', 'summed',
-           'sum_gradients', 'broadcast', 'precision', 'History', 'slope', 'advance', 'state', 'fits', 'resume',
-           'progress', 'call_watch', 'train']
+           'mix_seed', 'seeded', 'epochs', 'tensors_digest', 'flush', 'folder_beside', 'replacing', 'save_tensors',
+           'load_tensors', 'Checkpoint', 'model_tensors', 'writable', 'unlike', 'restore', 'world', 'device', 'share',
+           'summed', 'sum_gradients', 'broadcast', 'precision', 'History', 'slope', 'advance', 'state', 'fits',
+           'resume', 'progress', 'call_watch', 'save_training', 'train']
 
 # %% ../chapters/00_training.ipynb #imports
 import atexit
@@ -18,6 +18,7 @@ import math
 import operator
 import os
 import secrets
+import shutil
 import signal
 import threading
 import time
@@ -394,28 +395,35 @@ def flush(path: Path) -> None:
     finally: os.close(handle)
 
 @contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    "A new folder beside `path`, deleted after the block with what writers left in it."
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # what a killed process left, an hour ago or more
+    for old in path.parent.glob("*.part"):
+        if not old.name.startswith(f"{path.name}."): continue
+        with suppress(OSError):
+            times = [p.stat().st_mtime for p in (old, *old.rglob("*"))]
+            if time.time() - max(times) > 3600:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+    # no other process has this name
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        beside.mkdir()
+        yield beside
+    finally: shutil.rmtree(beside, ignore_errors=True)
+
+@contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """The path of a new file that replaces `path` after the block.
 
     If the block fails, the new file is deleted.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # what a killed process left, an hour ago or more
-    for old in path.parent.glob("*.part"):
-        with suppress(OSError):
-            if (
-                old.name.startswith(f"{path.name}.")
-                and time.time() - old.stat().st_mtime > 3600
-            ):
-                old.unlink()
-    # no other process has this name
-    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
-    try:
+    with folder_beside(path) as folder:
+        beside = folder / path.name
         yield beside
         flush(beside)
         os.replace(beside, path)
-    finally: beside.unlink(missing_ok=True)
     flush(path.parent)
 
 def save_tensors(
@@ -688,11 +696,14 @@ def advance(
     loss: Callable,     # (model, *batch) -> mean, or (sum, count)
     batch: tuple,       # of all processes together
     optimiser: AdamW,
+    moved: Callable = lambda: None,  # called when the weights have moved
 ) -> dict[str, float]:  # loss, rate, length of the gradient
     "One step of training."
-    moved = dict(model.named_parameters(remove_duplicate=False))
+    weights = dict(model.named_parameters(remove_duplicate=False))
     buffers = [
-        (t, t.clone()) for name, t in model_tensors(model).items() if name not in moved
+        (t, t.clone())
+        for name, t in model_tensors(model).items()
+        if name not in weights
     ]
     done = int(optimiser.done)
     with uninterrupted() as at_once:  # a second Ctrl-C must not stop the tidying up
@@ -701,7 +712,9 @@ def advance(
                 at_once.append(True)
                 mean_loss = slope(model, loss, batch)
             finally: at_once.clear()
-            return {"loss": mean_loss} | optimiser.step()
+            found = {"loss": mean_loss} | optimiser.step()
+            moved()
+            return found
         except BaseException:
             if int(optimiser.done) == done: overwrite(buffers)
             raise
@@ -782,6 +795,20 @@ def call_watch(watch: Callable[[int], dict | None], step: int) -> dict:
         )
     return got or {}
 
+def save_training(
+    checkpoint: Checkpoint | None,
+    live: dict[str, Tensor],
+    history: History,
+    settings: dict[str, str],
+) -> None:
+    "Write the checkpoint, in process 0."
+    if checkpoint is None or world()[0] > 0: return
+    past = {
+        f"history.{name}": torch.tensor(points, dtype=torch.float64)
+        for name, points in history.points.items()
+    }
+    save_tensors(checkpoint.path, live | past, settings)
+
 def train(
     model: nn.Module,
     loss: Callable,  # (model, *batch) -> mean over the rows, or (sum, count)
@@ -814,7 +841,7 @@ def train(
         world()[0],
         next(model.parameters()).device,
     )
-    start = int(optimiser.done)
+    start = done = int(optimiser.done)
     if start > steps:
         raise ValueError(
             f"steps: got {steps}, expected at least {start}, where this training "
@@ -824,21 +851,25 @@ def train(
         torch.random.fork_rng([place] if place.type == "cuda" else []),
         progress(start, steps) as bar,
     ):
-        for step in bar:
-            torch.manual_seed(mix_seed(seed, step, rank))
-            try: history.add(step, **advance(model, loss, batch(step), optimiser))
-            except Diverged as error: raise Diverged(f"step {step}: {error}") from None
-            if watch: history.add(step + 1, **call_watch(watch, step + 1))
-            bar.set_postfix(loss=f"{history.points['loss'][-1][1]:.3g}", refresh=False)
-            if (
-                checkpoint
-                and rank == 0
-                and ((step + 1) % checkpoint.every == 0 or step + 1 == steps)
-            ):
-                past = {
-                    f"history.{name}": torch.tensor(points, dtype=torch.float64)
-                    for name, points in history.points.items()
-                }
-                save_tensors(checkpoint.path, state(model, optimiser) | past, settings)
+        def save():
+            save_training(checkpoint, state(model, optimiser), history, settings)
+        try:
+            for step in bar:
+                with uninterrupted() as at_once:  # Ctrl-C waits once the weights moved
+                    at_once.append(True)
+                    torch.manual_seed(mix_seed(seed, step, rank))
+                    parts = model, loss, batch(step), optimiser, at_once.clear
+                    try: found = advance(*parts)
+                    except Diverged as error:
+                        raise Diverged(f"step {step}: {error}") from None
+                    history.add(step, **found)
+                    if watch: history.add(step + 1, **call_watch(watch, step + 1))
+                    bar.set_postfix(loss=f"{found['loss']:.3g}", refresh=False)
+                    done = step + 1
+                    due = checkpoint and done % checkpoint.every == 0
+                    if due or done == steps: save()
+        except KeyboardInterrupt:
+            if start < done == int(optimiser.done): save()
+            raise
     model.eval()
     return history

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'NORM_POSITIONS', 'ATTENTIONS', 'RELATIVE', 'POSITIONS', 'ACTIVATIONS', 'FFNS', 'REGISTRIES', 'MODELS',
-           'MODEL_KINDS', 'SIZES', 'OPTIONAL_SIZES', 'ROPE_SCALINGS', 'EMBEDDINGS', 'MODEL_CONFIGS', 'FORMULA',
+           'MODEL_KINDS', 'SIZES', 'OPTIONAL_SIZES', 'ROPE_SCALINGS', 'LATER', 'EMBEDDINGS', 'MODEL_CONFIGS', 'FORMULA',
            'check_token_ids', 'tokens_mask', 'TokenEmbedding', 'source_mask', 'Transformer', 'Part', 'build_sublayer',
-           'build_heads', 'build_rotary', 'build_relative', 'build_ffn', 'ModelConfig', 'check_model_config',
-           'declared_options', 'check_options', 'read_scaling', 'build_block', 'build_stack', 'build_encoding', 'build',
-           'random_seed', 'build_embedding', 'build_embeddings', 'init_xavier', 'encoder_config', 'build_transformer',
-           'Encoder', 'make_log_probs_fn', 'check_search', 'check_log_probs', 'greedy_search', 'stacks_from_torch',
-           'count_stack', 'count_parameters', 'label_smoothed_cross_entropy', 'label_smoothed_loss',
-           'InverseSqrtSchedule', 'DecodingView', 'length_penalty', 'Hypothesis', 'beam_search']
+           'build_heads', 'build_rotary', 'build_relative', 'build_ffn', 'ModelConfig', 'with_later',
+           'check_model_config', 'declared_options', 'check_options', 'read_scaling', 'build_block', 'build_stack',
+           'build_encoding', 'build', 'random_seed', 'build_embedding', 'build_embeddings', 'draw_own', 'init_xavier',
+           'encoder_config', 'build_transformer', 'Encoder', 'make_log_probs_fn', 'check_search', 'check_log_probs',
+           'greedy_search', 'stacks_from_torch', 'count_stack', 'count_parameters', 'label_smoothed_cross_entropy',
+           'label_smoothed_loss', 'InverseSqrtSchedule', 'DecodingView', 'length_penalty', 'Hypothesis', 'beam_search']
 
 # %% ../chapters/08_transformer.ipynb #imports-export
 import math
@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
+from importlib import import_module
 
 import torch
 import torch.nn.functional as F
@@ -178,6 +179,7 @@ class Part:
     build: Callable                                 # arguments: see the registry
     options: Mapping = field(default_factory=dict)  # name -> default
     in_attention: bool = False  # positions: do they act inside the attention?
+    scaled: bool = False        # positions: do they read `rope_scaling`?
     final_norm: bool = False    # norm positions: does a stack end with a norm?
     block: Callable = TransformerBlock  # norm positions: what a block's sub-layers form
 
@@ -226,7 +228,7 @@ POSITIONS = {                                  # (config, causal) -> encoding
     "learned": Part(lambda config, _: LearnedEmbedding(config.max_len, config.d_model)),
     "relative": Part(build_relative, RELATIVE, in_attention=True),
     "alibi": Part(lambda config, _: ALiBi(config.n_heads), in_attention=True),
-    "rotary": Part(build_rotary, in_attention=True)}
+    "rotary": Part(build_rotary, in_attention=True, scaled=True)}
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu,
                "gelu_tanh": partial(F.gelu, approximate="tanh")}
 FFNS = {  # (config, layer) -> module, or None
@@ -302,12 +304,27 @@ ROPE_SCALINGS = {"linear": PositionInterpolation, "ntk": NTKAware, "dynamic": Dy
                  "llama3": Llama3Scaling, "yarn": YaRN, "longrope": LongRoPE}
 
 
+# modules of later chapters that add rows to a registry
+LATER = ("decoders", "encoders", "denoiser_families", "variants", "families", "encoder_families",
+         "latent_attention", "linear_and_state_space", "expert_models", "expert_families")
+
+
+def with_later(rows: Mapping, name) -> Mapping:
+    "A registry; if it lacks a name, import what adds rows in later chapters."
+    if name not in [*rows]:
+        for module in LATER: import_module(f"tfmlib.{module}")
+    return rows
+
+
 def check_model_config(config: ModelConfig) -> None:
     "Refuse, by its name, a field that does not fit."
     given = [name for name in OPTIONAL_SIZES if getattr(config, name) is not None]
     check_sizes(**{name: getattr(config, name) for name in (*SIZES, *given)})
-    one_of([*{**dict.fromkeys(MODEL_KINDS), **MODELS}], kind=config.kind)
-    for name, rows in REGISTRIES.items(): one_of([*rows], **{name: getattr(config, name)})
+    kinds = {**dict.fromkeys(MODEL_KINDS), **MODELS}
+    one_of([*with_later(kinds, config.kind), *MODELS], kind=config.kind)
+    for name, rows in REGISTRIES.items():
+        was = getattr(config, name)
+        one_of([*with_later(rows, was)], **{name: was})
     for name in ("attention_bias", "ffn_bias", "tie_embeddings"):
         need(type(was := getattr(config, name)) is bool, name, repr(was), "True or False")
     scaled = config.embedding_scale is not None
@@ -320,6 +337,9 @@ def check_model_config(config: ModelConfig) -> None:
     fits = type(config.dropout) in (int, float) and 0 <= config.dropout < 1
     need(fits, "dropout", repr(config.dropout), "a probability below 1")
     read_scaling(config.rope_scaling)
+    fits = config.rope_scaling is None or config.part("positions").scaled
+    need(fits, "rope_scaling", repr(config.rope_scaling),
+         f"None: the positions are {config.positions!r}, without a rotation")
     check_options(config)
 
 
@@ -400,9 +420,7 @@ def build(
     seed: int = 0,                                     # of the weights
 ) -> nn.Module:
     "The model that a configuration describes."
-    known = ", ".join(MODELS)
-    need(config.kind in MODELS, "kind", repr(config.kind),
-         f"one of {known}; tfmlib.decoders, once imported, adds the decoder")
+    one_of([*with_later(MODELS, config.kind)], kind=config.kind)
     return MODELS[config.kind].build(config, attention_fn, seed)
 
 # %% ../chapters/08_transformer.ipynb #init-export
@@ -434,10 +452,19 @@ def build_embeddings(config: ModelConfig, kind: Callable = TokenEmbedding) -> tu
 EMBEDDINGS = {"shared": Part(build_embeddings)}  # config -> those of source and target
 
 
+def draw_own(model: nn.Module, seed: int) -> None:
+    "Let parts that have a distribution of their own draw their weights, after the others."
+    if any(p.is_meta for p in model.parameters()): return
+    g = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if hasattr(module, "draw_weights"): module.draw_weights(g)
+
+
 def init_xavier(model: nn.Module) -> None:
     "Reinitialise every matrix, with a variance that keeps signals and gradients of one size."
     for layer in model.modules():
         if isinstance(layer, nn.Linear): nn.init.xavier_uniform_(layer.weight)
+    draw_own(model, torch.initial_seed())
 
 
 def encoder_config(config: ModelConfig) -> ModelConfig:

@@ -158,9 +158,9 @@ def build_partial(config, _) -> PartialRotary:
 
 POSITIONS.update({
     "partial rotary": Part(build_partial, {"rotary_dim": None, "interleaved": False},
-                           in_attention=True),
+                           in_attention=True, scaled=True),
     "layered rotary": Part(lambda config, _: LayeredRotary(config), {
-        "rotated": None, "local": None, "local_base": None}, in_attention=True),
+        "rotated": None, "local": None, "local_base": None}, in_attention=True, scaled=True),
     "alibi / √D": Part(lambda config, _: DividedALiBi(
         config.n_heads, config.d_model // config.n_heads), in_attention=True)})
 

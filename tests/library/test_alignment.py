@@ -306,3 +306,10 @@ def test_soft_dictionary_from_mean_to_lookup():
         return float(shares @ [1, 2, 3, 4])
     assert at(0.0) == 2.5 and at(50.0) == pytest.approx(3) and 2.5 < at(1.0) < at(2.0) < 3
     assert at(50.0, 4.0) == pytest.approx(4) and at(50.0, 1.0) == pytest.approx(1) and at(50.0, 2.5) == pytest.approx(2.5)
+
+
+@torch.no_grad()
+def test_a_model_whose_weights_are_nan_writes_nothing():
+    model = made("one")
+    next(model.parameters()).fill_(float("nan"))
+    with pytest.raises(ValueError, match="model: nan or inf as a logit"): greedy_decode(model, torch.ones(2, 3).long(), 4)

@@ -8,6 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,23 +41,23 @@ from bench.checkpoint_families import (
     ours_of,
     rope,
 )
-from tfmlib import variants
+from tfmlib import checkpoints, training, variants
 from tfmlib.checkpoints import (
     GenerationSettings,
     PublishedModel,
     export_folder,
+    fill_from,
     folder_size,
     load,
     read_generation,
     with_head,
 )
 from tfmlib.decoders import SamplingConfig, generate
-from tfmlib.families import PLANNED
 from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention, RotaryEmbedding
 from tfmlib.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
 from tfmlib.published import PUBLISHED_CONFIGS, PUBLISHERS
-from tfmlib.tensor_files import read_header
+from tfmlib.tensor_files import once, read_header, stored_tensors
 from tfmlib.tokenizer_files import LoadedTokenizer, tokenizer_content
 from tfmlib.tokens import train_tokenizer
 from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, build
@@ -350,6 +353,123 @@ def test_a_model_of_the_book_is_written_for_transformers(tmp_path, family, confi
     with torch.no_grad(): assert float((theirs(IDS % 61).logits - ours(IDS % 61)).abs().max()) < 1e-5
     assert AutoTokenizer.from_pretrained(tmp_path)(TEXTS[1])["input_ids"] == tokenizer.encode(TEXTS[1]) == train_tokenizer(TEXTS, 300, ["<|end|>"]).encode(TEXTS[1])
     assert load(tmp_path).write("The") == continued(theirs, tmp_path, "The", 20)
+
+
+TOY = MODEL_CONFIGS["toy Llama"].sized(300, 16, 2, 4, 40, n_kv_heads=2)
+
+
+def content(folder: Path) -> dict[str, bytes]: return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+
+
+def test_the_tokenizer_of_the_book_is_written_as_it_is(tmp_path):
+    tokenizer = train_tokenizer(TEXTS, 300, ["<|end|>"])
+    for name, each in (("a", tokenizer), ("b", LoadedTokenizer(tokenizer_content(tokenizer)))): export_folder(tmp_path / name, build(TOY), "llama", each)
+    assert content(tmp_path / "a") == content(tmp_path / "b") and load(tmp_path / "a").tokenizer.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
+
+
+REFUSED_EXPORTS = {
+    "no tokenizer": (dict(tokenizer="bpe"), "tokenizer: got 'bpe', expected a LoadedTokenizer, a Tokenizer of the book, or None"),
+    "more tokens than rows": (dict(model=TOY.sized(290, 16, 2, 4, 40, n_kv_heads=2)), "tokenizer: 300 tokens; expected at most 290"),
+    "no room": (dict(max_bytes=0), "max_bytes: got 0, expected a number above 0"),
+    "another family": (dict(config="gpt2"), "^family: gpt2, which does not tell")}
+
+
+@pytest.mark.parametrize("name", REFUSED_EXPORTS)
+def test_an_export_that_is_refused_changes_nothing(tmp_path, name):
+    tokenizer = train_tokenizer(TEXTS, 300, ["<|end|>"])
+    export_folder(tmp_path, build(TOY, seed=1), "llama", tokenizer, 5000)
+    before, (change, said) = content(tmp_path), REFUSED_EXPORTS[name]
+    given = dict(model=TOY, config="llama", tokenizer=tokenizer, max_bytes=9000) | change
+    with pytest.raises(ValueError, match=said): export_folder(tmp_path, build(given.pop("model"), seed=2), **given)
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("family", checkpoints.DROPOUTS)
+def test_dropout_keys_are_those_of_transformers(family):
+    "GPT-2's file said nothing of `resid_pdrop`, which is 0.1 there by default."
+    there = {key for key, value in AutoConfig.for_model(family).to_dict().items() if "drop" in key and "layerdrop" not in key and "first" not in key and "classifier" not in key and type(value) is float}
+    attends = {"attn_pdrop", "attention_dropout", "activation_dropout"}
+    assert {*checkpoints.DROPOUTS[family]} == there - attends
+
+
+@pytest.mark.parametrize("config", [AutoConfig.for_model(family) for family in ("gpt2", "openai-gpt", "llama", "gpt_neox", "phi3", "bart", "t5")], ids=lambda config: config.model_type)
+def test_no_family_without_a_row_has_dropout_by_default(config):
+    rest = {key: value for key, value in config.to_dict().items() if "drop" in key and "layerdrop" not in key and "first" not in key and "classifier" not in key}
+    for key in checkpoints.DROPOUTS.get(config.model_type, ()): rest.pop(key)
+    if config.model_type in ("gpt2", "openai-gpt"): rest.pop("attn_pdrop")      # written, as 0
+    assert not any(rest.values())
+
+
+@pytest.mark.parametrize("rate", [0., .25])
+def test_dropout_is_exported(tmp_path, rate):
+    config = MODEL_CONFIGS["toy GPT-2"].sized(300, 16, 2, 2, 40, dropout=rate)
+    export_folder(tmp_path, build(config), "gpt2")
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    assert (theirs.resid_pdrop, theirs.embd_pdrop, theirs.attn_pdrop) == (rate, rate, 0.)
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_an_export_that_fails_leaves_the_older_one(tmp_path, monkeypatch, at):
+    "A full disk, at each of its files."
+    export_folder(tmp_path, build(TOY, seed=1), "llama", train_tokenizer(TEXTS, 300), 5000)
+    before, count, flush = content(tmp_path), [0], training.flush
+    def full(path):
+        count[0] += 1
+        if count[0] > at: raise OSError("no space left")
+        flush(path)
+    for module in (checkpoints, training): monkeypatch.setattr(module, "flush", full)
+    with pytest.raises(OSError, match="no space"): export_folder(tmp_path, build(TOY, seed=2), "llama")
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_an_export_that_is_killed_while_it_replaces_is_no_mixture(tmp_path, monkeypatch, at):
+    "Whatever was moved: the folder is the older export, the new one, or no checkpoint."
+    export_folder(tmp_path, build(TOY, seed=1), "llama", max_bytes=40_000)
+    count, replaced = [0], os.replace
+    def killed(a, b):
+        count[0] += Path(b).parent == tmp_path
+        if count[0] > at: raise SystemExit
+        replaced(a, b)
+    monkeypatch.setattr(os, "replace", killed)
+    with suppress(SystemExit): export_folder(tmp_path, build(TOY, seed=2), "llama", max_bytes=40_000)
+    if not (tmp_path / "config.json").exists(): return
+    want = build(TOY, seed=2).state_dict()
+    assert all(torch.equal(t, want[key]) for key, t in load(tmp_path).model.state_dict().items())
+
+
+def test_a_second_export_leaves_nothing_of_the_first(tmp_path):
+    for folder in ("a", "b"): export_folder(tmp_path / folder, build(TOY, seed=2), "llama")
+    export_folder(tmp_path / "a", build(TOY), "llama", train_tokenizer(TEXTS, 300), max_bytes=5000)
+    (tmp_path / "a" / "README.md").write_text("kept")
+    export_folder(tmp_path / "a", build(TOY, seed=2), "llama")
+    assert content(tmp_path / "a") == content(tmp_path / "b") | {"README.md": b"kept"}
+
+
+def test_reading_names_takes_time_in_proportion_to_them():
+    "SmolLM2's 49,152 tokens took 80 seconds."
+    pairs, begin = [(f"token {i}", i) for i in range(20_000)], time.process_time()
+    assert once(pairs) == dict(pairs) and time.process_time() - begin < 1
+    with pytest.raises(ValueError, match="token 7.*given twice"): once([*pairs, ("token 7", 0)])
+
+
+def test_filling_a_model_takes_time_in_proportion_to_its_tensors():
+    "Qwen3 30B-A3B has 18,867: each was looked for among all of them."
+    counts = {}
+    for layers in (4, 8):
+        with torch.device("meta"): model = build(TOY.sized(300, 16, layers, 4, 40, n_kv_heads=2))
+        calls, named = [0], model.named_parameters
+        def counted(*how, calls=calls, named=named, **more):
+            calls[0] += 1
+            return named(*how, **more)
+        model.named_parameters = counted
+        whole = build(model.config)
+        with tempfile.TemporaryDirectory() as folder:
+            export_folder(folder, whole, "llama")
+            fill_from(model, "llama", stored_tensors(Path(folder)))
+        assert all(torch.equal(t, whole.state_dict()[key]) for key, t in model.state_dict().items())
+        counts[layers] = calls[0]
+    assert counts[4] == counts[8]
 
 
 @pytest.mark.whole
@@ -814,14 +934,6 @@ def test_a_tokenizer_that_is_not_wanted_is_not_read(sound, tmp_path):
     keep_first(tmp_path / "f" / "tokenizer.json", .5)
     made = load(tmp_path / "f", tokenizer=False)
     with pytest.raises(ValueError, match="^tokenizer: None"): made.write("The")
-
-
-@pytest.mark.parametrize("family", PLANNED)
-def test_planned_families_are_refused_by_name_with_their_chapter(tmp_path, family, monkeypatch):
-    "Until the module of that chapter is imported, as another test file of this process may have done."
-    monkeypatch.delitem(FAMILIES, family, raising=False)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
-    with pytest.raises(ValueError, match=f"^model_type: '{family}'; expected .* is added by {PLANNED[family]}"): load(tmp_path)
 
 
 def test_the_size_of_a_folder_is_known_without_reading_a_tensor(sound):

@@ -1,14 +1,18 @@
 """One description of every model: what it refuses, what it builds, a family that needs a new part, and what a call costs besides arithmetic."""
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import sweep
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, Qwen3Config, Qwen3ForCausalLM
 
 from tfmlib.alignment import shift_right
 from tfmlib.decoders import LLAMA_PARTS, ROPE, CausalLM, llama_family, llama_names, next_token_loss, read_rope
@@ -179,6 +183,80 @@ def test_each_kind_is_written_and_read(tmp_path, config):
     save_model(tmp_path / "m.safetensors", model, made="here")
     back = load_model(tmp_path / "m.safetensors")
     assert back.config == config and back.facts["made"] == "here" and torch.equal(run(back), run(model))
+
+
+ELSEWHERE = {"experts": dict(ffn="experts", options={"n_experts": 3}), "recurrent": dict(attention="hybrid", options={"mixers": ("mamba", "attention")}), "adapted": dict(kind="adapted decoder", attention="adapted"),
+             "hybrid": dict(kind="hybrid decoder", attention="hybrid"), "latent": dict(attention="latent", head_dim=6, positions="partial rotary", options={"kv_rank": 3, "rotary_dim": 2}), "bert": dict(kind="bert", positions="learned"), "no prefix": dict(ffn="gated gelu")}
+FRESH = """
+import importlib, json, pkgutil, sys
+from tfmlib.pretrained import FAMILIES, config_from_pretrained, load_model
+from tfmlib.transformer import LATER, MODELS, REGISTRIES
+what, paths = sys.argv[1], sys.argv[2:-1]
+def fresh(): assert not [n for n in sys.modules if n.removeprefix('tfmlib.') in LATER[-2:]]
+fresh()
+if what == 'folder':
+    from tfmlib.checkpoints import folder_size
+    fresh()
+    try: folder_size(paths[0])
+    except ValueError as error: assert 'has no model.safetensors' in str(error), error
+for path in paths[what == 'folder':]: load_model(path)
+config_from_pretrained(json.loads(sys.argv[-1]))
+def rows(): return {name: sorted(r) for name, r in {**REGISTRIES, 'models': MODELS, 'families': FAMILIES}.items()}
+before = rows()
+import tfmlib
+for module in pkgutil.iter_modules(tfmlib.__path__):
+    try: importlib.import_module(f'tfmlib.{module.name}')
+    except ImportError: pass
+assert rows() == before, 'LATER lacks a module that adds rows'
+"""
+
+
+@pytest.mark.parametrize("what", sweep(["model", "folder"], "model"))
+def test_what_a_configuration_names_is_found_in_a_fresh_process(tmp_path, what):
+    "Whatever was imported: models with the parts of later chapters are read, and so are all families and folders."
+    paths = []
+    if what == "folder":
+        paths.append(str(tmp_path))
+        MixtralConfig(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, architectures=["MixtralForCausalLM"]).save_pretrained(tmp_path)
+    for name, parts in ELSEWHERE.items():
+        model = build(replace(ONE, **parts), seed=3)
+        paths.append(str(tmp_path / f"{name}.safetensors"))
+        save_model(paths[-1], model)
+        assert load_model(paths[-1]).config == model.config
+    qwen = json.dumps(Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2).to_dict())
+    done = subprocess.run([sys.executable, "-c", FRESH, what, *paths, qwen], capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
+    assert done.returncode == 0, done.stderr[-1500:]
+
+
+@pytest.mark.parametrize("made", [lambda f: "m.st", lambda f: str(f / "m"), lambda f: f / "m", lambda f: Path("m"), lambda f: "./m.safetensors", lambda f: "some/m"])
+def test_a_model_is_read_where_it_was_written(tmp_path, monkeypatch, made):
+    monkeypatch.chdir(tmp_path)
+    save_model(made(tmp_path), build(ONE, seed=3))
+    assert [p.is_file() for p in tmp_path.rglob("m*")] == [True]
+    assert torch.equal(run(load_model(made(tmp_path))), run(build(ONE, seed=3).eval()))
+
+
+def test_a_name_alone_is_a_model_of_the_book(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="path: 'prose'; expected a file with an ending, such as 'prose.safetensors'"): save_model("prose", build(ONE))
+    assert load_model("prose").config.vocab_size > 0 and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_rule_of_scaling_is_read_or_refused(positions):
+    "Learned positions and ALiBi ignored it."
+    rule = {"rule": "linear", "factor": 4.}
+    given = dict(positions=positions, max_len=40)
+    try: model = build(replace(ONE, rope_scaling=rule, **given))
+    except ValueError as error:
+        assert str(error) == f"rope_scaling: {rule}; expected None: the positions are {positions!r}, without a rotation"
+        return
+    ids = torch.arange(20)[None]
+    assert not torch.equal(model(ids), build(replace(ONE, **given))(ids))
+
+
+def test_positions_that_need_the_id_of_padding_say_so():
+    with pytest.raises(ValueError, match="positions: 'learned, offset'; expected a kind with an option pad"): build(replace(ONE, positions="learned, offset"))
 
 
 # --- what is built -------------------------------------------------------------------------------------------------

@@ -470,3 +470,7 @@ def test_a_number_that_is_none_is_refused_by_name(name, call):
 ])
 def test_what_is_of_another_kind_is_refused_by_name(name, call):
     with pytest.raises(ValueError, match=rf"^{name}: got .*expected"): call()
+
+
+def test_names_with_a_comma_are_told_apart():
+    with pytest.raises(ValueError, match=r"^routing: got 'x', expected one of 'softmax, then top-k', 'top-k, then softmax', relu$"): data.one_of(["softmax, then top-k", "top-k, then softmax", "relu"], routing="x")

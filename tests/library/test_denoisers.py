@@ -547,6 +547,8 @@ def test_confidence_comes_first():
     assert seen[1].tolist() == [[MASK, 5, MASK]] and seen[2].tolist() == [[MASK, 5, 6]]
     few = unmask(predict, torch.tensor([[4, MASK, MASK]]), 1, seeded(0), by_confidence)
     assert few.tolist() == [[4, 5, 6]]
+    for sampling in (None, SamplingConfig()):
+        with pytest.raises(ValueError, match="^logits: a row without probabilities"): unmask(lambda ids: torch.full((*ids.shape, 9), math.nan), torch.tensor([[4, MASK]]), 1, seeded(0), sampling=sampling)
     with pytest.raises(ValueError, match="ids: no MASK"): unmask(predict, torch.tensor([[4, 5]]), 1, seeded(0))
     with pytest.raises(ValueError, match="steps"): unmask(predict, torch.tensor([[MASK]]), 0, seeded(0))
 

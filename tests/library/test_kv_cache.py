@@ -629,6 +629,37 @@ def test_a_full_cache_says_so():
     with pytest.raises(ValueError, match="n_sinks"): RollingCache(3, -1)
 
 
+PLAIN = build(SMALL)
+WITHOUT = {"generate_cached": lambda: generate_cached(PLAIN, IDS[:, :3] % 61, 2), "Scheduler": lambda: Scheduler(PLAIN, BlockPool(2, 4), 2), "PrefixReader": lambda: PrefixReader(PLAIN),
+           "target": lambda: generate_speculative(PLAIN, NGramDraft(61), IDS[:1, :3] % 61, 2)}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_model_without_a_cache_is_refused(name):
+    with pytest.raises(ValueError, match="^(model|target): CausalLM; expected a CachedCausalLM of it"): WITHOUT[name]()
+
+
+def test_models_that_a_cache_does_not_fit_are_refused():
+    config = SMALL
+    for kind in ("encoder", "encoder-decoder", "bert"):
+        parts = dict(positions="learned") if kind == "bert" else {}
+        with pytest.raises(ValueError, match="^model: (Encoder|Transformer|Bert); expected a decoder"): CachedCausalLM(build(replace(config, kind=kind, **parts)))
+    hybrid = CachedCausalLM(build(replace(config, attention="hybrid", options={"mixers": ("attention", "mamba")})))
+    with pytest.raises(ValueError, match="^model: with a layer Mamba; expected attention in each layer .*CachedHybridLM"): hybrid.new_cache()
+
+
+@pytest.mark.parametrize("sampling", [None, SamplingConfig(top_k=3)])
+def test_weights_that_are_nan_are_never_taken_for_a_text(sampling):
+    "Greedy decoding chose token 0 for ever."
+    model, ids = build(SMALL), IDS[:1, :5] % 61
+    with torch.no_grad(): model.stack.blocks[0].feed_forward.inner.up.weight[0, 0] = math.nan
+    cached = CachedCausalLM(model)
+    ways = [lambda: generate(model, ids, 3, sampling), lambda: generate_cached(cached, ids, 3, sampling), lambda: generate_speculative(cached, NGramDraft(61), ids, 3, sampling=sampling)]
+    if sampling is None: ways.append(lambda: Scheduler(cached, BlockPool(9, 4), 2).run([Request([1, 2], 3)]))
+    for way in ways:
+        with pytest.raises(ValueError, match="^(logits|p): .*; expected "): way()
+
+
 def test_prompts_that_do_not_fit_are_refused():
     model, ids = CachedCausalLM(build(SMALL)), torch.zeros(2, 5, dtype=torch.long)
     for given_, said in ((dict(max_new_tokens=-1), "max_new_tokens"), (dict(max_new_tokens=60), "max_new_tokens"), (dict(max_new_tokens=1, ids=ids[0]), "ids"),

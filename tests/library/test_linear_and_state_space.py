@@ -3,6 +3,7 @@ import json
 import math
 import shutil
 import subprocess
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -425,6 +426,16 @@ def test_gates_survive_the_initialisation():
             if key.endswith("A_log"): assert (p >= 0).all() and p.std() > 0, name
             if key.endswith(("dt_bias", "dt_proj.bias")): assert .0009 < float(F.softplus(p.detach()).min()) <= float(F.softplus(p.detach()).max()) < .11
     assert not torch.equal(*(build(ModelConfig("hybrid decoder", 9, 8, 1, 2, 9, attention="hybrid", **MODERN), seed=s).stack.blocks[0].attention.inner.conv.weight for s in (0, 1)))
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_gates_survive_in_an_ordinary_decoder(name):
+    "kind='decoder' was built and trained, without the initialisation of its recurrent layers."
+    hybrid = ModelConfig("hybrid decoder", 61, 16, 3, 2, 40, d_ff=24, attention="hybrid", options={"mixers": (name, "attention")}, **MODERN)
+    models = [build(replace(hybrid, kind=kind), seed=4).state_dict() for kind in ("hybrid decoder", "decoder")]
+    assert models[0].keys() == models[1].keys() and all(torch.equal(t, models[1][key]) for key, t in models[0].items())
+    drawn_ = build(replace(hybrid, kind="decoder"), seed=5).state_dict()
+    assert not any(torch.equal(t, drawn_[key]) for key, t in models[1].items() if key.endswith(("conv.weight", "dt_bias", "dt_proj.bias")))
 
 
 def test_softmax_in_the_frame():

@@ -1,4 +1,5 @@
 """Chapter 15: each form of parallelism is the single-process step, sends what the formula says, and never waits for ever."""
+import hashlib
 import json
 import os
 import pickle
@@ -11,7 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from conftest import sweep
 
 from tfmlib import many_devices as M
 from tfmlib.accounting import NAMED_SHAPES, total_parameters
-from tfmlib.cluster import CheckpointReader, check_training, fresh_name, read_arguments
+from tfmlib.cluster import CheckpointReader, TrainingRun, check_training, fresh_name, read_arguments
 from tfmlib.context_parallel import chunk_positions, train_context_parallel
 from tfmlib.data_parallel import train_data_parallel, train_sharded
 from tfmlib.decoders import GPT2, MODEL_CONFIGS
@@ -575,13 +576,72 @@ def test_torchrun_shows_it_for_every_process():
     assert done.returncode and done.stderr.count("ValueError: rows: 7; expected a multiple of 2") >= 2
 
 
+def rewrite(saved: Path, **facts: str) -> None:
+    "Change what a checkpoint says of its training, and the digest of that."
+    saved.write_text(json.dumps(json.loads(saved.read_text()) | facts))
+    seal = saved.with_name("digests.json")
+    seal.write_text(json.dumps(json.loads(seal.read_text()) | {saved.name: hashlib.sha256(saved.read_bytes()).hexdigest()}))
+
+
+def invert(path: Path) -> None:
+    "Four bytes in the middle of a file."
+    content = bytearray(path.read_bytes())
+    at = len(content) // 2
+    content[at:at + 4] = (255 - b for b in content[at:at + 4])
+    path.write_bytes(content)
+
+
+DAMAGES = {"__1_0.distcp": (invert, lambda p: p.write_bytes(p.read_bytes()[:-9]), Path.unlink), "training.json": (Path.unlink,), ".metadata": (invert, lambda p: p.write_bytes(b"")),
+           "digests.json": (Path.unlink, lambda p: p.write_text("[1]"))}
+
+
+@pytest.mark.parametrize(("name", "damage"), sweep([(n, k) for n, ds in DAMAGES.items() for k in range(len(ds))], ("__1_0.distcp", 0), ("training.json", 0)))
+def test_a_damaged_checkpoint_is_passed_over_and_replaced(name, damage, tmp_path, here):
+    keep = ["--checkpoint", str(tmp_path)]
+    whole = here(2, "--steps", "6", *keep, "--every", "2")
+    DAMAGES[name][damage](tmp_path / "step-00000006" / name)
+    assert here(2, "--steps", "6", *keep, "--every", "2") == whole[4:]             # from step 4, and written again
+    assert here(2, "--steps", "6", *keep) == []
+    for folder in tmp_path.iterdir(): DAMAGES[name][damage](folder / name)
+    said = refused(here, 2, "--steps", "6", *keep)
+    assert all(e.startswith(f"ValueError: checkpoint: damaged: step-00000006 ({name}); step-00000004") for e in said), said
+
+
+def test_the_program_says_from_which_checkpoint_it_resumes(tmp_path, here):
+    keep = ["--checkpoint", str(tmp_path)]
+    here(1, "--steps", "2", *keep, "--every", "1")
+    invert(tmp_path / "step-00000002" / "__0_0.distcp")
+    done = started(["-m", "tfmlib.cluster", *COMMON, "--steps", "2", *keep])
+    assert [x["step"] for x in printed(done)] == [1]
+    assert "checkpoint: damaged: step-00000002 (__0_0.distcp); training resumes from step-00000001" in done.stderr
+
+
+def test_what_stops_the_writing_is_said_in_a_line(tmp_path, here):
+    "A folder that cannot be made, as a full disk, ends in PyTorch's frames of all processes."
+    (tmp_path / "file").write_text("")
+    said = refused(here, 2, "--steps", "1", "--checkpoint", str(tmp_path / "file" / "run"))
+    assert all(e.startswith("OSError: checkpoint: process 0 could not use ") and "NotADirectoryError" in e and e.endswith("earlier ones are complete") for e in said), said
+
+
+def test_every_option_is_described(capsys):
+    with pytest.raises(SystemExit): read_arguments(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for f in fields(TrainingRun): assert f"{f.metadata['help']} (default:" in shown, f.name
+
+
+@pytest.mark.parametrize("model", [name for name, config in MODEL_CONFIGS.items() if config.kind != "decoder"])
+def test_a_model_that_is_no_decoder_is_refused_and_not_offered(model, here):
+    said, = refused(here, 1, "--steps", "1", "--model", model)
+    assert said.startswith(f"ValueError: model: {model!r}; expected one of GPT-2 small") and "base" not in said.split("expected")[1]
+
+
 def test_the_checkpoint_of_another_training_is_refused_in_every_process(tmp_path, here):
     keep = ["--checkpoint", str(tmp_path)]
     here(1, "--steps", "2", *keep)
     other = "--steps", "4", *keep, "--model", "toy GPT-2"
     assert all(e.startswith("ValueError: checkpoint: model is toy Llama there, toy GPT-2 here") for e in refused(here, 2, *other))
     saved = tmp_path / "step-00000002" / "training.json"
-    saved.write_text(json.dumps(json.loads(saved.read_text()) | {"model": "toy GPT-2"}))
+    rewrite(saved, model="toy GPT-2")
     assert all(e.startswith("ValueError: checkpoint: mean.") and "absent" in e for e in refused(here, 2, *other))
 
 
@@ -589,7 +649,7 @@ def test_a_checkpoint_of_another_shape_is_refused_in_every_process(tmp_path, her
     keep = ["--checkpoint", str(tmp_path)]
     here(1, "--steps", "2", *keep)
     saved = tmp_path / "step-00000002" / "training.json"
-    saved.write_text(json.dumps(json.loads(saved.read_text()) | {"model": cases.WIDE}))
+    rewrite(saved, model=cases.WIDE)
     said = refused(here, 2, "--steps", "4", *keep, "--model", cases.WIDE)
     assert all(e.startswith("ValueError: checkpoint: mean.embedding.weight is (2048, 96) there, (2048, 128) here;") for e in said), said
 

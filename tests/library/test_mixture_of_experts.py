@@ -525,3 +525,18 @@ def test_the_still_picture_lists_who_is_dropped():
     assert "2, 3" in view.picture() and "expert B" in view.picture()
     assert list_pairs(torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 2)).token.tolist() == [0]
     assert FeedForward(4, 3)(torch.zeros(1, 4)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("ffn", ["experts", "clamped experts"])
+def test_every_matrix_is_drawn(ffn):
+    "The clamped experts were all zero, in both matrices, so that neither ever had a gradient."
+    model = build(ModelConfig("decoder", 61, 16, 2, 2, 40, d_ff=24, **MODERN | {"ffn": ffn}, options={"n_experts": 4, "n_used": 2}), seed=3)
+    model(torch.arange(12)[None]).logsumexp(-1).sum().backward()
+    for name, p in model.named_parameters():
+        if p.ndim > 1 and not name.endswith("bias"): assert p.std() > .01 and p.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("kind", ["encoder", "bert"])
+def test_every_matrix_of_an_encoder_is_drawn_too(kind):
+    model = build(ModelConfig(kind, 61, 16, 2, 2, 40, d_ff=24, **MODERN | {"ffn": "clamped experts"}, options={"n_experts": 4, "n_used": 2}))
+    assert all(p.std() > .01 for name, p in model.named_parameters() if p.ndim > 1 and not name.endswith("bias"))

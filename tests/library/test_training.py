@@ -555,7 +555,7 @@ def test_killed_while_writing(undisturbed, tmp_path, where):
     assert equals(tmp_path / "c", undisturbed / "done")
     left = list(tmp_path.glob("*.part"))
     assert len(left) == (where != "renamed"), "what was killed could not clear up"
-    for part in left: os.utime(part, (time.time() - 7200,) * 2)
+    for each in (each for part in left for each in (part, *part.iterdir())): os.utime(each, (time.time() - 7200,) * 2)
     save_tensors(tmp_path / "c", *load_tensors(tmp_path / "c"))
     assert not list(tmp_path.glob("*.part")), "but a writing clears up what is older than an hour"
 
@@ -891,6 +891,57 @@ def test_ctrl_c_waits_until_values_are_replaced(heard):
     changes = [(old, new), (old[:1], new[:1] * 2)]
     with pytest.raises(KeyboardInterrupt), Presses(): training.overwrite(changes)
     assert old.tolist() == [2, 1] and len(seen) >= 2 and signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("press", ["in the loss", "in the optimiser", "in watch", "while saving"])
+def test_ctrl_c_in_a_training_loses_no_finished_step(tmp_path, heard, monkeypatch, press):
+    "Long before the first checkpoint is due: it is written, and a new process goes on bit for bit, with its history."
+    through = net()
+    expected = train(through, squared, batch, 9, adamw(through), watch=lambda step: {"w": step})
+    kept, model, handler = Checkpoint(tmp_path / "c", every=5 if press == "while saving" else 100), net(), signal.getsignal(signal.SIGINT)
+    optimiser, step_of_adamw, writes = adamw(model), AdamW._step, training.save_tensors
+    def at(place, step):
+        if place == press and step == 5 and not kept.path.exists(): signal.raise_signal(signal.SIGINT)
+    def loss(model, *rows):
+        at("in the loss", int(optimiser.done))
+        return squared(model, *rows)
+    def _step(self):
+        at("in the optimiser", int(self.done))
+        return step_of_adamw(self)
+    def watch(step):
+        at("in watch", step)
+        return {"w": step}
+    def save(*what):
+        at("while saving", int(optimiser.done))
+        writes(*what)
+    monkeypatch.setattr(AdamW, "_step", _step)
+    monkeypatch.setattr(training, "save_tensors", save)
+    with pytest.raises(KeyboardInterrupt): train(model, loss, batch, 9, optimiser, kept, watch)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert int(load_tensors(kept.path)[0]["optimiser.done"]) == (6 if press == "in the optimiser" else 5)
+    again = net(seed=1)
+    got = train(again, squared, batch, 9, adamw(again), kept, watch=lambda step: {"w": step})
+    assert same(weights(again), weights(through)) and same_history(got, expected)
+
+
+def test_a_watch_that_is_cut_off_is_not_saved(tmp_path):
+    "Its measurement would be missing from the history for ever."
+    def watch(step):
+        if step == 3: raise KeyboardInterrupt
+        return {"w": step}
+    model = net()
+    with pytest.raises(KeyboardInterrupt): train(model, squared, batch, 9, adamw(model), Checkpoint(tmp_path / "c", every=2), watch)
+    assert int(load_tensors(tmp_path / "c")[0]["optimiser.done"]) == 2
+
+
+def test_what_a_writer_leaves_goes_too(tmp_path, monkeypatch):
+    "safetensors writes to a file of its own, .tmpXXXX, which a killed process leaves."
+    def fails(tensors, beside, facts):
+        Path(beside).with_name(".tmpA1b2").write_bytes(b"half")
+        raise OSError("no space")
+    monkeypatch.setattr(training, "save_file", fails)
+    with pytest.raises(OSError, match="no space"): save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
+    assert not list(tmp_path.iterdir())
 
 
 # ── many writers, one path ─────────────────────────────────────────────────────────────────────────────────────────
