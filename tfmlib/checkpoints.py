@@ -308,6 +308,10 @@ def read_folder(folder: str | Path) -> tuple[dict, ModelConfig, dict]:
         size, most = getattr(model_config, name) or 1, 10**4 if name == "n_layers" else 2**31
         need(size <= most, name, size, f"at most {most}")
     stored = stored_tensors(folder)
+    lost = () if whole is config or model_config.tie_embeddings else [
+        name for name in FAMILIES[family].absent if name not in stored]
+    need(not lost, "state", f"{', '.join(lost)} missing ({len(lost)} in all)",
+         "the head that these weights were trained with: a base model stores none")
     if whole is not config and model_config.options.get("logits_bias"):
         kind = next((t.dtype for t in stored.values()), "F32")
         zeros = ZeroBias(folder, kind, (1, model_config.vocab_size), 0, 0)
