@@ -136,8 +136,8 @@ def painted(page) -> None:
 
 
 def laid_out(page) -> None:
-    "Lay out the whole page now; readers get it a little at a time, while the browser has nothing else to do."
-    page.add_style_tag(content="section, .tfm-waiting { content-visibility: visible !important }")
+    "Wait until the page has its fonts, which move what stands below their text, and is on the screen."
+    page.evaluate("document.fonts.ready.then(() => true)")
     painted(page)
 
 

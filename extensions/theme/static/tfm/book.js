@@ -32,27 +32,9 @@ const reach = (element) => {                     // what scrolls sideways is in 
 };
 const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));   // comes once a section is laid out
 scrollers.forEach((element) => { element.tabIndex = 0; resized.observe(element); });
-const laidOut = (element) => element.checkVisibility?.({ contentVisibilityAuto: true }) !== false;
-const again = () => [...scrollers].filter(laidOut).forEach(reach);
+const again = () => scrollers.forEach(reach);
 document.fonts.ready.then(again);
 document.fonts.addEventListener("loadingdone", again);   // the fonts of a formula come once it is laid out, and may make it wider
-
-const waiting = [...document.querySelectorAll(".tfm-text > section > section")].filter((section) => getComputedStyle(section).contentVisibility === "auto");
-const idle = window.requestIdleCallback ?? ((call) => setTimeout(call, 50));
-const layOut = () => {                           // a little at a time, while nothing else is to do: then the scroll bar is right
-  for (let left = 150; left > 0 && waiting.length;) {
-    const part = waiting.shift();
-    if (part.matches("section")) {               // its parts wait in its stead
-      for (const child of part.children) child.classList.add("tfm-waiting");
-      waiting.unshift(...part.children);
-      part.style.contentVisibility = "visible";
-      left -= part.children.length;
-    } else left -= part.getElementsByTagName("*").length;
-    part.classList.remove("tfm-waiting");
-  }
-  if (waiting.length) idle(layOut);
-};
-addEventListener("load", () => idle(layOut));
 
 const nav = document.getElementById("tfm-nav");
 const here = nav.querySelector("[aria-current]");
