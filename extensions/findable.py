@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from ledger import settled
+from ledger import lead, settled
 from nbdev_cells import directives, public_names
 
 WORD = re.compile(r"[^\W_]+|√")
@@ -91,5 +91,6 @@ def claims(root: Path, books: dict[str, dict]) -> Iterator[Entry]:
         anchor = f"claim-{entry['id']}" if left else f"ledger-{entry['id']}"
         rather = next((text for kind, *rest in left.get("lines", ()) for text in rest if kind == "rather"), entry.get("instead") or "")
         text = " ".join(text for _, *rest in left.get("lines", ()) for text in rest)
-        yield Entry("claim", page, anchor, entry["statement"].replace("`", ""), f"{entry['verdict']}. {rather}".strip(". ") + ("." if rather else ""),
+        first = lead(entry["verdict"], left.get("lines") or [("rather", rather)]).replace("`", "")
+        yield Entry("claim", page, anchor, entry["statement"].replace("`", ""), f"{entry['verdict']}. {first}".strip(". ") + ("." if first else ""),
                     said=f"{entry['verdict']} {rather} {text} {entry['topic']}")

@@ -40,6 +40,21 @@ def inline(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
+def lead(verdict: str, rows: list) -> str:
+    "What is true, from the lines of a claim (kind, text): the correction, or a case in which the claim holds and one in which it does not."
+    first = {kind: text.rstrip(".") for kind, text in reversed([row for row in rows if len(row) == 2 and row[1]])}
+    if "rather" in first: return f"{first['rather']}."
+    if verdict == "holds": return ""
+    cases = "; ".join(f"{word}: {first[kind]}" for kind, word in (("for", "yes"), ("against", "no")) if kind in first)
+    return f"{cases[:1].upper()}{cases[1:]}." if cases else ""
+
+
+def stated(verdict: str, first: str, common: str) -> str:
+    "The head of a claim's box: the verdict, then what is true, then the common wording, small; the wording alone if it is true, or if a source settles it."
+    head = f'<p class="tfm-statement"><strong class="tfm-verdict">{verdict}</strong> '
+    return f'{head}{first}</p><p class="tfm-common"><span class="tfm-kind">Commonly said:</span> {common}</p>' if first else f"{head}{common}</p>"
+
+
 class Ledger(SphinxDirective):
     "`{claims-ledger}`: counts, then the claims by chapter and topic, with a filter where scripts run."
 
@@ -72,10 +87,10 @@ class Ledger(SphinxDirective):
         "One claim."
         page, left = found.get(entry["id"], [("", {})])[0]
         rows = [*left.get("lines", [["rather", entry.get("instead")]]), ["topic", entry["topic"]]]
-        listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in rows if text)
+        first = lead(entry["verdict"], rows)
+        listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in rows if text and kind != "rather")
         head = (f'<div class="tfm-claim tfm-{VERDICTS[entry["verdict"]]}" id="ledger-{entry["id"]}" data-verdict="{entry["verdict"]}" '
-                f'data-topic="{escape(entry["topic"])}"><p class="tfm-statement"><strong class="tfm-verdict">{entry["verdict"]}</strong> '
-                f'{inline(entry["statement"])}</p><ul>{listed}</ul>')
+                f'data-topic="{escape(entry["topic"])}">{stated(entry["verdict"], inline(first), inline(entry["statement"]))}<ul>{listed}</ul>')
         if page: return [nodes.raw("", f'{head}<p><a href="{page}.html#claim-{entry["id"]}">The cell that settles it</a></p></div>', format="html")]
         source = self.parse_text_to_nodes(f"Source: {{cite:t}}`{entry['citation']}`")
         return [nodes.raw("", head, format="html"), *source, nodes.raw("", "</div>", format="html")]

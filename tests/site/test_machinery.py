@@ -21,7 +21,7 @@ import rules
 import yaml
 from docutils import nodes
 from docutils.utils import new_document
-from ledger import VERDICTS, faults, settled
+from ledger import VERDICTS, faults, lead, settled
 from pages import notebook_files, notebooks, title, toc_pages
 from test_defects import build, replace, small
 
@@ -56,11 +56,31 @@ def test_the_code_of_a_diagram_is_not_shown(source, tag):
     assert cell["metadata"]["tags"] == [tag]
 
 
-def test_the_evidence_of_a_claim_is_folded():
-    head, rows = '<div class="tfm-claim tfm-holds"><p>holds</p>', [f'<li><span class="tfm-kind">{kind}</span> {kind}</li>' for kind in ("for", "rather", "measured")]
-    def shown(*rows): return prepared(code("claim('a')", outputs=[{"data": {"text/html": f"{head}<ul>{''.join(rows)}</ul></div>"}}]))[0]["outputs"][0]["data"]["text/html"]
-    assert shown(*rows) == f"{head}<ul>{rows[1]}</ul><details><summary>Evidence</summary><ul>{rows[0]}{rows[2]}</ul></details></div>"
-    assert shown(rows[1]) == f"{head}<ul>{rows[1]}</ul></div>" and shown() == f"{head}</div>"
+def boxed(verdict: str, *rows: tuple[str, str]) -> str:
+    "A stored claim's box as the page shows it."
+    listed = "".join(f'<li><span class="tfm-kind">{kind}</span> {text}</li>' for kind, text in rows)
+    box = f'<div class="tfm-claim"><p class="tfm-statement"><strong class="tfm-verdict">{verdict}</strong> Common.</p><ul>{listed}</ul></div>'
+    return prepared(code("claim('a')", outputs=[{"data": {"text/html": box}}]))[0]["outputs"][0]["data"]["text/html"]
+
+
+@pytest.mark.parametrize("verdict, rows, first, folded", [
+    ("imprecise", [("against", "a"), ("rather", "Better."), ("measured", "1")], "Better.", 2), ("imprecise", [("rather", "Better.")], "Better.", 0),
+    ("holds under a condition", [("for", "x < 1"), ("for", "b"), ("against", "c")], "Yes: x < 1; no: c.", 3), ("wrong", [("against", "never so")], "No: never so.", 1)])
+def test_a_box_says_verdict_and_what_is_true_before_the_common_wording(verdict, rows, first, folded):
+    box = boxed(verdict, *rows)
+    assert f'{verdict}</strong> {first}</p><p class="tfm-common"><span class="tfm-kind">Commonly said:</span> Common.</p>' in box
+    assert box.count("<li>") == folded and ("<details>" in box) == (folded > 0)
+
+
+def test_a_claim_that_holds_is_said_first_and_its_evidence_folded():
+    assert "holds</strong> Common.</p><details><summary>Evidence</summary>" in boxed("holds", ("for", "a")) and "Commonly said" not in boxed("holds", ("for", "a"))
+
+
+def test_every_claim_that_a_cell_qualifies_has_what_is_true_for_its_first_sentence():
+    found = settled(notebooks(ROOT))
+    without = [e["id"] for e in ledger_rules.entries(ROOT) if e["verdict"] != "holds" and not lead(e["verdict"], found[e["id"]][0][1]["lines"] if e["id"] in found else [("rather", e.get("instead"))])]
+    cited = [e["id"] for e in ledger_rules.entries(ROOT) if "citation" in e]
+    assert not set(without) - set(cited), "neither a correction nor a case for and against"
 
 
 def test_further_claims_are_one_fold_and_their_heading_stays_in_sight():

@@ -91,6 +91,10 @@ function shown(entry) {
   const where = { page: "", name: "defined in ", term: "term, defined in ", section: "section of ", claim: "claim in ", exercise: "in ", back: "section of " }[entry.kind];
   const small = Object.assign(document.createElement("small"), { textContent: entry.kind === "page" ? "" : where + chapter });
   const line = Object.assign(document.createElement("p"), { textContent: entry.line });
+  if (entry.kind === "claim" && entry.line.includes(". ")) {       // what is true comes first, and the common wording stands small
+    line.textContent = `Commonly said: ${entry.title}`;
+    link.textContent = entry.line[0].toUpperCase() + entry.line.slice(1);
+  }
   item.className = `tfm-found-${entry.kind}`;
   item.append(link, small, line);
   return item;
