@@ -45,6 +45,7 @@ def lead(verdict: str, rows: list) -> str:
     first = {kind: text.rstrip(".") for kind, text in reversed([row for row in rows if len(row) == 2 and row[1]])}
     if "rather" in first: return f"{first['rather']}."
     if verdict == "holds": return ""
+    if verdict == "wrong" and "against" in first: return f"{first['against'][:1].upper()}{first['against'][1:]}."
     cases = "; ".join(f"{word}: {first[kind]}" for kind, word in (("for", "yes"), ("against", "no")) if kind in first)
     return f"{cases[:1].upper()}{cases[1:]}." if cases else ""
 

@@ -65,7 +65,7 @@ def boxed(verdict: str, *rows: tuple[str, str]) -> str:
 
 @pytest.mark.parametrize("verdict, rows, first, folded", [
     ("imprecise", [("against", "a"), ("rather", "Better."), ("measured", "1")], "Better.", 2), ("imprecise", [("rather", "Better.")], "Better.", 0),
-    ("holds under a condition", [("for", "x < 1"), ("for", "b"), ("against", "c")], "Yes: x < 1; no: c.", 3), ("wrong", [("against", "never so")], "No: never so.", 1)])
+    ("holds under a condition", [("for", "x < 1"), ("for", "b"), ("against", "c")], "Yes: x < 1; no: c.", 3), ("wrong", [("against", "never so")], "Never so.", 1)])
 def test_a_box_says_verdict_and_what_is_true_before_the_common_wording(verdict, rows, first, folded):
     box = boxed(verdict, *rows)
     assert f'{verdict}</strong> {first}</p><p class="tfm-common"><span class="tfm-kind">Commonly said:</span> Common.</p>' in box
