@@ -11,6 +11,7 @@ from pathlib import Path
 
 import built
 import colab
+import findable
 import folds
 import ledger_rules
 import nbdev_cells
@@ -21,7 +22,7 @@ import rules
 import yaml
 from docutils import nodes
 from docutils.utils import new_document
-from ledger import VERDICTS, faults, lead, settled
+from ledger import VERDICTS, Ledger, faults, lead, settled
 from pages import notebook_files, notebooks, title, toc_pages
 from test_defects import build, replace, small
 
@@ -74,6 +75,14 @@ def test_a_box_says_verdict_and_what_is_true_before_the_common_wording(verdict, 
 
 def test_a_claim_that_holds_is_said_first_and_its_evidence_folded():
     assert "holds</strong> Common.</p><details><summary>Evidence</summary>" in boxed("holds", ("for", "a")) and "Commonly said" not in boxed("holds", ("for", "a"))
+
+
+def test_the_ledger_and_the_search_say_it_first_too():
+    found, entry = {"a": [("chapters/x", {"verdict": "imprecise", "lines": [["against", "b"], ["rather", "Better `x`."]]})]}, {"id": "a", "topic": "t", "verdict": "imprecise", "statement": "Common."}
+    box = Ledger.box(None, entry, found)[0].astext()
+    assert box.index("imprecise</strong> Better <code>x</code>.") < box.index("Commonly said:</span> Common.") and "rather" not in box
+    lines = {e["anchor"]: e["line"] for e in findable.claims(ROOT, notebooks(ROOT))}
+    assert lines["claim-decimal-sum"] == "holds under a condition. Yes: in decimal arithmetic; no: in binary floating point."
 
 
 def test_every_claim_that_a_cell_qualifies_has_what_is_true_for_its_first_sentence():
