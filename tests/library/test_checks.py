@@ -1,23 +1,28 @@
 """What the checkers of the practice pages share: each finds what it is there for, and lets pass what is right."""
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
 from tfmlib.checks import (
     Watch,
+    all_right,
     asked_again,
     attention_masks,
     called,
     common_rules,
     does_without,
     doubles,
+    expect_bool,
     expect_number,
     expect_whole,
     gives,
     own,
     parts,
     refuses,
+    right_answer,
     rounded,
     same_shape,
     same_type,
@@ -32,10 +37,14 @@ X = rounded(4, 4)
 @pytest.mark.parametrize("check, right, wrong", [
     (parts, [((1, 2), "a", "b"), ([1, 2], "a", "b")], [(X, "a", "b", "c", "d"), ((1,), "a", "b"), (None, "a")]),
     (expect_whole, [(3, 3, "it")], [(3.0, 3, "it"), (True, 1, "it"), (4, 3, "it"), (torch.tensor(3), 3, "it")]),
-    (expect_number, [(3,), (0.5,), (torch.tensor(2.),)], [(True,), (torch.ones(1),), ("3",), (None,)]),
+    (expect_number, [(3,), (0.5,), (torch.tensor(2.),), (Fraction(1, 3),), (np.float32(2),), (np.int64(2),)], [(True,), (torch.ones(1),), ("3",), (None,), (np.True_,), (1j,)]),
+    (expect_bool, [(True,), (np.False_,), (torch.tensor(True),)], [(1,), ("True",), (None,), (torch.tensor([True]),), (np.int64(1),)]),
+    (right_answer, [(6.01, 6.0056, 0, 3), (6.0056, 6.0056, 0, 3), (Fraction(1, 3), 1 / 3), (2.5, 2, .5), ("a", "a"), (["a"], ["a"])],
+     [(6.0, 6.0056, 0, 3), (6.02, 6.0056, 0, 3), (2.6, 2, .5), (math.nan, 2, .5), ("b", "a"), ("a", ["a"]), (("a",), ["a"]), (True, 1)]),
+    (all_right, [({"A": np.True_}, {"A": True})], [({"A": 1, "B": 2}, {"A": 1, "B": 3})]),
     (same_type, [(X, torch.float64)], [(X.float(), torch.float64), (0.5, torch.float64)]),
     (same_shape, [(X, X), (X.float(), X), (X.new_zeros(0, 2), X.new_ones(0, 2))], [(X[0], X), (X.T[:2], X), (0.5, X), (None, X), (X.tolist(), X)]),
-    (gives, [([1, 2], [1, 2]), ("a", "a"), ({1: 2}, {1: 2})], [([True], [1]), ([1.0], [1]), ((1, 2), [1, 2]), ({1: 3}, {1: 2}), (None, [])]),
+    (gives, [([1, 2], [1, 2]), ("a", "a"), ({1: 2}, {1: 2}), (np.True_, True)], [([True], [1]), ([1.0], [1]), ((1, 2), [1, 2]), ({1: 3}, {1: 2}), (None, [])]),
     (own, [([1], [1])], [(X, 0, X)]),
     (refuses, [(lambda x: torch.zeros(2).view(3) if x else int("x"), 0)], [(lambda: 1,), (lambda: [][0],)]),
     (does_without, [(("softmax",), torch.exp, X)], [(("softmax",), lambda x: x.softmax(0), X), (("exp",), torch.exp, X)]),

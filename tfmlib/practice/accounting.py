@@ -10,7 +10,7 @@ __all__ = ['check_chain_flops', 'check_expert_weights', 'check_cache_numbers', '
 # %% ../../chapters/practice/13_accounting.ipynb #imports
 import math
 
-from ..checks import asked_again, expect_number, expect_whole, gives, own
+from ..checks import all_right, asked_again, expect_whole, gives, own, right_answer
 from ..proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/13_accounting.ipynb #chain-checker
@@ -162,10 +162,15 @@ _EFFECTS = {change: {name: "=" if _costs(**how)[name] == old else "-+"[_costs(**
             for change, how in _CHANGES.items()}
 check_effects = Checker("effects")
 
-@check_effects.property("each cost grows, shrinks or stays", *((change,) for change in _CHANGES))
+@check_effects.property("every change has a dict with the four costs", *((change,) for change in _CHANGES))
 def _(attempt, change):
-    gives(attempt(change), _EFFECTS[change], "your answer")
+    found = attempt(change)
+    if not isinstance(found, dict) or set(found) != set(_EFFECTS[change]) or not {*map(str, found.values())} <= {"+", "-", "="}:
+        raise Mismatch(f'your answer is {short(found)}; expected a dict of four costs, each with "+", "-" or "="')
     asked_again(attempt, change)
+
+@check_effects.property("each cost grows, shrinks or stays", ())
+def _(attempt): all_right({(c, k): v for c in _CHANGES for k, v in attempt(c).items()}, {(c, k): v for c in _CHANGES for k, v in _EFFECTS[c].items()})
 
 # %% ../../chapters/practice/13_accounting.ipynb #limits-checker
 _RUNS = {"A": (1.5e10, 1.61e10, 5.3e-3), "B": (1.4e14, 1.7e10, .21), "C": (1.5e10, 1.61e10, 31e-3), "D": (1.9e12, 8.2e10, 27e-3),
@@ -183,7 +188,7 @@ def _limit(run: str) -> str:
 check_limit_of = Checker("limit_of")
 
 @check_limit_of.property("the resource whose least time explains the run", *((run,) for run in _RUNS))
-def _(attempt, run): gives(attempt(run), _limit(run), f"your answer to {run}")
+def _(attempt, run): right_answer(attempt(run), _limit(run), what=f"your answer to {run}")
 
 # %% ../../chapters/practice/13_accounting.ipynb #spacing-checker
 def _needed(k: int, L: int, one: int, inputs: int) -> int: return len(range(0, L, k)) * inputs + k * one
@@ -207,8 +212,7 @@ check_gpt3_table = Checker("gpt3_table")
 
 @check_gpt3_table.property("the number follows from the table", *((q,) for q in _GPT3))
 def _(attempt, question):
-    found, right = expect_number(attempt(question), "your answer"), _GPT3[question]
-    if not abs(found / right - 1) < .006: raise Mismatch(f"your answer is {found:.4g}; expected {right:.3g}")
+    right_answer(attempt(question), _GPT3[question], digits=3)
 
 # %% ../../chapters/practice/13_accounting.ipynb #shape-checker
 def _parameters(s: dict) -> int:

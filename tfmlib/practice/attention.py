@@ -86,7 +86,7 @@ def _(attempt, change):
     found, wanted = attempt(change), _measured_effect(change)
     if not isinstance(found, str) or found not in _EFFECTS:
         raise Mismatch(f"it is {short(found)}; expected one of {', '.join(_EFFECTS)}")
-    if found != wanted: raise Mismatch(f"you predict {found!r}; measured, it is {wanted!r}")
+    if found != wanted: raise Mismatch(f"you predict {found!r}; measured, it is not")
 
 # %% ../../chapters/practice/04_attention.ipynb #softmax-checker
 check_safe_softmax = Checker("safe_softmax")

@@ -16,7 +16,7 @@ import re
 import torch
 from torch import Tensor
 
-from ..checks import asked_again, common_rules, expect_number, expect_whole, gives, own, refuses
+from ..checks import asked_again, common_rules, expect_number, expect_whole, gives, own, refuses, right_answer
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #place-checker
@@ -304,7 +304,7 @@ _FAULT = {"A": "window", "B": "logits", "C": "rounding", "D": "base", "E": "head
 check_faulty_load = Checker("faulty_load")
 
 @check_faulty_load.property("the cause is the one of this load", *((load,) for load in _FAULT))
-def _(attempt, load): gives(attempt(load), _FAULT[load], f"the cause of load {load}")
+def _(attempt, load): right_answer(attempt(load), _FAULT[load], what=f"the cause of load {load}")
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #table-checker
 def _llama(L: int, C: int, F: int, H: int) -> dict:
@@ -321,8 +321,8 @@ check_llama_table = Checker("llama_table")
 
 @check_llama_table.property("the number follows from the table", *((q,) for q in _LLAMA))
 def _(attempt, question):
-    found, right = expect_number(attempt(question), "your answer"), _LLAMA[question]
-    if not abs(found / right - 1) < (1e-9 if isinstance(right, int) else .004): raise Mismatch(f"your answer is {found:g}; expected {right:.4g}")
+    right = _LLAMA[question]
+    right_answer(attempt(question), right, digits=0 if isinstance(right, int) else 3)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #family-checker
 _HERON = {"model_type": "heron", "vocab_size": 11, "hidden_size": 16, "intermediate_size": 10, "num_hidden_layers": 2,

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..checks import asked_again, common_rules, doubles, expect_number, expect_whole, gives, own, refuses, rounded, same_type
+from ..checks import asked_again, common_rules, doubles, expect_number, expect_whole, gives, own, refuses, right_answer, rounded, same_type
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/10_decoders.ipynb #perplexity-checker
@@ -108,7 +108,7 @@ _SETTINGS = ("top-k 3", "top-p 0.7", "min-p 0.3", "temperature 0.5, top-p 0.7",
 check_survivors = Checker("survivors")
 
 @check_survivors.property("the tokens are those that can be sampled", *((s,) for s in _SETTINGS))
-def _(attempt, settings): gives(attempt(settings), _left(settings), "your answer")
+def _(attempt, settings): right_answer(attempt(settings), _left(settings))
 
 # %% ../../chapters/practice/10_decoders.ipynb #nucleus-checker
 _FOUR = doubles(.2, .5, .05, .25).log()[None]
@@ -446,7 +446,7 @@ def _(attempt, run):
 @check_diagnosis.property("run A is stopped where its held-out loss is lowest", ("stop",))
 def _(attempt, question):
     losses = RUNS["A"]["held-out loss"]
-    expect_whole(attempt(question), _STEPS[losses.index(min(losses))], "the step")
+    right_answer(attempt(question), _STEPS[losses.index(min(losses))], what="the step")
 
 @check_diagnosis.property("a run that learns late is recognised", ("too early",))
 def _(attempt, question):
@@ -474,7 +474,7 @@ check_odd_rows = Checker("odd_rows")
 @check_odd_rows.property("the rows are those that the arithmetic gives", *((q,) for q in _ODD))
 def _(attempt, question):
     rows = [name for name, row in _GPT3.items() if _ODD[question](*row)]
-    gives(attempt(question), rows, "the list of rows")
+    right_answer(attempt(question), rows, what="the list of rows")
 
 # %% ../../chapters/practice/10_decoders.ipynb #joint-checker
 _THREE = ("query", "key", "value")

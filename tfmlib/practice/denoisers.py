@@ -10,13 +10,14 @@ __all__ = ['check_fitting', 'check_two_sides', 'check_mixing_rates', 'BATCHES', 
 # %% ../../chapters/practice/11_denoisers.ipynb #imports
 import itertools
 import math
+import re
 
 import torch
 from torch import Tensor
 
 from tfmlib.checks import (
-    answered, asked_again, common_rules, compare, expect_number, expect_whole, gives, own, parts,
-    refuses, rounded, same_type,
+    answered, asked_again, common_rules, compare, expect_whole, gives, own, parts,
+    refuses, right_answer, rounded, same_type,
 )
 from ..proof import Checker, Mismatch, expect, short
 
@@ -420,8 +421,7 @@ check_standard_deviation = Checker("standard_deviation")
 
 @check_standard_deviation.property("the standard deviation is right to 0.1 per cent", *((q,) for q in _DEVIATIONS))
 def _(attempt, question):
-    expect(expect_number(attempt(question), "your answer") / _DEVIATIONS[question], 1., .0005,
-           "your answer, divided by the right one,")
+    right_answer(attempt(question), _DEVIATIONS[question], .001 * _DEVIATIONS[question])
 
 # %% ../../chapters/practice/11_denoisers.ipynb #bucket-checker
 def _bucket(offset: int, n_buckets: int, max_distance: int, both: bool) -> int:
@@ -504,21 +504,16 @@ def _answers() -> dict:
             "lost": sum(p * math.log(p / at_once[text]) for text, p in _LANGUAGE.items())}
 
 
-def _within(found, right: float, most: float) -> None:
-    "Raise a Mismatch unless a number is at most so far from the right one."
-    if not abs(expect_number(found, "your answer") - right) <= most: expect(float(found), right, 1e-12, "your answer")
-
-
 _WRITTEN = _answers()
 check_written = Checker("written")
 
 @check_written.property("probabilities and nats are those of the definitions",
                         *((q,) for q, a in _WRITTEN.items() if not isinstance(a, str)))
-def _(attempt, question): _within(attempt(question), _WRITTEN[question], .005)
+def _(attempt, question): right_answer(attempt(question), _WRITTEN[question], .005)
 
 @check_written.property("the texts are those that come about in this way",
                         *((q,) for q, a in _WRITTEN.items() if isinstance(a, str)))
-def _(attempt, question): gives(attempt(question), _WRITTEN[question], "your answer")
+def _(attempt, question): right_answer(attempt(question), _WRITTEN[question])
 
 # %% ../../chapters/practice/11_denoisers.ipynb #table-checker
 _COLUMNS = "GLUE", "CNN/DM", "SQuAD", "SuperGLUE"
@@ -552,13 +547,21 @@ _IN_TABLE = {
     "exception": next((a, c) for a, _ in _T5_ROWS for c in _COLUMNS if _by_denoising(a, c) < 0)}
 check_t5_table = Checker("t5_table")
 
+
+def _hyphenated(answer):
+    "An answer with hyphens in place of dashes: the keyboard has no others."
+    if isinstance(answer, str): return re.sub("[\u2010-\u2015\u2212]", "-", answer)
+    return type(answer)(map(_hyphenated, answer)) if isinstance(answer, list | tuple) else answer
+
+
+
 @check_t5_table.property("the differences are those of the table",
                          *((q,) for q, right in _IN_TABLE.items() if isinstance(right, float)))
-def _(attempt, question): _within(attempt(question), _IN_TABLE[question], .0049)
+def _(attempt, question): right_answer(attempt(question), _IN_TABLE[question], .0049)
 
 @check_t5_table.property("the rows and columns are those that the table gives",
                          *((q,) for q, right in _IN_TABLE.items() if not isinstance(right, float)))
-def _(attempt, question): gives(attempt(question), _IN_TABLE[question], "your answer")
+def _(attempt, question): right_answer(_hyphenated(attempt(question)), _hyphenated(_IN_TABLE[question]))
 
 # %% ../../chapters/practice/11_denoisers.ipynb #bound-checker
 def _bound(losses: Tensor) -> Tensor:

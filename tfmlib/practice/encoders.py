@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from tfmlib.checks import (
-    common_rules, compare, doubles, expect_number, own, parts, refuses, rounded,
+    common_rules, compare, doubles, own, parts, refuses, right_answer, rounded,
     same_type, watched,
 )
-from ..proof import Checker, Mismatch, expect, short
+from ..proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/09_encoders.ipynb #mask-checker
 def _corrupted(ids: Tensor, u: Tensor, kind: Tensor, random_ids: Tensor, mask: int,
@@ -104,8 +104,7 @@ check_old_man = Checker("old_man")
 
 @check_old_man.property("the probability is that of the definition", *((q,) for q in _QUESTIONS))
 def _(attempt, question):
-    expect(expect_number(attempt(question), "your answer"), _is_adjective(question), .005,
-           "your answer")
+    right_answer(attempt(question), _is_adjective(question), .006)
 
 # %% ../../chapters/practice/09_encoders.ipynb #pool-checker
 def _mean(h: Tensor, padding_mask: Tensor) -> Tensor:
@@ -461,14 +460,13 @@ check_electra_gain = Checker("electra_gain")
 @check_electra_gain.property("the difference is that of the two rows which differ in this only",
     *((q,) for q in _POINTS))
 def _(attempt, question):
-    expect(expect_number(attempt(question), "your answer"), _POINTS[question], .01, "your answer")
+    right_answer(attempt(question), _POINTS[question], .01)
 
 @check_electra_gain.property("the share is what remains without the discriminator's question",
     ("without",))
 def _(attempt, question):
     share = 100 * _gain("All-Tokens MLM", "BERT") / _gain("ELECTRA", "BERT")
-    found = expect_number(attempt(question), "your answer")
-    expect(found, share, .005, "your answer, in per cent,")
+    right_answer(attempt(question), share, .5, what="your answer, in per cent,")
 
 @check_electra_gain.property("the main step is the largest on both ways", ("main",))
 def _(attempt, question):

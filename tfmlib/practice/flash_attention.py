@@ -15,7 +15,7 @@ import tracemalloc
 import torch
 from torch import Tensor
 
-from ..checks import Watch, cast, common_rules, does_without, doubles, expect_number, expect_whole, gives, parts, rounded, watched
+from ..checks import Watch, cast, common_rules, does_without, doubles, expect_number, expect_whole, gives, parts, right_answer, rounded, watched
 from ..proof import Checker, Mismatch, apart, expect, short
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #running-checker
@@ -421,9 +421,8 @@ check_reading = Checker("reading")
 def _read(attempt, question: str) -> None:
     "Compare one of the three numbers."
     at = _QUESTIONS.index(question)
-    found = expect_number(parts(attempt(), *_QUESTIONS)[at], question)
-    what = f"{question}, in units of the right number,"
-    expect(found / _from_the_table()[at], 1., tol=.005, what=what)
+    right = _from_the_table()[at]
+    right_answer(parts(attempt(), *_QUESTIONS)[at], right, .01 * right, what=question)
 
 
 for _question in _QUESTIONS: check_reading.property(_question, (_question,))(_read)

@@ -278,6 +278,18 @@ def _(attempt, *case):
     expect(along.T @ (shift - block @ constant), torch.zeros(D), tol=1e-6,
         what="the gradient of the squared distance")
 
+@check_hidden_constant.property("columns may be short in 32 bits, too",
+    *(tuple(x.float() if isinstance(x, Tensor) else x for x in case)
+      for case in (*_REACHABLE[8:10], *_BEYOND[3:])))
+def _(attempt, *case):
+    weight, head, n_heads, shift = case
+    constant, _ = parts(attempt(*case), "the constant", "the bias")
+    D = weight.shape[1] // n_heads
+    block = weight[:, head * D:(head + 1) * D].double()
+    left = (block / block.norm(dim=0)).T @ (shift.double() - block @ constant.double())
+    expect(left, torch.zeros(D), tol=1e-4,
+        what="the gradient of the squared distance, by columns of length 1,")
+
 def _nearest(weight: Tensor, head: int, n_heads: int, shift: Tensor) -> tuple[Tensor, Tensor]:
     "The constant from the normal equations, and the bias that takes it away."
     block = weight.unflatten(1, (n_heads, -1))[:, head]

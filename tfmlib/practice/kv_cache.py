@@ -10,7 +10,7 @@ __all__ = ['check_tokens_read', 'check_ring_contents', 'check_obeys', 'check_mas
 # %% ../../chapters/practice/16_kv_cache.ipynb #imports
 import random
 
-from ..checks import asked_again, expect_number, expect_whole, gives, own
+from ..checks import all_right, asked_again, expect_bool, expect_number, expect_whole, gives, own, right_answer
 from ..proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #reads-checker
@@ -48,8 +48,11 @@ def _(attempt, *case):
 _OBEYS = {"T5 bias": True, "YaRN": True, "switch": False, "slots": False, "window": True, "int8": False, "whole int8": True, "batch": False, "prefix": False}
 check_obeys = Checker("obeys")
 
-@check_obeys.property("does the law hold?", *((model,) for model in _OBEYS))
-def _(attempt, model): gives(attempt(model), _OBEYS[model], "your answer")
+@check_obeys.property("the answer is True or False", *((model,) for model in _OBEYS))
+def _(attempt, model): expect_bool(attempt(model), "your answer")
+
+@check_obeys.property("does the law hold?", ())
+def _(attempt): all_right({model: attempt(model) for model in _OBEYS}, _OBEYS)
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #mask-checker
 def _masked(queries: list, keys: list, window: int | None, n_sinks: int) -> list:
@@ -127,10 +130,7 @@ check_cache_table = Checker("cache_table")
 
 @check_cache_table.property("the number follows from the table", *((q,) for q in _TABLE))
 def _(attempt, question):
-    found, right = expect_number(attempt(question), "your answer"), _TABLE[question]
-    room = .006 if question == "tokens" else 1e-9
-    said = ".7g" if room < .001 else ".3g"
-    if not abs(found / right - 1) < room: raise Mismatch(f"your answer is {found:{said}}; expected {right:{said}}")
+    right_answer(attempt(question), _TABLE[question], digits=3 if question == "tokens" else 0)
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #prefix-checker
 def _shared(prompts: list, size: int) -> int:

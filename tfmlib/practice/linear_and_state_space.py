@@ -179,7 +179,10 @@ def _(attempt, a, b, step):
     if not isinstance(found, tuple) or len(found) != 2: raise Mismatch("your answer is not a tuple of two numbers")
     for part, wanted, name in zip(found, _held(a, b, step), ("the factor of the state", "the factor of the input")):
         number = expect_number(part, name)
-        if not abs(number - wanted) <= 1e-9 * abs(wanted): raise Mismatch(f"{name} is {number:.4g}; expected {wanted:.4g}, to nine digits")
+        if abs(number - wanted) <= 1e-9 * abs(wanted): continue
+        seen, right = f"{number:.4g}", f"{wanted:.4g}"
+        if seen == right: raise Mismatch(f"{name} is right in its first digits only; expected nine of them")
+        raise Mismatch(f"{name} is {seen}; expected {right}")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #tune-checker
 _GRID = (.05, .1, .15, .25, .35, .5, .65, .8, 1.)

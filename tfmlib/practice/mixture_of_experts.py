@@ -10,7 +10,7 @@ __all__ = ['check_route', 'check_learns', 'check_sorted_pairs', 'check_mixtral_t
 import math
 import random
 
-from ..checks import asked_again, expect_number, gives, own
+from ..checks import all_right, asked_again, expect_bool, expect_number, gives, own, right_answer
 from ..proof import Checker, Mismatch, short
 
 
@@ -48,8 +48,11 @@ def _(attempt, *case):
 _LEARNS = {"before, 1": True, "after, 1": False, "after, 2": True, "after, all": True, "sigmoid, 1": True, "sigmoid, 1, divided": False, "noisy, after, 1": False, "equal": False, "silent": False, "hard": False}
 check_learns = Checker("learns")
 
-@check_learns.property("does the task's loss have a gradient?", *((router,) for router in _LEARNS))
-def _(attempt, router): gives(attempt(router), _LEARNS[router], "your answer")
+@check_learns.property("the answer is True or False", *((router,) for router in _LEARNS))
+def _(attempt, router): expect_bool(attempt(router), "your answer")
+
+@check_learns.property("does the task's loss have a gradient?", ())
+def _(attempt): all_right({router: attempt(router) for router in _LEARNS}, _LEARNS)
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #sort-checker
 def _sorted_pairs(experts: list, n_experts: int) -> tuple:
@@ -77,10 +80,7 @@ check_mixtral_table = Checker("mixtral_table")
 
 @check_mixtral_table.property("the number follows from the table", *((q,) for q in _MIXTRAL))
 def _(attempt, question):
-    found, right = expect_number(attempt(question), "your answer"), _MIXTRAL[question]
-    rough = question in ("share", "gigabytes")
-    said = ".3g" if rough else ".12g"
-    if not abs(found - right) < (.0006 * right if rough else 1e-3): raise Mismatch(f"your answer is {found:{said}}; expected {right:{said}}")
+    right_answer(attempt(question), _MIXTRAL[question], digits=3 * (question in ("share", "gigabytes")))
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #gradient-checker
 def _loss(z: list, s: list, k: int, renormalise: bool) -> float:

@@ -135,7 +135,7 @@ def _(attempt, network):
     if not isinstance(found, str) or found not in _FATES:
         raise Mismatch(f"it is {short(found)}; expected one of {', '.join(_FATES)}")
     if found != wanted:
-        raise Mismatch(f"you predict that the gradient {found}; measured, it {wanted}")
+        raise Mismatch(f"you predict that the gradient {found}; measured, it does not")
 
 # %% ../../chapters/practice/01_recurrence.ipynb #bptt-checker
 def _states(U: Tensor, T: int, seed: int) -> Tensor:

@@ -10,7 +10,7 @@ __all__ = ['check_pairs_left', 'check_predicted_depth', 'check_sources', 'check_
 from functools import cache
 from math import prod
 
-from ..checks import asked_again, expect_number, expect_whole, gives
+from ..checks import asked_again, expect_whole, gives, right_answer
 from ..proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/19_sparse.ipynb #pairs-checker
@@ -31,7 +31,10 @@ _DEPTH = {"window": 5, "window and sink": 5, "last of block": 2, "first of block
 check_predicted_depth = Checker("predicted_depth")
 
 @check_predicted_depth.property("layers until position 15 depends on position 1", *((stack,) for stack in _DEPTH))
-def _(attempt, stack): expect_whole(attempt(stack), _DEPTH[stack], "the number of layers")
+def _(attempt, stack):
+    found = attempt(stack)
+    expect_whole(found, found, "the number of layers")
+    right_answer(found, _DEPTH[stack], what="the number of layers")
 
 # %% ../../chapters/practice/19_sparse.ipynb #sources-checker
 def _sources(layers: list, i: int) -> list:
@@ -111,7 +114,7 @@ check_fault_of = Checker("fault_of")
 def _(attempt, run):
     found = attempt(run)
     if found not in _FAULTS.values(): raise Mismatch(f"your answer is {short(found)}; expected one of the nine names")
-    gives(found, _FAULTS[run], "your answer")
+    right_answer(found, _FAULTS[run])
 
 # %% ../../chapters/practice/19_sparse.ipynb #select-checker
 def _chosen(weights: list, i: int, size: int, n_selected: int) -> list:
@@ -139,8 +142,7 @@ check_nsa_table = Checker("nsa_table")
 
 @check_nsa_table.property("the number follows from the table", *((question,) for question in _NSA))
 def _(attempt, question):
-    found, right = expect_number(attempt(question), "your answer"), _NSA[question]
-    if not abs(found / right - 1) < .006: raise Mismatch(f"your answer is {found:.3g}; expected {right:.3g}")
+    right_answer(attempt(question), _NSA[question], digits=3)
 
 # %% ../../chapters/practice/19_sparse.ipynb #dilations-checker
 @cache

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import answered, asked_again, common_rules, does_without, doubles, expect_number, expect_whole, gives, own, parts, refuses, rounded, same_type, strided
+from ..checks import answered, asked_again, common_rules, does_without, doubles, expect_number, expect_whole, gives, own, parts, refuses, right_answer, rounded, same_type, strided
 from ..proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/08_transformer.ipynb #marks
@@ -538,7 +538,7 @@ check_changed_positions = Checker("changed_positions")
 def _(attempt, experiment):
     found, wanted = attempt(experiment), _measured(experiment)
     if not isinstance(found, list | tuple) or list(found) != wanted:
-        raise Mismatch(f"you predict {short(found)}; measured are {wanted}")
+        raise Mismatch(f"you predict {short(found)}; measured are other positions")
 
 # %% ../../chapters/practice/08_transformer.ipynb #tune-checker
 CANDIDATES = [
@@ -708,7 +708,9 @@ def _(attempt, question):
     found, wanted = attempt(question), _ANSWERS[question]
     if isinstance(wanted, str) and found != wanted:
         raise Mismatch(f"your answer is {short(found)}; the table says otherwise")
-    if isinstance(wanted, int): expect_whole(found, wanted, "the number of parameters")
+    if isinstance(wanted, int):
+        expect_whole(found, found, "the number of parameters")
+        right_answer(found, wanted, what="the number of parameters")
     if isinstance(wanted, float) and not abs(expect_number(found, "the difference") - wanted) < .01:
         raise Mismatch(f"the difference is {short(found)}; expected another number")
 

@@ -1,0 +1,151 @@
+"""No message of a checker gives the answer to a question: whoever copies what a wrong answer is told does not get on."""
+import ast
+import copy
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+
+READS = ("chapters/practice/",)
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import kills  # noqa: E402
+import mutants  # noqa: E402
+
+from tfmlib.proof import Checker, said  # noqa: E402
+
+PROBES = 0.123, 7, "?", True, None, ["?"], {}
+MOST = 40                                                             # questions that nobody copies: functions of a text
+
+
+def asks(stub: str) -> str | None:
+    "The name of what a stub asks for, if it is given a question or nothing."
+    name, given = re.search(r"def (\w+)\((.*?)\)", re.sub(r"#.*", "", stub), re.S).groups()
+    return name if re.fullmatch(r"\s*(\w+: str,?)?\s*", given) else None
+
+
+ASKED = [(path, name) for path in kills.pages() for c in nbformat.read(path, as_version=4).cells
+         if kills.kind_of(c) == "stub" and (name := asks(c.source))]
+
+
+def read(text: str) -> Iterator:
+    "Everything in a message that could be an answer: literals, numbers, quoted texts, words."
+    last = re.split(r"expected ", text)[-1]
+    pieces = [last, *re.split(r", ", last, maxsplit=1)[1:], *re.findall(r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}", text), *re.findall(r"'[^']*'|\"[^\"]*\"", text),
+              *re.findall(r"-?\d[\d.,]*(?:e[+-]?\d+)?", text), "True" * ("True" in text), "False" * ("False" in text), "None" * ("None" in text)]
+    for piece in pieces:
+        for written in (piece, piece.replace(",", "").rstrip(".")):
+            try: yield ast.literal_eval(written)
+            except (SyntaxError, ValueError): continue
+    yield from re.findall(r"[\w+=-]+", text)
+
+
+def every_one(tests: list, attempt: Callable, *case) -> None:
+    "What all properties ask about one question."
+    for test in tests: test(attempt, *case)
+
+
+def heard(test: Callable, case: tuple, answer, keyed: bool = False) -> str | None:
+    "What a wrong answer is told, or several of them by question; None for right ones."
+    try: test((lambda question: answer[question]) if keyed else lambda *_: copy.deepcopy(answer), *case)
+    except Exception as error: return said(error)
+    return None
+
+
+def wronged(value, others: list):
+    "An answer of the right form in which everything is wrong."
+    if isinstance(value, bool | np.bool_): return not value
+    if isinstance(value, str): return next((o for o in others if isinstance(o, str) and o != value), "?")
+    if isinstance(value, int | float): return 1.7 * value + 3 if isinstance(value, float) else 2 * value + 3
+    if isinstance(value, dict): return {k: wronged(v, [*value.values()]) for k, v in value.items()}
+    if isinstance(value, list | tuple): return type(value)(wronged(v, [*value, *others]) for v in value)
+    return value
+
+
+def equal(a, b) -> bool: return type(a) is type(b) and repr(a) == repr(b)
+
+
+def names(told: str, key) -> bool: return re.search(rf"(?<!\w){re.escape(str(key))}(?!\w)", told) is not None
+
+
+def texts(value) -> set:
+    "The texts in an answer."
+    if isinstance(value, dict): return set().union(*map(texts, value.values()))
+    if isinstance(value, list | tuple): return set().union(*map(texts, value))
+    return {value} if isinstance(value, str) else set()
+
+
+def candidates(told: str, answer, alone: bool, words: set) -> list:
+    "What a copyist makes of a message: what it holds, unless it lists all choices; a number also as a factor; the opposite of a boolean."
+    offers = re.search(r"expected [^;]*(one of|\bor\b|\bkeys\b)", told)
+    found = [c for c in read(told) if not equal(c, answer) and texts(c) <= words and not (offers and isinstance(c, str | tuple | list))]
+    if isinstance(answer, bool) and not alone: found.append(not answer)                  # told which one is wrong, it says the opposite
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        numbers = [c for c in found if isinstance(c, int | float) and not isinstance(c, bool) and c and abs(c - answer) > .01 * abs(answer)]     # not its own
+        found += [x for c in numbers for x in (answer / c, answer * c, answer - c, answer + c)]
+    return found
+
+
+def parts(answer) -> list:
+    "The keys, or the numbers, of the parts of an answer."
+    return [*answer] if isinstance(answer, dict) else [*range(len(answer))] if isinstance(answer, tuple) else []
+
+
+def changed(answer, at, part):
+    "The answer with another part."
+    return answer | {at: part} if isinstance(answer, dict) else type(answer)(part if i == at else x for i, x in enumerate(answer))
+
+
+def copied(test: Callable, case: tuple, wrong: list, keyed: bool, words: set) -> bool:
+    "Does a copyist get this question right, from what it is told about wrong answers?"
+    said_before = {}
+    def heard_of(x):
+        if (key := (type(x), repr(x))) not in said_before: said_before[key] = heard(test, case, x, keyed)
+        return said_before[key]
+
+    for answer in wrong:
+        for _ in range(len(parts(answer)) + 1):
+            told = heard_of(answer)
+            if told is None: break
+            if not keyed and any(heard(test, case, c) is None for c in candidates(told, answer, case == (), words)): return True
+            at = [k for k in parts(answer) if not isinstance(answer, dict) or names(told, k)]
+            tried = [changed(answer, k, c) for k in at for c in candidates(told, answer[k], False, words)]
+            now = [heard_of(t) for t in tried]
+            if None in now: return True
+            answer = next((t for t, n in zip(tried, now) if isinstance(t, dict) and not any(names(n, k) for k in at)), None)
+            if answer is None: break
+    return False
+
+
+def leaks(checker: Checker, solution: Callable) -> list[str]:
+    "The questions that a copyist gets right."
+    alone, found, questions = not inspect.signature(solution).parameters, [], []
+    checker.examine(solution if alone else lambda question: [questions.append(question), solution(question)][1])
+    every = {q: solution(q) for q in questions if isinstance(q, str)}
+    tests = {}
+    for _, test, cases in checker.properties:
+        for case in cases: tests.setdefault(case, []).append(test)
+    if len(tests) > MOST: return []
+    asked = [(partial(every_one, found_by), case) for case, found_by in tests.items()]
+    for test, case in asked:
+        keyed = not alone and case == ()
+        right = solution() if alone else every if keyed else solution(*case)
+        if heard(test, case, wronged(right, [*every.values()]), keyed) is None: continue         # only the form is asked for
+        others = [] if alone else [*every.values()]
+        wrong = [wronged(right, others)] if keyed else [x for x in [wronged(right, others), *others[:2], *PROBES] if not equal(x, right)]
+        if copied(test, case, wrong, keyed, texts([*every.values(), right])): found.append(" ".join(map(str, case)) or "all")
+    return found
+
+
+@pytest.mark.parametrize(("path", "name"), ASKED, ids=[name for _, name in ASKED])
+def test_nobody_passes_by_copying_messages(path, name):
+    nb, module = nbformat.read(path, as_version=4), importlib.import_module(f"tfmlib.practice.{path.stem[3:]}")
+    solution = mutants.space(nb, module)[f"{name}_solution"]
+    assert leaks(getattr(module, f"check_{name}"), solution) == []
