@@ -26,6 +26,10 @@ check_chain_flops = Checker("chain_flops")
 def _(attempt, rows, widths):
     expect_whole(attempt(rows, widths), _chain(rows, widths), "the number of operations")
 
+@check_chain_flops.property("the number is exact, however many rows there are", (10**18 + 9, [3, 5, 4]), (2**53 + 1, [1, 1]))
+def _(attempt, rows, widths):
+    expect_whole(attempt(rows, widths), rows * _chain(1, widths), "the number of operations")
+
 # %% ../../chapters/practice/13_accounting.ipynb #experts-checker
 def _experts(C: int, F: int, L: int, E: int, used: int, shared: int) -> tuple:
     "Counts matrix by matrix."
@@ -41,7 +45,7 @@ def _experts(C: int, F: int, L: int, E: int, used: int, shared: int) -> tuple:
 check_expert_weights = Checker("expert_weights")
 
 @check_expert_weights.property("stored and active weights", (4, 5, 1, 8, 2, 1), (4, 5, 3, 8, 2, 0), (6, 2, 2, 4, 1, 2), (3, 7, 1, 1, 1, 0),
-    (4096, 14_336, 32, 8, 2, 0), (7168, 2048, 58, 256, 8, 1))
+    (4096, 14_336, 32, 8, 2, 0), (7168, 2048, 58, 256, 8, 1), (10**9 + 7, 10**9 + 9, 3, 8, 2, 1))
 def _(attempt, *case): gives(attempt(*case), _experts(*case), "your answer")
 
 # %% ../../chapters/practice/13_accounting.ipynb #cache-checker
@@ -56,6 +60,10 @@ check_cache_numbers = Checker("cache_numbers")
 @check_cache_numbers.property("a key and a value for every position that is kept", ("LLG", 4, 3, 1, 2), ("LLG", 4, 10, 1, 2), ("G", 4, 9, 2, 3),
     ("L", 4, 9, 3, 2), ("LLLLLG" * 2, 5, 30, 1, 4), ("", 5, 30, 1, 4), ("LG", 1, 7, 2, 5), ("GGG", 2, 1, 1, 1), ("LLL", 8, 8, 2, 2))
 def _(attempt, *case): expect_whole(attempt(*case), _cached(*case), "the size of the cache")
+
+@check_cache_numbers.property("the number is exact, however many heads there are", ("LLG", 4, 10, 10**18 + 9, 2), ("G", 1, 1, 2**53 + 1, 1))
+def _(attempt, layers, window, S, G, D):
+    expect_whole(attempt(layers, window, S, G, D), G * _cached(layers, window, S, 1, D), "the size of the cache")
 
 # %% ../../chapters/practice/13_accounting.ipynb #pairs-checker
 def _share(N: int, L: int, H: int, D: int, T: int, percent: int) -> bool:

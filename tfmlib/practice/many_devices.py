@@ -7,6 +7,7 @@ __all__ = ['check_ring_bytes', 'check_chunk_sent', 'check_state_bytes', 'check_f
            'check_one_f_one_b', 'check_plans', 'check_causes', 'check_best_plan']
 
 # %% ../../chapters/practice/15_many_devices.ipynb #imports
+import functools
 import math
 
 from ..checks import asked_again, expect_number, expect_whole, gives
@@ -95,7 +96,9 @@ def _zigzag(length: int, rank: int, p: int) -> list:
 check_zigzag = Checker("zigzag")
 
 @check_zigzag.property("the r-th chunk from each end", *((n, r, p) for n, p in ((8, 2), (4, 2), (6, 1), (16, 4), (24, 3), (10, 5)) for r in range(p)))
-def _(attempt, *case): gives(attempt(*case), _zigzag(*case), "your answer")
+def _(attempt, *case):
+    gives(attempt(*case), _zigzag(*case), "your answer")
+    asked_again(attempt, *case)
 
 
 @check_zigzag.property("a length that is not a multiple of 2p is refused", (6, 0, 2), (9, 1, 3), (3, 0, 1), (5, 0, 2), (7, 1, 2), (8, 2, 3))
@@ -117,7 +120,9 @@ def _orders(stage: int, stages: int, micros: int) -> list:
 check_one_f_one_b = Checker("one_f_one_b")
 
 @check_one_f_one_b.property("a stage works as early as it can, and keeps few microbatches", *((s, p, m) for p, m in ((3, 4), (1, 3), (2, 2), (4, 8), (4, 2), (5, 1)) for s in range(p)))
-def _(attempt, *case): gives(attempt(*case), _orders(*case), "your answer")
+def _(attempt, *case):
+    gives(attempt(*case), _orders(*case), "your answer")
+    asked_again(attempt, *case)
 
 # %% ../../chapters/practice/15_many_devices.ipynb #plans-checker
 def _plans(devices: int, per_node: int, H: int, G: int, L: int, rows: int) -> list:
@@ -131,7 +136,9 @@ check_plans = Checker("plans")
 
 @check_plans.property("exactly the plans that fit", (4, 2, 4, 4, 6, 8), (8, 8, 8, 2, 4, 8), (8, 4, 8, 8, 3, 8), (6, 6, 6, 3, 6, 4), (12, 8, 4, 4, 6, 9), (1, 8, 4, 2, 3, 5),
     (7, 8, 4, 4, 4, 4), (8, 8, 6, 4, 4, 8), (6, 8, 6, 3, 6, 6), (16, 8, 32, 8, 32, 64), (64, 8, 128, 8, 126, 2048))
-def _(attempt, *case): gives(attempt(*case), _plans(*case), "your answer")
+def _(attempt, *case):
+    gives(attempt(*case), _plans(*case), "your answer")
+    asked_again(attempt, *case)
 
 # %% ../../chapters/practice/15_many_devices.ipynb #causes-checker
 _CAUSES = {"A": "sum taken for mean", "B": "norms saw some tokens", "C": "tied table not summed", "D": "gradients never summed", "E": "copies in the norm"}
@@ -149,6 +156,7 @@ def _(attempt):
 def _(attempt):
     wrong = [run for run, cause in attempt().items() if _CAUSES[run] != cause]
     if wrong: raise Mismatch(f"{len(wrong)} of 5 causes are wrong")
+    asked_again(attempt)
 
 # %% ../../chapters/practice/15_many_devices.ipynb #best-checker
 def _seconds(devices: int, rows: int, d: int, t: int, s: int, m: int) -> float:
