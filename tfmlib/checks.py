@@ -211,7 +211,8 @@ def right_answer(
             room = 0.5 * 10.0 ** (math.floor(math.log10(abs(right))) + 1 - digits)
             form = ", to the digits that are asked for"
         seen = f"{found:.10g}"
-        fits = abs(found - right) <= room + 1e-9 * abs(right)
+        if isinstance(right, float): room += 1e-9 * abs(right)  # whole ones are exact
+        fits = abs(found - right) <= room
     elif not isinstance(found, type(right)):
         raise Mismatch(
             f"{what} is {seen} ({type(found).__name__}); expected a "

@@ -154,9 +154,9 @@ def _(attempt):
 
 @check_causes.property("each cause explains its run", ())
 def _(attempt):
+    asked_again(attempt)
     wrong = [run for run, cause in attempt().items() if _CAUSES[run] != cause]
     if wrong: raise Mismatch(f"{len(wrong)} of 5 causes are wrong")
-    asked_again(attempt)
 
 # %% ../../chapters/practice/15_many_devices.ipynb #best-checker
 def _seconds(devices: int, rows: int, d: int, t: int, s: int, m: int) -> float:
