@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("tests", "tests/library", "tests/site", "tests/fixtures", "tools", "extensions", "")     # where code finds its modules
 NAMED = re.compile(r"\b(?:tfmlib|bench)(?:\.\w+)+")                                                # also in the code of other processes
+VERDICTS = ("tfmlib/assets/kills.json", "tfmlib/assets/mutants.json")
 PLAN = "TFM_STEPS"                                                # a file that tells the plugin the steps: file -> [name, key]
 
 
@@ -101,8 +102,9 @@ def notebook_modules(path: Path, root: Path = ROOT) -> set[Path]:
 
 
 def data(root: Path = ROOT) -> list[Path]:
-    "What code may read besides code, wherever it runs: the assets, kept runs, and how packages and comparisons are set up."
-    return [root / name for name in tracked(root) if name.startswith(("tfmlib/assets/", "bench/runs/")) or name in ("pyproject.toml", "requirements.txt", "tests/nbval.cfg")]
+    "What code may read besides code, wherever it runs: the assets, kept runs, and how packages and comparisons are set up; the tables of verdicts only those read that name them."
+    common = (*(name for name in tracked(root) if name.startswith(("tfmlib/assets/", "bench/runs/"))), "pyproject.toml", "requirements.txt", "tests/nbval.cfg")
+    return [root / name for name in common if name not in VERDICTS and (root / name).is_file()]
 
 
 def test_reads(path: Path, root: Path = ROOT) -> set[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-READS = ("chapters/practice/", "tools/")
+READS = ("chapters/practice/", "tools/", "tfmlib/assets/mutants.json")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import kills  # noqa: E402
