@@ -27,9 +27,11 @@ KNOWN = {"default_exp", "export", "hide"}
 MANY_PARAMETERS = {"tfmlib.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
 LONG_MODULES: dict[str, tuple[int, str]] = {  # the statements it may have, and why
     "tfmlib.proof": (400, "the tools that keep the pages honest stand on one page"),
-    "tfmlib.training": (430, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
+    "tfmlib.training": (445, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
+    "tfmlib.checks": (360, "what the checkers of all practice pages share, questions among it"),
+    "tfmlib.checkpoints": (355, "folders read and written as transformers does, and what must be refused before anything is"),
     "tfmlib.flash_kernels": (500, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them"),
-    "tfmlib.transformer": (410, "the configuration of every model, the registries of parts, what builds from them, and the searches"),
+    "tfmlib.transformer": (420, "the configuration of every model, the registries of parts, what builds from them, and the searches"),
     "tfmlib.practice": (530, "a page of exercises is as long as its checkers, and cases of every size, type and magnitude take a line each"),
 }
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}

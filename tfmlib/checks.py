@@ -210,7 +210,7 @@ def right_answer(
         if digits:
             room = 0.5 * 10.0 ** (math.floor(math.log10(abs(right))) + 1 - digits)
             form = ", to the digits that are asked for"
-        seen = f"{found:.10g}"
+        seen = f"{found:.6g}"
         if isinstance(right, float): room += 1e-9 * abs(right)  # whole ones are exact
         fits = abs(found - right) <= room
     elif not isinstance(found, type(right)):

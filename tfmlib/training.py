@@ -8,7 +8,7 @@ __all__ = ['check_number', 'check_whole', 'check_finite', 'check_type', 'Diverge
            'mix_seed', 'seeded', 'epochs', 'tensors_digest', 'flush', 'folder_beside', 'replacing', 'save_tensors',
            'load_tensors', 'Checkpoint', 'model_tensors', 'writable', 'unlike', 'restore', 'world', 'device', 'share',
            'summed', 'sum_gradients', 'broadcast', 'precision', 'History', 'slope', 'advance', 'state', 'fits',
-           'resume', 'progress', 'call_watch', 'save_training', 'train']
+           'resume', 'progress', 'call_watch', 'save_training', 'check_training', 'take_step', 'train']
 
 # %% ../chapters/00_training.ipynb #imports
 import atexit
@@ -809,6 +809,43 @@ def save_training(
     }
     save_tensors(checkpoint.path, live | past, settings)
 
+def check_training(
+    model: nn.Module,
+    loss: Callable,
+    batch: Callable,
+    steps: int,
+    optimiser: AdamW,
+    checkpoint: Checkpoint | None,
+    watch: Callable | None,
+    seed: int,
+) -> dict[str, str]:
+    "Refuse what cannot be trained, by its name; return the settings of the run."
+    check_whole("steps", steps)
+    check_number("seed", seed, "a whole number", kind=Integral)
+    check_type("model", model, nn.Module, "a module")
+    check_type("optimiser", optimiser, AdamW, "an AdamW of this page")
+    check_type("checkpoint", checkpoint, Checkpoint | None, "a Checkpoint or None")
+    for name, part in (("loss", loss), ("batch", batch)):
+        check_type(name, part, Callable, "a function")
+    check_type("watch", watch, Callable | None, "a function or None")
+    config = checkpoint.config if checkpoint else {}
+    named = {f"config.{key}": str(value) for key, value in config.items()}
+    return {"seed": str(seed)} | optimiser.settings() | named
+def take_step(
+    model: nn.Module,
+    loss: Callable,
+    batch: Callable[[int], tuple],
+    optimiser: AdamW,
+    step: int,
+    seed: int,
+    at_once: list,  # empty once the weights have moved: Ctrl-C waits from there
+) -> dict[str, float]:
+    "The step of this number: what `advance` measured."
+    at_once.append(True)
+    torch.manual_seed(mix_seed(seed, step, world()[0]))
+    try: return advance(model, loss, batch(step), optimiser, at_once.clear)
+    except Diverged as error: raise Diverged(f"step {step}: {error}") from None
+
 def train(
     model: nn.Module,
     loss: Callable,  # (model, *batch) -> mean over the rows, or (sum, count)
@@ -820,27 +857,10 @@ def train(
     seed: int = 0,  # of the model's own random numbers: dropout
 ) -> History:
     "Bring a model to step `steps`; leave it in evaluation mode."
-    check_whole("steps", steps)
-    check_number("seed", seed, "a whole number", kind=Integral)
-    check_type("model", model, nn.Module, "a module")
-    check_type("optimiser", optimiser, AdamW, "an AdamW of this page")
-    check_type("checkpoint", checkpoint, Checkpoint | None, "a Checkpoint or None")
-    for name, part in (("loss", loss), ("batch", batch)):
-        check_type(name, part, Callable, "a function")
-    check_type("watch", watch, Callable | None, "a function or None")
-    settings = (
-        {"seed": str(seed)}
-        | optimiser.settings()
-        | {
-            f"config.{k}": str(v)
-            for k, v in (checkpoint.config if checkpoint else {}).items()
-        }
-    )
-    history, rank, place = (
-        resume(model, optimiser, checkpoint, settings),
-        world()[0],
-        next(model.parameters()).device,
-    )
+    settings = check_training(
+        model, loss, batch, steps, optimiser, checkpoint, watch, seed)
+    history = resume(model, optimiser, checkpoint, settings)
+    place = next(model.parameters()).device
     start = done = int(optimiser.done)
     if start > steps:
         raise ValueError(
@@ -856,12 +876,8 @@ def train(
         try:
             for step in bar:
                 with uninterrupted() as at_once:  # Ctrl-C waits once the weights moved
-                    at_once.append(True)
-                    torch.manual_seed(mix_seed(seed, step, rank))
-                    parts = model, loss, batch(step), optimiser, at_once.clear
-                    try: found = advance(*parts)
-                    except Diverged as error:
-                        raise Diverged(f"step {step}: {error}") from None
+                    found = take_step(
+                        model, loss, batch, optimiser, step, seed, at_once)
                     history.add(step, **found)
                     if watch: history.add(step + 1, **call_watch(watch, step + 1))
                     bar.set_postfix(loss=f"{found['loss']:.3g}", refresh=False)
