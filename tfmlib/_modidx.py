@@ -3260,7 +3260,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'tfmlib.training.call_watch': ('training.html#call_watch', 'tfmlib/training.py'),
                                  'tfmlib.training.check_finite': ('training.html#check_finite', 'tfmlib/training.py'),
                                  'tfmlib.training.check_number': ('training.html#check_number', 'tfmlib/training.py'),
-                                 'tfmlib.training.check_training': ('training.html#check_training', 'tfmlib/training.py'),
+                                 'tfmlib.training.check_run': ('training.html#check_run', 'tfmlib/training.py'),
                                  'tfmlib.training.check_type': ('training.html#check_type', 'tfmlib/training.py'),
                                  'tfmlib.training.check_whole': ('training.html#check_whole', 'tfmlib/training.py'),
                                  'tfmlib.training.clip_gradients': ('training.html#clip_gradients', 'tfmlib/training.py'),

@@ -8,7 +8,7 @@ __all__ = ['check_number', 'check_whole', 'check_finite', 'check_type', 'Diverge
            'mix_seed', 'seeded', 'epochs', 'tensors_digest', 'flush', 'folder_beside', 'replacing', 'save_tensors',
            'load_tensors', 'Checkpoint', 'model_tensors', 'writable', 'unlike', 'restore', 'world', 'device', 'share',
            'summed', 'sum_gradients', 'broadcast', 'precision', 'History', 'slope', 'advance', 'state', 'fits',
-           'resume', 'progress', 'call_watch', 'save_training', 'check_training', 'take_step', 'train']
+           'resume', 'progress', 'call_watch', 'save_training', 'check_run', 'take_step', 'train']
 
 # %% ../chapters/00_training.ipynb #imports
 import atexit
@@ -809,7 +809,7 @@ def save_training(
     }
     save_tensors(checkpoint.path, live | past, settings)
 
-def check_training(
+def check_run(
     model: nn.Module,
     loss: Callable,
     batch: Callable,
@@ -857,7 +857,7 @@ def train(
     seed: int = 0,  # of the model's own random numbers: dropout
 ) -> History:
     "Bring a model to step `steps`; leave it in evaluation mode."
-    settings = check_training(
+    settings = check_run(
         model, loss, batch, steps, optimiser, checkpoint, watch, seed)
     history = resume(model, optimiser, checkpoint, settings)
     place = next(model.parameters()).device
