@@ -147,7 +147,7 @@ def notebooks(given: argparse.Namespace, setting: str = "native") -> bool:
     names = {path.relative_to(ROOT).as_posix(): (name_of(stage, path), key) for path, key in left.items()}
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
     flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "1800", "--nbval-kernel-startup-timeout", "300"]
-    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "-p", "steps", "-p", "kernels", "--durations=5", "--no-loadscope-reorder", *shared(CORES), *how, *flags,
+    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "-p", "steps", "-p", "kernel_copies", "--durations=5", "--no-loadscope-reorder", *shared(CORES), *how, *flags,
                *(copies / name for name in slowest_first(names)), cwd=empty, PYTHONPATH=os.pathsep.join([str(BUILD / "site"), str(ROOT / "tools")]),
                TFM_PEERS="required", OMP_NUM_THREADS="1", TQDM_DISABLE="1", **SETTINGS[setting], **planned(stage, names))
 

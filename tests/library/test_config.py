@@ -246,7 +246,7 @@ def test_a_name_alone_is_a_model_of_the_book(tmp_path, monkeypatch):
 def test_a_rule_of_scaling_is_read_or_refused(positions):
     "Learned positions and ALiBi ignored it."
     rule = {"rule": "linear", "factor": 4.}
-    given = dict(positions=positions, max_len=40)
+    given = dict(positions=positions, max_len=40, attention="adapted" if positions == "layered rotary" else ONE.attention)
     try: model = build(replace(ONE, rope_scaling=rule, **given))
     except ValueError as error:
         assert str(error) == f"rope_scaling: {rule}; expected None: the positions are {positions!r}, without a rotation"

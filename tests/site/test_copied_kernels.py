@@ -2,7 +2,7 @@
 import os
 import time
 
-import kernels
+import kernel_copies
 import pytest
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import local_provisioner
@@ -10,7 +10,7 @@ from jupyter_client.provisioning import local_provisioner
 pytestmark = pytest.mark.slow
 
 
-LAUNCH = kernels.copier()
+LAUNCH = kernel_copies.copier()
 
 
 @pytest.fixture
