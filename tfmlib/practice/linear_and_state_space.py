@@ -54,7 +54,7 @@ def _decayed(k: Tensor, v: Tensor, factors: Tensor) -> Tensor:
 _WRITES = ((doubles(1, 0, 0, 1, 1, 1).view(3, 2), doubles(10, 20, 60)[:, None], doubles(1, .5, .25)), (doubles(2)[None], doubles(3)[None], doubles(.5)),
     (rounded(4, 2, seed=1), rounded(4, 3, seed=2), doubles(.5, 1, .25, .75)), (rounded(5, 3, seed=3), rounded(5, 1, seed=4), doubles(.9, .8, 0, 1, .5)), (rounded(3, 1, seed=5), rounded(3, 4, seed=6), doubles(0, 1, 1)),
     (rounded(3, 2, seed=9), rounded(3, 2, seed=8), doubles(.3, .6, 0)), (rounded(40, 3, seed=5), rounded(40, 2, seed=6), torch.full((40,), .9).double()),
-    (rounded(1200, 1, seed=5), rounded(1200, 1, seed=6), torch.full((1200,), .5).double()))
+    (rounded(1200, 1, seed=5), rounded(1200, 1, seed=6), torch.full((1200,), .5).double()), (rounded(300, 2, seed=7), rounded(300, 1, seed=8), torch.ones(300).double()))
 check_decayed_state = Checker("decayed_state")
 
 @check_decayed_state.property("decay, then write, for every token", *_WRITES)

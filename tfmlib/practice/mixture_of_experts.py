@@ -36,7 +36,7 @@ check_route = Checker("route")
 
 @check_route.property("the experts and their weights", ([.2, .5, .3], 2, True), ([.2, .5, .3], 2, False), ([.5, .5], 1, True), ([.25, .25, .25, .25], 3, False), ([.1, .2, .3, .4], 4, True), ([.1, .2, .3, .4], 4, False), ([1.], 1, False),
     ([.7, .1, .2], 1, True), ([.7, .1, .2], 1, False), ([.05, .4, .05, .4, .1], 3, True), ([n / 210 for n in range(1, 21)], 18, True), ([n / 210 for n in range(20, 0, -1)], 20, False),
-    ([.3, .3 + 1e-12, .4 - 1e-12], 2, True), ([.25 + n * 1e-12 for n in (-1, 0, 1, 0)], 3, False), ([.6, 0., .4, 0.], 3, False), ([.05] * 20, 19, False))
+    ([.3, .3 + 1e-12, .4 - 1e-12], 2, True), ([.25 + n * 1e-12 for n in (-1, 0, 1, 0)], 3, False), ([.6, 0., .4, 0.], 3, False), ([.05] * 20, 19, False), ([(1 + n % 3) / 200 for n in range(100)], 50, False))
 def _(attempt, *case):
     found, wanted = attempt(*case), _route(*case)
     whole = isinstance(found, list) and len(found) == len(wanted) and all(isinstance(p, tuple) and len(p) == 2 for p in found)
@@ -112,7 +112,7 @@ def _(attempt, *case):
     if not isinstance(found, list) or len(found) != len(wanted): raise Mismatch(f"your answer is {short(found)}; expected a list of {len(wanted)} numbers")
     for j, (a, b) in enumerate(zip(found, wanted)):
         a = expect_number(a, f"your answer[{j}]")
-        if not abs(a - b) < 1e-6 * (1 + abs(b)): raise Mismatch(f"your answer[{j}] is {a:.8g}; expected {round(b, 9) + 0.:.8g}")
+        if not abs(a - b) < 1e-8 * (1 + abs(b)): raise Mismatch(f"your answer[{j}] is {a:.8g}; expected {round(b, 9) + 0.:.8g}, to eight digits")
     own(found, *case)
     asked_again(attempt, *case)
 
