@@ -1658,6 +1658,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'tfmlib/practice/checkpoints.py'),
                                              'tfmlib.practice.checkpoints._attended': ( 'practice/checkpoints.html#_attended',
                                                                                         'tfmlib/practice/checkpoints.py'),
+                                             'tfmlib.practice.checkpoints._blamed': ( 'practice/checkpoints.html#_blamed',
+                                                                                      'tfmlib/practice/checkpoints.py'),
                                              'tfmlib.practice.checkpoints._checked_fields': ( 'practice/checkpoints.html#_checked_fields',
                                                                                               'tfmlib/practice/checkpoints.py'),
                                              'tfmlib.practice.checkpoints._described': ( 'practice/checkpoints.html#_described',

@@ -30,6 +30,11 @@ def _(attempt, rows, widths):
 def _(attempt, rows, widths):
     expect_whole(attempt(rows, widths), rows * _chain(1, widths), "the number of operations")
 
+@check_chain_flops.property("nor how wide the matrices are", (1, [10**18 + 9, 10, 1]), (3, [2**40 + 1, 5, 2**40 + 1]))
+def _(attempt, rows, widths):
+    wanted = sum(2 * rows * a * b for a, b in zip(widths, widths[1:]))
+    expect_whole(attempt(rows, widths), wanted, "the number of operations")
+
 # %% ../../chapters/practice/13_accounting.ipynb #experts-checker
 def _experts(C: int, F: int, L: int, E: int, used: int, shared: int) -> tuple:
     "Counts matrix by matrix."
@@ -76,7 +81,7 @@ check_attention_from = Checker("attention_from")
 
 @check_attention_from.property("the percentage is reached at this length, and not one token earlier", (1000, 1, 5, 2, 50), (1001, 1, 5, 2, 50), (1000, 2, 5, 1, 10),
     (7_504_658_432, 32, 32, 128, 50), (7_504_658_432, 32, 32, 128, 5), (120, 2, 3, 4, 99), (3, 1, 1, 2, 1), (999, 3, 1, 7, 33), (1, 1, 1, 1, 80), (2, 1, 1, 1, 75),
-    (100, 1, 1, 3, 60))
+    (100, 1, 1, 3, 60), (10**18 + 9, 1, 1, 1, 50), (3**40, 2, 1, 1, 37))
 def _(attempt, N, L, H, D, percent):
     T = attempt(N, L, H, D, percent)
     if type(T) is not int or T < 1: raise Mismatch(f"your answer is {short(T)}; expected a whole number of at least 1")
@@ -92,7 +97,8 @@ def _enough(B: int, ops: int, weights: int, cache: int, peak: int, bandwidth: in
 check_crossing = Checker("crossing")
 
 @check_crossing.property("from this batch on, arithmetic takes at least as long", (2, 12, 0, 4, 2), (2, 12, 1, 4, 2), (3, 12, 1, 4, 2), (2, 13, 0, 4, 3), (2, 12, 3, 4, 2),
-    (100, 1, 0, 1, 1), (7, 100, 3, 5, 4), (15_009_316_864, 15_009_316_864, 0, 989 * 10**12, 335 * 10**10), (1, 1, 1, 2, 2), (10, 3, 10, 1, 1), (9, 4, 2, 4, 1), (1, 1, 1, 3, 4))
+    (100, 1, 0, 1, 1), (7, 100, 3, 5, 4), (15_009_316_864, 15_009_316_864, 0, 989 * 10**12, 335 * 10**10), (1, 1, 1, 2, 2), (10, 3, 10, 1, 1), (9, 4, 2, 4, 1), (1, 1, 1, 3, 4),
+    (1, 10**18 + 9, 0, 1, 1), (10**18 + 9, 7, 10**18 + 8, 1, 1))
 def _(attempt, *case):
     B = attempt(*case)
     ops, weights, cache, peak, bandwidth = case
@@ -119,7 +125,8 @@ _STEP = [("w", 4), ("x", 3), ("y", 5), ("z", 2), ("z", 0), ("dy", 5), ("y", 0), 
 check_peak_of = Checker("peak_of")
 
 @check_peak_of.property("the largest sum, and the names at that moment", ([("a", 4), ("b", 3), ("a", 0), ("c", 4)],), ([],), (_STEP,), ([("a", 5), ("a", 2), ("b", 2)],),
-    ([("a", 2), ("a", 7), ("b", 1)],), ([("b", 3), ("b", 0), ("a", 3)],), ([("a", 1), ("a", 0), ("a", 6), ("b", 1)],), ([("z", 1), ("b", 2), ("a", 3)],), ([("a", 0)],), ([(f"x{n:02}", n % 5 + 1) for n in range(20)] + [("x03", 0), ("y", 1)],))
+    ([("a", 2), ("a", 7), ("b", 1)],), ([("b", 3), ("b", 0), ("a", 3)],), ([("a", 1), ("a", 0), ("a", 6), ("b", 1)],), ([("z", 1), ("b", 2), ("a", 3)],), ([("a", 0)],), ([(f"x{n:02}", n % 5 + 1) for n in range(20)] + [("x03", 0), ("y", 1)],),
+    ([("a", 2**53), ("b", 1)],), ([("a", 2**64), ("b", 3), ("a", 0)],))
 def _(attempt, events):
     found = attempt(events)
     gives(found, _peak(events), "your answer")
@@ -142,7 +149,8 @@ _HEAD = [("matmul", ("q", "k"), "z"), ("softmax", ("z",), "a"), ("matmul", ("a",
 check_kept_names = Checker("kept_names")
 
 @check_kept_names.property("every tensor that some gradient needs, once each", (_LAYER, ["w"]), (_GATED, ["g", "u", "d"]), (_HEAD, []), ([], ["w"]), ([("add", ("a", "b"), "c")], []),
-    ([("softmax", ("a",), "b"), ("sum", ("b",), "c")], []), ([("softmax", ("a",), "b")], []), ([("mul", ("a", "a"), "b")], []), (_GATED, []), ([("silu", ("w",), "b")], ["w"]), ([], []), ([("silu", (f"x{n:02}",), f"x{n + 1:02}") for n in range(20)], []))
+    ([("softmax", ("a",), "b"), ("sum", ("b",), "c")], []), ([("softmax", ("a",), "b")], []), ([("mul", ("a", "a"), "b")], []), (_GATED, []), ([("silu", ("w",), "b")], ["w"]), ([], []), ([("silu", (f"x{n:02}",), f"x{n + 1:02}") for n in range(20)], []),
+    ([("matmul", ("x", "wx"), "h"), ("silu", ("h",), "a")], ["wx", "wh"]))
 def _(attempt, ops, weights):
     found = attempt(ops, weights)
     gives(found, _kept(ops, weights), "your answer")

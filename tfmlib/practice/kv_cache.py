@@ -28,6 +28,12 @@ check_tokens_read = Checker("tokens_read")
 @check_tokens_read.property("every pass is counted", (3, 4), (1, 1), (5, 0), (1, 7), (4, 1), (10, 2), (2, 30), (100, 3))
 def _(attempt, *case): gives(attempt(*case), _reads(*case), "your answer")
 
+@check_tokens_read.property("the numbers are exact, however long the prompt is", (10**18 + 9, 3), (2**53, 2), (2**31, 5))
+def _(attempt, prompt, new):
+    without, cached = _reads(1, new)                       # each pass reads the rest of the prompt, too
+    wanted = without + new * (prompt - 1), cached + prompt - 1
+    gives(attempt(prompt, new), wanted, "your answer")
+
 # %% ../../chapters/practice/16_kv_cache.ipynb #ring-checker
 def _ring(n: int, window: int, n_sinks: int) -> list:
     "Stores the tokens one by one."
@@ -119,7 +125,8 @@ check_tokens_per_pass = Checker("tokens_per_pass")
 
 @check_tokens_per_pass.property("the mean number of tokens", ([.5, .3, .2], [.2, .2, .6], 2), ([.5, .5], [.5, .5], 3), ([1., 0.], [0., 1.], 4), ([.7, .3], [.3, .7], 0), ([.7, .3], [.3, .7], 1), ([.1, .2, .3, .4], [.4, .3, .2, .1], 5),
     ([1.], [1.], 7), ([.9, .1, 0.], [.5, 0., .5], 8), ([.25, .75], [.75, .25], 30),
-    ([n / 210 for n in range(21)], [n / 210 for n in range(20, -1, -1)], 3))
+    ([n / 210 for n in range(21)], [n / 210 for n in range(20, -1, -1)], 3),
+    ([.5 + 1e-9, .5 - 1e-9], [.5, .5], 5), ([.5 + 3e-13, .5 - 3e-13], [.5, .5], 9))
 def _(attempt, *case):
     found, right = expect_number(attempt(*case), "your answer"), _yields(*case)
     if not abs(found - right) < 1e-9 * right: raise Mismatch(f"your answer is {found:.6g}; expected {right:.6g}")
@@ -146,7 +153,7 @@ def _shared(prompts: list, size: int) -> int:
 check_shared_blocks = Checker("shared_blocks")
 
 @check_shared_blocks.property("the fewest blocks", ([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9, 2, 3, 4]], 2), ([], 3), ([[]], 2), ([[1, 2], [1, 2]], 2), ([[1], [1]], 2), ([[1, 2, 3, 4], [3, 4, 3, 4]], 2), ([[5, 5, 5, 5, 5, 5]], 2), ([[1, 2, 3], [1, 2, 3], [1, 2, 4]], 1),
-    ([[1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2]], 4), ([[7, 8, 9, 7, 8, 9, 1], [7, 8, 9, 7, 8, 9, 2], [7, 8, 9, 1, 8, 9]], 3), ([[0, 1, 0, 1], [1, 0, 1, 0]], 2), ([[12, 3], [1, 23]], 2),
+    ([[1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2]], 4), ([[7, 8, 9, 7, 8, 9, 1], [7, 8, 9, 7, 8, 9, 2], [7, 8, 9, 1, 8, 9]], 3), ([[0, 1, 0, 1], [1, 0, 1, 0]], 2), ([[12, 3], [1, 23]], 2), ([[256, 1], [0, 1]], 2), ([[0, 31], [1, 0]], 2),
     ([[n % 5, n % 3, 7] for n in range(24)], 1), ([[*range(40)], [*range(20), *range(25)]], 2))
 def _(attempt, prompts, size):
     expect_whole(attempt(prompts, size), _shared(prompts, size), "the number of blocks")
@@ -166,7 +173,8 @@ def _finish(lengths: list, slots: int, rule: str) -> list:
 
 
 _BOTH = [([2, 5, 3, 2], 2), ([], 3), ([4], 2), ([3, 1, 2], 1), ([1, 1, 1], 5), ([5, 1, 1, 1, 1], 2), ([1, 9, 2, 8, 3, 7], 3), ([2, 2, 2, 2], 2), ([4, 1, 3, 1, 5, 9, 2, 6], 4),
-         ([7 * n % 11 + 1 for n in range(23)], 3)]
+         ([7 * n % 11 + 1 for n in range(23)], 3),
+         ([9, 8, 7, 6, 5, 4, 3, 2], 6), ([300, 10, 400, 20, 500], 2)]
 check_finish_times = Checker("finish_times")
 
 @check_finish_times.property("the step after which each is finished", *((*case, rule) for case in _BOTH for rule in ("continuous", "static")))

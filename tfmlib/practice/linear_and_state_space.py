@@ -29,7 +29,7 @@ def _bytes(pattern: str, n: int, kv_heads: int, heads: int, width: int) -> int:
     "Layer by layer, number by number."
     numbers = 0
     for layer in pattern:
-        if layer == "a": numbers += sum(2 * width for _ in range(n) for _ in range(kv_heads))
+        if layer == "a": numbers += n * sum(2 * width for _ in range(kv_heads))
         else: numbers += sum(width for _ in range(heads) for _ in range(width))
     return 2 * numbers
 
@@ -37,7 +37,7 @@ def _bytes(pattern: str, n: int, kv_heads: int, heads: int, width: int) -> int:
 check_memory_bytes = Checker("memory_bytes")
 
 @check_memory_bytes.property("bytes of caches and states", ("ssa", 100, 2, 4, 8), ("a", 1, 1, 1, 1), ("s", 1, 1, 1, 1), ("s", 50, 1, 3, 4), ("a", 7, 2, 8, 3), ("", 9, 2, 2, 2), ("sas", 0, 3, 5, 6),
-    ("aass", 31, 1, 6, 5), ("sssa", 999, 2, 3, 4))
+    ("aass", 31, 1, 6, 5), ("sssa", 999, 2, 3, 4), ("saas" * 12, 131_072, 8, 16, 128), ("as", 3**40, 5, 7, 11))
 def _(attempt, *case): expect_whole(attempt(*case), _bytes(*case), "your answer")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #decay-checker
@@ -53,13 +53,14 @@ def _decayed(k: Tensor, v: Tensor, factors: Tensor) -> Tensor:
 
 _WRITES = ((doubles(1, 0, 0, 1, 1, 1).view(3, 2), doubles(10, 20, 60)[:, None], doubles(1, .5, .25)), (doubles(2)[None], doubles(3)[None], doubles(.5)),
     (rounded(4, 2, seed=1), rounded(4, 3, seed=2), doubles(.5, 1, .25, .75)), (rounded(5, 3, seed=3), rounded(5, 1, seed=4), doubles(.9, .8, 0, 1, .5)), (rounded(3, 1, seed=5), rounded(3, 4, seed=6), doubles(0, 1, 1)),
-    (rounded(3, 2, seed=9), rounded(3, 2, seed=8), doubles(.3, .6, 0)), (rounded(40, 3, seed=5), rounded(40, 2, seed=6), torch.full((40,), .9).double()))
+    (rounded(3, 2, seed=9), rounded(3, 2, seed=8), doubles(.3, .6, 0)), (rounded(40, 3, seed=5), rounded(40, 2, seed=6), torch.full((40,), .9).double()),
+    (rounded(1200, 1, seed=5), rounded(1200, 1, seed=6), torch.full((1200,), .5).double()), (rounded(300, 2, seed=7), rounded(300, 1, seed=8), torch.ones(300).double()))
 check_decayed_state = Checker("decayed_state")
 
 @check_decayed_state.property("decay, then write, for every token", *_WRITES)
 def _(attempt, *case): _tensor(attempt(*case), _decayed(*case))
 
-common_rules(check_decayed_state, _decayed, lambda seed: (rounded(4, 3, seed=seed), rounded(4, 2, seed=seed + 2), rounded(4, seed=seed + 4).sigmoid()), also=(_WRITES[0], _WRITES[1], _WRITES[4], (rounded(3, 3, seed=1), rounded(3, 3, seed=2), doubles(.5, .2, .7))), linear_in=("k", "v"),
+common_rules(check_decayed_state, _decayed, lambda seed: (rounded(4, 3, seed=seed), rounded(4, 2, seed=seed + 2), rounded(4, seed=seed + 4).sigmoid()), also=(_WRITES[0], _WRITES[1], _WRITES[3], _WRITES[4], (rounded(3, 3, seed=1), rounded(3, 3, seed=2), doubles(.5, .2, .7))), linear_in=("k", "v"),
     large=(rounded(5, 12, seed=1), rounded(5, 10, seed=2), rounded(5, seed=3).sigmoid()))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #read-checker
@@ -93,7 +94,7 @@ check_delta_writes = Checker("delta_writes")
 def _(attempt, *case): _tensor(attempt(*case), _delta_writes(*case))
 
 common_rules(check_delta_writes, _delta_writes, lambda seed: (F.normalize(rounded(5, 3, seed=seed), dim=-1), rounded(5, 2, seed=seed + 2), rounded(5, seed=seed + 4).sigmoid(), rounded(3, 2, seed=seed + 6)),
-    also=(_DELTAS[1], _DELTAS[2], (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2), rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4)),
+    also=(_DELTAS[1], _DELTAS[2], _DELTAS[-2], (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2), rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4)),
     (F.normalize(rounded(3, 3, seed=1), dim=-1), rounded(3, 3, seed=2), rounded(3, seed=3).sigmoid(), rounded(3, 3, seed=4))))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #probe-checker
@@ -107,17 +108,18 @@ def _layer(M: Tensor, calls: list):
 
 
 class _Layer:
-    "One layer, by its number of tokens and a seed."
-    def __init__(self, T: int, seed: int):
-        self.M, self.calls = rounded(T, T, seed=seed).tril(), []
+    "One layer, by its number of tokens, a seed, and whether it is causal."
+    def __init__(self, T: int, seed: int, causal: bool):
+        M = rounded(T, T, seed=seed)
+        self.M, self.calls = M.tril() if causal else M, []
         self.layer = _layer(self.M, self.calls)
 
 
 check_matrix_of = Checker("matrix_of")
 
-@check_matrix_of.property("the matrix, by a single call", (2, 1), (1, 2), (3, 3), (5, 4), (9, 5), (4, 6))
-def _(attempt, T, seed):
-    probe = _Layer(T, seed)
+@check_matrix_of.property("the matrix, by a single call", (2, 1), (1, 2), (3, 3), (5, 4), (9, 5), (4, 6), (2, 7, False), (5, 8, False))
+def _(attempt, T, seed, causal=True):
+    probe = _Layer(T, seed, causal)
     found = attempt(probe.layer, T)
     _tensor(found, probe.M)
     if len(probe.calls) != 1: raise Mismatch(f"the layer was called {len(probe.calls)} times; expected once")
@@ -173,7 +175,7 @@ def _held(a: float, b: float, step: float) -> tuple:
 
 check_hold = Checker("hold")
 
-@check_hold.property("both numbers, to nine digits", (0., 2., 3.), (-1., 1., math.log(2)), (-3., 1., 1.), (.5, 2., 1.5), (-1e-12, 1., 1.), (1e-9, -3., 2.), (-5e-9, 1., 1.), (9e-5, 1., 1.), (-9e-4, 2., 1.), (1e-300, 1., 1.), (-2., 0., 1.), (-20., 1., .5), (0., -1., .25), (-.1, 5., 1e-7), (2., 1e6, 3.))
+@check_hold.property("both numbers, to nine digits", (0., 2., 3.), (-1., 1., math.log(2)), (-3., 1., 1.), (.5, 2., 1.5), (-1e-12, 1., 1.), (1e-9, -3., 2.), (-5e-9, 1., 1.), (9e-5, 1., 1.), (-9e-4, 2., 1.), (1e-300, 1., 1.), (-2., 0., 1.), (-20., 1., .5), (0., -1., .25), (-.1, 5., 1e-7), (2., 1e6, 3.), (1e-12, 1., 1e11), (-1e-17, 2., 1e17), (9e-6, 1., 1e5))
 def _(attempt, a, b, step):
     found = attempt(a, b, step)
     if not isinstance(found, tuple) or len(found) != 2: raise Mismatch("your answer is not a tuple of two numbers")
