@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench import gpu
 from bench.gpu.run import commit
+from bench.origin import digest
 
 RECORDS = Path(__file__).resolve().parent.parent / "tfmlib/assets/records"
 
@@ -34,7 +35,7 @@ def record(name: str, folder: Path = RECORDS) -> Path:
     part = importlib.import_module(f"bench.{name}")
     facts, threads = circumstances(commit()), torch.get_num_threads()         # of the tree that is measured
     torch.set_num_threads(1)
-    path, head, found = folder / f"{name}.json", {"name": name, "command": "make bench", "seed": part.SEED, **facts}, []
+    path, head, found = folder / f"{name}.json", {"name": name, "command": "make bench", "seed": part.SEED, "code": digest(part.__name__), **facts}, []
     def keep() -> None:
         parse_record(text := json.dumps(head | {"rows": found}, indent=1) + "\n")
         folder.mkdir(parents=True, exist_ok=True)
