@@ -34,6 +34,20 @@ def test_record_has_its_circumstances(part, tmp_path):
     assert "N=8  ms=3" in runner.table(path)
 
 
+def test_a_record_of_kept_runs_says_so(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "KEPT", tmp_path)
+    assert "runs" not in json.loads(runner.record("made_up", tmp_path / "none").read_text())
+    (tmp_path / "made_up.jsonl").write_text("{}\n{}\n")
+    said = json.loads(runner.record("made_up", tmp_path / "some").read_text())["runs"]
+    assert said == "aggregated from kept runs, bench/runs/made_up.jsonl: 0 trained now, 2 before"
+
+
+def test_committed_records_of_kept_runs_say_so():
+    kept = {path.stem for path in (origin.ROOT / "bench/runs").glob("*.jsonl")}
+    said = {path.stem: json.loads(path.read_text()).get("runs", "") for path in runner.RECORDS.glob("*.json")}
+    assert kept and {name for name, words in said.items() if words.startswith("aggregated from kept runs")} == kept
+
+
 def test_a_number_without_spread_is_not_recorded(part, tmp_path):
     part.measure = lambda seed: [{"N": 8, "ms": 3.0}]
     with pytest.raises(ValueError, match="row 0"): runner.record("made_up", tmp_path)
