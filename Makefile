@@ -69,7 +69,7 @@ epub: build-book       ## the whole book for e-readers, in build/paper
 exercises: setup       ## write the exercises without solutions to build/exercises
 	$(BIN)/python tools/exercises.py
 
-bench: setup           ## measure against peers on this machine
+bench: setup           ## measure against peers on this machine; kept runs (bench/runs) are aggregated, not trained again
 	PYTHONPATH=. $(BIN)/python -m bench
 
 bench-gpu:             ## measure on a GPU into OUT, 570 seconds a call (PYTHON needs torch, triton and numpy)

@@ -3,7 +3,7 @@
 A part is a module of this package with DEVICE = "cpu", SEED, and `measure(seed) -> rows`, each row a dict with the shape of its
 case and a spread (`tfmlib.proof.spread`) for each quantity. Its record goes to tfmlib/assets/records/; if `measure` yields row
 after row, the record is written after each, and a run that is cut off keeps what it has. The repository's root must be on
-PYTHONPATH. What a GPU measures is one run of many stages (bench/gpu): it needs torch, numpy and triton, and fills a folder,
+PYTHONPATH. Runs that bench/runs keeps are aggregated, not trained again; the record says so. What a GPU measures is one run of many stages (bench/gpu): it needs torch, numpy and triton, and fills a folder,
 which `--adopt FOLDER` makes into records.
 """
 import argparse
@@ -15,7 +15,9 @@ from pathlib import Path
 
 from bench import gpu
 from bench.gpu.run import commit
+from bench.origin import digest
 
+KEPT = Path(__file__).resolve().parent / "runs"
 RECORDS = Path(__file__).resolve().parent.parent / "tfmlib/assets/records"
 
 
@@ -26,16 +28,24 @@ def parts(device: str) -> list[str]:
     return [name for name, text in sources.items() if re.search(rf'^DEVICE\b.*= "{device}"', text, re.M)]      # read, not imported
 
 
+def kept(name: str) -> int:
+    "How many runs of a part are kept: lines of bench/runs/PART.jsonl, which `measure` reads instead of training them again."
+    path = KEPT / f"{name}.jsonl"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else 0
+
+
 def record(name: str, folder: Path = RECORDS) -> Path:
     "Run one part, on one thread, and write its record; what lacks its circumstances or its spread is refused."
     import torch
 
     from tfmlib.proof import circumstances, parse_record
     part = importlib.import_module(f"bench.{name}")
+    before = kept(name)
     facts, threads = circumstances(commit()), torch.get_num_threads()         # of the tree that is measured
     torch.set_num_threads(1)
-    path, head, found = folder / f"{name}.json", {"name": name, "command": "make bench", "seed": part.SEED, **facts}, []
+    path, head, found = folder / f"{name}.json", {"name": name, "command": "make bench", "seed": part.SEED, "code": digest(part.__name__), **facts}, []
     def keep() -> None:
+        if now := kept(name): head["runs"] = f"aggregated from kept runs, bench/runs/{name}.jsonl: {now - before} trained now, {before} before"
         parse_record(text := json.dumps(head | {"rows": found}, indent=1) + "\n")
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
