@@ -287,8 +287,8 @@ def _(attempt, *case):
     D = weight.shape[1] // n_heads
     block = weight[:, head * D:(head + 1) * D].double()
     left = (block / block.norm(dim=0)).T @ (shift.double() - block @ constant.double())
-    expect(left.round(decimals=4), torch.zeros(D), tol=1e-4,
-        what="the gradient of the squared distance, by columns of length 1,")
+    if not bool(left.abs().max() <= 1e-4):  # which number it is depends on the processor
+        raise Mismatch("another constant comes closer: the squared distance still has a gradient")
 
 def _nearest(weight: Tensor, head: int, n_heads: int, shift: Tensor) -> tuple[Tensor, Tensor]:
     "The constant from the normal equations, and the bias that takes it away."
