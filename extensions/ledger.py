@@ -53,7 +53,7 @@ def lead(verdict: str, rows: list) -> str:
 def stated(verdict: str, first: str, common: str) -> str:
     "The head of a claim's box: the verdict, then what is true, then the common wording, small; the wording alone if it is true, or if a source settles it."
     head = f'<p class="tfm-statement"><strong class="tfm-verdict">{verdict}</strong> '
-    return f'{head}{first}</p><p class="tfm-common"><span class="tfm-kind">Commonly said:</span> {common}</p>' if first else f"{head}{common}</p>"
+    return f'{head}{first}</p><p class="tfm-common">Commonly said: {common}</p>' if first else f"{head}{common}</p>"
 
 
 class Ledger(SphinxDirective):

@@ -44,17 +44,15 @@ SETTINGS = frozenset(
     use_associative_scan""".split()
 )  # read, or only for new weights, or another way to the same numbers
 IMPLEMENTED = {"activation": ("silu", "swish"), "use_bias": (False,),
-               "time_step_limit": ((0., math.inf),)}
+               "time_step_limit": ((0., math.inf), [0., math.inf])}
 
 
 def check_settings(theirs: nn.Module) -> None:
     "Refuse by name each setting of a layer that we do not read or do not implement."
     for name, value in vars(theirs).items():
         if name.startswith("_") or name in SETTINGS: continue
-        need(name in IMPLEMENTED, f"theirs.{name}", repr(value), "no such setting: not read")
-        value = tuple(value) if isinstance(value, list) else value
-        need(value in IMPLEMENTED[name], f"theirs.{name}", repr(value),
-             " or ".join(map(repr, IMPLEMENTED[name])))
+        known = IMPLEMENTED.get(name, ("no such setting: not read",))
+        need(value in known, f"theirs.{name}", repr(value), " or ".join(map(str, known)))
 
 
 def renamed(given: Mapping[str, Tensor], names: Mapping[str, str], *joint: str
@@ -63,7 +61,7 @@ def renamed(given: Mapping[str, Tensor], names: Mapping[str, str], *joint: str
     known = {*names, *joint}
     missing, extra = sorted(known - given.keys()), sorted(given.keys() - known)
     need(not missing, "theirs", f"a layer without {', '.join(missing)}", "its published weights")
-    need(not extra, "theirs", f"a layer with {', '.join(extra)}", "no further weights")
+    need(not extra, "theirs", f"a layer with {extra}", "no further weights")
     return {ours: given[theirs] for theirs, ours in names.items()}
 
 
@@ -108,8 +106,8 @@ def from_kimi_linear(theirs: nn.Module, given: Mapping) -> tuple[StateMixer, dic
 
 def with_conv_bias(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     "The same tensors, with a bias of 0 if their convolution has none."
-    w = given.get("conv1d.weight", torch.empty(0))
-    return {"conv1d.bias": w.new_zeros(len(w)), **given}
+    bias = torch.zeros(len(given.get("conv1d.weight", "")))
+    return {"conv1d.bias": bias, **given}
 
 
 def from_mamba(theirs: nn.Module, given: Mapping) -> tuple[StateMixer, dict]:

@@ -546,7 +546,7 @@ def test_settings_and_weights_of_a_layer_that_we_do_not_know_are_refused():
         layer = peer_layer(kind)
         module = getattr(layer, part)
         module.bias = torch.nn.Parameter(torch.ones(len(module.weight)))
-        with pytest.raises(ValueError, match=f"^theirs: a layer with {part}.bias; expected no further weights"): mixer_from_transformers(layer)
+        with pytest.raises(ValueError, match=f"^theirs: a layer with .'{part}.bias'.; expected no further weights"): mixer_from_transformers(layer)
         delattr(module, "weight")
         with pytest.raises(ValueError, match=f"^theirs: a layer without {part}.weight"): mixer_from_transformers(layer)
 

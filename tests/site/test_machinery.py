@@ -69,7 +69,7 @@ def boxed(verdict: str, *rows: tuple[str, str]) -> str:
     ("holds under a condition", [("for", "x < 1"), ("for", "b"), ("against", "c")], "Yes: x < 1; no: c.", 3), ("wrong", [("against", "never so")], "Never so.", 1)])
 def test_a_box_says_verdict_and_what_is_true_before_the_common_wording(verdict, rows, first, folded):
     box = boxed(verdict, *rows)
-    assert f'{verdict}</strong> {first}</p><p class="tfm-common"><span class="tfm-kind">Commonly said:</span> Common.</p>' in box
+    assert f'{verdict}</strong> {first}</p><p class="tfm-common">Commonly said: Common.</p>' in box
     assert box.count("<li>") == folded and ("<details>" in box) == (folded > 0)
 
 
@@ -80,7 +80,7 @@ def test_a_claim_that_holds_is_said_first_and_its_evidence_folded():
 def test_the_ledger_and_the_search_say_it_first_too():
     found, entry = {"a": [("chapters/x", {"verdict": "imprecise", "lines": [["against", "b"], ["rather", "Better `x`."]]})]}, {"id": "a", "topic": "t", "verdict": "imprecise", "statement": "Common."}
     box = Ledger.box(None, entry, found)[0].astext()
-    assert box.index("imprecise</strong> Better <code>x</code>.") < box.index("Commonly said:</span> Common.") and "rather" not in box
+    assert box.index("imprecise</strong> Better <code>x</code>.") < box.index("Commonly said: Common.") and "rather" not in box
     lines = {e["anchor"]: e["line"] for e in findable.claims(ROOT, notebooks(ROOT))}
     assert lines["claim-decimal-sum"] == "holds under a condition. Yes: in decimal arithmetic; no: in binary floating point."
 
