@@ -19,11 +19,11 @@ ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[\[\](), \n:-]
 UNUSED = [                                      # wrappers in the markup of others -> what is kept of them
     (re.compile(r'<span class="pre">([^<]*)</span>'), r"\1"),
     (re.compile(r"(<pre[^>]*>)<span></span>"), r"\1"),
-    (re.compile(r'<div class="(highlight-[\w-]+ notranslate)"><div class="highlight">(<pre\b.*?</pre>)</div>\s*</div>', re.S), r'<div class="\1 highlight">\2</div>'),
+    (re.compile(r'<div class="((?:output text_plain )?highlight-[\w-]+ notranslate)"><div class="highlight">(<pre\b.*?</pre>)</div>\s*</div>', re.S), r'<div class="\1 highlight">\2</div>'),
     (re.compile(r'(<div class="tfm-check[^>]*>)<p>(<strong>[^<]*</strong>)</p>'), r"\1\2"),
     (re.compile(r'<p class="collapsed admonition-title">([^<]*)</p>\s*<p class="expanded admonition-title">\1</p>'), r'<p class="admonition-title">\1</p>'),
     (re.compile(r'<summary([^>]*)>\s*<p class="admonition-title">([^<]*)</p>\s*</summary>'), r"<summary\1>\2</summary>"),
-    (re.compile(r'<div class="output text_html">(<div class="tfm-check\b(?:(?!</?div\b).)*</div>)\s*</div>', re.S), r"\1"),
+    (re.compile(r'<div class="output text_html">(<div class="tfm-(?:check|claim)\b(?:(?!</?div\b).)*</div>)\s*</div>', re.S), r"\1"),
     (re.compile(r"(<(t[dh]|dd)\b[^>]*>)<p>((?:(?!</?(?:p|div|ul|ol|pre|table)\b).)*)</p>\s*(?=</\2>)", re.S), r"\1\3"),
 ]
 

@@ -154,6 +154,8 @@ def test_a_list_of_numbers_is_one_span():
 
 @pytest.mark.parametrize("html, kept", [
     ('<div class="highlight-ipython3 notranslate"><div class="highlight"><pre>x\ny</pre></div>\n</div>', '<div class="highlight-ipython3 notranslate highlight"><pre>x\ny</pre></div>'),
+    ('<div class="output text_plain highlight-myst-ansi notranslate"><div class="highlight"><pre>1</pre></div>\n</div>', '<div class="output text_plain highlight-myst-ansi notranslate highlight"><pre>1</pre></div>'),
+    ('<div class="output text_html"><div class="tfm-claim tfm-wrong"><p>x</p></div></div>', '<div class="tfm-claim tfm-wrong"><p>x</p></div>'),
     ('<p class="collapsed admonition-title">Code</p>\n<p class="expanded admonition-title">Code</p>', '<p class="admonition-title">Code</p>'),
     ('<summary>\n<p class="admonition-title">Code</p>\n</summary>', "<summary>Code</summary>"),
     ('<div class="output text_html"><div class="tfm-check tfm-fail"><p>x</p></div></div>', '<div class="tfm-check tfm-fail"><p>x</p></div>'),

@@ -36,6 +36,12 @@ const again = () => scrollers.forEach(reach);
 document.fonts.ready.then(again);
 document.fonts.addEventListener("loadingdone", again);   // the fonts of a formula come once it is laid out, and may make it wider
 
+addEventListener("pagehide", () => {              // who leaves at the heading that the address names comes back to it, wherever it is by then
+  const top = document.querySelector(":target")?.getBoundingClientRect().top;
+  history.scrollRestoration = top >= 0 && top < 200 ? "manual" : "auto";
+});
+addEventListener("load", () => { history.scrollRestoration = "auto"; });
+
 const nav = document.getElementById("tfm-nav");
 const here = nav.querySelector("[aria-current]");
 if (here) nav.scrollTop = here.offsetTop - nav.clientHeight / 3;
