@@ -40,7 +40,10 @@ addEventListener("pagehide", () => {              // who leaves at the heading t
   const top = document.querySelector(":target")?.getBoundingClientRect().top;
   history.scrollRestoration = top >= 0 && top < 200 ? "manual" : "auto";
 });
-addEventListener("load", () => { history.scrollRestoration = "auto"; });
+addEventListener("load", () => {
+  if (history.scrollRestoration === "manual") document.querySelector(":target")?.scrollIntoView();
+  setTimeout(() => (history.scrollRestoration = "auto"), 1000);       // at once, the browser would still scroll to where the reader was
+});
 
 const nav = document.getElementById("tfm-nav");
 const here = nav.querySelector("[aria-current]");
