@@ -372,6 +372,7 @@ def test_decoding_in_float16(name, width):
     assert decoded_off(kernels, DECODES[name], width, torch.float16) < 1
 
 
+@pytest.mark.whole
 @settings(deadline=None, max_examples=50 if os.environ.get("TFM_WHOLE") else 3, derandomize=True)
 @given(st.data())
 def test_decoding_drawn(data):
@@ -505,7 +506,7 @@ def changed(old: str, new: str, folder: Path):
     return module
 
 
-@pytest.mark.parametrize("wrong", sweep(WRONG, *list(WRONG)[::4]))
+@pytest.mark.parametrize("wrong", sweep(WRONG, *list(WRONG)[::8]))
 def test_wrong_kernels_are_rejected(wrong, tmp_path):
     "Each is rejected by its shape, by numbers and not by an error; the right one is not."
     old, new, name, *way = WRONG[wrong]
@@ -560,7 +561,7 @@ WRONG_DECODING = {  # what is wrong: (a line of the module, what stands there in
 }
 
 
-@pytest.mark.parametrize("wrong", sweep(WRONG_DECODING, *list(WRONG_DECODING)[::4]))
+@pytest.mark.parametrize("wrong", sweep(WRONG_DECODING, *list(WRONG_DECODING)[::8]))
 def test_wrong_decoding_is_rejected(wrong, tmp_path):
     old, new, name = WRONG_DECODING[wrong]
     assert decoded_off(changed(old, new, tmp_path), DECODES[name]) > 5

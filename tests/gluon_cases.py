@@ -351,7 +351,7 @@ WRONG = {  # what is wrong: (a line of the module, what stands there instead, wh
 CASES = [(128, 96, False, 16, 1), (193, 213, True, 32, 2, (2, 4, 2)), (129, 128, True, 128, 2)]     # lengths, mask, columns, stages, heads
 
 
-@pytest.mark.parametrize("wrong", sweep(WRONG, *list(WRONG)[::4]))
+@pytest.mark.parametrize("wrong", sweep(WRONG, *list(WRONG)[::8]))
 def test_a_wrong_schedule_is_noticed(wrong):
     "By a hang, by a hazard, or by wrong numbers, and by what the list says; some orders may be lucky."
     old, new, says = WRONG[wrong]

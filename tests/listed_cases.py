@@ -1,6 +1,7 @@
 """The kernel that reads a list of blocks, in Triton's interpreter: run by test_flash_kernels.py in a process of its own."""
 import pytest
 import torch
+from conftest import sweep
 
 from bench.gpu.listed import attend, tables
 from bench.sparse_time import quarters
@@ -15,8 +16,8 @@ def heads(H: int, G: int, N: int, D: int = 16) -> list:
     return [torch.randn(2, h, N, D, generator=g) for h in (H, G, G)]
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize(("N", "rows", "cols"), [(41, 16, 16), (41, 32, 16), (32, 16, 32)])
+@pytest.mark.parametrize("name", sweep(RULES, "all", "window", "every fourth"))
+@pytest.mark.parametrize(("N", "rows", "cols"), sweep([(41, 16, 16), (41, 32, 16), (32, 16, 32)], (41, 16, 16)))
 def test_a_list_equals_the_mask(name, N, rows, cols):
     q, k, v = heads(2, 1, N)
     made = tables(block_list(RULES[name], N, N, rows, cols), RULES[name], "cpu")

@@ -92,6 +92,7 @@ def test_verdicts_are_compared_when_the_notebooks_run():
             assert len([o for o in c.outputs if kills.VERDICT in o.get("data", {})]) == len(re.findall(r"^check_\w+\(", c.source, re.M)), (path.stem, c.id)
 
 
+@pytest.mark.whole
 def test_checkers_do_without_the_library_that_holds_the_answers(tmp_path):
     "Their modules are imported where it cannot be; and none of their functions, and no cell of a practice page, imports from it."
     env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
@@ -313,7 +314,7 @@ PATCHES |= {
     "the book's modules": "import sys\ndouble = largest = None\nsys.meta_path = [f for f in sys.meta_path if type(f).__name__ != 'NoAnswers']\nimport tfmlib.attention\n"
                           "def double(values): return 2 * values\ndef largest(values): return values.max()",
 }
-FEW = ("a changed checker", "a changed torch", "a forged report", "checkers found in memory", "a forged line")      # tried in the ordinary proof
+ORDINARY = ("good", "half", "no function", "no end", "syntax", "no notebook", "a changed checker", "a forged report")     # handed in in the ordinary proof
 WHILE_CHECKED = "import torch\ndef double(values):\n    torch.allclose = lambda *a, **k: True\n    torch.Tensor.shape = property(lambda self: ())\n" + LATER
 
 
@@ -333,23 +334,25 @@ def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
     "The CSV that the command writes for a class of good, broken and dishonest submissions: file -> exercise -> row."
     folder, modules = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("modules")
     (modules / f"{practice.MODULE}.py").write_text(practice.module_source())
-    handed_in(folder, "good", **GOOD)
-    handed_in(folder, "half", double=GOOD["double"], largest="def largest(values):\n    return values[-1]")
-    handed_in(folder, "no end", double="def double(values):\n    torch.Tensor.max = None\n    while True: pass", largest=GOOD["largest"])
-    handed_in(folder, "slow by the clock", double="import time\ndef double(values):\n    time.sleep(3)\n    return 2 * values", largest=GOOD["largest"])
-    handed_in(folder, "no end in a cell", double="while True: pass", largest=GOOD["largest"])
-    handed_in(folder, "syntax", double="def double(values) return 2 * values", largest=GOOD["largest"])
-    handed_in(folder, "deleted", double="", imports="", largest="import torch\n" + GOOD["largest"])
-    handed_in(folder, "all deleted", double="", largest="")
-    handed_in(folder, "leaves", double="import sys\n" + GOOD["double"] + "\nsys.exit('done')", largest=GOOD["largest"])
-    handed_in(folder, "leaves when called", double="import sys\ndef double(values): sys.exit()", largest=GOOD["largest"])
-    handed_in(folder, "magics", double="%matplotlib inline\n!pip list\n" + GOOD["double"],
+    def hand(name, **cells):
+        if os.environ.get("TFM_WHOLE") or name in ORDINARY: handed_in(folder, name, **cells)
+    hand("good", **GOOD)
+    hand("half", double=GOOD["double"], largest="def largest(values):\n    return values[-1]")
+    hand("no end", double="def double(values):\n    torch.Tensor.max = None\n    while True: pass", largest=GOOD["largest"])
+    hand("slow by the clock", double="import time\ndef double(values):\n    time.sleep(3)\n    return 2 * values", largest=GOOD["largest"])
+    hand("no end in a cell", double="while True: pass", largest=GOOD["largest"])
+    hand("syntax", double="def double(values) return 2 * values", largest=GOOD["largest"])
+    hand("deleted", double="", imports="", largest="import torch\n" + GOOD["largest"])
+    hand("all deleted", double="", largest="")
+    hand("leaves", double="import sys\n" + GOOD["double"] + "\nsys.exit('done')", largest=GOOD["largest"])
+    hand("leaves when called", double="import sys\ndef double(values): sys.exit()", largest=GOOD["largest"])
+    hand("magics", double="%matplotlib inline\n!pip list\n" + GOOD["double"],
               largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"])
-    handed_in(folder, "no function", double="double = None")
-    handed_in(folder, "while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
-    handed_in(folder, "borrowed", double="from tfmlib.attention import attention as double", largest="import tfmlib.data\n" + GOOD["largest"])
-    handed_in(folder, "stubborn", double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass")
-    for name in PATCHES if os.environ.get("TFM_WHOLE") else FEW: handed_in(folder, name, double=f"{BAD}\n\n{PATCHES[name]}", largest="pass")
+    hand("no function", double="double = None")
+    hand("while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
+    hand("borrowed", double="from tfmlib.attention import attention as double", largest="import tfmlib.data\n" + GOOD["largest"])
+    hand("stubborn", double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass")
+    for name in PATCHES: hand(name, double=f"{BAD}\n\n{PATCHES[name]}", largest="pass")
     (folder / "no notebook.ipynb").write_text("once there was a notebook")
     env = {"PYTHONPATH": str(modules), "PATH": "/usr/bin:/bin", "HOME": str(modules)}
     command = [sys.executable, ROOT / "tools/submissions.py", folder, "--csv", modules / "out.csv", "--timeout", "2", "--jobs", "2", "--checkers", practice.MODULE]
@@ -365,14 +368,14 @@ def passed(rows: dict[str, dict]) -> list[str]: return [name for name, row in ro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "exercise", "why"), [
+@pytest.mark.parametrize(("name", "exercise", "why"), [case if case[0] in ORDINARY else pytest.param(*case, marks=pytest.mark.whole) for case in [
     ("no function", "largest", "it raised NotImplementedError: about 1 line"), ("half", "largest", "it is -3; expected -1 (with [-2, -1, -3])"),
     ("no end", "double", "it raised Overtime: no end after 2 s (with [1])"), ("no end in a cell", "double", "no cell defines it"),
     ("syntax", "double", "code cell 4 stops with SyntaxError"), ("deleted", "double", "no cell defines it"), ("leaves when called", "double", "SystemExit"),
     ("borrowed", "double", "holds the book's own answers"),
     ("no function", "double", "it raised TypeError"), ("while checked", "double", "has shape (3,)"), ("no notebook", "", "not a notebook"),
     ("all deleted", "", "it defines no exercise of any practice page"), ("a forged report", "double", "the notebook ended the program"),
-    ("stubborn", "largest", "was stopped"), ("a forged line", "double", "asked again from outside"), ("checkers found in memory", "largest", "asked again from outside")])
+    ("stubborn", "largest", "was stopped"), ("a forged line", "double", "asked again from outside"), ("checkers found in memory", "largest", "asked again from outside")]])
 def test_a_failed_exercise_says_why(name, exercise, why, graded):
     row = graded[name][exercise]
     assert row["passed"] == "no" and why in row["why"], row
@@ -380,6 +383,7 @@ def test_a_failed_exercise_says_why(name, exercise, why, graded):
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 def test_what_stands_beside_a_failure_still_counts(graded):
     assert [n for n in ("good", "leaves", "magics", "slow by the clock") if passed(graded[n]) != ["double", "largest"]] == []
     assert passed(graded["half"]) == passed(graded["stubborn"]) == ["double"]
@@ -389,7 +393,7 @@ def test_what_stands_beside_a_failure_still_counts(graded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sweep(PATCHES, *FEW))
+@pytest.mark.parametrize("name", sweep(PATCHES, *(name for name in PATCHES if name in ORDINARY)))
 def test_cheating_does_not_pay(name, graded):
     assert passed(graded[name]) == [] and len(graded[name]) == 2
 

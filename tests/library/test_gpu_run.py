@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import sweep
 
 from bench import gpu
 from bench.gpu import STAGES, adopt, card, choose, compile, correct, judge, kernels, run, settle, speed
@@ -293,7 +294,7 @@ def call(machine: dict, folder: Path, *stages: str, fault: str = "", seconds: fl
 def rows(journal: Journal, stage: str = "one") -> list[dict]: return sorted(journal.rows(stage), key=lambda row: row["n"])
 
 
-@pytest.mark.parametrize("fault, failed, done, lacks", FAULTS, ids=[f[0] or "none" for f in FAULTS])
+@pytest.mark.parametrize("fault, failed, done, lacks", [pytest.param(*f, id=f[0] or "none", marks=[] if f[0] in ("killed", "nan") else pytest.mark.whole) for f in FAULTS])
 def test_a_fault_costs_its_contestant_and_no_more(machine, tmp_path, fault, failed, done, lacks):
     made = call(machine, tmp_path, fault=fault, patience=8 if fault == "hang" else 400)
     journal = Journal(tmp_path / "rows.jsonl")
@@ -346,8 +347,8 @@ def children(parent: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("with_", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("lines", [1, 3, 6])
+@pytest.mark.parametrize("with_", sweep([signal.SIGKILL, signal.SIGTERM], signal.SIGKILL))
+@pytest.mark.parametrize("lines", sweep([1, 3, 6], 3))
 def test_a_run_that_is_killed_is_read_and_continued(machine, tmp_path, lines, with_):
     "Whenever it is killed: its entries can be read, its workers end, and a second call makes the same record."
     command = [sys.executable, HERE / "gpu_call.py", tmp_path, "toy", "900", "400", "one=gpu_toys", "two=gpu_toys"]
@@ -393,6 +394,7 @@ def test_a_run_goes_on_when_nobody_listens(machine, tmp_path):
     assert Journal(tmp_path / "rows.jsonl").last("end")["complete"] and (tmp_path / "judged.md").is_file()
 
 
+@pytest.mark.whole
 def test_a_call_ends_when_its_seconds_are_over(machine, tmp_path):
     "A case that does not end is cut by the call's end, is no failure, and stays to be done."
     made = call(machine, tmp_path, fault="hang", seconds=3)

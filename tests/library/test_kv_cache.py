@@ -470,7 +470,7 @@ def test_counts_are_those_of_all_texts_enumerated():
 TINY = ModelConfig("decoder", 4, 8, 1, 2, 16, d_ff=8, **MODERN)
 
 
-@pytest.mark.parametrize("drafts", ["model", "bigram"])
+@pytest.mark.parametrize("drafts", sweep(["model", "bigram"], "bigram"))
 def test_counts_of_a_model_are_its_probabilities(drafts):
     plain, other = (louder(build(TINY, seed=s), s).float() for s in (0, 1))
     target, small = CachedCausalLM(plain), CachedCausalLM(other)
@@ -487,7 +487,7 @@ def test_counts_of_a_model_are_its_probabilities(drafts):
     assert chi_square(counts, wanted) < 15 + 4 * math.sqrt(30)
 
 
-@pytest.mark.parametrize("K", [1, 3, 8])
+@pytest.mark.parametrize("K", sweep([1, 3, 8], 3))
 def test_greedy_drafts_change_nothing(K):
     model, other = (CachedCausalLM(louder(build(SMALL), s)) for s in (0, 1))
     ids = torch.randint(61, (1, 6), generator=torch.Generator().manual_seed(2))
@@ -541,8 +541,8 @@ def requests_of(seed: int, n: int = 20) -> list[Request]:
     return [Request(torch.randint(61, (between(1, 9),), generator=g).tolist(), between(1, 25), between(0, 40)) for _ in range(n)]
 
 
-@pytest.mark.parametrize("policy", [static, continuous])
-@pytest.mark.parametrize("blocks", [100, 14])
+@pytest.mark.parametrize("policy", sweep([static, continuous], continuous))
+@pytest.mark.parametrize("blocks", sweep([100, 14], 14))
 def test_every_request_gets_the_answer_that_it_would_get_alone(policy, blocks):
     model = louder(build(SMALL))
     served = Scheduler(CachedCausalLM(model), BlockPool(blocks, 4), 5, policy)

@@ -87,7 +87,7 @@ def test_each_form_is_the_single_process_step_and_sends_what_the_formula_says(na
     assert sent == expected(name, LLAMA, p, sizes)
 
 
-@pytest.mark.parametrize("name", ["data", "ZeRO-2", "ZeRO-3", "tensor", "sequence", "context", "1F1B", "FSDP2", "DTensor"])
+@pytest.mark.parametrize("name", sweep(["data", "ZeRO-2", "ZeRO-3", "tensor", "sequence", "context", "1F1B", "FSDP2", "DTensor"], "ZeRO-3", "tensor", "1F1B"))
 @pytest.mark.parametrize("job", [UNTIED, pytest.param(SMALL_GPT2, marks=pytest.mark.whole)], ids=["untied, grouped heads", "GPT-2"])
 def test_other_parts_of_the_model_too(name, job, processes, alone):
     function, *more = FORMS[name]
@@ -134,6 +134,7 @@ def test_ring_attention_and_its_gradients(zigzag, processes):
     assert max(r.value for r in processes.run(cases.ring_attention, 4, zigzag)) < 1e-12
 
 
+@pytest.mark.whole
 def test_zigzag_balances_the_work(processes):
     pairs = [[sum(r.value.facts["pairs"]) for r in processes.run(train_context_parallel, 4, LLAMA, z)] for z in (False, True)]
     assert pairs == [[10, 26, 42, 58], [34] * 4] and sum(pairs[0]) == sum(pairs[1]) == 16 * 17 // 2
@@ -306,6 +307,7 @@ def test_every_step_of_every_form_by_keyboard(steps):
         assert slider.input_value() == str(len(moments))
 
 
+@pytest.mark.whole
 @pytest.mark.browser
 def test_buttons_of_the_figure(steps):
     at = steps.locator("input[type=range]")
@@ -487,7 +489,7 @@ def test_the_other_parts_of_a_model_too(here):
     assert far(here(4, *gpt, "--shard", "2", "--tensor", "2"), here(1, *gpt)) < 1e-10
 
 
-@pytest.mark.parametrize("division", [(), ("--replicate", "2"), ("--tensor", "2")])
+@pytest.mark.parametrize("division", [pytest.param((), marks=pytest.mark.whole), pytest.param(("--replicate", "2"), marks=pytest.mark.whole), ("--tensor", "2")])
 @pytest.mark.parametrize(("numbers", "near"), [((), 1e-5), (("--bf16",), .05)])
 def test_in_fewer_bits_too(numbers, near, division, here, one):
     found = here(2, "--steps", "2", "--dtype", "float32", *numbers, *division)
@@ -595,7 +597,7 @@ DAMAGES = {"__1_0.distcp": (invert, lambda p: p.write_bytes(p.read_bytes()[:-9])
            "digests.json": (Path.unlink, lambda p: p.write_text("[1]"))}
 
 
-@pytest.mark.parametrize(("name", "damage"), sweep([(n, k) for n, ds in DAMAGES.items() for k in range(len(ds))], ("__1_0.distcp", 0), ("training.json", 0)))
+@pytest.mark.parametrize(("name", "damage"), sweep([(n, k) for n, ds in DAMAGES.items() for k in range(len(ds))], ("__1_0.distcp", 0)))
 def test_a_damaged_checkpoint_is_passed_over_and_replaced(name, damage, tmp_path, here):
     keep = ["--checkpoint", str(tmp_path)]
     whole = here(2, "--steps", "6", *keep, "--every", "2")
@@ -607,6 +609,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_replaced(name, damage, tmp_path
     assert all(e.startswith(f"ValueError: checkpoint: damaged: step-00000006 ({name}); step-00000004") for e in said), said
 
 
+@pytest.mark.whole
 def test_the_program_says_from_which_checkpoint_it_resumes(tmp_path, here):
     keep = ["--checkpoint", str(tmp_path)]
     here(1, "--steps", "2", *keep, "--every", "1")

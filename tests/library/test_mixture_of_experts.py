@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
@@ -345,7 +346,7 @@ def test_the_same_seed_gives_the_same_experts():
     assert all(torch.equal(a[name], b[name]) for name in a) and any(not torch.equal(a[name], c[name]) for name in a)
 
 
-@pytest.mark.parametrize("name", EXPERT_CASES)
+@pytest.mark.parametrize("name", sweep(EXPERT_CASES, *list(EXPERT_CASES)[::3]))
 def test_logits_and_greedy_tokens_are_those_of_transformers(name):
     kind, sizes = EXPERT_CASES[name]
     theirs = loud_experts(kind, sizes)
@@ -375,6 +376,7 @@ def test_a_folder_that_transformers_wrote_is_read(name, tmp_path):
     assert gap < 1e-5 * max(10, size)
 
 
+@pytest.mark.whole
 def test_one_family_is_not_another():
     "A model with experts is refused under the names of every other family, and dense ones under those of all families with experts."
     kinds = {kind: sizes for kind, sizes in reversed(EXPERT_CASES.values())}

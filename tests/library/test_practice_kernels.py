@@ -98,6 +98,7 @@ def test_a_kernel_without_an_end_is_stopped(monkeypatch):
     with pytest.raises(Mismatch, match="no end: stopped after 1 s"): launched(endless)
 
 
+@pytest.mark.whole
 def test_an_interrupted_check_does_not_leave_its_answer_to_the_next(monkeypatch):
     launched(by_a_helper)
     with monkeypatch.context() as m:
@@ -115,6 +116,7 @@ def test_without_triton_kernel_exercises_say_so_and_the_others_work(monkeypatch)
     assert page.check_backward_flops.examine(flops).passed
 
 
+@pytest.mark.whole
 def test_the_page_can_be_read_to_the_end_without_triton():
     code = """
 import sys

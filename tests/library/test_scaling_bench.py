@@ -209,6 +209,7 @@ def swept(tiny):
     return list(scaling_sweep.measure(0))
 
 
+@pytest.mark.whole
 def test_the_sweep_measures_what_it_says(swept):
     runs = [row for row in swept if row["what"] == "run"]
     assert {(row["C"], row["D"]) for row in runs} == {(C, D) for C in SETTINGS["WIDTHS"] for D in SETTINGS["BUDGETS"]}
@@ -230,6 +231,7 @@ def test_a_second_measurement_makes_nothing_and_gives_the_same(swept, monkeypatc
     assert list(scaling_sweep.measure(0)) == swept
 
 
+@pytest.mark.whole
 def test_the_other_parts_measure(swept, monkeypatch):
     for module, settings in ((scaling_schedule, {"WIDTHS": (8, 12), "LONG": 1_600, "WARM": 200, "WARMED": (400,)}), (scaling_repeats, {"WIDTHS": (8,), "UNIQUE": (400,), "EPOCHS": (2, 4), "MOST": 1_600}),
                              (scaling_emergence, {"WIDTHS": (4, 8), "SEEDS": 2, "LENGTH": 3, "ROWS": 4, "STEPS": 21, "WATCHED": (10,), "TESTED": 6})):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -237,7 +238,7 @@ def test_blocks_in_other_types(dtype):
     assert found.dtype == dtype and (found.double() - wanted).abs().max() < (1e-5 if dtype == torch.float32 else .02)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", sweep(RULES, "causal"))
 def test_flex_attention(name):
     "Its lists, and its result without compilation."
     flex = pytest.importorskip("torch.nn.attention.flex_attention")

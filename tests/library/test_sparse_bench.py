@@ -47,6 +47,7 @@ def test_shares_of_pairs():
     assert visited / (n * (n + 1) / 2) == pytest.approx(quality.share(quality.NATIVE), abs=.01)   # the own block is the first for a few
 
 
+@pytest.mark.whole
 def test_a_row_has_a_rate_of_its_own_three_seeds_and_twice_the_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(quality, "KEPT", tmp_path)
     monkeypatch.setattr(quality, "WARM", 1)

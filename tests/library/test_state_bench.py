@@ -50,7 +50,8 @@ def test_a_run_is_kept_and_not_made_again(tmp_path, monkeypatch):
     assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5
 
 
-@pytest.mark.parametrize("part", [pytest.param(state_recall, marks=pytest.mark.whole), state_language])
+@pytest.mark.whole
+@pytest.mark.parametrize("part", [state_recall, state_language])
 def test_the_record_is_what_the_kept_runs_say(part, monkeypatch):
     "Every run of it is in the file, made by the code that stands here; nothing is trained."
     monkeypatch.setattr(part, "run", None)

@@ -170,6 +170,7 @@ def test_pieces_of_one_or_two_letters_are_learnt_to_the_last_pair(counts):
 RECORDED = {row["shape"]: row for row in load_record("tokens_speed").rows if row["what"] == "shape"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("shape", sweep(tokens_speed.SHAPES, list(tokens_speed.SHAPES)[0]))
 def test_learning_has_no_cliff(shape, monkeypatch):
     "The library's merges and ids on every shape of text; in CPU time against the library's, measured in turn, as in the record."

@@ -749,6 +749,7 @@ class Interrupted(TorchDispatchMode):
 def everything(model, optimiser): return {name: t.clone() for name, t in training.state(model, optimiser).items()}
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_a_step_that_is_cut_off_anywhere_is_taken_once():
     "Three steps with Ctrl-C at every operation of the second, then going on in the same process: every bit as undisturbed."
@@ -783,6 +784,7 @@ class Pressed(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.parametrize("times", sweep([2, 3], 2))
 def test_ctrl_c_twice_in_a_row(heard, times):
