@@ -15,12 +15,14 @@ from tfmlib.proof import spread
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
 
+from pages import notebook_files  # noqa: E402
+
 DEVICE, SEED, REPEATS = "cpu", 0, 3
 
 
 def chapters() -> list[Path]:
     "The notebooks whose head says how long they run."
-    return [path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb")) if "{runtime}`" in path.read_text(encoding="utf-8")]
+    return [path for path in notebook_files(ROOT / "chapters") if path.parent.name != "practice" and "{runtime}`" in path.read_text(encoding="utf-8")]
 
 
 def used() -> float:
@@ -42,4 +44,4 @@ def measure(seed: int) -> Iterator[dict]:
     os.environ.update(environment(dict(os.environ)) | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"})
     for path in ticked(chapters(), "page"):
         runs = [once(path) for _ in range(REPEATS)]
-        yield {"page": path.stem, "cells": runs[0][2], "seconds": spread([r[0] for r in runs]), "seconds on the clock": spread([r[1] for r in runs])}
+        yield {"page": path.relative_to(ROOT / "chapters").with_suffix("").as_posix(), "cells": runs[0][2], "seconds": spread([r[0] for r in runs]), "seconds on the clock": spread([r[1] for r in runs])}

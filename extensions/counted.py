@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from pages import notebooks
+from pages import kind, notebooks
 from sphinx.util.docutils import SphinxDirective
 
 ASSETS = Path("tfmlib/assets")
@@ -27,7 +27,7 @@ def linked(text: str) -> str:
 def counts(root: Path) -> list[tuple[str, str]]:
     "Numbers and what they count, from the ledger, the table of wrong answers, the comparisons and the record of proofs."
     claims, kills, compared, proved = ((yaml.safe_load if path.suffix == ".yml" else json.loads)((root / path).read_text(encoding="utf-8")) for path in SOURCES)
-    chapters = [name for name in notebooks(root, root / "_toc.yml") if name.startswith("chapters/") and name.count("/") == 1 and "/00_" not in name]
+    chapters = [name for name in notebooks(root, root / "_toc.yml") if kind(name) == "path"]
     exercises = [e for page in kills["pages"] for e in page["exercises"]]
     rejected = sum(not m["passed"] for e in exercises for m in e["mutants"])
     of = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}

@@ -12,7 +12,7 @@ from cover_drawings import DRAWINGS, WIDTH
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from pages import Part, book_map, in_hours, lead, minutes, parts
+from pages import Part, book_map, companion, in_hours, lead, minutes, parts
 from sketch import figure
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
@@ -71,8 +71,8 @@ class PartChapters(SphinxDirective):
         "A chapter: its title, the sentence at its head, how long it takes, and its practice page."
         said = nodes.definition()
         self.state.nested_parse(StringList([elsewhere(lead(notebook))], self.env.docname), self.content_offset, said)
-        practice = page.replace("chapters/", "chapters/practice/")
-        more = [nodes.Text("; exercises: "), link(practice, "", self.env.docname)] if practice in self.env.found_docs else []
+        others = [(said, companion(page, kind)) for said, kind in (("; in depth: ", "depth"), ("; exercises: ", "practice"))]
+        more = [node for said, other in others if other in self.env.found_docs for node in (nodes.Text(said), link(other, "", self.env.docname))]
         said += nodes.paragraph("", f"Reading time: {in_hours(minutes(notebook))}", *more, nodes.Text("."), classes=["tfm-part-time"])
         return nodes.definition_list_item("", nodes.term("", "", link(page, "", self.env.docname)), said)
 

@@ -11,6 +11,7 @@ import yaml
 from docutils import nodes
 from ledger import lead, settled
 from nbdev_cells import directives, public_names
+from pages import kind as kind_of
 
 WORD = re.compile(r"[^\W_]+|√")
 NAME = re.compile(r"[\w√]+(?:[-‐–’'][\w√]+)*")
@@ -61,7 +62,7 @@ def sections(page: str, document: nodes.document) -> Iterator[Entry]:
         heading = next(iter(section.findall(nodes.title)), None)
         if heading is None or heading.parent is not section: continue
         first, title = section.parent is document, heading.astext()
-        kind = "page" if first else "section" if page.startswith("chapters/") and "/practice/" not in page else "back"
+        kind = "page" if first else {"path": "section", "workbench": "section", "depth": "depth"}.get(kind_of(page), "back")
         paragraphs = [p.astext() for p in section.children if isinstance(p, nodes.paragraph)]
         exercise = next((n for n in section.children if n.__class__.__name__ == "exercise_enumerable_node"), None)
         if exercise and not first:

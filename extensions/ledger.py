@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from pages import notebooks, title
+from pages import kind, notebooks, title
 from sphinx.util.docutils import SphinxDirective
 
 MIME = "application/vnd.tfmlib.claim+json"
@@ -65,7 +65,7 @@ class Ledger(SphinxDirective):
         for file in [kept, SCRIPT, *(root / f"{name}.ipynb" for name in books)]: self.env.note_dependency(str(file))
         entries, found = yaml.safe_load(kept.read_text(encoding="utf-8")), settled(books)
         if problems := [p for e in entries if (p := faults(e, found))] : raise self.error("; ".join(problems))
-        chapters = {name.split("/")[1][:2]: title(book) for name, book in books.items() if name.count("/") == 1 and "/00_" not in name}
+        chapters = {name.split("/")[1][:2]: title(book) for name, book in books.items() if kind(name) == "path"}
         made = [nodes.raw("", self.head(entries), format="html")]
         for chapter, group in groupby(sorted(entries, key=lambda e: (e["chapter"] == "00", e["chapter"])), lambda e: e["chapter"]):
             section = nodes.section("", nodes.title("", chapters.get(chapter, "The workbench")), ids=[f"chapter-{chapter}"], names=[f"chapter-{chapter}"])

@@ -8,6 +8,24 @@ from typing import NamedTuple
 
 import yaml
 
+NOTEBOOK = re.compile(r"chapters/(?:(depth|practice)/)?((\d\d)_\w+)")
+
+
+def kind(page: str) -> str:
+    "What a page is: workbench, path (a chapter), depth or practice; empty if it is no notebook of the book."
+    found = NOTEBOOK.fullmatch(page)
+    return "" if not found else found[1] or ("workbench" if found[3] == "00" else "path")
+
+
+def number(page: str) -> str:
+    "The number of the chapter that a notebook belongs to, in two digits."
+    return NOTEBOOK.fullmatch(page)[3]
+
+
+def companion(page: str, kind: str) -> str:
+    "The page of the same chapter in depth, or its practice page."
+    return f"chapters/{kind}/{NOTEBOOK.fullmatch(page)[2]}"
+
 
 def toc_pages(toc: Path) -> list[str]:
     "Every page of a table of contents, without its suffix, in the book's order."
@@ -48,7 +66,7 @@ def notebook_files(folder: Path) -> list[Path]:
 
 
 def notebooks(root: Path, toc: Path | None = None) -> dict[str, dict]:
-    "The chapters and practice pages: name below `root` without suffix -> notebook, in the order of the toc if one is given."
+    "The chapters, their depth and practice pages: name below `root` without suffix -> notebook, in the order of the toc if one is given."
     names = [str(p.relative_to(root).with_suffix("")) for p in notebook_files(root / "chapters")]
     if toc: names = [name for name in toc_pages(toc) if name in names]
     return {name: parsed((root / f"{name}.ipynb").read_text(encoding="utf-8")) for name in names}

@@ -14,7 +14,7 @@ from findable import Entry, claims
 from pages import notebooks, toc_pages
 from term_places import entries
 
-KINDS = ("page", "name", "term", "section", "claim", "exercise", "back")      # what is found; "back": a section of the back matter
+KINDS = ("page", "name", "term", "section", "depth", "claim", "exercise", "back")      # what is found; "back": a section of the back matter
 NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+")                                      # years are words
 DIGITS = ascii_letters + digits + "-_"                                           # 64, none of which JSON escapes
 COMMON = set("a an and are as at be been but by can do does for from has have if in into is it its no not of on one or so such than that the their them then "

@@ -41,7 +41,7 @@ def most(term: str, sections: list[Entry]) -> tuple[str, str] | None:
 def defined(document: nodes.document, found: list[Entry], introduced: dict[str, tuple[str, str]], told: dict[str, tuple[str, str]]) -> Iterator[Entry]:
     "The glossary's terms, each where the book defines it: where `told`, else a bold word, a name, the section that says it most, the glossary."
     named = {key(e["title"]): (e["page"], e["anchor"]) for e in found if e["kind"] == "name" and "/practice/" not in e["page"] and not e["title"].isupper()}
-    chapters = [e for e in found if e["kind"] == "section" and "take-away" not in e["anchor"]]
+    chapters = [e for e in found if e["kind"] in ("section", "depth") and "take-away" not in e["anchor"]]
     for item in document.findall(nodes.definition_list_item):
         spelt = [t.astext().replace("’", "'") for t in item.findall(nodes.term)]
         place = told.get(spelt[0]) or next((p for t in spelt if (p := named.get(key(t)))), None) or introduced.get(spelt[0])

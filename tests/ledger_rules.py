@@ -7,6 +7,7 @@ import rules
 import yaml
 from ledger import VERDICTS, faults, settled
 from pages import notebook_files, notebooks
+from pages import number as number_of
 from pybtex.database import parse_file
 
 FIELDS = {"id", "chapter", "topic", "statement", "verdict", "settles"}
@@ -22,7 +23,7 @@ def undertaken(root: Path) -> dict[str, list[str]]:
 
 def finished(root: Path) -> set[str]:
     "The numbers of the chapters that are written."
-    return {path.name[:2] for path in notebook_files(root / "chapters") if path.parent.name != "practice"} - {"00"}
+    return {path.name[:2] for path in notebook_files(root / "chapters") if path.parent.name not in ("depth", "practice")} - {"00"}
 
 
 def form(root: Path) -> list[str]:
@@ -61,7 +62,7 @@ def verdicts(root: Path) -> list[str]:
     for id, ways in found.items():
         for page, left in ways:
             if id not in every: made.append(f"claim {id}: settled in {page}, and not in the ledger"); continue
-            if not page.startswith(f"chapters/{every[id]['chapter']}_"): made.append(f"claim {id}: settled in {page}, recorded for chapter {every[id]['chapter']}")
+            if number_of(page) != every[id]["chapter"]: made.append(f"claim {id}: settled in {page}, recorded for chapter {every[id]['chapter']}")
             if left["statement"] != every[id]["statement"]: made.append(f"claim {id}: the box of {page} has another statement; run the notebook")
     return made
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,8 +20,8 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
-from nbdev_cells import DIRECTIVE, directives  # noqa: E402
-from pages import notebook_files  # noqa: E402
+from nbdev_cells import DIRECTIVE, directives, public_names  # noqa: E402
+from pages import kind, notebook_files  # noqa: E402
 
 KNOWN = {"default_exp", "export", "hide"}
 MANY_PARAMETERS = {"tfmlib.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
@@ -104,24 +104,48 @@ def cells(root: Path) -> dict[str, tuple[Cell, ...]]:
 def workbench(root: Path) -> list[str]: return tomllib.loads((root / "pyproject.toml").read_text())["tool"]["tfmlib"]["workbench"]
 
 
-def place(name: str, bench: list[str]) -> tuple[int, int]:
-    "Where a notebook stands: (chapter, 0), (chapter, 1) for its practice page; the workbench by its declared order."
-    number, _, tail = Path(name).name.partition("_")
-    if number != "00": return int(number), int("practice" in Path(name).parts)
-    if tail not in bench: raise ValueError(f"{name}: not in the workbench that pyproject.toml declares ({', '.join(bench)})")
-    return 0, bench.index(tail)
+def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, int]:
+    """Where a notebook stands: the workbench in its declared order, the paths 01 to 22, then the pages in depth; a practice page after all of its chapter.
+
+    A whole page, which is not divided into path and depth yet, stands among the paths for them, and among the depth pages for itself and for those.
+    """
+    which, (number, _, tail) = kind(name), Path(name).name.partition("_")
+    if which == "workbench":
+        if tail not in bench: raise ValueError(f"{name}: not in the workbench that pyproject.toml declares ({', '.join(bench)})")
+        return 0, bench.index(tail), 0
+    return 1 + (whole or which != "path"), int(number), int(which == "practice")
 
 
-def module_of(name: str) -> str:
-    "The module that a notebook owns by its file name."
-    tail = Path(name).name.partition("_")[2]
-    return f"practice.{tail}" if "practice" in Path(name).parts else tail
+def divided(owned: dict[str, str], name: str) -> bool:
+    "Is a chapter divided into a path and pages in depth, and so a package?"
+    return f"{package_of(name)}.core" in owned
+
+
+def before(owner: str, name: str, bench: list[str], owned: dict[str, str]) -> bool:
+    "Does one notebook stand before another, which imports from it?"
+    whole = {n: kind(n) == "path" and not divided(owned, n) for n in (owner, name)}
+    among = place(name, bench, whole[name])
+    return place(owner, bench, whole[owner] and among[0] == 2 and kind(name) != "path") < among
+
+
+def package_of(name: str) -> str:
+    "The name of a chapter in the library, by the file's."
+    return re.match(r"\d\d_(\w+)", Path(name).name)[1]
+
+
+def module_of(name: str, book: Iterable[Cell] = ()) -> str:
+    "The module that a notebook owns by its file name; a path and a page in depth may write one in the chapter's package, which they declare."
+    tail = package_of(name)
+    declared = next((c.directives["default_exp"] for c in book if "default_exp" in c.directives), "")
+    if kind(name) == "practice": return f"practice.{tail}"
+    if kind(name) == "depth": return declared if re.fullmatch(rf"{tail}\.(?!core$)\w+", declared) else f"{tail}.depth"
+    return f"{tail}.core" if declared == f"{tail}.core" else tail
 
 
 def owners(books: dict[str, list[Cell]]) -> dict[str, str]:
-    "Module -> the notebook that owns it."
+    "Module -> the notebook that owns it. A package's own module, which the export writes, belongs to none: its names are looked up where they are written."
     extra = {c.directives["export"]: name for name, book in books.items() for c in book if c.directives.get("export")}
-    return {module_of(name): name for name in books} | extra
+    return {module_of(name, book): name for name, book in books.items()} | extra
 
 
 def imported(tree: ast.AST, inside: str) -> Iterator[tuple[str, bool]]:
@@ -131,7 +155,7 @@ def imported(tree: ast.AST, inside: str) -> Iterator[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             above = ["tfmlib", *inside.split(".")][: len(["tfmlib", *filter(None, inside.split("."))]) + 1 - node.level] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
-            found = [(f"{base}.{a.name}" if base in ("tfmlib", "tfmlib.practice") and a.name != "*" else base, a.name == "*") for a in node.names]
+            found = [(base if a.name == "*" else f"{base}.{a.name}", a.name == "*") for a in node.names]
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("import_module", "__import__"):
             found = [(a.value, False) for a in node.args[:1] if isinstance(a, ast.Constant)]
         else: found = []
@@ -143,25 +167,46 @@ def imported(tree: ast.AST, inside: str) -> Iterator[tuple[str, bool]]:
 def imports(tree: ast.AST, inside: str = "") -> list[tuple[str, bool]]: return list(imported(tree, inside))
 
 
-def arrows(tree: ast.AST, name: str, where: str, owned: dict[str, str], bench: list[str], inside: str = "") -> Iterator[str]:
+def homes(books: dict[str, list[Cell]], owned: dict[str, str]) -> dict[str, str]:
+    "What a chapter's package offers -> the module that writes it."
+    found = {module.removesuffix(".core"): module for module in owned if module.endswith(".core")}
+    for cell in (c for name, book in books.items() if kind(name) in ("path", "depth") and divided(owned, name) for c in book if c.exported):
+        name = cell.where.partition(" ")[0]
+        module = cell.directives["export"] or module_of(name, books[name])
+        found |= {f"{package_of(name)}.{public}": module for public in public_names("\n".join(cell.source.splitlines()[len(cell.directives):]))}
+    return found
+
+
+def writer(dotted: str, owned: dict[str, str], offered: dict[str, str]) -> str:
+    "The module that defines what is imported; as it stands if nobody does."
+    parts = dotted.split(".")
+    for name in (".".join(parts[:n]) for n in range(len(parts), 0, -1)):
+        if name in owned: return name
+        if name in offered: return offered[name]
+    return dotted
+
+
+def arrows(tree: ast.AST, name: str, where: str, owned: dict[str, str], bench: list[str], inside: str | None = "", offered: dict[str, str] | None = None) -> Iterator[str]:
     "The imports of one piece of code that no chapter may have."
-    own = {module for module, owner in owned.items() if owner == name}
-    for module, star in imports(tree, inside):
+    own = [module for module, owner in owned.items() if owner == name]     # the first is the page's own
+    for dotted, star in imports(tree, inside):
+        module = writer(dotted, owned, offered or {})
         if star: yield f"{where}: imports * from {module}; name what it needs"
-        elif module in own and (inside is not None or module != module_of(name)): continue     # a second module is there when it is called
+        elif module in own and (inside is not None or module != own[0]): continue     # a second module is there when it is called
         elif module not in owned: yield f"{where}: imports tfmlib.{module}, which no notebook writes" if module != "__version__" else ""
-        elif place(owned[module], bench) >= place(name, bench): yield f"{where}: imports tfmlib.{module}, which {owned[module]} writes: the arrow points forward"
+        elif not before(owned[module], name, bench, owned): yield f"{where}: imports tfmlib.{module}, which {owned[module]} writes: the arrow points forward"
 
 
 def order(root: Path) -> list[str]:
     "Imports that point forward, in cells and in the modules written from them."
     books, bench, faults = cells(root), workbench(root), []
     owned = owners(books)
+    offered = homes(books, owned)
     for name, book in books.items():
-        for cell in (c for c in book if c.kind == "code"): faults += arrows(cell.tree, name, cell.where, owned, bench, "" if cell.directives.get("export") else None)
+        for cell in (c for c in book if c.kind == "code"): faults += arrows(cell.tree, name, cell.where, owned, bench, "" if cell.directives.get("export") else None, offered)
     for module, name in owned.items():
         file = root / "tfmlib" / f"{module.replace('.', '/')}.py"
-        if file.is_file(): faults += arrows(parsed(file.read_text()), name, str(file.relative_to(root)), owned, bench, "practice" if "." in module else "")
+        if file.is_file(): faults += arrows(parsed(file.read_text()), name, str(file.relative_to(root)), owned, bench, module.rpartition(".")[0], offered)
     return [fault for fault in faults if fault]
 
 
@@ -172,7 +217,7 @@ def directive_lines(root: Path) -> list[str]:
     faults, books = [], cells(root)
     for name, book in books.items():
         declared = [c.directives["default_exp"] for c in book if "default_exp" in c.directives]
-        if declared != [module_of(name)]: faults.append(f"{name}: default_exp {', '.join(declared) or 'is missing'}; expected {module_of(name)}, once")
+        if declared != [module_of(name, book)]: faults.append(f"{name}: default_exp {', '.join(declared) or 'is missing'}; expected {module_of(name, book)}, once")
         for cell in (c for c in book if c.kind == "code"):
             faults += [f"{cell.where}: #| {word} is not a directive of this book ({', '.join(sorted(KNOWN))})" for word in cell.directives.keys() - KNOWN]
             code = cell.source.splitlines()[len(cell.directives):]
@@ -341,8 +386,9 @@ def export_of(root: Path) -> dict[Path, bytes] | str:
     with tempfile.TemporaryDirectory() as place_:
         copied = Path(place_)
         for part in ("chapters", "tfmlib", "tools"): copytree(root / part, copied / part, ignore=ignore_patterns("__pycache__", ".ipynb_checkpoints"))
-        for file in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT"):
-            if (root / file).is_file(): copy(root / file, copied)
+        (copied / "extensions").mkdir()
+        for file in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT", "extensions/pages.py"):
+            if (root / file).is_file(): copy(root / file, copied / file)
         done = subprocess.run([sys.executable, "tools/export.py"], cwd=copied, capture_output=True, text=True)
         return written(copied / "tfmlib") if done.returncode == 0 else f"the export fails: {done.stderr.strip()[-400:]}"
 

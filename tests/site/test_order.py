@@ -23,7 +23,7 @@ def test_there_are_notebooks_to_judge():
 
 @pytest.mark.parametrize("earlier, later", [
     ("chapters/00_figures", "chapters/00_proof"), ("chapters/00_training", "chapters/01_recurrence"),
-    ("chapters/04_attention", "chapters/practice/04_attention"), ("chapters/practice/04_attention", "chapters/05_heads"),
+    ("chapters/04_attention", "chapters/depth/04_attention"), ("chapters/depth/04_attention", "chapters/practice/04_attention"), ("chapters/22_inside", "chapters/depth/01_recurrence"),
     ("chapters/09_encoders", "chapters/10_decoders")])
 def test_place(earlier, later):
     bench = rules.workbench(ROOT)
@@ -35,17 +35,17 @@ def test_undeclared_workbench_has_no_place():
 
 
 @pytest.mark.parametrize("code, inside, found", [
-    ("from tfmlib.attention import attention", "", [("attention", False)]),
+    ("from tfmlib.attention import attention", "", [("attention.attention", False)]),
     ("from tfmlib import attention, data", "", [("attention", False), ("data", False)]),
     ("import tfmlib.practice.attention as p", "", [("practice.attention", False)]),
     ("from tfmlib.practice import attention", "", [("practice.attention", False)]),
     ("from tfmlib.heads import *", "", [("heads", True)]),
     ("from torch import *", "", [("torch", True)]),
-    ("from .figures import show", "", [("figures", False)]),
+    ("from .figures import show", "", [("figures.show", False)]),
     ("from . import figures", "", [("figures", False)]),
-    ("from ..attention import attention", "practice", [("attention", False)]),
-    ("from .attention import check", "practice", [("practice.attention", False)]),
-    ("def f():\n    from tfmlib.heads import MultiHeadAttention", "", [("heads", False)]),
+    ("from ..attention import attention", "practice", [("attention.attention", False)]),
+    ("from .attention import check", "practice", [("practice.attention.check", False)]),
+    ("def f():\n    from tfmlib.heads import MultiHeadAttention", "", [("heads.MultiHeadAttention", False)]),
     ("importlib.import_module('tfmlib.heads')", "", [("heads", False)]),
     ("import torch, numpy", "", [])])
 def test_imports_are_seen(code, inside, found):

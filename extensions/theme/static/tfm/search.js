@@ -1,6 +1,6 @@
 // The search: ranks what searchindex.js lists (extensions/search.py writes it) and shows it. Nothing else is fetched.
 const search = (() => {                            // searchindex.js calls it, once
-const KINDS = ["page", "name", "term", "section", "claim", "exercise", "back"];
+const KINDS = ["page", "name", "term", "section", "depth", "claim", "exercise", "back"];
 const BONUS = { page: 85, name: 80, term: 75, section: 50, claim: 10, exercise: 5, back: 0 };
 const SHOWN = 60;
 
