@@ -12,7 +12,8 @@ from cover_drawings import DRAWINGS, WIDTH
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from pages import Part, book_map, companion, in_hours, lead, minutes, parts
+from durations import in_hours, minutes
+from pages import Part, book_map, companion, lead, parts
 from sketch import figure
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective

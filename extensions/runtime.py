@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docutils import nodes
-from pages import reading, runtime
+from durations import reading, runtime
 
 SOURCES = {"runtime": (runtime, "tfmlib/assets/records/pages.json"), "minutes": (reading, "chapters/{page}.ipynb")}
 

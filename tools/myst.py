@@ -17,7 +17,8 @@ from pybtex.database import Entry, parse_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "extensions"))
 
-from pages import notebook_files, reading, runtime  # noqa: E402
+from durations import reading, runtime  # noqa: E402
+from pages import notebook_files  # noqa: E402
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}|:{3,})(.*)$")
 DOLLARS = re.compile(r"^( *)\$\$(.*)$")

@@ -11,8 +11,9 @@ import yaml
 from bs4 import BeautifulSoup
 from cover_drawings import DRAWINGS, WIDTH
 from covers import elsewhere
+from durations import in_hours, minutes
 from lean import COVER
-from pages import book_map, in_hours, lead, minutes, parts, title
+from pages import book_map, lead, parts, title
 from sketch import LARGER, figure
 from test_defects import build, small
 

@@ -9,11 +9,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = [cell for line in (ROOT / "names.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `") for cell in [line.split("|")[1]]]
 NAMES = [name for cell in FIRST for name in re.findall(r"`(\w+\.[\w.()]+)`", cell)]
-MODULES = sorted(path for path in (ROOT / "tfmlib").glob("*.py") if not path.stem.startswith("_"))
+MODULES = sorted(path for path in (ROOT / "tfmlib").rglob("*.py") if not path.stem.startswith("_") and path.parent.name not in ("practice", "assets"))
 
 
 @cache
-def tree(module: str) -> ast.Module: return ast.parse((ROOT / f"tfmlib/{module}.py").read_text(encoding="utf-8"))
+def tree(module: str) -> ast.Module:
+    "A module's code; of a chapter's package, that of all its modules."
+    files = [path] if (path := ROOT / f"tfmlib/{module.replace('.', '/')}.py").is_file() else sorted((ROOT / f"tfmlib/{module}").glob("[a-z]*.py"))
+    return ast.parse("\n".join(file.read_text(encoding="utf-8") for file in files))
+
+
+def dotted(path: Path) -> str: return ".".join(path.relative_to(ROOT / "tfmlib").with_suffix("").parts)
 
 
 def members(node: ast.AST) -> dict[str, ast.AST]:
@@ -47,15 +53,15 @@ def test_the_first_column_is_of_this_library():
 def test_a_name_that_does_not_exist_is_found(name): assert missing(name)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
 def test_a_module_says_what_it_offers(path):
-    said = ast.get_docstring(tree(path.stem)) or ""
+    said = ast.get_docstring(tree(dotted(path))) or ""
     assert said.endswith(".") and len(said) <= 140 and "\n" not in said and not re.search(r"\bpage\b|\byou\b", said), said
 
 
 def public(path: Path) -> set[str]:
     "The names in a module's __all__."
-    node = next(n for n in tree(path.stem).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+    node = next(n for n in tree(dotted(path)).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
     return set(ast.literal_eval(node.value))
 
 
@@ -70,5 +76,5 @@ def test_names_in_the_notation_are_names_of_the_code():
     "What the table of symbols says a symbol is called in code occurs there as a name."
     table = (ROOT / "notation.md").read_text(encoding="utf-8").split("## Symbols")[1].split("## Conventions")[0]
     given = {name for line in table.splitlines() if line.startswith("| $") for name in re.findall(r"`(\w+)`", line.split("|")[2])}
-    used = {value for module in MODULES for n in ast.walk(tree(module.stem)) for value in (getattr(n, "id", ""), getattr(n, "arg", ""), getattr(n, "attr", ""), getattr(n, "name", ""))}
+    used = {value for module in MODULES for n in ast.walk(tree(dotted(module))) for value in (getattr(n, "id", ""), getattr(n, "arg", ""), getattr(n, "attr", ""), getattr(n, "name", ""))}
     assert len(given) > 40 and sorted(given - used) == []

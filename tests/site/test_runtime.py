@@ -3,6 +3,7 @@ import json
 import re
 from pathlib import Path
 
+import durations
 import myst
 import pages
 import pytest
@@ -11,7 +12,8 @@ from test_defects import build, small
 
 ROOT = rules.ROOT
 RECORD = ROOT / "tfmlib/assets/records/pages.json"
-HEADS = {p.stem: "".join(json.loads(p.read_text())["cells"][0]["source"]) for p in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb")) if not p.stem.startswith("00")}
+EVERY = {p.relative_to(ROOT / "chapters").with_suffix("").as_posix(): "".join(json.loads(p.read_text())["cells"][0]["source"]) for p in pages.notebook_files(ROOT / "chapters") if p.parent.name != "practice"}
+HEADS = {name: head for name, head in EVERY.items() if not name.startswith("00")}
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -25,8 +27,6 @@ def test_head_says_it_from_the_record(name):
     code = sum(cell["cell_type"] == "code" for cell in pages.notebooks(ROOT)[f"chapters/{name}"]["cells"])
     assert 0.85 < rows[name]["cells"] / code < 1.15, f"{rows[name]['cells']} cells were measured, {code} are there: PYTHONPATH=. .venv/bin/python -m bench pages"
 
-
-EVERY = {p.stem: "".join(json.loads(p.read_text())["cells"][0]["source"]) for p in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}
 
 
 @pytest.mark.parametrize("name", [name for name, head in EVERY.items() if "*Time:*" in head or not name.startswith("00")])
@@ -43,11 +43,21 @@ CELLS = [
 
 def test_minutes():
     "400 words, three new lines and a heading; neither what is folded nor a line that was there before."
-    assert pages.minutes({"cells": CELLS}) == (400 + 5) / 200 + 1.5
+    assert durations.minutes({"cells": CELLS}) == (400 + 5) / 200 + 1.5
 
 
 @pytest.mark.parametrize("minutes, words", [(2, "15 minutes"), (22, "15 minutes"), (23, "30 minutes"), (58, "an hour"), (75, "1¼ hours"), (209, "3½ hours"), (240, "4 hours")])
-def test_in_hours(minutes, words): assert pages.in_hours(minutes) == words
+def test_in_hours(minutes, words): assert durations.in_hours(minutes) == words
+
+
+def test_a_chapter_with_a_page_in_depth_says_reading_and_building(tmp_path):
+    "405 words at 180 a minute; four lines in sight (and the module's two) at four a minute; a figure."
+    drawn = {"cell_type": "code", "metadata": {"tags": ["hide-input"]}, "source": "draw()", "outputs": [{"data": {"text/html": "<figure class='x'>"}}]}
+    read, build = durations.estimate({"cells": [*CELLS[:1], *CELLS[2:5], drawn]})
+    assert read == 400 / 180 + .5 and build == read + 6 / 4
+    (tmp_path / "chapters/depth").mkdir(parents=True)
+    for name in ("17_a", "depth/17_a"): (tmp_path / f"chapters/{name}.ipynb").write_text(json.dumps({"cells": [*CELLS[:1], *CELLS[2:5], drawn]}))
+    assert durations.reading(tmp_path, "17_a") == durations.reading(tmp_path, "depth/17_a") == "Read 5 min · Build 5 min (estimates)"
 
 
 def test_minutes_of_no_chapter(house):
@@ -69,7 +79,7 @@ def test_practice_page_takes_as_long_as_its_exercises(name):
 
 def test_bench_measures_what_the_heads_say():
     from bench import pages as measured
-    assert [p.stem for p in measured.chapters()] == [name for name, head in HEADS.items() if "{runtime}" in head] != []
+    assert [p.relative_to(ROOT / "chapters").with_suffix("").as_posix() for p in measured.chapters()] == [name for name, head in HEADS.items() if "{runtime}" in head] != []
 
 
 @pytest.fixture
@@ -91,20 +101,20 @@ def keep(house: Path, seconds: float) -> None:
                                             (74, "about a minute"), (76, "about 1½ minutes"), (118, "about 2 minutes"), (150, "about 2½ minutes"), (600, "about 10 minutes")])
 def test_in_words(house, seconds, words):
     keep(house, seconds)
-    assert pages.runtime(house, "04_a") == words == myst.Page(myst.Book(house), "chapters/04_a").resolve("{runtime}`04_a`")
+    assert durations.runtime(house, "04_a") == words == myst.Page(myst.Book(house), "chapters/04_a").resolve("{runtime}`04_a`")
 
 
 def test_what_was_not_measured_is_an_error_that_names_the_command(house):
     for change in (lambda: None, lambda: keep(house, 1)):
         change()
-        with pytest.raises(ValueError, match="bench pages measures it"): pages.runtime(house, "05_b")
+        with pytest.raises(ValueError, match="bench pages measures it"): durations.runtime(house, "05_b")
         with pytest.raises(myst.Unresolved, match="runtime 05_b: not measured yet"): myst.Page(myst.Book(house), "chapters/05_b").resolve("{runtime}`05_b`")
 
 
 @pytest.mark.slow
 def test_the_book_says_it_too(book):
     name = next(name for name, head in HEADS.items() if "{runtime}" in head)
-    assert f"runs in {pages.runtime(ROOT, name)} on one core" in (book / f"chapters/{name}.html").read_text(encoding="utf-8")
+    assert f"runs in {durations.runtime(ROOT, name)} on one core" in (book / f"chapters/{name}.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -113,4 +123,4 @@ def test_a_page_that_was_not_measured_fails_the_build(tmp_path):
     (root / "index.md").write_text((root / "index.md").read_text() + "\nIt runs in {runtime}`04_attention`, the other in {runtime}`05_nobody`.\n")
     status, log = build(root)
     assert status != 0 and "runtime 05_nobody: not measured yet" in log
-    assert f"It runs in {pages.runtime(ROOT, '04_attention')}, the other" in (root / "_build/html/index.html").read_text(encoding="utf-8")
+    assert f"It runs in {durations.runtime(ROOT, '04_attention')}, the other" in (root / "_build/html/index.html").read_text(encoding="utf-8")

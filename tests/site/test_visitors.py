@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import counted
 import pytest
-from pages import in_hours, reading
+from durations import in_hours, reading
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "https://example.org/book/"

@@ -1,0 +1,69 @@
+"""What a page takes: how long it runs, as measured, and how long it takes to read, as counted; for the extensions and the tests."""
+import json
+import re
+from pathlib import Path
+
+
+def runtime(root: Path, page: str) -> str:
+    "How long a chapter runs, in words, from the record that `python -m bench pages` writes."
+    record = root / "tfmlib/assets/records/pages.json"
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.is_file() else []
+    seconds = next((row["seconds"]["median"] for row in rows if row["page"] == page), None)
+    if seconds is None: raise ValueError(f"runtime {page}: not measured yet; PYTHONPATH=. .venv/bin/python -m bench pages measures it")
+    if seconds < 52.5: return f"about {max(5, 5 * round(seconds / 5))} seconds"
+    halves = round(seconds / 30)
+    return "about a minute" if halves < 3 else f"about {halves // 2}{'½' * (halves % 2)} minutes"
+
+
+FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+MORE = "## More claims, checked"
+
+
+def minutes(notebook: dict) -> float:
+    "What a chapter takes to read: 200 words a minute, and half a minute for each line of code in sight that is new. What is folded does not count."
+    words, lines, folded = 0, set(), False
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            if text.startswith("## "): folded = text.startswith(MORE)
+            words += 0 if folded else len(text.split())
+        elif not folded and not FOLDED & set(cell["metadata"].get("tags", ())) and not re.match(r"#\| *(default_exp|hide)\b", text):
+            lines |= {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#|")}
+    return words / 200 + len(lines) / 2
+
+
+def in_hours(minutes: float) -> str:
+    "A time in words, to the quarter of an hour, from ten hours to the hour."
+    if minutes >= 600: return f"{round(minutes / 60)} hours"
+    whole, quarters = divmod(max(1, round(minutes / 15)), 4)
+    if not whole: return f"{15 * quarters} minutes"
+    return "an hour" if (whole, quarters) == (1, 0) else f"{whole}{('', '¼', '½', '¾')[quarters]} hours"
+
+
+WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
+NO_WORDS = re.compile(r"```.*?```|\$\$.*?\$\$|\$[^$\n]+\$", re.S)
+
+
+def estimate(notebook: dict) -> tuple[float, float]:
+    "The minutes in which a page is read (180 words a minute, half a minute a figure), and in which its code is written, too (a quarter more for each line in sight)."
+    words = lines = figures = 0
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown": words += len(WORD.findall(NO_WORDS.sub("", text)))
+        elif not FOLDED & set(cell["metadata"].get("tags", ())): lines += sum(bool(line.strip()) for line in text.splitlines())
+        figures += any("<figure" in "".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", ()))
+    read = words / 180 + figures / 2
+    return read, read + lines / 4
+
+
+def to_five(minutes: float) -> int: return 5 * max(1, round(minutes / 5))
+
+
+def reading(root: Path, page: str) -> str:
+    "How long a chapter takes to read, or several (their names between spaces), in words; of a chapter that has a page in depth, and of that, also how long to build."
+    files = [root / f"chapters/{name}.ipynb" for name in page.split()]
+    if gone := [file.stem for file in files if not file.is_file()]: raise ValueError(f"minutes {', '.join(gone)}: no such chapter")
+    if len(files) == 1 and (root / f"chapters/depth/{files[0].name}").is_file():
+        read, build = map(to_five, estimate(json.loads(files[0].read_text(encoding="utf-8"))))
+        return f"Read {read} min · Build {build} min (estimates)"
+    return in_hours(sum(minutes(json.loads(file.read_text(encoding="utf-8"))) for file in files))
