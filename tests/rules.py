@@ -183,7 +183,7 @@ def writer(dotted: str, owned: dict[str, str], offered: dict[str, str]) -> str:
     for name in (".".join(parts[:n]) for n in range(len(parts), 0, -1)):
         if name in owned: return name
         if name in offered: return offered[name]
-    return dotted
+    return ".".join(parts[:-1]) or dotted
 
 
 def arrows(tree: ast.AST, name: str, where: str, owned: dict[str, str], bench: list[str], inside: str | None = "", offered: dict[str, str] | None = None) -> Iterator[str]:

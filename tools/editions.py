@@ -158,7 +158,7 @@ def to_the_end(text: Tag) -> None:
 # --- the front page ---------------------------------------------------------------------------------------------------
 
 OFFERED = re.compile(r'<!-- editions -->(<p class="tfm-editions">.*?</p>)?')
-KINDS = {".epub": "EPUB", "-a4.pdf": "PDF for A4", "-letter.pdf": "PDF for letter paper"}
+KINDS = {".epub": "EPUB", "-a4.pdf": "PDF for A4", "-letter.pdf": "PDF for letter paper", "-in-depth-a4.pdf": "the volume in depth for A4", "-in-depth-letter.pdf": "and for letter paper"}
 
 
 def announce(book: Path, path: Path) -> None:

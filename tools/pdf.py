@@ -1,6 +1,6 @@
-"""The whole book as PDF: python tools/pdf.py [--book FOLDER] [--out FOLDER] [--paper a4 letter] [PAGE ...]
+"""The whole book as PDF, in two volumes, the book and its pages in depth: python tools/pdf.py [--book FOLDER] [--out FOLDER] [--paper a4 letter] [PAGE ...]
 
-One document of all pages, printed by Chromium from the built book, once to learn on which page everything is, and again with these numbers in the
+Each is one document, printed by Chromium from the built book, once to learn on which page everything is, and again with these numbers in the
 contents, in the index and behind each reference to another page, until no number changes.
 """
 import argparse
@@ -11,6 +11,7 @@ import sys
 import threading
 from datetime import date
 from html import escape
+from itertools import product
 from pathlib import Path
 
 import pypdfium2 as pdfium
@@ -20,8 +21,9 @@ from bs4 import BeautifulSoup, Tag
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from chromium import CHROMIUM, FLAGS  # noqa: E402
-from editions import FILE, LICENCE, ROOT, RULE, TITLE, Page, anchors, announce, edition, links, part_of, slug  # noqa: E402
+from editions import FILE, LICENCE, ROOT, RULE, TITLE, Page, anchors, announce, edition, links, names, part_of, slug  # noqa: E402
 from epub import picture  # noqa: E402
+from pages import kind  # noqa: E402
 from serve import server  # noqa: E402
 
 PAPERS = {"a4": ("210mm", "297mm"), "letter": ("8.5in", "11in")}
@@ -162,6 +164,13 @@ def make(browser, book: Path, paper: str, day: date, wanted: list[str] | None = 
     raise SystemExit(f"after {PRINTINGS} printings, page numbers still change")
 
 
+def volumes(wanted: list[str]) -> dict[str, list[str]]:
+    "What of a file's name tells a volume -> its pages: the book, and its pages in depth; or only what is wanted."
+    if wanted: return {"": wanted}
+    deep = [name for name in names() if kind(name) == "depth"]
+    return {"": [name for name in names() if name not in deep]} | ({"-in-depth": [*deep, "bibliography"]} if deep else {})
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--book", type=Path, default=ROOT / "_build/html")
@@ -175,9 +184,9 @@ def main(arguments: list[str] | None = None) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        for paper in given.paper:
-            path = given.out / f"{FILE}-{paper}.pdf"
-            path.write_bytes(make(browser, given.book, paper, date.today(), given.pages or None))
+        for paper, (volume, pages) in product(given.paper, volumes(given.pages).items()):
+            path = given.out / f"{FILE}{volume}-{paper}.pdf"
+            path.write_bytes(make(browser, given.book, paper, date.today(), pages))
             print(path, f"{path.stat().st_size / 2**20:.1f} MB, {len(pdfium.PdfDocument(path))} pages")
             if not given.pages: announce(given.book, path)
 

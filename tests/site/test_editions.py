@@ -212,6 +212,13 @@ def test_no_page_of_the_book_is_wider_than_the_paper(book, browser):
     assert not outside, "\n".join(outside[:30])
 
 
+def test_pages_in_depth_are_a_volume_of_their_own():
+    book, deep = pdf.volumes([]).values()
+    assert "chapters/depth/17_flash_attention" in deep and deep[-1] == "bibliography" and "chapters/17_flash_attention" in book
+    assert {*book, *deep} == {*editions.names()} and {*book} & {*deep} == {"bibliography"}
+    assert pdf.volumes(["glossary"]) == {"": ["glossary"]}
+
+
 def test_without_a_built_book_the_commands_say_so(tmp_path):
     for tool in ("pdf.py", "epub.py"):
         done = subprocess.run([sys.executable, editions.ROOT / "tools" / tool, "--book", tmp_path], capture_output=True, text=True)

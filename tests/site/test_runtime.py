@@ -51,10 +51,10 @@ def test_in_hours(minutes, words): assert durations.in_hours(minutes) == words
 
 
 def test_a_chapter_with_a_page_in_depth_says_reading_and_building(tmp_path):
-    "405 words at 180 a minute; four lines in sight (and the module's two) at four a minute; a figure."
+    "400 words at 180 a minute, a figure, and five lines in sight at four a minute."
     drawn = {"cell_type": "code", "metadata": {"tags": ["hide-input"]}, "source": "draw()", "outputs": [{"data": {"text/html": "<figure class='x'>"}}]}
     read, build = durations.estimate({"cells": [*CELLS[:1], *CELLS[2:5], drawn]})
-    assert read == 400 / 180 + .5 and build == read + 6 / 4
+    assert read == 400 / 180 + .5 and build == read + 5 / 4
     (tmp_path / "chapters/depth").mkdir(parents=True)
     for name in ("17_a", "depth/17_a"): (tmp_path / f"chapters/{name}.ipynb").write_text(json.dumps({"cells": [*CELLS[:1], *CELLS[2:5], drawn]}))
     assert durations.reading(tmp_path, "17_a") == durations.reading(tmp_path, "depth/17_a") == "Read 5 min · Build 5 min (estimates)"
