@@ -10,7 +10,7 @@ from pages import toc_pages
 ROOT = steps.ROOT
 ASSETS = ROOT / "tfmlib/assets"
 ARTICLE = re.compile(r"<article\b.*</article>", re.S)
-STAMP = re.compile(r"\?v=\w+|\?digest=\w+")
+STAMP = re.compile(r'\?v=\w+|\?digest=\w+|"version": "\w+"|"book.zip": \d+')                      # of files that are the same for every page
 
 
 def pages_of(root: Path) -> list[str]:
