@@ -92,6 +92,6 @@ def claims(root: Path, books: dict[str, dict]) -> Iterator[Entry]:
         anchor = f"claim-{entry['id']}" if left else f"ledger-{entry['id']}"
         rather = next((text for kind, *rest in left.get("lines", ()) for text in rest if kind == "rather"), entry.get("instead") or "")
         text = " ".join(text for _, *rest in left.get("lines", ()) for text in rest)
-        first = lead(entry["verdict"], left.get("lines") or [("rather", rather)]).replace("`", "")
+        first = lead(entry["verdict"], left.get("lines") or [("rather", rather)], entry.get("truth")).replace("`", "")
         yield Entry("claim", page, anchor, entry["statement"].replace("`", ""), f"{entry['verdict']}. {first}".strip(". ") + ("." if first else ""),
                     said=f"{entry['verdict']} {rather} {text} {entry['topic']}")

@@ -1,6 +1,7 @@
 """The page of claims: every entry of the ledger with the verdict that a cell reached and what it measured, or the source that settles it."""
 import re
 from collections import Counter
+from functools import lru_cache
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 
 MIME = "application/vnd.tfmlib.claim+json"
 VERDICTS = {"holds": "holds", "holds under a condition": "condition", "imprecise": "imprecise", "wrong": "wrong"}
+LEDGER = "tfmlib/assets/claims.yml"
 SCRIPT = Path(__file__).with_suffix(".js")
 
 
@@ -40,8 +42,21 @@ def inline(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
-def lead(verdict: str, rows: list) -> str:
-    "What is true, from the lines of a claim (kind, text): the correction, or a case in which the claim holds and one in which it does not."
+def entries_of(root: Path) -> list[dict]:
+    "The ledger's entries, where a book has one."
+    kept = root / LEDGER
+    return listed(kept.read_text(encoding="utf-8")) if kept.is_file() else []
+
+
+@lru_cache(2)
+def listed(text: str) -> list[dict]:
+    "The entries in the ledger's text, parsed once: each page asks for them."
+    return yaml.safe_load(text) or []
+
+
+def lead(verdict: str, rows: list, truth: str | None = None) -> str:
+    "What is true: the sentence that the ledger has for it, or else, from the lines of a claim (kind, text), the correction or the cases for and against."
+    if truth: return truth
     first = {kind: text.rstrip(".") for kind, text in reversed([row for row in rows if len(row) == 2 and row[1]])}
     if "rather" in first: return f"{first['rather']}."
     if verdict == "holds": return ""
@@ -61,9 +76,9 @@ class Ledger(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)
-        books, kept = notebooks(root), root / "tfmlib/assets/claims.yml"
+        books, kept = notebooks(root), root / LEDGER
         for file in [kept, SCRIPT, *(root / f"{name}.ipynb" for name in books)]: self.env.note_dependency(str(file))
-        entries, found = yaml.safe_load(kept.read_text(encoding="utf-8")), settled(books)
+        entries, found = entries_of(root), settled(books)
         if problems := [p for e in entries if (p := faults(e, found))] : raise self.error("; ".join(problems))
         chapters = {name.split("/")[1][:2]: title(book) for name, book in books.items() if kind(name) == "path"}
         made = [nodes.raw("", self.head(entries), format="html")]
@@ -88,8 +103,8 @@ class Ledger(SphinxDirective):
         "One claim."
         page, left = found.get(entry["id"], [("", {})])[0]
         rows = [*left.get("lines", [["rather", entry.get("instead")]]), ["topic", entry["topic"]]]
-        first = lead(entry["verdict"], rows)
-        listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in rows if text and kind != "rather")
+        first = lead(entry["verdict"], rows, truth := entry.get("truth"))
+        listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in rows if text and (truth or kind != "rather"))
         head = (f'<div class="tfm-claim tfm-{VERDICTS[entry["verdict"]]}" id="ledger-{entry["id"]}" data-verdict="{entry["verdict"]}" '
                 f'data-topic="{escape(entry["topic"])}">{stated(entry["verdict"], inline(first), inline(entry["statement"]))}<ul>{listed}</ul>')
         if page: return [nodes.raw("", f'{head}<p><a href="{page}.html#claim-{entry["id"]}">The cell that settles it</a></p></div>', format="html")]

@@ -33,10 +33,13 @@ def form(root: Path) -> list[str]:
     made += [f"claim {id}: stands {n} times in the ledger" for id, n in Counter(e["id"] for e in every).items() if n > 1]
     for e in every:
         if missing := FIELDS - e.keys(): made.append(f"claim {e.get('id')}: lacks {', '.join(sorted(missing))}")
-        if unknown := e.keys() - FIELDS - {"instead", "citation"}: made.append(f"claim {e.get('id')}: unknown field {', '.join(sorted(unknown))}")
+        if unknown := e.keys() - FIELDS - {"instead", "citation", "truth"}: made.append(f"claim {e.get('id')}: unknown field {', '.join(sorted(unknown))}")
         if e.get("verdict") not in VERDICTS: made.append(f"claim {e.get('id')}: no such verdict, «{e.get('verdict')}»")
         if e.get("verdict") == "imprecise" and not e.get("instead"): made.append(f"claim {e.get('id')}: imprecise, and no amended statement (`instead`)")
         if e.get("verdict") in ("holds", "holds under a condition") and e.get("instead"): made.append(f"claim {e.get('id')}: it holds, and yet has an amended statement")
+        if e.get("verdict") == "holds" and "truth" in e: made.append(f"claim {e.get('id')}: it holds, and needs no other sentence (`truth`)")
+        if e.get("verdict") != "holds" and not 20 <= len(said := e.get("truth") or e.get("instead") or "") <= 200: made.append(f"claim {e.get('id')}: what is true has {len(said)} letters; expected one sentence of at most 200 (`truth`)")
+        if e.get("verdict") != "holds" and (e.get("truth") or e.get("instead") or "").strip(".") == e["statement"].strip("."): made.append(f"claim {e.get('id')}: what is true is what is commonly said")
         if "citation" in e and e["citation"] not in sources: made.append(f"claim {e.get('id')}: cites {e['citation']}, which references.bib does not have")
     return made
 
