@@ -387,8 +387,9 @@ def export_of(root: Path) -> dict[Path, bytes] | str:
         copied = Path(place_)
         for part in ("chapters", "tfmlib", "tools"): copytree(root / part, copied / part, ignore=ignore_patterns("__pycache__", ".ipynb_checkpoints"))
         (copied / "extensions").mkdir()
-        for file in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT", "extensions/pages.py"):
-            if (root / file).is_file(): copy(root / file, copied / file)
+        copy(ROOT / "extensions/pages.py", copied / "extensions")            # which a copy with a planted fault need not have
+        for file in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT"):
+            if (root / file).is_file(): copy(root / file, copied)
         done = subprocess.run([sys.executable, "tools/export.py"], cwd=copied, capture_output=True, text=True)
         return written(copied / "tfmlib") if done.returncode == 0 else f"the export fails: {done.stderr.strip()[-400:]}"
 
