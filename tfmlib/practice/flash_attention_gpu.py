@@ -396,8 +396,8 @@ def _check_number(attempt, name: str) -> None:
                        "whole number (int)")
     if found[at] != right:
         raise Mismatch(
-            f"{name}: {found[at]} is "
-            f"{'too many' if found[at] > right else 'too few'}")
+            f"{name}: {found[at]} is not what follows from "
+            "the sizes of the launch")
 
 
 check_predicted = Checker("predicted")

@@ -87,14 +87,15 @@ def _delta_writes(k: Tensor, v: Tensor, beta: Tensor, state: Tensor) -> Tensor:
 _DELTAS = ((doubles(1, 0, .6, .8).view(2, 2), doubles(10, 20)[:, None], doubles(1, 1), torch.zeros(2, 1).double()), (doubles(1)[None], doubles(3)[None], doubles(.5), doubles(2)[None]),
     *((F.normalize(rounded(T, D, seed=T), dim=-1), rounded(T, W, seed=T + 1), rounded(T, seed=T + 2).sigmoid(), rounded(D, W, seed=T + 3)) for T, D, W in ((3, 2, 1), (4, 3, 2), (7, 2, 3), (24, 5, 2))),
     (F.normalize(rounded(5, 3, seed=1), dim=-1), rounded(5, 2, seed=2), torch.zeros(5).double(), rounded(3, 2, seed=3)),
-    (F.normalize(rounded(6, 3, seed=4), dim=-1), rounded(6, 2, seed=5), 2 * rounded(6, seed=6).sigmoid(), rounded(3, 2, seed=7)))
+    (F.normalize(rounded(6, 3, seed=4), dim=-1), rounded(6, 2, seed=5), 2 * rounded(6, seed=6).sigmoid(), rounded(3, 2, seed=7)),
+    (torch.ones(24, 1).double(), rounded(24, 2, seed=8), torch.ones(24).double(), rounded(1, 2, seed=9)))
 check_delta_writes = Checker("delta_writes")
 
 @check_delta_writes.property("what each token writes", *_DELTAS)
 def _(attempt, *case): _tensor(attempt(*case), _delta_writes(*case))
 
 common_rules(check_delta_writes, _delta_writes, lambda seed: (F.normalize(rounded(5, 3, seed=seed), dim=-1), rounded(5, 2, seed=seed + 2), rounded(5, seed=seed + 4).sigmoid(), rounded(3, 2, seed=seed + 6)),
-    also=(_DELTAS[1], _DELTAS[2], _DELTAS[-2], (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2), rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4)),
+    also=(_DELTAS[1], _DELTAS[2], _DELTAS[-3], (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2), rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4)),
     (F.normalize(rounded(3, 3, seed=1), dim=-1), rounded(3, 3, seed=2), rounded(3, seed=3).sigmoid(), rounded(3, 3, seed=4))))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #probe-checker

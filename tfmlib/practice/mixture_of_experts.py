@@ -68,7 +68,8 @@ def _sorted_pairs(experts: list, n_experts: int) -> tuple:
 
 check_sorted_pairs = Checker("sorted_pairs")
 
-@check_sorted_pairs.property("the order and the starts", ([2, 0, 2, 0, 3], 4), ([], 2), ([0], 1), ([1, 1, 1], 3), ([1, 0], 2), ([3, 2, 1, 0], 4), ([0, 1, 0, 1, 0, 1], 2), ([5, 0, 5, 5, 3, 0, 1], 7), ([2, 2, 0, 1, 0, 2, 1, 1, 0], 3), ([0, 1, 2], 3), ([7 * n % 19 for n in range(40)], 20), ([7 * n % 300 for n in range(400)], 300))
+@check_sorted_pairs.property("the order and the starts", ([2, 0, 2, 0, 3], 4), ([], 2), ([0], 1), ([1, 1, 1], 3), ([1, 0], 2), ([3, 2, 1, 0], 4), ([0, 1, 0, 1, 0, 1], 2), ([5, 0, 5, 5, 3, 0, 1], 7), ([2, 2, 0, 1, 0, 2, 1, 1, 0], 3), ([0, 1, 2], 3), ([7 * n % 19 for n in range(40)], 20), ([7 * n % 300 for n in range(400)], 300),
+    ([7 * n % 1_100 for n in range(1_200)], 1_100))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _sorted_pairs(*case), "your answer")
