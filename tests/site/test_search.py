@@ -124,7 +124,7 @@ def test_search_from_a_page_by_keyboard(page):
     assert "q=variance" in page.url and {f.split("?")[0] for f in fetched if not f.endswith(("css", "css?v", "woff2", "svg"))} >= {"search.html", "searchindex.js"}
     assert not [f for f in fetched if f.split("?")[0].endswith(".html") and not f.startswith("search.html")]
     item = page.locator("#search-results li").first
-    assert item.inner_text().startswith("Holds under a condition. Yes: ") and "Commonly said: " in item.inner_text()
+    assert item.inner_text().startswith("Holds under a condition. If the components ") and "Commonly said: " in item.inner_text()
     assert "claim in 4 · Scaled dot-product attention" in item.inner_text()
     item.locator("a").click()
     page.locator("#claim-variance-one:target").wait_for()
