@@ -12,7 +12,7 @@ from cover_drawings import DRAWINGS, WIDTH
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from durations import in_hours, minutes
+from durations import in_hours, reading, taken
 from pages import Part, book_map, companion, lead, parts
 from sketch import figure
 from sphinx.addnodes import pending_xref
@@ -65,7 +65,8 @@ class PartChapters(SphinxDirective):
         "How long the part takes."
         left = many - len(part.chapters)
         written = f", of which {left} {'is' if left == 1 else 'are'} still planned" if left else ""
-        text = f"{many} chapter{'s' * (many > 1)}{written}; reading time{' of the others' * bool(left)}: {in_hours(sum(map(minutes, books.values())))}, without the exercises."
+        times = [taken(Path(self.env.srcdir), page.removeprefix("chapters/")) for page in books]
+        text = f"{many} chapter{'s' * (many > 1)}{written}; reading time{' of the others' * bool(left)}: {in_hours(sum(times))}, without the exercises."
         return nodes.paragraph("", text, classes=["tfm-part-time"])
 
     def written(self, page: str, notebook: dict) -> nodes.definition_list_item:
@@ -74,7 +75,8 @@ class PartChapters(SphinxDirective):
         self.state.nested_parse(StringList([elsewhere(lead(notebook))], self.env.docname), self.content_offset, said)
         others = [(said, companion(page, kind)) for said, kind in (("; in depth: ", "depth"), ("; exercises: ", "practice"))]
         more = [node for said, other in others if other in self.env.found_docs for node in (nodes.Text(said), link(other, "", self.env.docname))]
-        said += nodes.paragraph("", f"Reading time: {in_hours(minutes(notebook))}", *more, nodes.Text("."), classes=["tfm-part-time"])
+        time = reading(Path(self.env.srcdir), page.removeprefix("chapters/"))
+        said += nodes.paragraph("", time if time.startswith("Read ") else f"Reading time: {time}", *more, nodes.Text("."), classes=["tfm-part-time"])
         return nodes.definition_list_item("", nodes.term("", "", link(page, "", self.env.docname)), said)
 
     def planned(self, title: str) -> nodes.definition_list_item:

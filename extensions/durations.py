@@ -56,14 +56,43 @@ def estimate(notebook: dict) -> tuple[float, float]:
     return read, read + lines / 4
 
 
+def divided(root: Path, name: str) -> bool:
+    "Does a chapter have a page in depth, or is this such a page?"
+    return (root / f"chapters/depth/{Path(name).name}.ipynb").is_file()
+
+
+def section(notebook: dict, anchor: str) -> dict:
+    "The part of a notebook below one heading of the second level."
+    cells, here = [], False
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "markdown":
+            cells += [cell] * here
+            continue
+        kept = []
+        for text in re.split(r"^(?=## )", "".join(cell["source"]), flags=re.M):
+            if text.startswith("## "): here = "-".join(WORD.findall(text.split("\n")[0].lower())) == anchor
+            kept += [text] * here
+        cells += [cell | {"source": "".join(kept)}] * bool(kept)
+    if not cells: raise ValueError(f"minutes #{anchor}: no such section")
+    return {"cells": cells}
+
+
+def taken(root: Path, name: str) -> float:
+    "The minutes of a chapter: to read it with its code, or, if it is divided, to build it."
+    notebook = json.loads((root / f"chapters/{name}.ipynb").read_text(encoding="utf-8"))
+    return estimate(notebook)[1] if divided(root, name) else minutes(notebook)
+
+
 def to_five(minutes: float) -> int: return 5 * max(1, round(minutes / 5))
 
 
 def reading(root: Path, page: str) -> str:
-    "How long a chapter takes to read, or several (their names between spaces), in words; of a chapter that has a page in depth, and of that, also how long to build."
-    files = [root / f"chapters/{name}.ipynb" for name in page.split()]
+    "How long a chapter takes, or several (their names between spaces), in words; one that is divided, a page in depth, and a section of it (#anchor), to read and to build."
+    names, _, anchor = page.partition("#")
+    files = [root / f"chapters/{name}.ipynb" for name in names.split()]
     if gone := [file.stem for file in files if not file.is_file()]: raise ValueError(f"minutes {', '.join(gone)}: no such chapter")
-    if len(files) == 1 and (root / f"chapters/depth/{files[0].name}").is_file():
-        read, build = map(to_five, estimate(json.loads(files[0].read_text(encoding="utf-8"))))
-        return f"Read {read} min · Build {build} min (estimates)"
-    return in_hours(sum(minutes(json.loads(file.read_text(encoding="utf-8"))) for file in files))
+    if len(files) == 1 and divided(root, names):
+        notebook = json.loads(files[0].read_text(encoding="utf-8"))
+        read, build = map(to_five, estimate(section(notebook, anchor) if anchor else notebook))
+        return f"Read {read} min · Build {build} min{'' if anchor else ' (estimates)'}"
+    return in_hours(sum(taken(root, name) for name in names.split()))

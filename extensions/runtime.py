@@ -15,7 +15,7 @@ def role(says: Callable, source: str) -> Callable:
     "A role whose text `says` gives for a page; where it cannot, a warning, which fails a strict build."
     def run(name, rawtext, text, lineno, inliner, options=None, content=()):
         env = inliner.document.settings.env
-        for page in text.split(): env.note_dependency(str(Path(env.srcdir) / source.format(page=page)))
+        for page in text.partition("#")[0].split(): env.note_dependency(str(Path(env.srcdir) / source.format(page=page)))
         try: return [nodes.Text(says(Path(env.srcdir), text))], []
         except ValueError as error: return [], [inliner.reporter.error(str(error), line=lineno)]
     return run

@@ -190,8 +190,8 @@ def site(given: argparse.Namespace) -> bool: return tests("site", given)
 
 # Minutes that each may take on two idle cores: the ordinary proof, --quick, --whole.
 STAGES: dict[str, tuple[Callable, float, float, float]] = {
-    "lint": (lint, .1, .1, .1), "book": (book, 3, 2.5, 3), "wheel": (wheel, .2, .2, .2), "notebooks": (notebooks, 7, 2.5, 7), "older": (older, .8, .1, 14),
-    "library": (library, 3.7, 2, 20), "site": (site, 3.1, 1, 32)}
+    "lint": (lint, .1, .1, .1), "book": (book, 3, 2.5, 3), "wheel": (wheel, .2, .2, .2), "notebooks": (notebooks, 7, 2.5, 7), "older": (older, 2, .1, 14),
+    "library": (library, 2.7, 2, 20), "site": (site, 3, 1, 30)}
 
 
 def beside(names: list[str], results: dict, fresh: bool = False) -> Callable[[], None]:

@@ -11,7 +11,7 @@ import yaml
 from bs4 import BeautifulSoup
 from cover_drawings import DRAWINGS, WIDTH
 from covers import elsewhere
-from durations import in_hours, minutes
+from durations import in_hours, reading, taken
 from lean import COVER
 from pages import book_map, lead, parts, title
 from sketch import LARGER, figure
@@ -88,8 +88,10 @@ def test_a_cover_lists_the_chapters_of_the_toc(book, part):
     assert [int(name.split(" ·")[0]) for name, *_ in found] == sorted(int(name[:2]) for name in MAP[part.caption])
     for page, (name, _, said, links) in zip(part.chapters, [row for row in found if row[1]]):
         nb = notebook(page)
-        assert name == title(nb) and said.replace("'", "’").startswith(plain(elsewhere(lead(nb)))) and f"Reading time: {in_hours(minutes(nb))}" in said
+        assert name == title(nb) and said.replace("'", "’").startswith(plain(elsewhere(lead(nb)))) and reading(ROOT, page.removeprefix("chapters/")) in said
         assert f"../{page.replace('chapters/', 'chapters/practice/')}.html" in links
+    time = in_hours(sum(taken(ROOT, page.removeprefix("chapters/")) for page in part.chapters))
+    assert re.search(rf"reading time(?: of the others)?: {time}, without the exercises", html)
     planned = [row for row in found if not row[1]]
     assert {f"{int(name[:2])} · {short}" for name, short in MAP[part.caption].items() if f"chapters/{name}" not in part.chapters} == {name for name, *_ in planned}
     assert all((said, links) == ("Planned.", []) for _, _, said, links in planned)

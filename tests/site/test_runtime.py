@@ -60,6 +60,16 @@ def test_a_chapter_with_a_page_in_depth_says_reading_and_building(tmp_path):
     assert durations.reading(tmp_path, "17_a") == durations.reading(tmp_path, "depth/17_a") == "Read 5 min · Build 5 min (estimates)"
 
 
+def test_a_section_of_a_page_in_depth_has_times_of_its_own(tmp_path):
+    (tmp_path / "chapters/depth").mkdir(parents=True)
+    text = {"cell_type": "markdown", "metadata": {}, "source": "word " * 900 + "\n\n## One, two\n\n" + "word " * 1800}
+    last = {"cell_type": "markdown", "metadata": {}, "source": "## Three\n\nword"}
+    code = {"cell_type": "code", "metadata": {}, "source": "x = 1\n" * 40, "outputs": []}
+    (tmp_path / "chapters/depth/17_a.ipynb").write_text(json.dumps({"cells": [text, code, last, code]}))
+    assert durations.reading(tmp_path, "depth/17_a#one-two") == "Read 10 min · Build 20 min"
+    with pytest.raises(ValueError, match="minutes #four: no such section"): durations.reading(tmp_path, "depth/17_a#four")
+
+
 def test_minutes_of_no_chapter(house):
     with pytest.raises(myst.Unresolved, match="minutes 05_b: no such chapter"): myst.Page(myst.Book(house), "chapters/05_b").resolve("{minutes}`05_b`")
 
