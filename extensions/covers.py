@@ -73,8 +73,8 @@ class PartChapters(SphinxDirective):
         "A chapter: its title, the sentence at its head, how long it takes, and its practice page."
         said = nodes.definition()
         self.state.nested_parse(StringList([elsewhere(lead(notebook))], self.env.docname), self.content_offset, said)
-        others = [(said, companion(page, kind)) for said, kind in (("; in depth: ", "depth"), ("; exercises: ", "practice"))]
-        more = [node for said, other in others if other in self.env.found_docs for node in (nodes.Text(said), link(other, "", self.env.docname))]
+        others = [(words, companion(page, kind)) for words, kind in (("; in depth: ", "depth"), ("; exercises: ", "practice"))]
+        more = [node for words, other in others if other in self.env.found_docs for node in (nodes.Text(words), link(other, "", self.env.docname))]
         time = reading(Path(self.env.srcdir), page.removeprefix("chapters/"))
         said += nodes.paragraph("", time if time.startswith("Read ") else f"Reading time: {time}", *more, nodes.Text("."), classes=["tfm-part-time"])
         return nodes.definition_list_item("", nodes.term("", "", link(page, "", self.env.docname)), said)
