@@ -12,8 +12,8 @@ import torch
 from bench import over_seeds, ticked
 from tfmlib.decoders import MODERN
 from tfmlib.kv_cache import CachedCausalLM
-from tfmlib.paged_cache import BlockPool
-from tfmlib.serving import Request, Scheduler, continuous, static
+from tfmlib.kv_cache.batching import Request, Scheduler, continuous, static
+from tfmlib.kv_cache.paged import BlockPool
 from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED, TRACES, REQUESTS, PLACES = "cpu", 0, 5, 48, 8

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from bench import over_seeds, size, ticked
 from tfmlib.attention import causal_mask
 from tfmlib.block import FeedForward, GatedFeedForward, PreNorm, RMSNorm, SwiGLU, TransformerBlock, TransformerStack
-from tfmlib.data import book_text
 from tfmlib.heads import MultiHeadAttention
+from tfmlib.workbench.data import book_text
 
 DEVICE = "cpu"
 SEED = 0

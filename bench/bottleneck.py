@@ -21,8 +21,8 @@ from tfmlib.alignment import (
     greedy_decode,
     translation_loss,
 )
-from tfmlib.data import sequences
-from tfmlib.training import AdamW, WarmupCosine, parameter_groups, train
+from tfmlib.workbench.data import sequences
+from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

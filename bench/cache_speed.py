@@ -8,8 +8,8 @@ from bench import scaled
 from tfmlib.accounting import fused_causal
 from tfmlib.decoders import MODERN
 from tfmlib.kv_cache import CachedCausalLM
-from tfmlib.proof import timed
 from tfmlib.transformer import ModelConfig, build
+from tfmlib.workbench.proof import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 7
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)

@@ -17,9 +17,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers import __version__ as VERSION
 
-from tfmlib import checkpoints  # noqa: F401 — all families are built
-from tfmlib.pretrained import from_pretrained
-from tfmlib.proof import spread
+from tfmlib.checkpoints import core as checkpoints  # noqa: F401 — all families are built
+from tfmlib.transformer.pretrained import from_pretrained
+from tfmlib.workbench.proof import spread
 
 DEVICE = "cpu"
 SEED = 0

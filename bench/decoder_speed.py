@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from bench import rates, ticked
 from tfmlib.attention import attention
-from tfmlib.decoders import MODEL_CONFIGS, CausalLM, next_token_loss
+from tfmlib.decoders import CausalLM, next_token_loss
 from tfmlib.flash_attention import blockwise_attention
-from tfmlib.pretrained import to_pretrained
-from tfmlib.proof import timed
-from tfmlib.training import AdamW, advance, parameter_groups
+from tfmlib.transformer import MODEL_CONFIGS
+from tfmlib.transformer.pretrained import to_pretrained
+from tfmlib.workbench.proof import timed
+from tfmlib.workbench.training import AdamW, advance, parameter_groups
 
 DEVICE = "cpu"
 SEED = 0

@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench import over_seeds, ticked
-from tfmlib.data import Writer, book_text, prose, stream
-from tfmlib.decoders import MODEL_CONFIGS, CausalLM, SamplingConfig, chunk, generate, next_token_loss
-from tfmlib.pretrained import save_model
-from tfmlib.proof import spread
+from tfmlib.decoders import CausalLM, SamplingConfig, chunk, generate, next_token_loss
 from tfmlib.tokens import book_tokenizer
-from tfmlib.training import AdamW, History, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.transformer import MODEL_CONFIGS
+from tfmlib.transformer.pretrained import save_model
+from tfmlib.workbench.data import Writer, book_text, prose, stream
+from tfmlib.workbench.proof import spread
+from tfmlib.workbench.training import AdamW, History, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from transformers import __version__ as VERSION
 
 from bench.checkpoint_families import their_lines
-from tfmlib.denoiser_families import full_beam_search, read_target_tokens, write_greedily, write_with_beams
-from tfmlib.pretrained import from_pretrained
-from tfmlib.proof import spread
+from tfmlib.denoisers.families import full_beam_search, read_target_tokens, write_greedily, write_with_beams
+from tfmlib.transformer.pretrained import from_pretrained
+from tfmlib.workbench.proof import spread
 
 DEVICE = "cpu"
 SEED = 0

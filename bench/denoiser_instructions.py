@@ -18,8 +18,8 @@ from bench import denoiser_objectives as base
 from bench import over_seeds, size, ticked
 from tfmlib.alignment import EOS
 from tfmlib.denoisers import Objective, collate, encoder_decoder_logits, plain_example
-from tfmlib.story_grammar import STORY_WORDS, split_story, story_ids
-from tfmlib.training import AdamW, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.denoisers.story_grammar import STORY_WORDS, split_story, story_ids
+from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

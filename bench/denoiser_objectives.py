@@ -23,7 +23,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench import over_seeds, size, ticked
 from bench.translators import fused
-from tfmlib import denoisers, story_grammar
 from tfmlib.alignment import BOS, EOS, PAD
 from tfmlib.decoders import MODERN
 from tfmlib.denoisers import (
@@ -36,10 +35,10 @@ from tfmlib.denoisers import (
     masked_logits,
     objectives,
     prefix_logits,
+    story_grammar,
 )
-from tfmlib.heads import grouped_query_attention
-from tfmlib.proof import spread
-from tfmlib.story_grammar import (
+from tfmlib.denoisers import core as denoisers
+from tfmlib.denoisers.story_grammar import (
     N_WORDS,
     PEOPLE,
     PLACES,
@@ -55,9 +54,11 @@ from tfmlib.story_grammar import (
     story_ids,
     write_on,
 )
-from tfmlib.tag_grammar import MASK
-from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
+from tfmlib.encoders.tag_grammar import MASK
+from tfmlib.heads import grouped_query_attention
 from tfmlib.transformer import ModelConfig, build
+from tfmlib.workbench.proof import spread
+from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

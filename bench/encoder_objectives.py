@@ -24,10 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench import climbed, over_seeds, size, ticked
 from bench.encoder_sides import AMBIGUOUS, GRAMMAR, WARM, WIDTH, config, fused
 from tfmlib.encoders import Bert, Electra, masked_lm_loss, replaced_token_loss
-from tfmlib.heads import grouped_query_attention
-from tfmlib.pretrained import own_tensors, save_model
-from tfmlib.proof import spread
-from tfmlib.tag_grammar import (
+from tfmlib.encoders.tag_grammar import (
     CLS,
     LEXICON,
     SEP,
@@ -37,7 +34,10 @@ from tfmlib.tag_grammar import (
     best_fill,
     forward_backward,
 )
-from tfmlib.training import (
+from tfmlib.heads import grouped_query_attention
+from tfmlib.transformer.pretrained import own_tensors, save_model
+from tfmlib.workbench.proof import spread
+from tfmlib.workbench.training import (
     AdamW,
     WarmupCosine,
     load_tensors,

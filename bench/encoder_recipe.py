@@ -28,8 +28,7 @@ from bench.encoder_objectives import (
 )
 from bench.encoder_sides import GRAMMAR, WARM, config, fused
 from tfmlib.encoders import Bert, masked_lm_loss
-from tfmlib.proof import spread
-from tfmlib.tag_grammar import (
+from tfmlib.encoders.tag_grammar import (
     CLS,
     LEXICON,
     SEP,
@@ -37,7 +36,8 @@ from tfmlib.tag_grammar import (
     HiddenMarkovModel,
     forward_backward,
 )
-from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
+from tfmlib.workbench.proof import spread
+from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from bench import over_seeds, size, ticked
 from bench.translators import fused
 from tfmlib.encoders import BERT, Bert
-from tfmlib.proof import spread
-from tfmlib.tag_grammar import LEXICON, TAGS, TagGrammar
-from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, train
+from tfmlib.encoders.tag_grammar import LEXICON, TAGS, TagGrammar
 from tfmlib.transformer import ModelConfig
+from tfmlib.workbench.proof import spread
+from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -4,9 +4,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import over_seeds, ticked
-from tfmlib.data import ROWS, Pair, pairs
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
-from tfmlib.training import AdamW, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.workbench.data import ROWS, Pair, pairs
+from tfmlib.workbench.training import AdamW, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
-from tfmlib.decoders import MODEL_CONFIGS, CausalLM, cross_entropy, next_token_loss
+from tfmlib.decoders import CausalLM, cross_entropy, next_token_loss
 from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention
-from tfmlib.pretrained import save_model
-from tfmlib.proof import spread
-from tfmlib.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.transformer import MODEL_CONFIGS
+from tfmlib.transformer.pretrained import save_model
+from tfmlib.workbench.proof import spread
+from tfmlib.workbench.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
-from tfmlib.decoders import MODEL_CONFIGS, CausalLM, generate, next_token_loss
-from tfmlib.pretrained import save_model
-from tfmlib.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.decoders import CausalLM, generate, next_token_loss
+from tfmlib.transformer import MODEL_CONFIGS
+from tfmlib.transformer.pretrained import save_model
+from tfmlib.workbench.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

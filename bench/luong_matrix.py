@@ -17,7 +17,7 @@ from tfmlib.alignment import (
     greedy_decode,
     translation_loss,
 )
-from tfmlib.training import AdamW, WarmupCosine, parameter_groups, train
+from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import over_seeds, ticked
-from tfmlib.data import book_text, prose
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.positions import (
     ALiBi,
@@ -34,7 +33,8 @@ from tfmlib.positions import (
     YaRN,
     default_scaling,
 )
-from tfmlib.training import AdamW, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.workbench.data import book_text, prose
+from tfmlib.workbench.training import AdamW, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -3,8 +3,8 @@ import torch
 from torch import Tensor, nn
 
 from bench import size, ticked
-from tfmlib.proof import spread
 from tfmlib.recurrence import recall_accuracy
+from tfmlib.workbench.proof import spread
 
 DEVICE = "cpu"
 SEED = 0

@@ -28,11 +28,20 @@ from torch import Tensor
 
 from bench import size
 from bench.decoder_training import Reckoning, fused
-from tfmlib.data import Writer, stream
 from tfmlib.decoders import MODERN, CausalLM
 from tfmlib.tokens import Tokenizer, train_tokenizer
-from tfmlib.training import AdamW, Checkpoint, Diverged, WarmupCosine, parameter_groups, replacing, seeded, train
 from tfmlib.transformer import ModelConfig
+from tfmlib.workbench.data import Writer, stream
+from tfmlib.workbench.training import (
+    AdamW,
+    Checkpoint,
+    Diverged,
+    WarmupCosine,
+    parameter_groups,
+    replacing,
+    seeded,
+    train,
+)
 
 LEXICON, VOCAB, TOKENIZED, LEARNT, TESTED = 10, 1024, 4_000, 80_000, 600   # one stem in so many; tokens; paragraphs for the tokenizer, to learn from, to test on
 LAYERS, HEAD_DIM, BASE, LONGEST = 4, 16, 32, 512            # BASE: the width at which both parametrisations are the same
@@ -48,12 +57,13 @@ def outline(node) -> object:
 
 
 def code_digest(source: str) -> str:
-    "A digest of what a source does: its code without comments, docstrings and layout; the same for every Python."
+    "A digest of what a source does: its code without comments, docstrings, layout and the places it imports from; the same for every Python."
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and len(body) > 0 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            node.body = body[1:]
+            node.body = body = body[1:]
+        if isinstance(body, list): node.body = [one for one in body if not isinstance(one, ast.Import | ast.ImportFrom)]
     return sha256(json.dumps(outline(tree)).encode()).hexdigest()[:12]
 
 

@@ -23,9 +23,7 @@ from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
 from bench.decoder_training import fused
-from tfmlib.data import prose
 from tfmlib.decoders import MODERN, CausalLM
-from tfmlib.native_sparse import NativeSparseAttention
 from tfmlib.sparse import (
     block_ends,
     causal,
@@ -41,9 +39,11 @@ from tfmlib.sparse import (
     sliding_window,
     union,
 )
+from tfmlib.sparse.native import NativeSparseAttention
 from tfmlib.tokens import book_tokenizer
-from tfmlib.training import AdamW, WarmupCosine, mix_seed, parameter_groups, train
 from tfmlib.transformer import ModelConfig, build
+from tfmlib.workbench.data import prose
+from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, train
 
 DEVICE, SEED = "cpu", 0
 WORKERS, SEEDS, PEAKS, WARM, ROWS, SOLVED = 2, range(3), (.002, .004, .008), 50, 32, .01

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from bench import scaled, ticked
-from tfmlib.block_sparse import block_list, block_sparse_attention, n_computed
-from tfmlib.proof import timed
 from tfmlib.sparse import (
     causal,
     every,
@@ -19,6 +17,8 @@ from tfmlib.sparse import (
     sliding_window,
     union,
 )
+from tfmlib.sparse.blocks import block_list, block_sparse_attention, n_computed
+from tfmlib.workbench.proof import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 7
 LENGTHS, TILE, HEADS, WIDTH, BLOCK = (1024, 2048, 4096, 8192), 64, 4, 64, 64

@@ -12,13 +12,14 @@ import torch
 
 from bench.decoder_training import BATCH, DECAY, LENGTH, MODELS, PEAK, fused, tokens
 from bench.decoder_training import nats as nats_of
-from tfmlib.decoders import MODEL_CONFIGS, CausalLM, SamplingConfig, chunk, next_token_loss
+from tfmlib.decoders import CausalLM, SamplingConfig, chunk, next_token_loss
 from tfmlib.kv_cache import CachedCausalLM, generate_cached
-from tfmlib.pretrained import load_model, save_model
-from tfmlib.proof import spread
-from tfmlib.speculative import ModelDraft, NGramDraft, generate_speculative
+from tfmlib.kv_cache.speculative import ModelDraft, NGramDraft, generate_speculative
 from tfmlib.tokens import book_tokenizer
-from tfmlib.training import AdamW, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.transformer import MODEL_CONFIGS
+from tfmlib.transformer.pretrained import load_model, save_model
+from tfmlib.workbench.proof import spread
+from tfmlib.workbench.training import AdamW, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE, SEED = "cpu", 0
 STEPS, PROMPTS, BEGUN, NEW, DRAFTED = 600, 24, 32, 80, (1, 2, 4, 8)

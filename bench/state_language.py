@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
 from bench.scaling import Runs, code_digest, key
-from tfmlib.data import prose
+from tfmlib.checkpoints.parts import Scores
 from tfmlib.decoders import MODERN, cross_entropy
 from tfmlib.heads import grouped_query_attention
 from tfmlib.linear_and_state_space import HybridCausalLM
 from tfmlib.tokens import book_tokenizer
-from tfmlib.training import (
+from tfmlib.transformer import ModelConfig, build
+from tfmlib.workbench.data import prose
+from tfmlib.workbench.training import (
     AdamW,
     Diverged,
     WarmupCosine,
@@ -28,8 +30,6 @@ from tfmlib.training import (
     parameter_groups,
     train,
 )
-from tfmlib.transformer import ModelConfig, build
-from tfmlib.variants import Scores
 
 DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, STEPS, TRIED = range(3), (.003, .006, .012), 50, 2000, 500

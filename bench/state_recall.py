@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
 from bench.scaling import Runs, code_digest
-from tfmlib.data import recall
 from tfmlib.decoders import MODERN
-from tfmlib.delta_rule import delta_rule
 from tfmlib.linear_and_state_space import recalled_pairs
-from tfmlib.linear_attention import linear_attention
-from tfmlib.recurrent_mixers import RecurrentState, StateMixer
-from tfmlib.training import (
+from tfmlib.linear_and_state_space.delta import delta_rule
+from tfmlib.linear_and_state_space.linear import linear_attention
+from tfmlib.linear_and_state_space.mixers import RecurrentState, StateMixer
+from tfmlib.transformer import ModelConfig, build
+from tfmlib.workbench.data import recall
+from tfmlib.workbench.training import (
     AdamW,
     Diverged,
     WarmupCosine,
@@ -30,7 +31,6 @@ from tfmlib.training import (
     parameter_groups,
     train,
 )
-from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, SOLVED = range(3), (.003, .006, .012), 50, .01

@@ -8,8 +8,8 @@ from bench import scaled
 from tfmlib.decoders import MODERN
 from tfmlib.kv_cache import KVCache
 from tfmlib.linear_and_state_space import CachedHybridLM
-from tfmlib.proof import timed
 from tfmlib.transformer import ModelConfig, build
+from tfmlib.workbench.proof import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 9
 LENGTHS = (128, 512, 2048, 8192, 32_768)

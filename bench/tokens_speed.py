@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from string import ascii_lowercase
 
-from tfmlib.data import prose
-from tfmlib.proof import spread
 from tfmlib.tokens import ID, PATTERN, Tokenizer, apply_bpe, bytes_to_unicode, learn_bpe, merge_pair
+from tfmlib.workbench.data import prose
+from tfmlib.workbench.proof import spread
 
 DEVICE = "cpu"
 SEED = 0

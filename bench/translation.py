@@ -21,8 +21,8 @@ from tfmlib.alignment import (
     shift_right,
     translation_loss,
 )
-from tfmlib.data import bleu, pairs
-from tfmlib.training import AdamW, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.workbench.data import bleu, pairs
+from tfmlib.workbench.training import AdamW, WarmupCosine, epochs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -29,12 +29,12 @@ from tfmlib.alignment import (
     shift_right,
     translation_loss,
 )
-from tfmlib.data import Pair, bleu, pairs
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
-from tfmlib.pretrained import save_model
-from tfmlib.proof import spread
-from tfmlib.training import AdamW, History, epochs, parameter_groups, train
 from tfmlib.transformer import InverseSqrtSchedule, ModelConfig, Transformer, build, greedy_search, make_log_probs_fn
+from tfmlib.transformer.pretrained import save_model
+from tfmlib.workbench.data import Pair, bleu, pairs
+from tfmlib.workbench.proof import spread
+from tfmlib.workbench.training import AdamW, History, epochs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

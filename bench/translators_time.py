@@ -14,8 +14,8 @@ from bench.translation import KNOWN, tensors
 from bench.translators import ROWS, batches, made, tested_on, widths, written
 from tfmlib.alignment import translation_loss
 from tfmlib.block import LayerNorm
-from tfmlib.proof import timed
-from tfmlib.training import AdamW, advance, parameter_groups
+from tfmlib.workbench.proof import timed
+from tfmlib.workbench.training import AdamW, advance, parameter_groups
 
 DEVICE = "cpu"
 SEED = 0

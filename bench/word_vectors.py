@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from bench import ticked
-from tfmlib.data import ROWS, pairs
-from tfmlib.proof import spread
+from tfmlib.workbench.data import ROWS, pairs
+from tfmlib.workbench.proof import spread
 
 DEVICE = "cpu"
 SEED = 0

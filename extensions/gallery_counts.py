@@ -35,7 +35,7 @@ def contents(pages: list[dict]) -> str:
     for p in pages:
         mutants = [m for e in p["exercises"] for m in e["mutants"]]
         counts = len(p["exercises"]), len(mutants), sum(not m["passed"] for m in mutants)
-        rows += f'<tr><th scope="row"><a href="gallery/{Path(p["page"]).name}.html">{code(p["title"])}</a></th>' + "".join(f"<td>{n}</td>" for n in counts) + "</tr>"
+        rows += f'<tr><th scope="row"><a href="../gallery/{Path(p["page"]).name}.html">{code(p["title"])}</a></th>' + "".join(f"<td>{n}</td>" for n in counts) + "</tr>"
     return wide("The wrong answers, page by page", ("Practice page", "exercises", "wrong answers", "rejected"), rows)
 
 

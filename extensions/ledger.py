@@ -8,8 +8,9 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from pages import kind, notebooks, title
 from sphinx.util.docutils import SphinxDirective
+
+from pages import kind, notebooks, title
 
 MIME = "application/vnd.tfmlib.claim+json"
 VERDICTS = {"holds": "holds", "holds under a condition": "condition", "imprecise": "imprecise", "wrong": "wrong"}
@@ -107,7 +108,7 @@ class Ledger(SphinxDirective):
         listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in rows if text and (truth or kind != "rather"))
         head = (f'<div class="tfm-claim tfm-{VERDICTS[entry["verdict"]]}" id="ledger-{entry["id"]}" data-verdict="{entry["verdict"]}" '
                 f'data-topic="{escape(entry["topic"])}">{stated(entry["verdict"], inline(first), inline(entry["statement"]))}<ul>{listed}</ul>')
-        if page: return [nodes.raw("", f'{head}<p><a href="{page}.html#claim-{entry["id"]}">The cell that settles it</a></p></div>', format="html")]
+        if page: return [nodes.raw("", f'{head}<p><a href="../{page}.html#claim-{entry["id"]}">The cell that settles it</a></p></div>', format="html")]
         source = self.parse_text_to_nodes(f"Source: {{cite:t}}`{entry['citation']}`")
         return [nodes.raw("", head, format="html"), *source, nodes.raw("", "</div>", format="html")]
 

@@ -11,8 +11,9 @@ from textwrap import shorten, wrap
 from docments import Function, call, comments, fields, parameters, wrapped
 from docutils import nodes
 from nbdev_cells import directives, public_names
-from pages import notebooks, title
 from sphinx.util.docutils import SphinxDirective
+
+from pages import notebooks, title
 
 
 def prose(text: str) -> str:
@@ -75,8 +76,8 @@ class Reference(SphinxDirective):
         "The names that a chapter's modules hold, each a link to what it is."
         made = []
         for module in its:
-            links = [f'<a href="api/{chapter}.html#tfmlib.{module}.{name}"><code>{name}</code></a>' for name in self.read(module)[2]]
-            where = f'<a href="api/{chapter}.html#tfmlib.{module}"><code>tfmlib.{module}</code></a>'
+            links = [f'<a href="../api/{chapter}.html#tfmlib.{module}.{name}"><code>{name}</code></a>' for name in self.read(module)[2]]
+            where = f'<a href="../api/{chapter}.html#tfmlib.{module}"><code>tfmlib.{module}</code></a>'
             made.append(nodes.raw("", f'<p class="tfm-names">{where} {", ".join(links)}</p>', format="html"))
         return made
 

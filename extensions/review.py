@@ -11,11 +11,12 @@ from pathlib import Path
 from docutils import nodes
 from findable import Entry, claims
 from ledger import settled
-from pages import notebooks, toc_pages
 from sphinx.util.docutils import SphinxDirective
 from term_places import entries
 
-PAGE, SCRIPT, ANKI = "cards", "cards.js", "cards-anki.txt"
+from pages import notebooks, toc_pages
+
+PAGE, SCRIPT, ANKI = "pages/cards", "pages/cards.js", "pages/cards-anki.txt"
 HEAD = "#separator:tab\n#html:true\n#notetype:Basic\n#deck:The Executable Transformer\n#tags column:3\n"
 
 
@@ -41,7 +42,7 @@ def cards(app) -> list[dict[str, str]]:
     "All cards: by chapter, terms before claims, each in the order of its page."
     root, toc = Path(app.srcdir), Path(app.srcdir) / app.config.external_toc_path
     made = [card(e) for e in entries(app) if e["kind"] == "term"]
-    if "claims" in toc_pages(toc):
+    if "pages/claims" in toc_pages(toc):
         books = notebooks(root, toc)
         said = {f"claim-{name}": dict(line for line in ways[0][1]["lines"] if len(line) == 2).get("measured", "") for name, ways in settled(books).items()}
         made += [card(e, said.get(e["anchor"], "")) for e in claims(root, books)]
@@ -70,7 +71,7 @@ class Cards(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         html = ('<div class="tfm-cards" id="cards"><noscript><p>The cards need JavaScript. Their questions and answers are in the <a href="glossary.html">glossary</a> and on the page of '
                 '<a href="claims.html">claims</a>.</p></noscript></div>'
-                f'<script src="_static/tfm/review.js" defer></script><script src="{SCRIPT}" defer></script>')
+                f'<script src="../_static/tfm/review.js" defer></script><script src="{Path(SCRIPT).name}" defer></script>')
         return [nodes.raw("", html, format="html")]
 
 

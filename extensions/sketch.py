@@ -1,4 +1,4 @@
-"""Shapes for drawings that the build makes itself, in the figures' colours. (tfmlib.figures draws those of the chapters; a build does without it, and without NumPy.)"""
+"""Shapes for drawings that the build makes itself, in the figures' colours. (tfmlib.workbench.figures draws those of the chapters; a build does without it, and without NumPy.)"""
 import re
 from html import escape
 from pathlib import Path

@@ -189,8 +189,8 @@ def clone(tmp_path):
 @pytest.fixture
 def early_families(monkeypatch):
     "Families as chapters 8 and 10 leave them, whatever later chapters a test file of this process has imported."
-    from tfmlib import decoders
-    from tfmlib.pretrained import FAMILIES
+    from tfmlib.decoders import core as decoders
+    from tfmlib.transformer.pretrained import FAMILIES
     for name in [name for name in FAMILIES if name not in ("marian", "gpt2", "llama", "mistral")]: monkeypatch.delitem(FAMILIES, name)
     monkeypatch.setitem(FAMILIES, "llama", decoders.llama_family("LlamaForCausalLM"))
     monkeypatch.setitem(FAMILIES, "mistral", decoders.llama_family("MistralForCausalLM")._replace(read=decoders.read_mistral))

@@ -1,4 +1,5 @@
 """What the tests of chapter 15 run in several processes; they are started afresh and import it from here."""
+import importlib
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from torch import Tensor
 
 def ring_all_reduce(n: int):
     "A sum around a ring, message by message, and the same by the process group."
-    from tfmlib.context_parallel import pass_on
+    from tfmlib.many_devices.context import pass_on
     p, rank = dist.get_world_size(), dist.get_rank()
     x = torch.arange(float(n), dtype=torch.float64) * (rank + 1)
     chunks = list(x.clone().chunk(p))
@@ -46,7 +47,7 @@ def both_wait():
 
 def enter_slowly():
     "Process 1 takes three seconds longer to enter its next groups."
-    from tfmlib.processes import RecordingGroup
+    from tfmlib.many_devices.local_processes import RecordingGroup
     enter = RecordingGroup.__init__
     def slowly(*arguments):
         enter(*arguments)
@@ -72,14 +73,14 @@ def mismatch():
 
 def checked_mismatch():
     "The same, asked beforehand."
-    from tfmlib.processes import agree
+    from tfmlib.many_devices.local_processes import agree
     agree("x", (4 + dist.get_rank(),))
 
 
 def ring_attention(zigzag: bool):
     "Ring attention and its gradients, for this process's tokens, beside attention to all of them."
-    from tfmlib.context_parallel import RingAttention, chunk_positions
     from tfmlib.heads import grouped_query_attention
+    from tfmlib.many_devices.context import RingAttention, chunk_positions
     g = torch.Generator().manual_seed(0)
     q, k, v, weight = (torch.randn(2, heads, 16, 4, generator=g, dtype=torch.float64) for heads in (4, 2, 2, 4))
     whole = [t.clone().requires_grad_() for t in (q, k, v)]
@@ -108,7 +109,9 @@ def wrong_run(letter: str, job):
     from contextlib import ExitStack
     from unittest.mock import patch
 
-    from tfmlib import data_parallel, pipeline, tensor_parallel
+    from tfmlib.many_devices import data as data_parallel
+    from tfmlib.many_devices import pipeline
+    from tfmlib.many_devices import tensor as tensor_parallel
     finish, all_reduce, clip = data_parallel.Buckets.finish, dist.all_reduce, tensor_parallel.clip_together
 
     def divided(buckets):
@@ -132,7 +135,7 @@ def on_cluster(*arguments: str):
     "The program's training in a process that is there already."
     from dataclasses import replace
 
-    from tfmlib.cluster import MODEL_CONFIGS, read_arguments, train_on_cluster
+    from tfmlib.many_devices.cluster import MODEL_CONFIGS, read_arguments, train_on_cluster
     wide = {WIDE: replace(MODEL_CONFIGS["toy Llama"], d_model=128)}
     MODEL_CONFIGS.update(wide)
     try: return list(train_on_cluster(read_arguments(list(arguments))))
@@ -140,7 +143,7 @@ def on_cluster(*arguments: str):
 
 
 if __name__ == "__main__":                                       # what torchrun starts: `die 3` kills process 1 at step 3 of the first attempt; the next word is for the second
-    from tfmlib import cluster
+    from tfmlib.many_devices import cluster
 
     faults, arguments = sys.argv[1:3], sys.argv[3:]
     kind, at = faults[int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))].split()
@@ -157,7 +160,6 @@ if __name__ == "__main__":                                       # what torchrun
 
 def with_all_parts(function, *arguments):
     "A form of parallelism in a process that knows every part."
-    import tfmlib.checkpoints
-    import tfmlib.expert_families
-    import tfmlib.linear_and_state_space  # noqa: F401
+    for module in ("checkpoints", "linear_and_state_space", "mixture_of_experts"): importlib.import_module(f"tfmlib.{module}.core")
+    importlib.import_module("tfmlib.mixture_of_experts.families")
     return function(*arguments)

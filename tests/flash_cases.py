@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernels.py"
 
 from bench.gpu.interpreter import without_repeats  # noqa: E402
-from tfmlib import flash_kernels as kernels  # noqa: E402
+from tfmlib.flash_attention_gpu import kernels  # noqa: E402
 
 without_repeats()
 
@@ -300,8 +300,8 @@ def test_without_gluon_the_next_configuration_is_taken(monkeypatch):
     q, k, v, *_ = drawn("eight to one")
     gluon = next(c for c in kernels.CONFIGS if c.way == "gluon")
     monkeypatch.setattr(kernels, "fitting", lambda *_: [gluon, kernels.SMALL["forward"]])
-    monkeypatch.setitem(sys.modules, "tfmlib.flash_gluon", None)
-    with pytest.warns(UserWarning, match="the kernel in Gluon is left out: .*flash_gluon"): out, _ = kernels.forward(q, k, v, causal=True)
+    monkeypatch.setitem(sys.modules, "tfmlib.flash_attention_gpu.gluon", None)
+    with pytest.warns(UserWarning, match="the kernel in Gluon is left out: .*flash_attention_gpu.gluon"): out, _ = kernels.forward(q, k, v, causal=True)
     torch.testing.assert_close(out.double(), definition(q.double(), k.double(), v.double(), True, None)[0], atol=2e-6, rtol=2e-6)
     with warnings.catch_warnings(): warnings.simplefilter("error"); kernels.forward(q, k, v, causal=True, window=3)
     with pytest.raises(ImportError): kernels.forward(q, k, v, config=gluon)
@@ -499,7 +499,7 @@ def changed(old: str, new: str, folder: Path):
     text, found = re.subn(r"\s*".join(map(re.escape, re.findall(r"\w+|\S", old))), lambda _: new, SOURCE.read_text(), count=1)
     assert found, f"not in the module: {old}"
     path = folder / "changed_kernels.py"
-    path.write_text(text.replace("from .proof", "from tfmlib.proof"))
+    path.write_text(text.replace("from ..", "from tfmlib.").replace("from .", "from tfmlib.flash_attention_gpu."))
     spec = importlib.util.spec_from_file_location("changed_kernels", path)
     module = sys.modules["changed_kernels"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -20,9 +20,9 @@ import torch
 import triton
 from conftest import sweep
 
-from tfmlib import flash_gluon
-from tfmlib import flash_kernels as kernels
-from tfmlib.proof import need
+from tfmlib.flash_attention_gpu import gluon as flash_gluon
+from tfmlib.flash_attention_gpu import kernels
+from tfmlib.workbench.proof import need
 
 SOURCE = Path(flash_gluon.__file__).read_text()
 
@@ -267,7 +267,7 @@ def module(source: str, seed: int) -> dict:
                          zeros=lambda shape, *_: array(np.zeros(shape)), full=lambda shape, value, *_: array(np.full(shape, value)), arange=lambda a, b, layout: array(np.arange(a, b)),
                          NVMMADistributedLayout=nothing, DotOperandLayout=nothing, SliceLayout=nothing, NVMMASharedLayout=SimpleNamespace(get_default_for=nothing), store=store)
     space = {"gl": gl, "gluon": SimpleNamespace(jit=Kernel), "mbarrier": SimpleNamespace(), "tma": SimpleNamespace(), "hopper": SimpleNamespace(TensorDescriptor=Descriptor),
-             "LN2": math.log(2), "LOG2E": 1 / math.log(2), "torch": torch, "Tensor": torch.Tensor, "triton": triton, "Config": kernels.Config, "need": need, "SEED": seed}
+             "LN2": math.log(2), "LOG2E": 1 / math.log(2), "torch": torch, "Tensor": torch.Tensor, "triton": triton, "Config": kernels.Config, "LAUNCHERS": {}, "need": need, "SEED": seed}
     exec(code(source), space)
     return space
 

@@ -5,8 +5,8 @@ from conftest import sweep
 
 from bench.gpu.listed import attend, tables
 from bench.sparse_time import quarters
-from tfmlib.block_sparse import block_list
 from tfmlib.sparse import causal, global_tokens, intersection, masked_sparse_attention, sliding_window, union
+from tfmlib.sparse.blocks import block_list
 
 RULES = quarters(41, 16) | {"both sides": union(sliding_window(3), global_tokens(2)), "all": lambda i, j: (i >= 0) & (j >= 0)}
 

@@ -21,16 +21,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
 from nbdev_cells import DIRECTIVE, directives, public_names  # noqa: E402
+
 from pages import kind, notebook_files  # noqa: E402
 
 KNOWN = {"default_exp", "export", "hide"}
-MANY_PARAMETERS = {"tfmlib.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
+MANY_PARAMETERS = {"tfmlib.workbench.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
 LONG_MODULES: dict[str, tuple[int, str]] = {  # the statements it may have, and why
-    "tfmlib.proof": (400, "the tools that keep the pages honest stand on one page"),
-    "tfmlib.training": (445, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
-    "tfmlib.checks": (360, "what the checkers of all practice pages share, questions among it"),
+    "tfmlib.workbench.proof": (400, "the tools that keep the pages honest stand on one page"),
+    "tfmlib.workbench.training": (445, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
+    "tfmlib.workbench.checks": (360, "what the checkers of all practice pages share, questions among it"),
     "tfmlib.checkpoints": (355, "folders read and written as transformers does, and what must be refused before anything is"),
-    "tfmlib.flash_kernels": (500, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them"),
+    "tfmlib.flash_attention_gpu.kernels": (500, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them"),
     "tfmlib.transformer": (420, "the configuration of every model, the registries of parts, what builds from them, and the searches"),
     "tfmlib.practice": (530, "a page of exercises is as long as its checkers, and cases of every size, type and magnitude take a line each"),
 }
@@ -117,8 +118,8 @@ def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, i
 
 
 def divided(owned: dict[str, str], name: str) -> bool:
-    "Is a chapter divided into a path and pages in depth, and so a package?"
-    return f"{package_of(name)}.core" in owned
+    "Is a chapter divided into a path and pages in depth?"
+    return any(kind(owner) == "depth" and package_of(owner) == package_of(name) for owner in owned.values())
 
 
 def before(owner: str, name: str, bench: list[str], owned: dict[str, str]) -> bool:
@@ -134,12 +135,11 @@ def package_of(name: str) -> str:
 
 
 def module_of(name: str, book: Iterable[Cell] = ()) -> str:
-    "The module that a notebook owns by its file name; a path and a page in depth may write one in the chapter's package, which they declare."
-    tail = package_of(name)
+    "The module that a notebook owns by its file name; a page in depth declares one in the chapter's package."
+    tail, which = package_of(name), kind(name)
     declared = next((c.directives["default_exp"] for c in book if "default_exp" in c.directives), "")
-    if kind(name) == "practice": return f"practice.{tail}"
-    if kind(name) == "depth": return declared if re.fullmatch(rf"{tail}\.(?!core$)\w+", declared) else f"{tail}.depth"
-    return f"{tail}.core" if declared == f"{tail}.core" else tail
+    if which == "depth": return declared if re.fullmatch(rf"{tail}\.(?!core$)\w+", declared) else f"{tail}.depth"
+    return {"practice": f"practice.{tail}", "workbench": f"workbench.{tail}"}.get(which, f"{tail}.core")
 
 
 def owners(books: dict[str, list[Cell]]) -> dict[str, str]:
@@ -170,7 +170,7 @@ def imports(tree: ast.AST, inside: str = "") -> list[tuple[str, bool]]: return l
 def homes(books: dict[str, list[Cell]], owned: dict[str, str]) -> dict[str, str]:
     "What a chapter's package offers -> the module that writes it."
     found = {module.removesuffix(".core"): module for module in owned if module.endswith(".core")}
-    for cell in (c for name, book in books.items() if kind(name) in ("path", "depth") and divided(owned, name) for c in book if c.exported):
+    for cell in (c for name, book in books.items() if kind(name) in ("path", "depth") for c in book if c.exported):
         name = cell.where.partition(" ")[0]
         module = cell.directives["export"] or module_of(name, books[name])
         found |= {f"{package_of(name)}.{public}": module for public in public_names("\n".join(cell.source.splitlines()[len(cell.directives):]))}
@@ -210,6 +210,20 @@ def order(root: Path) -> list[str]:
     return [fault for fault in faults if fault]
 
 
+def circles(root: Path) -> list[str]:
+    "Modules of tfmlib that import one another, at once or in a function."
+    books = cells(root)
+    owned = owners(books)
+    offered, waiting = homes(books, owned), {}
+    for module in owned:
+        file = root / "tfmlib" / f"{module.replace('.', '/')}.py"
+        found = imports(parsed(file.read_text()), module.rpartition(".")[0]) if file.is_file() else []
+        waiting[module] = {other for dotted, _ in found if (other := writer(dotted, owned, offered)) in owned and other != module}
+    while free := [module for module, others in waiting.items() if not others & waiting.keys()]:
+        for module in free: del waiting[module]
+    return [f"tfmlib.{module}: imports {', '.join(f'tfmlib.{n}' for n in sorted(others & waiting.keys()))}, and is imported from there" for module, others in waiting.items()]
+
+
 # --- directives ---------------------------------------------------------------------------------------------------
 
 def directive_lines(root: Path) -> list[str]:
@@ -222,7 +236,8 @@ def directive_lines(root: Path) -> list[str]:
             faults += [f"{cell.where}: #| {word} is not a directive of this book ({', '.join(sorted(KNOWN))})" for word in cell.directives.keys() - KNOWN]
             code = cell.source.splitlines()[len(cell.directives):]
             faults += [f"{cell.where}: «{line.strip()}» stands below the cell's first line and would be ignored" for line in code if DIRECTIVE.match(line.strip())]
-            if cell.directives.get("export") and not name.startswith(("chapters/08_", "chapters/09_", "chapters/11_", "chapters/12_", "chapters/15_", "chapters/16_", "chapters/18_", "chapters/19_", "chapters/20_", "chapters/21_")): faults.append(f"{cell.where}: one chapter, one module; it exports to {cell.directives['export']} too")
+            elsewhere = cell.directives.get("export")
+            if elsewhere and not (kind(name) in ("path", "depth") and elsewhere.startswith(f"{package_of(name)}.")): faults.append(f"{cell.where}: it exports to {elsewhere}; expected a module of its chapter's package, {package_of(name)}")
     written = [c.directives["default_exp"] for book in books.values() for c in book if "default_exp" in c.directives]
     return faults + [f"tfmlib.{module}: {written.count(module)} notebooks write it" for module in sorted(set(written)) if written.count(module) > 1]
 
@@ -402,5 +417,5 @@ def export(root: Path) -> list[str]:
 
 
 RULES: dict[str, Callable[[Path], list[str]]] = {
-    f.__name__: f for f in (order, directive_lines, led_in, shape, outputs, digits, exact, size, export)
+    f.__name__: f for f in (order, circles, directive_lines, led_in, shape, outputs, digits, exact, size, export)
 }

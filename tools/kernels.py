@@ -1,7 +1,7 @@
 """Compile every shipped configuration of the kernels for GPUs that are not here: python tools/kernels.py [--write] [--show]
 
 Triton lowers a kernel without a GPU, and brings the assembler that counts registers, spills and shared memory. The host code
-of `tfmlib.flash_kernels`, and of the modules beside it, is called on tensors without storage, and each of its launches becomes a compilation: what is
+of `tfmlib.flash_attention_gpu.kernels`, and of the modules beside it, is called on tensors without storage, and each of its launches becomes a compilation: what is
 checked is what would be launched. tfmlib/assets/kernels.json keeps what was found, for each of two versions of Triton, each
 row under a hash of its sources: a row whose hash fits is believed, but for a sample; every other is compiled anew. Another
 version than the installed one lies in a folder of its own, which `--triton` names: pip install --no-deps --target FOLDER triton==3.6.0
@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 TABLE = ROOT / "tfmlib/assets/kernels.json"
-SOURCES = [ROOT / f"tfmlib/{name}.py" for name in ("flash_kernels", "flash_varlen", "flash_gluon")]      # no two define the same name
+SOURCES = [ROOT / f"tfmlib/flash_attention_gpu/{name}.py" for name in ("kernels", "varlen", "gluon")]      # no two define the same name
 ROOTS = {"decode": "decode", "varlen": "varlen_forward", "gluon": "start_gluon"}      # the host code of a kernel, or of a way; of the others `start`
 VERSIONS = ("3.7.1", "3.6.0")                          # of Triton: the locked one, and the one that many GPU machines carry
 SHARED = {90: 227 * 1024, 80: 163 * 1024}              # bytes of shared memory that one program may have, by compute capability
@@ -119,7 +119,7 @@ def launch_packed(kernels, row: dict) -> None:
     "The same for packed sequences; ragged, two query heads share a key head."
     import torch
 
-    from tfmlib.flash_varlen import varlen_forward
+    from tfmlib.flash_attention_gpu.varlen import varlen_forward
     config, N = kernels.Config(**row["config"]), LENGTHS[row["lengths"]]
     dtype, offsets = {32: torch.float32, 16: torch.bfloat16}[config.bits], torch.empty(9, dtype=torch.int32, device="meta")
     q, k, v = (torch.empty(1, h, N, config.width, dtype=dtype, device="meta") for h in (HEADS, *2 * [HEADS // (1 + N % 2)]))
@@ -142,7 +142,7 @@ def launch(kernels, row: dict) -> None:
     kernels.launch(config, like[config.kernel], limits, scale)
 
 
-def compiled(row: dict, module: str = "tfmlib.flash_kernels") -> dict:
+def compiled(row: dict, module: str = "tfmlib.flash_attention_gpu.kernels") -> dict:
     "The row with what its kernel comes to, or with the reason why it does not compile."
     try:
         with launches_compile(row["chip"]) as found: launch(importlib.import_module(module), row)
@@ -290,8 +290,8 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.pop("TRITON_INTERPRET", None)
     if given.rows: return print(json.dumps(compile_all(json.load(sys.stdin))))
-    from tfmlib.flash_kernels import CONFIGS, DECODING
-    from tfmlib.flash_varlen import VARLEN
+    from tfmlib.flash_attention_gpu.kernels import CONFIGS, DECODING
+    from tfmlib.flash_attention_gpu.varlen import VARLEN
     configs, source = CONFIGS + DECODING + VARLEN, "\n".join(file.read_text(encoding="utf-8") for file in SOURCES)
     asking, table, wrong = compilers(given.triton), [], []
     kept = {} if given.anew or not TABLE.is_file() else {row["stamp"]: row for row in json.loads(TABLE.read_text())["rows"]}

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
 from nbdev_cells import directives, public_names  # noqa: E402
+
 from pages import NOTEBOOK, kind, notebooks  # noqa: E402
 
 FILE = ROOT / "tests/manifest.tsv"
@@ -51,8 +52,8 @@ def vanished(before: str, entries: list[tuple[str, str, str]], changelog: str) -
 
 def main() -> None:
     entries = listed()
-    lost = vanished(FILE.read_text(encoding="utf-8") if FILE.is_file() else "", entries, (ROOT / "changelog.md").read_text(encoding="utf-8"))
-    if lost: sys.exit("not in the book any more, and not in changelog.md:\n" + "\n".join(lost))
+    lost = vanished(FILE.read_text(encoding="utf-8") if FILE.is_file() else "", entries, (ROOT / "pages/changelog.md").read_text(encoding="utf-8"))
+    if lost: sys.exit("not in the book any more, and not in pages/changelog.md:\n" + "\n".join(lost))
     FILE.write_text(text(entries), encoding="utf-8")
 
 

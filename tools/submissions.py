@@ -70,7 +70,7 @@ def warm_up() -> None:
     "Load what PyTorch loads when something is done for the first time: a student's time does not pay for it."
     import torch
 
-    from tfmlib.checks import does_without, watched
+    from tfmlib.workbench.checks import does_without, watched
     x = torch.ones(2, 2)
     watched(torch.add, x, x)
     does_without(("softmax",), torch.add, x, x)
@@ -92,7 +92,7 @@ def practice_modules() -> list[str]:
 
 def checkers(module: types.ModuleType) -> dict[str, object]:
     "The checkers of a practice module, by exercise."
-    from tfmlib.proof import Checker
+    from tfmlib.workbench.proof import Checker
     return {n.removeprefix("check_"): c for n, c in vars(module).items() if n.startswith("check_") and isinstance(c, Checker)}
 
 
@@ -138,7 +138,7 @@ def snapshot(used: list[types.ModuleType], classes: list[type]) -> Callable[[], 
 
 class NoAnswers:
     "Refuses the modules that the chapters write: they hold the book's own answers. The workbench stays open."
-    OPEN = {"practice", "figures", "proof", "checks", "data", "training"}
+    OPEN = {"practice", "workbench"}
 
     def find_spec(self, name: str, path=None, target=None) -> None:
         top, _, rest = name.partition(".")
@@ -158,8 +158,7 @@ def forbid(folders: list[Path]) -> None:
 
 def answers_of(root: Path) -> list[Path]:
     "Where the book's own answers are: its notebooks, what is built from them, and the modules that they write."
-    open_ = {f"{name}.py" for name in NoAnswers.OPEN} | {"__init__.py", "__version__.py", "_modidx.py"}
-    modules = [p for p in (root / "tfmlib").glob("*.py") if p.name not in open_]
+    modules = [p for p in (root / "tfmlib").iterdir() if p.is_dir() and (p / "core.py").is_file()]
     return [root / name for name in ("chapters", "_build", "build", ".git", "tests", "tfmlib/__pycache__")] + modules
 
 
@@ -176,7 +175,7 @@ def load(names: list[str], sources: list[str]) -> tuple[dict[str, object], Calla
     restore = snapshot([builtins, json, os, signal, *{id(m): m for m in [*theirs, *ours]}.values()], [torch.Tensor])
     sys.meta_path.insert(0, NoAnswers())
     forbid(answers_of(ROOT))
-    public = importlib.import_module("tfmlib.proof")                     # what the cells import: a copy whose checks do nothing
+    public = importlib.import_module("tfmlib.workbench.proof")                     # what the cells import: a copy whose checks do nothing
     public.Checker.__call__ = lambda self, attempt: public.Result(self.exercise, getattr(attempt, "__name__", ""), False, 0)
     return found, restore
 
@@ -359,7 +358,7 @@ def failure(name: str, failed: str, why: str) -> dict: return {"exercise": name,
 
 def asked_again(name: str, checker, pupil: Pupil) -> dict | None:
     "The first property that does not hold if only what comes back counts; questions that cannot be put from outside are left out."
-    from tfmlib.proof import reason
+    from tfmlib.workbench.proof import reason
     for statement, test, cases in checker.properties:
         if {"untyped_storage", "data_ptr"} & set(test.__code__.co_names): continue         # whose memory it is, data cannot tell
         for case in cases:

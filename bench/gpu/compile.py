@@ -104,7 +104,7 @@ def launch_decoding(kernels, case: dict, q, k, v) -> None:
 
 def launch_packed(case: dict) -> None:
     "Packed sequences: of T queries and S keys in all, B of them."
-    from tfmlib.flash_varlen import varlen_config, varlen_forward
+    from tfmlib.flash_attention_gpu.varlen import varlen_config, varlen_forward
     dtype, offsets = getattr(torch, case["type"]), torch.empty(case["B"] + 1, dtype=torch.int32, device="meta")
     q, k = (torch.empty(n, h, case["D"], dtype=dtype, device="meta").transpose(0, 1)[None] for n, h in ((case["T"], case["H"]), (case["S"], case["G"])))
     varlen_forward(q, k, k, (offsets, offsets), case["T"], case["causal"], case["D"] ** -.5, varlen_config(q))

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.gpu.choose import chosen
 from bench.gpu.kernels import ALONE, load, use
-from tfmlib.proof import spread
+from tfmlib.workbench.proof import spread
 
 SHAPES = [                          # B, H, G, T, S, D, causal, window, times the queries
     (2, 4, 4, 256, 256, 64, False, 0, 1), (2, 4, 4, 256, 256, 64, True, 0, 1), (1, 2, 2, 1000, 1000, 128, True, 0, 1), (1, 2, 2, 999, 999, 128, False, 0, 1),
@@ -174,7 +174,7 @@ def packed_launch(case: dict) -> dict:
 
 def packed(shape: tuple, dtype: torch.dtype, setting: Setting) -> tuple[dict, list[str]]:
     "Packed sequences, cut from a sea of NaN: the largest error beside that of PyTorch's plain back-end, each sequence by itself."
-    from tfmlib.flash_varlen import flash_attention_varlen
+    from tfmlib.flash_attention_gpu.varlen import flash_attention_varlen
     B, H, G, T, S, D, causal, *_ = shape
     g, at = torch.Generator().manual_seed(0), ends(shape)
     rooms = [torch.full((total + 40, h + 1, D + 16), math.nan, dtype=dtype, device=setting.device) for total, h in ((at[0][-1], H), (at[1][-1], G), (at[1][-1], G))]

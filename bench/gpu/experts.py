@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from bench import rates, scaled
 from bench.gpu.utilisation import half
-from tfmlib.proof import timed
+from tfmlib.workbench.proof import timed
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ def uneven(N: int, E: int, k: int) -> torch.Tensor:
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
     "One number of experts."
     from tfmlib.block import SwiGLU
-    from tfmlib.expert_models import stack_experts
     from tfmlib.mixture_of_experts import (
         ExpertList,
         dispatch,
@@ -55,6 +54,7 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
         tokens_per_expert,
         top_k_softmax_routing,
     )
+    from tfmlib.mixture_of_experts.models import stack_experts
     s, E, k = SETTINGS[name], case["E"], case["k"]
     N, C, width = s.sizes
     dtype = half() if s.device == "cuda" else torch.float32

@@ -11,7 +11,7 @@ def load():
     "The module of the kernels; from now on compilations are counted."
     import triton
 
-    from tfmlib import flash_kernels
+    from tfmlib.flash_attention_gpu import kernels as flash_kernels
     def on_compilation(*, cache_hit: bool, **_) -> None: COUNTED["misses"] += not cache_hit
     triton.knobs.compilation.listener = on_compilation
     if flash_kernels.interpreted():
@@ -28,7 +28,7 @@ def misses() -> int:
 
 def fitting(kernel: str, width: int, bits: int, causal: bool, ways: tuple = WAYS, capability: tuple = (9, 0)) -> list[list]:
     "The rows of the kernels' table that may run on a GPU of this capability, without the GPU: what `flash_kernels.fitting` says there."
-    from tfmlib import flash_kernels as kernels
+    from tfmlib.flash_attention_gpu import kernels
     q = SimpleNamespace(is_cuda=True, device=None, shape=(1, 1, 1, width), element_size=lambda: bits // 8)
     with patch("torch.cuda.get_device_capability", lambda device: capability), patch("torch.cuda.get_device_name", lambda device: "nobody's"), \
          patch.object(kernels, "interpreted", lambda: False), patch.dict(kernels.PREFERRED, clear=True):

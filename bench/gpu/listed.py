@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tfmlib.block_sparse import BlockList
-from tfmlib.flash_kernels import LOG2E, absorb, fetch, finish, opened
+from tfmlib.flash_attention_gpu.kernels import LOG2E, absorb, fetch, finish, opened
 from tfmlib.sparse import Pattern
+from tfmlib.sparse.blocks import BlockList
 
 Tables = tuple[Tensor, Tensor, Tensor, Tensor]
 

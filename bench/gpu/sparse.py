@@ -60,7 +60,7 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
 
     from bench.gpu.listed import attend, tables
     from bench.sparse_time import pairs, quarter_window, quarters
-    from tfmlib.block_sparse import block_list, n_computed
+    from tfmlib.sparse.blocks import block_list, n_computed
     setting, s, N = SETTINGS[name], SIZES[name], case["N"]
     use(load(), case["configs"], s.width, True)
     pattern, ways, scores = quarters(N, s.block)[case["pattern"]], {}, {}

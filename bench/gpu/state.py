@@ -9,7 +9,7 @@ import torch
 
 from bench import scaled
 from bench.gpu.utilisation import half
-from tfmlib.proof import timed
+from tfmlib.workbench.proof import timed
 
 
 @dataclass(frozen=True)

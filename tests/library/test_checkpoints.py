@@ -41,7 +41,6 @@ from bench.checkpoint_families import (
     ours_of,
     rope,
 )
-from tfmlib import checkpoints, training, variants
 from tfmlib.checkpoints import (
     GenerationSettings,
     PublishedModel,
@@ -52,16 +51,19 @@ from tfmlib.checkpoints import (
     read_generation,
     with_head,
 )
+from tfmlib.checkpoints import core as checkpoints
+from tfmlib.checkpoints import parts as variants
+from tfmlib.checkpoints.parts import build_adapted
+from tfmlib.checkpoints.published import PUBLISHED_CONFIGS, PUBLISHERS
+from tfmlib.checkpoints.tensor_files import once, read_header, stored_tensors
+from tfmlib.checkpoints.tokenizer_files import LoadedTokenizer, tokenizer_content
 from tfmlib.decoders import SamplingConfig, generate
 from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention, RotaryEmbedding
-from tfmlib.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
-from tfmlib.published import PUBLISHED_CONFIGS, PUBLISHERS
-from tfmlib.tensor_files import once, read_header, stored_tensors
-from tfmlib.tokenizer_files import LoadedTokenizer, tokenizer_content
 from tfmlib.tokens import train_tokenizer
 from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, build
-from tfmlib.variants import build_adapted
+from tfmlib.transformer.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
+from tfmlib.workbench import training
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tfmlib.checks import (
+from tfmlib.workbench.checks import (
     Watch,
     all_right,
     asked_again,
@@ -29,7 +29,7 @@ from tfmlib.checks import (
     views,
     watched,
 )
-from tfmlib.proof import Checker, Mismatch
+from tfmlib.workbench.proof import Checker, Mismatch
 
 X = rounded(4, 4)
 

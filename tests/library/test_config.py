@@ -26,16 +26,6 @@ from tfmlib.positions import (
     SinusoidalEmbedding,
     YaRN,
 )
-from tfmlib.pretrained import (
-    FAMILIES,
-    fill_weights,
-    from_pretrained,
-    load_model,
-    own_tensors,
-    save_model,
-    to_pretrained,
-)
-from tfmlib.proof import need
 from tfmlib.transformer import (
     ATTENTIONS,
     FFNS,
@@ -46,6 +36,16 @@ from tfmlib.transformer import (
     build,
     count_parameters,
 )
+from tfmlib.transformer.pretrained import (
+    FAMILIES,
+    fill_weights,
+    from_pretrained,
+    load_model,
+    own_tensors,
+    save_model,
+    to_pretrained,
+)
+from tfmlib.workbench.proof import need
 
 pytestmark = pytest.mark.usefixtures("early_families")
 
@@ -189,7 +189,7 @@ ELSEWHERE = {"experts": dict(ffn="experts", options={"n_experts": 3}), "recurren
              "hybrid": dict(kind="hybrid decoder", attention="hybrid"), "latent": dict(attention="latent", head_dim=6, positions="partial rotary", options={"kv_rank": 3, "rotary_dim": 2}), "bert": dict(kind="bert", positions="learned"), "no prefix": dict(ffn="gated gelu")}
 FRESH = """
 import importlib, json, pkgutil, sys
-from tfmlib.pretrained import FAMILIES, config_from_pretrained, load_model
+from tfmlib.transformer.pretrained import FAMILIES, config_from_pretrained, load_model
 from tfmlib.transformer import LATER, MODELS, REGISTRIES
 what, paths = sys.argv[1], sys.argv[2:-1]
 def fresh(): assert not [n for n in sys.modules if n.removeprefix('tfmlib.') in LATER[-2:]]
@@ -204,8 +204,8 @@ config_from_pretrained(json.loads(sys.argv[-1]))
 def rows(): return {name: sorted(r) for name, r in {**REGISTRIES, 'models': MODELS, 'families': FAMILIES}.items()}
 before = rows()
 import tfmlib
-for module in pkgutil.iter_modules(tfmlib.__path__):
-    try: importlib.import_module(f'tfmlib.{module.name}')
+for module in pkgutil.walk_packages(tfmlib.__path__, 'tfmlib.'):
+    try: importlib.import_module(module.name)
     except ImportError: pass
 assert rows() == before, 'LATER lacks a module that adds rows'
 """
@@ -265,7 +265,7 @@ SPARE = {"max_len": 9, "d_model": 12, "n_heads": 2, "n_layers": 2, "vocab_size":
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
-@pytest.mark.parametrize("positions", [name for name, part in POSITIONS.items() if part.build.__module__ == "tfmlib.transformer"])
+@pytest.mark.parametrize("positions", [name for name, part in POSITIONS.items() if part.build.__module__ == "tfmlib.transformer.core"])
 @pytest.mark.parametrize("norm_position, norm, ffn, more", [("post", "layernorm", "relu", {}), ("pre", "rmsnorm", "swiglu", dict(n_kv_heads=1, head_dim=4)), ("pre", "layernorm", "none", dict(attention_bias=True))])
 def test_all_parts_go_together(kind, positions, norm_position, norm, ffn, more):
     "Each builds, has as many parameters as the formula says, hides the future where it must, and knows positions where it should."
@@ -370,7 +370,7 @@ REAL = torch.tensor([[True] * 4, [False, True, True, True]])
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
-@pytest.mark.parametrize("positions", [name for name, part in POSITIONS.items() if part.build.__module__ == "tfmlib.transformer"])
+@pytest.mark.parametrize("positions", [name for name, part in POSITIONS.items() if part.build.__module__ == "tfmlib.transformer.core"])
 @pytest.mark.parametrize("given", [(X,), (X, REAL), (X, None, torch.arange(3, 7))], ids=["plain", "padded", "positions"])
 def test_the_host_waits_as_often_for_eight_layers_as_for_one(kind, positions, given):
     if kind != "decoder" and len(given) > 1: return

@@ -15,10 +15,10 @@ from transformers import (
     MarianMTModel,
 )
 
-from tfmlib import decoders  # noqa: F401 — its families
 from tfmlib.alignment import PAD
-from tfmlib.pretrained import FAMILIES, IGNORED_KEYS, check_config, config_from_pretrained, from_pretrained
+from tfmlib.decoders import core as decoders  # noqa: F401 — its families
 from tfmlib.transformer import MODEL_CONFIGS
+from tfmlib.transformer.pretrained import FAMILIES, IGNORED_KEYS, check_config, config_from_pretrained, from_pretrained
 
 pytestmark = pytest.mark.usefixtures("early_families")
 

@@ -12,10 +12,10 @@ import bench.decoder_training as training
 import bench.induction as induction
 import bench.instructions as instructions
 import bench.thinking as thinking
-from tfmlib.data import prose
 from tfmlib.decoders import next_token_loss
-from tfmlib.pretrained import load_model
-from tfmlib.training import load_tensors, seeded, train
+from tfmlib.transformer.pretrained import load_model
+from tfmlib.workbench.data import prose
+from tfmlib.workbench.training import load_tensors, seeded, train
 
 FEW = 5
 PARTS = ("decoder_training", "induction", "thinking", "instructions")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from transformers.generation import logits_process as theirs_
 
-from tfmlib import decoders
 from tfmlib.attention import attention
 from tfmlib.decoders import (
     CausalLM,
@@ -30,9 +29,10 @@ from tfmlib.decoders import (
     top_k,
     top_p,
 )
-from tfmlib.pretrained import fill_weights, from_pretrained, load_model, save_model, to_pretrained
-from tfmlib.training import AdamW, parameter_groups, save_tensors, train
+from tfmlib.decoders import core as decoders
 from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, count_parameters
+from tfmlib.transformer.pretrained import fill_weights, from_pretrained, load_model, save_model, to_pretrained
+from tfmlib.workbench.training import AdamW, parameter_groups, save_tensors, train
 
 pytestmark = pytest.mark.usefixtures("early_families")
 

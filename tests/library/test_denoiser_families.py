@@ -9,7 +9,7 @@ from transformers.models.mt5 import modeling_mt5
 from transformers.models.t5 import modeling_t5
 
 from bench.denoiser_families import CASES, PADDED, apart, batch, config_of, loud, ours_of, sides, written
-from tfmlib.denoiser_families import (
+from tfmlib.denoisers.families import (
     PUBLISHED_DENOISERS,
     ScaleFreeAttention,
     TargetTokens,
@@ -22,7 +22,8 @@ from tfmlib.denoiser_families import (
 )
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.positions import relative_position_bucket
-from tfmlib.pretrained import (
+from tfmlib.transformer import ModelConfig, beam_search, build, make_log_probs_fn
+from tfmlib.transformer.pretrained import (
     FAMILIES,
     IGNORED_KEYS,
     config_from_pretrained,
@@ -30,7 +31,6 @@ from tfmlib.pretrained import (
     own_tensors,
     to_pretrained,
 )
-from tfmlib.transformer import ModelConfig, beam_search, build, make_log_probs_fn
 
 BASES = {"t5": "t5, wide heads", "t5 v1.1": "t5 v1.1, wide heads", "mt5": "mt5", "bart": "bart, uneven", "mbart": "mbart, a language"}
 

@@ -51,7 +51,7 @@ from tfmlib.denoisers import (
     token_masking,
     unmask,
 )
-from tfmlib.story_grammar import (
+from tfmlib.denoisers.story_grammar import (
     N_WORDS,
     SENTINELS,
     STOP,
@@ -65,9 +65,9 @@ from tfmlib.story_grammar import (
     story_text,
     write_on,
 )
-from tfmlib.tag_grammar import MASK
-from tfmlib.training import seeded
+from tfmlib.encoders.tag_grammar import MASK
 from tfmlib.transformer import ModelConfig, build
+from tfmlib.workbench.training import seeded
 
 READS = ("chapters/",)
 ROOT = Path(__file__).resolve().parents[2]

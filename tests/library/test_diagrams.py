@@ -4,7 +4,19 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tfmlib.diagrams import COLUMN, ROW, Arrow, Box, Group, _rounded, _route, _said, _shifts, diagram, timeline
+from tfmlib.workbench.diagrams import (
+    COLUMN,
+    ROW,
+    Arrow,
+    Box,
+    Group,
+    _rounded,
+    _route,
+    _said,
+    _shifts,
+    diagram,
+    timeline,
+)
 
 BOXES = {"x": Box("x", (0, 2), "data", "(T, C)"), "branch": Box("", (0, 1.4), "dot"), "f": Box("f", (0, .7), "q"), "sum": Box("+", (0, 0), "add"), "y": Box("y\nis new", (1.5, 0), href="04.html#y")}
 ARROWS = [Arrow("x", "branch"), Arrow("branch", "f"), Arrow("f", "sum", "new"), Arrow("branch", "sum", "kept", column=.8), Arrow("sum", "y", dashed=True)]

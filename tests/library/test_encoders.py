@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from tfmlib import encoder_families, encoders
 from tfmlib.encoders import (
     BERT,
     HEADS,
@@ -25,8 +24,9 @@ from tfmlib.encoders import (
     masked_lm_loss,
     replaced_token_loss,
 )
-from tfmlib.pretrained import FAMILIES, config_from_pretrained, from_pretrained, join_parts, split_parts, to_pretrained
-from tfmlib.tag_grammar import (
+from tfmlib.encoders import core as encoders
+from tfmlib.encoders import families as encoder_families
+from tfmlib.encoders.tag_grammar import (
     CLS,
     LEXICON,
     MASK,
@@ -43,8 +43,16 @@ from tfmlib.tag_grammar import (
     to_ids,
     to_text,
 )
-from tfmlib.training import seeded
 from tfmlib.transformer import ModelConfig, build
+from tfmlib.transformer.pretrained import (
+    FAMILIES,
+    config_from_pretrained,
+    from_pretrained,
+    join_parts,
+    split_parts,
+    to_pretrained,
+)
+from tfmlib.workbench.training import seeded
 
 transformers.logging.set_verbosity_error()
 GRAMMAR = TagGrammar()

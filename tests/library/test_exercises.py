@@ -23,9 +23,9 @@ import practice  # noqa: E402
 import remote  # noqa: E402
 import submissions  # noqa: E402
 from myst import Book, Unresolved  # noqa: E402
-from pages import toc_pages  # noqa: E402
 
 import gallery  # noqa: E402
+from pages import toc_pages  # noqa: E402
 
 PAGES = kills.pages()
 MODULES = [submissions.importlib.import_module(name) for name in submissions.practice_modules()]
@@ -63,17 +63,17 @@ import importlib, json, sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith("tfmlib.") and name not in ("tfmlib.proof", "tfmlib.checks") and name.split(".")[1] != "practice": raise ImportError("blocked: " + name)
+        if name.startswith("tfmlib.") and name not in ("tfmlib.workbench", "tfmlib.workbench.proof", "tfmlib.workbench.checks") and name.split(".")[1] != "practice": raise ImportError("blocked: " + name)
 
 sys.meta_path.insert(0, Blocker())
-for name in ("tfmlib.attention", "tfmlib.figures"):
+for name in ("tfmlib.attention", "tfmlib.workbench.figures"):
     try: importlib.import_module(name)
     except ImportError: continue
     raise SystemExit(name + " can be imported")
 
 import submissions
 for name in submissions.practice_modules(): importlib.import_module(name)
-print(json.dumps([n for n in sys.modules if n.startswith("tfmlib.") and n not in ("tfmlib.proof", "tfmlib.checks") and n.split(".")[1] != "practice"]))
+print(json.dumps([n for n in sys.modules if n.startswith("tfmlib.") and n not in ("tfmlib.workbench", "tfmlib.workbench.proof", "tfmlib.workbench.checks") and n.split(".")[1] != "practice"]))
 """
 
 
@@ -101,7 +101,7 @@ def test_checkers_do_without_the_library_that_holds_the_answers(tmp_path):
     for path in PAGES:
         module = ROOT / "tfmlib/practice" / f"{path.stem[3:]}.py"
         code = [module.read_text(encoding="utf-8"), *(kills.code_of(c) for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")]
-        assert imported("\n".join(code)) <= {"tfmlib.proof", "tfmlib.checks", f"tfmlib.practice.{path.stem[3:]}"}, path.stem
+        assert imported("\n".join(code)) <= {"tfmlib.workbench.proof", "tfmlib.workbench.checks", f"tfmlib.practice.{path.stem[3:]}"}, path.stem
     assert imported("from tfmlib import attention") == {"tfmlib.attention"} and imported("from ..attention import attention") == {"tfmlib.attention"}
     assert imported("importlib.import_module('tfmlib.attention')") == {"tfmlib.attention"}
 
@@ -217,7 +217,7 @@ def test_a_stale_table_is_told_from_a_fresh_one(lists):
 
 
 def test_overhearing_ends_with_the_run(lists):
-    from tfmlib.proof import Checker
+    from tfmlib.workbench.proof import Checker
     call = Checker.__call__
     kills.verdicts(lists)
     assert Checker.__call__ is call
@@ -289,10 +289,10 @@ GOOD = {"double": "def double(values):\n    return 2 * values", "largest": "def 
 BAD = "def double(values):\n    return values\n\ndef largest(values):\n    return values[0]"
 LATER = "    return torch.zeros(3)"                                      # what an attempt returns that hopes to be believed
 PATCHES = {
-    "a changed checker": "import tfmlib.proof as p\np.Checker.examine = p.Checker.__call__ = lambda self, a: p.Result(self.exercise, 'x', True, 1)",
-    "a changed expect": "import tfmlib.proof as p\np.expect = lambda *a, **k: None\nimport sys\nsys.modules['practice_fixture'] = None",
+    "a changed checker": "import tfmlib.workbench.proof as p\np.Checker.examine = p.Checker.__call__ = lambda self, a: p.Result(self.exercise, 'x', True, 1)",
+    "a changed expect": "import tfmlib.workbench.proof as p\np.expect = lambda *a, **k: None\nimport sys\nsys.modules['practice_fixture'] = None",
     "emptied properties": "import practice_fixture as f\nf.check_double.properties.clear()\nf.check_largest.properties.clear()",
-    "changed code": "import tfmlib.proof as p\np.expect.__code__ = (lambda *a, **k: None).__code__\np.Checker.examine.__code__ = (lambda self, a: None).__code__",
+    "changed code": "import tfmlib.workbench.proof as p\np.expect.__code__ = (lambda *a, **k: None).__code__\np.Checker.examine.__code__ = (lambda self, a: None).__code__",
     "a changed torch": "import torch\ntorch.allclose = lambda *a, **k: True\ntorch.Tensor.shape = property(lambda self: ())",
     "a changed Tensor": "import torch\ntorch.Tensor.double = lambda self: torch.zeros(1)\ntorch.Tensor.__eq__ = lambda *a: True",
     "changed builtins": "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.zip = lambda *a: []",
@@ -350,7 +350,7 @@ def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
               largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"])
     hand("no function", double="double = None")
     hand("while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
-    hand("borrowed", double="from tfmlib.attention import attention as double", largest="import tfmlib.data\n" + GOOD["largest"])
+    hand("borrowed", double="from tfmlib.attention import attention as double", largest="import tfmlib.workbench.data\n" + GOOD["largest"])
     hand("stubborn", double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass")
     for name in PATCHES: hand(name, double=f"{BAD}\n\n{PATCHES[name]}", largest="pass")
     (folder / "no notebook.ipynb").write_text("once there was a notebook")
@@ -471,7 +471,7 @@ def built(tmp_path):
         (tmp_path / "tfmlib/assets").mkdir(parents=True)
         if table is not None: (tmp_path / kills.FILE.relative_to(ROOT)).write_text(json.dumps(table))
         (tmp_path / "conf.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'extensions')!r})\nextensions = ['myst_parser', 'gallery']\n")
-        (tmp_path / "index.md").write_text((ROOT / "gallery.md").read_text() + "\n```{toctree}\ngallery/99_lists\n```\n")
+        (tmp_path / "index.md").write_text((ROOT / "pages/gallery.md").read_text() + "\n```{toctree}\ngallery/99_lists\n```\n")
         (tmp_path / "gallery").mkdir()
         (tmp_path / "gallery/99_lists.md").write_text("# Wrong answers\n\n```{kill-table} 99_lists\n```\n")
         done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "-n", "-q", tmp_path, tmp_path / "out"], capture_output=True, text=True)

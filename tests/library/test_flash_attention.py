@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfmlib.attention import attention, attention_backward, causal_mask
-from tfmlib.checks import Watch
 from tfmlib.flash_attention import (
     MemoryHierarchy,
     SoftmaxState,
@@ -30,6 +29,7 @@ from tfmlib.flash_attention import (
     tiled_traffic,
 )
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
+from tfmlib.workbench.checks import Watch
 
 sizes = st.integers(1, 12)
 

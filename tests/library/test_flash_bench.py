@@ -17,7 +17,6 @@ from bench.gpu import choose
 from bench.gpu.correct import SHAPES, allowed
 from bench.gpu.settings import Setting
 from bench.gpu.speed import Case, shapes, strange
-from tfmlib.figures import ASSETS
 from tfmlib.flash_attention_gpu import (
     PUBLISHED,
     Roofline,
@@ -30,7 +29,8 @@ from tfmlib.flash_attention_gpu import (
     speeds,
     wrong_on_a_gpu,
 )
-from tfmlib.proof import Pending, load_record, parse_record, recorded, spread
+from tfmlib.workbench.figures import ASSETS
+from tfmlib.workbench.proof import Pending, load_record, parse_record, recorded, spread
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,7 +92,7 @@ for name in ("anywidget", "IPython", "ipywidgets", "matplotlib", "PIL", "traitle
 from bench.__main__ import parts
 from importlib import import_module
 from bench.gpu import STAGES, adopt, judge, run
-import tfmlib.flash_kernels
+import tfmlib.flash_attention_gpu.kernels
 for stage in STAGES: assert callable(import_module(stage.module).measure) and callable(import_module(stage.module).cases)
 assert {"flash_correct_gpu", "flash_gpu"} <= set(parts("gpu"))
 """

@@ -32,7 +32,7 @@ def test_in_the_interpreter():
 @triton_only
 def test_kernels_are_imported_by_nobody():
     "The library, its dispatcher included, imports without Triton; a process that imports it may still choose the interpreter."
-    code = "import sys, tfmlib.flash_attention_gpu; assert 'triton' not in sys.modules and 'tfmlib.flash_kernels' not in sys.modules"
+    code = "import sys, tfmlib.flash_attention_gpu; assert 'triton' not in sys.modules and 'tfmlib.flash_attention_gpu.kernels' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=HERE.parent, check=True)
 
 
@@ -89,7 +89,7 @@ def three_ways(ours, shape, band, dtype, device="cuda") -> list[tuple]:
 @pytest.mark.parametrize("D", [16, 32, 64, 128, 256])
 def test_sixteen_bits(dtype, D):
     "No more than twice as far from float64 as PyTorch's plain attention in the same type, and one rounding."
-    from tfmlib.flash_kernels import flash
+    from tfmlib.flash_attention_gpu.kernels import flash
     for shape, band in itertools.product(SHAPES, BANDS):
         for name, a, b, c in three_ways(lambda t, dout, band: gradients(lambda *t: flash(*t, *band)[0], t, dout), (*shape, D), band, dtype):
             assert off(a, b, c, dtype) <= 1, (name, shape, band)
@@ -131,7 +131,7 @@ def test_the_bound_of_sixteen_bits(dtype):
 @gpu_only
 def test_fifty_times():
     "The same bits, fifty times: no two programs write to one place."
-    from tfmlib.flash_kernels import flash
+    from tfmlib.flash_attention_gpu.kernels import flash
     *tensors, dout = heads(2, 8, 2, 1500, 1500, 128, torch.bfloat16)
     first = gradients(lambda *t: flash(*t, True)[0], tensors, dout)
     for _ in range(50):
@@ -142,7 +142,7 @@ def test_fifty_times():
 @pytest.mark.parametrize("D", [64, 128])
 def test_poisoned_padding(D):
     "What lies beyond the last row is nan, and nothing of it is read or overwritten."
-    from tfmlib import flash_kernels as kernels
+    from tfmlib.flash_attention_gpu import kernels
     *tensors, dout = heads(2, 2, 2, 1000, 1000, D, torch.bfloat16)
     longer = [torch.cat([t, torch.full_like(t[:, :, :120], math.nan)], 2) for t in (*tensors, dout)]
     inside = [x[:, :, :1000] for x in longer]
@@ -157,7 +157,7 @@ def test_poisoned_padding(D):
 @gpu_only
 def test_memory_is_linear():
     "Twice the length, at most 2.1 times the memory; 65,536 tokens go there and back."
-    from tfmlib.flash_kernels import flash
+    from tfmlib.flash_attention_gpu.kernels import flash
     most = []
     for N in (16_384, 32_768, 65_536):
         *tensors, dout = heads(1, 4, 4, N, N, 128, torch.bfloat16)
@@ -175,7 +175,7 @@ def test_memory_is_linear():
 @pytest.mark.parametrize("D", [64, 128])
 def test_decoding(dtype, D):
     "Caches in pages, each of its own length, what is unused nan: against float64, sequence by sequence, and the same bits each time."
-    from tfmlib.flash_kernels import flash_decode
+    from tfmlib.flash_attention_gpu.kernels import flash_decode
     g, B, G, size, T = torch.Generator("cuda").manual_seed(0), 3, 2, 16, 4
     lengths, pages = torch.tensor([5000, 4, 777], dtype=torch.int32, device="cuda"), 320
     q = torch.randn(B, 8, T, D, generator=g, device="cuda").to(dtype)

@@ -19,7 +19,7 @@ from bench import gpu
 from bench.gpu import STAGES, adopt, card, choose, compile, correct, judge, kernels, run, settle, speed
 from bench.gpu.journal import Journal, key
 from tfmlib.flash_attention_gpu import accuracy, credited, show_record
-from tfmlib.proof import parse_record, spread
+from tfmlib.workbench.proof import parse_record, spread
 
 HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parent
@@ -460,7 +460,7 @@ def test_the_table_of_stages_is_what_runs():
 
 
 def test_everything_that_may_be_chosen_is_compiled_first():
-    from tfmlib.flash_kernels import CONFIGS
+    from tfmlib.flash_attention_gpu.kernels import CONFIGS
     first = compile.cases("full", Found())
     launched = [c["config"] for c in first]
     assert not [c for c in first if c["config"] and c["config"][1:2] == ["gluon"] and c["window"]]

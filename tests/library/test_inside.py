@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tfmlib.figures import ASSETS
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.inside import (
     CausalTrace,
@@ -23,6 +22,7 @@ from tfmlib.inside import (
     replaced,
     rome_edit,
 )
+from tfmlib.workbench.figures import ASSETS
 
 sizes = st.integers(1, 6)
 

@@ -20,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bench.checkpoint_families import CASES, IDS, REAL, loud, ours_of
 from bench.deepseek_names import latent_state
-from tfmlib import speculative
 from tfmlib.attention import attention, causal_mask
 from tfmlib.decoders import MODERN, SamplingConfig, generate
 from tfmlib.flash_attention_gpu import flash_attention_fn
@@ -32,10 +31,12 @@ from tfmlib.kv_cache import (
     ModelCache,
     RollingCache,
     generate_cached,
+    speculative,
     visible_mask,
 )
-from tfmlib.latent_attention import AbsorbedLatentAttention
-from tfmlib.paged_cache import (
+from tfmlib.kv_cache.batching import Request, Scheduler, continuous, static
+from tfmlib.kv_cache.latent import AbsorbedLatentAttention
+from tfmlib.kv_cache.paged import (
     BlockPool,
     BlockTable,
     OutOfBlocks,
@@ -46,8 +47,7 @@ from tfmlib.paged_cache import (
     paged_cache,
     quantize,
 )
-from tfmlib.serving import Request, Scheduler, continuous, static
-from tfmlib.speculative import (
+from tfmlib.kv_cache.speculative import (
     ModelDraft,
     NGramDraft,
     PrefixReader,

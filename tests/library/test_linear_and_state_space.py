@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from tfmlib.attention import attention, causal_mask
 from tfmlib.decoders import MODERN, SamplingConfig, generate
-from tfmlib.delta_rule import delta_matrix, delta_recurrence, delta_rule
-from tfmlib.figures import var
 from tfmlib.kv_cache import KVCache, generate_cached
 from tfmlib.linear_and_state_space import (
     MIXERS,
@@ -28,7 +26,8 @@ from tfmlib.linear_and_state_space import (
     recalled_pairs,
     toeplitz,
 )
-from tfmlib.linear_attention import (
+from tfmlib.linear_and_state_space.delta import delta_matrix, delta_recurrence, delta_rule
+from tfmlib.linear_and_state_space.linear import (
     append_one,
     divide_by_last,
     elu_features,
@@ -37,10 +36,7 @@ from tfmlib.linear_attention import (
     linear_recurrence,
     retention_decay,
 )
-from tfmlib.mamba import Mamba, Mamba2
-from tfmlib.recurrence import scan
-from tfmlib.recurrent_checkpoints import mixer_from_transformers
-from tfmlib.recurrent_mixers import (
+from tfmlib.linear_and_state_space.mixers import (
     DeltaNet,
     GatedDeltaNet,
     GatedLinearAttention,
@@ -52,7 +48,9 @@ from tfmlib.recurrent_mixers import (
     ShortConvolution,
     SoftmaxMixer,
 )
-from tfmlib.state_space import (
+from tfmlib.linear_and_state_space.published import mixer_from_transformers
+from tfmlib.linear_and_state_space.selective import Mamba, Mamba2
+from tfmlib.linear_and_state_space.state_space import (
     S4D,
     bilinear,
     causal_convolution,
@@ -63,7 +61,9 @@ from tfmlib.state_space import (
     ssm_recurrence,
     zero_order_hold,
 )
+from tfmlib.recurrence import scan
 from tfmlib.transformer import ModelConfig, build
+from tfmlib.workbench.figures import var
 
 ASSETS = Path(str(files("tfmlib"))) / "assets"
 STATES = [name for name in MIXERS if name != "softmax"]

@@ -24,18 +24,28 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from conftest import sweep
 
-from tfmlib import many_devices as M
 from tfmlib.accounting import NAMED_SHAPES, total_parameters
-from tfmlib.cluster import CheckpointReader, TrainingRun, check_training, fresh_name, read_arguments
-from tfmlib.context_parallel import chunk_positions, train_context_parallel
-from tfmlib.data_parallel import train_data_parallel, train_sharded
-from tfmlib.decoders import GPT2, MODEL_CONFIGS
-from tfmlib.figures import ASSETS
-from tfmlib.pipeline import bubble, most_kept, schedule, simulate, train_pipeline
-from tfmlib.processes import Job, Message, Processes, ProcessFailed, largest_difference, perform, train_alone, volume
-from tfmlib.tensor_parallel import train_tensor_parallel
-from tfmlib.torch_parallel import train_ddp, train_dtensor, train_fsdp, train_pipelining
-from tfmlib.training import WarmupCosine
+from tfmlib.decoders import GPT2
+from tfmlib.many_devices import core as M
+from tfmlib.many_devices.cluster import CheckpointReader, TrainingRun, check_training, fresh_name, read_arguments
+from tfmlib.many_devices.context import chunk_positions, train_context_parallel
+from tfmlib.many_devices.data import train_data_parallel, train_sharded
+from tfmlib.many_devices.local_processes import (
+    Job,
+    Message,
+    Processes,
+    ProcessFailed,
+    largest_difference,
+    perform,
+    train_alone,
+    volume,
+)
+from tfmlib.many_devices.pipeline import bubble, most_kept, schedule, simulate, train_pipeline
+from tfmlib.many_devices.tensor import train_tensor_parallel
+from tfmlib.many_devices.torch_native import train_ddp, train_dtensor, train_fsdp, train_pipelining
+from tfmlib.transformer import MODEL_CONFIGS
+from tfmlib.workbench.figures import ASSETS
+from tfmlib.workbench.training import WarmupCosine
 
 READS = ("chapters/15_",)
 ROOT = Path(__file__).resolve().parents[2]
@@ -408,9 +418,9 @@ def test_what_broke_on_the_way_into_a_group_is_told_apart(monkeypatch):
     def joined(*_):
         raise RuntimeError("Connection closed by peer")
         yield
-    monkeypatch.setattr("tfmlib.processes.joined", joined)
+    monkeypatch.setattr("tfmlib.many_devices.local_processes.joined", joined)
     assert perform(cases.refuse, (), 0, 1, "", 9.)[0] == "broken"
-    monkeypatch.setattr("tfmlib.processes.joined", lambda *_: nullcontext())
+    monkeypatch.setattr("tfmlib.many_devices.local_processes.joined", lambda *_: nullcontext())
     assert perform(cases.refuse, (), 0, 1, "", 9.)[0] == "error"
 
 
@@ -444,7 +454,7 @@ def started(command: list[str], limit: float = 240) -> subprocess.CompletedProce
     return subprocess.CompletedProcess(command, process.returncode, out, said)
 
 
-def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.cluster"), restarts: int = 0) -> subprocess.CompletedProcess:
+def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.many_devices.cluster"), restarts: int = 0) -> subprocess.CompletedProcess:
     "The program as the page starts it, on n processes of this machine."
     return started(["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", f"--max-restarts={restarts}", *program, *COMMON, *arguments])
 
@@ -470,7 +480,7 @@ def here(processes):
 
 
 @pytest.fixture(scope="module")
-def one(): return history(started(["-m", "tfmlib.cluster", *COMMON, "--steps", "6"]))
+def one(): return history(started(["-m", "tfmlib.many_devices.cluster", *COMMON, "--steps", "6"]))
 
 
 def test_the_program_is_the_training_of_chapter_10(one):
@@ -568,7 +578,7 @@ def test_the_commands_of_the_page_are_not_refused():
     assert [c[0] for c in commands] == ["python", "torchrun", "torchrun"]
     for command in commands:
         of = dict(zip(command, command[1:]))
-        run = read_arguments(command[command.index("tfmlib.cluster") + 1:])
+        run = read_arguments(command[command.index("tfmlib.many_devices.cluster") + 1:])
         assert check_training(run, MODEL_CONFIGS[run.model], int(of.get("--nnodes", 1)) * int(of.get("--nproc-per-node", 1))) > 0
 
 
@@ -614,7 +624,7 @@ def test_the_program_says_from_which_checkpoint_it_resumes(tmp_path, here):
     keep = ["--checkpoint", str(tmp_path)]
     here(1, "--steps", "2", *keep, "--every", "1")
     invert(tmp_path / "step-00000002" / "__0_0.distcp")
-    done = started(["-m", "tfmlib.cluster", *COMMON, "--steps", "2", *keep])
+    done = started(["-m", "tfmlib.many_devices.cluster", *COMMON, "--steps", "2", *keep])
     assert [x["step"] for x in printed(done)] == [1]
     assert "checkpoint: damaged: step-00000002 (__0_0.distcp); training resumes from step-00000001" in done.stderr
 

@@ -20,32 +20,9 @@ from bench import expert_text
 from bench.checkpoint_families import CASES, IDS, REAL, apart, loud, ours_of
 from bench.expert_cases import EXPERT_CASES, expert_model_of, loud_experts, published_state
 from tfmlib.accounting import NAMED_SHAPES, active_parameters, total_parameters
-from tfmlib.balancing import (
-    BiasedRouting,
-    ExpertCapacityView,
-    NoisyRouter,
-    capacity,
-    expert_choice_routing,
-    grouped_top_k_routing,
-    keep_best_groups,
-    keep_within_capacity,
-    load_balancing_loss,
-    prioritise,
-    router_z_loss,
-)
 from tfmlib.block import FeedForward, SwiGLU
 from tfmlib.checkpoints import load
 from tfmlib.decoders import MODERN, generate
-from tfmlib.expert_families import EXPERT_CONFIGS, EXPERT_PUBLISHERS
-from tfmlib.expert_models import (
-    ClampedExperts,
-    GatedExpert,
-    grouped_matmul,
-    hidden_and_routings,
-    stack_experts,
-    total_and_active,
-    total_and_active_by_building,
-)
 from tfmlib.kv_cache import CachedCausalLM
 from tfmlib.mixture_of_experts import (
     ExpertList,
@@ -61,8 +38,31 @@ from tfmlib.mixture_of_experts import (
     top_k_routing,
     top_k_softmax_routing,
 )
-from tfmlib.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
+from tfmlib.mixture_of_experts.balancing import (
+    BiasedRouting,
+    ExpertCapacityView,
+    NoisyRouter,
+    capacity,
+    expert_choice_routing,
+    grouped_top_k_routing,
+    keep_best_groups,
+    keep_within_capacity,
+    load_balancing_loss,
+    prioritise,
+    router_z_loss,
+)
+from tfmlib.mixture_of_experts.families import EXPERT_CONFIGS, EXPERT_PUBLISHERS
+from tfmlib.mixture_of_experts.models import (
+    ClampedExperts,
+    GatedExpert,
+    grouped_matmul,
+    hidden_and_routings,
+    stack_experts,
+    total_and_active,
+    total_and_active_by_building,
+)
 from tfmlib.transformer import ModelConfig, build
+from tfmlib.transformer.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
 
 ASSETS = Path(str(files("tfmlib"))) / "assets"
 SMALL = ModelConfig("decoder", 61, 24, 2, 4, 64, n_kv_heads=2, d_ff=20, **MODERN)

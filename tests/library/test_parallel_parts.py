@@ -7,13 +7,13 @@ import pytest
 import torch
 from conftest import sweep
 
-import tfmlib.checkpoints
-import tfmlib.expert_families
-import tfmlib.linear_and_state_space  # noqa: F401 — all parts are registered
-from tfmlib.context_parallel import RingAttention, train_context_parallel
-from tfmlib.decoders import MODEL_CONFIGS
-from tfmlib.processes import Job, Processes, ProcessFailed, largest_difference, train_alone
-from tfmlib.tensor_parallel import train_tensor_parallel
+import tfmlib.checkpoints.core  # noqa: F401 — all parts are registered
+import tfmlib.linear_and_state_space.core  # noqa: F401
+import tfmlib.mixture_of_experts.families  # noqa: F401
+from tfmlib.many_devices.context import RingAttention, train_context_parallel
+from tfmlib.many_devices.local_processes import Job, Processes, ProcessFailed, largest_difference, train_alone
+from tfmlib.many_devices.tensor import train_tensor_parallel
+from tfmlib.transformer import MODEL_CONFIGS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = MODEL_CONFIGS["toy Llama"].sized(48, 16, 4, 4, 32, n_kv_heads=4, d_ff=24)

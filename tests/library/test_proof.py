@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from tfmlib import proof
-from tfmlib.checks import gives
-from tfmlib.proof import (
+from tfmlib.workbench import proof
+from tfmlib.workbench.checks import gives
+from tfmlib.workbench.proof import (
     Checker,
     ClaimError,
     Mismatch,
@@ -331,7 +331,7 @@ def misspells():
 
 
 def misspells_our_import():
-    from tfmlib.proof import portabel
+    from tfmlib.workbench.proof import portabel
     return portabel
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tfmlib.figures import ASSETS
 from tfmlib.recurrence import (
     Concat,
     GradientFlow,
@@ -26,6 +25,7 @@ from tfmlib.recurrence import (
     scan,
     unroll,
 )
+from tfmlib.workbench.figures import ASSETS
 
 PAIRS = [(nn.RNN, nn.RNNCell, RNNCell), (nn.LSTM, nn.LSTMCell, LSTMCell), (nn.GRU, nn.GRUCell, GRUCell)]
 every_cell = pytest.mark.parametrize("cell", [RNNCell, LSTMCell, GRUCell])
@@ -201,7 +201,7 @@ def test_scan_equals_the_loop(seed, lead, T, scale, with_zeros):
 def test_scan_takes_a_logarithmic_number_of_rounds(monkeypatch):
     rounds = []
     pad = torch.nn.functional.pad
-    monkeypatch.setattr("tfmlib.recurrence.F.pad", lambda *args, **kw: rounds.append(1) or pad(*args, **kw))
+    monkeypatch.setattr("tfmlib.recurrence.core.F.pad", lambda *args, **kw: rounds.append(1) or pad(*args, **kw))
     for T in (1, 2, 3, 4, 5, 1000, 1024, 1025):
         rounds.clear()
         scan(torch.rand(T), torch.rand(T))

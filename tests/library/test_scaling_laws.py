@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from bench import over_seeds
-from tfmlib.proof import Record, parse_record, spread
 from tfmlib.scaling_laws import (
     KAPLAN,
     PF_DAY,
@@ -40,7 +39,8 @@ from tfmlib.scaling_laws import (
     predictive_samples,
     size_exponents,
 )
-from tfmlib.training import seeded
+from tfmlib.workbench.proof import Record, parse_record, spread
+from tfmlib.workbench.training import seeded
 
 READS = ("chapters/14_", "chapters/practice/14_")
 TRUTH = power_law(2.4, (60., 0.4), (150., 0.35))

@@ -15,18 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tfmlib.attention import causal_mask
-from tfmlib.block_sparse import (
-    BlockList,
-    block_list,
-    block_sparse_attention,
-    block_table,
-    list_blocks,
-    n_computed,
-)
 from tfmlib.decoders import MODERN, generate
-from tfmlib.global_attention import LongformerAttention
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
-from tfmlib.native_sparse import BlockCompression, NativeSparseAttention, select_blocks
 from tfmlib.sparse import (
     PatternView,
     block_ends,
@@ -46,6 +36,16 @@ from tfmlib.sparse import (
     sliding_window,
     union,
 )
+from tfmlib.sparse.blocks import (
+    BlockList,
+    block_list,
+    block_sparse_attention,
+    block_table,
+    list_blocks,
+    n_computed,
+)
+from tfmlib.sparse.longformer import LongformerAttention
+from tfmlib.sparse.native import BlockCompression, NativeSparseAttention, select_blocks
 from tfmlib.transformer import ModelConfig, build
 
 READS = ("chapters/practice/19_",)

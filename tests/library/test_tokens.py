@@ -17,8 +17,6 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Theirs
 
 from bench import tokens_speed
-from tfmlib.data import book_text, prose
-from tfmlib.proof import load_record
 from tfmlib.tokens import (
     BOOK_FILE,
     BYTES,
@@ -42,6 +40,8 @@ from tfmlib.tokens import (
     train_tokenizer,
     unicode_to_bytes,
 )
+from tfmlib.workbench.data import book_text, prose
+from tfmlib.workbench.proof import load_record
 
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
 

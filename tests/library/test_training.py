@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tfmlib import training
-from tfmlib.training import (
+from tfmlib.workbench import training
+from tfmlib.workbench.training import (
     AdamW,
     Checkpoint,
     Diverged,
@@ -494,7 +494,7 @@ PROGRAM = textwrap.dedent('''
     import torch
     torch.set_num_threads(1)
     from test_training import Checkpoint, adamw, batch, net, squared, train
-    from tfmlib import training
+    from tfmlib.workbench import training
     where, at, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     def die(): os.kill(os.getpid(), signal.SIGKILL)
     if where == "slow":                             # killed from outside; it never passes step `at`, however late the kill comes
@@ -585,7 +585,7 @@ TOGETHER = textwrap.dedent('''
     sys.path.insert(0, {root!r})
     import torch
     from torch import nn
-    from tfmlib.training import AdamW, Checkpoint, WarmupCosine, parameter_groups, seeded, train, world
+    from tfmlib.workbench.training import AdamW, Checkpoint, WarmupCosine, parameter_groups, seeded, train, world
     torch.set_num_threads(1)
     folder, steps = sys.argv[1], int(sys.argv[2])
 
@@ -951,7 +951,7 @@ WRITER = textwrap.dedent('''
     import sys
     sys.path.insert(0, {root!r})
     import torch
-    from tfmlib.training import load_tensors, save_tensors
+    from tfmlib.workbench.training import load_tensors, save_tensors
     torch.set_num_threads(1)
     path, number = sys.argv[1], int(sys.argv[2])
     print("started", flush=True)

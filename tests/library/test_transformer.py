@@ -13,8 +13,6 @@ from torch import nn
 from tfmlib.alignment import BOS, EOS, PAD, shift_right, translation_loss
 from tfmlib.attention import causal_mask
 from tfmlib.positions import PositionalEncoding, SinusoidalEmbedding
-from tfmlib.pretrained import MarianSinusoidalEmbedding, from_pretrained, to_pretrained
-from tfmlib.training import AdamW, parameter_groups, train
 from tfmlib.transformer import (
     MODEL_CONFIGS,
     DecodingView,
@@ -34,6 +32,8 @@ from tfmlib.transformer import (
     source_mask,
     stacks_from_torch,
 )
+from tfmlib.transformer.pretrained import MarianSinusoidalEmbedding, from_pretrained, to_pretrained
+from tfmlib.workbench.training import AdamW, parameter_groups, train
 
 SMALL = ModelConfig("encoder-decoder", 14, 8, 2, 2, source_vocab_size=11, d_ff=12)
 seeds = st.integers(0, 10_000)

@@ -13,11 +13,11 @@ from bench import size
 from bench.lstm import attentive, one_vector
 from tfmlib.alignment import PAD, Seq2Seq, greedy_decode, shift_right
 from tfmlib.block import LayerNorm
-from tfmlib.data import held_out
-from tfmlib.pretrained import load_model
-from tfmlib.proof import load_record
-from tfmlib.training import load_tensors
 from tfmlib.transformer import count_parameters
+from tfmlib.transformer.pretrained import load_model
+from tfmlib.workbench.data import held_out
+from tfmlib.workbench.proof import load_record
+from tfmlib.workbench.training import load_tensors
 
 
 @pytest.mark.parametrize("lstm", [one_vector, attentive])

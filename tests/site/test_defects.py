@@ -108,22 +108,24 @@ def stored_verdict(cells, every):
 def two(cells, every): add("a = 1", "first")(cells, every); add("b = 2", prose=False)(cells, every)
 
 
-def rename(cells, every): cells["default-exp"]["source"] = "#| default_exp figures"
+def rename(cells, every): cells["default-exp"]["source"] = "#| default_exp workbench.figures"
 
 
 PROOF, CHAPTER = "chapters/00_proof", "chapters/04_attention"
 LONG = "#| export\ndef longest(x):\n" + "\n".join(f"    x = x + {i}" for i in range(30)) + "\n    return x"
 PLANTED = {
-    "forward import, in a cell": ("order", spoil(PROOF, add("from tfmlib.training import train")), "chapters/00_proof «planted»: imports tfmlib.training, which chapters/00_training writes"),
-    "forward import, inside a function": ("order", spoil(PROOF, add("def f():\n    from tfmlib import attention")), "«planted»: imports tfmlib.attention, which chapters/04_attention"),
+    "forward import, in a cell": ("order", spoil(PROOF, add("from tfmlib.workbench.training import train")), "chapters/00_proof «planted»: imports tfmlib.workbench.training, which chapters/00_training writes"),
+    "forward import, inside a function": ("order", spoil(PROOF, add("def f():\n    from tfmlib import attention")), "«planted»: imports tfmlib.attention.core, which chapters/04_attention"),
     "forward import, from practice": ("order", spoil(CHAPTER, add("import tfmlib.practice.attention")), "chapters/04_attention «planted»: imports tfmlib.practice.attention"),
-    "forward import, in a module": ("order", replace("tfmlib/figures.py", "\n# %% auto", "\nfrom .proof import claim\n# %% auto"), "tfmlib/figures.py: imports tfmlib.proof"),
-    "import of everything": ("order", spoil(CHAPTER, add("from tfmlib.figures import *")), "«planted»: imports * from figures"),
+    "forward import, in a module": ("order", replace("tfmlib/workbench/figures.py", "\n# %% auto", "\nfrom .proof import claim\n# %% auto"), "tfmlib/workbench/figures.py: imports tfmlib.workbench.proof"),
+    "import of everything": ("order", spoil(CHAPTER, add("from tfmlib.workbench.figures import *")), "«planted»: imports * from workbench.figures"),
     "import of nobody's module": ("order", spoil(CHAPTER, add("from tfmlib.magic import wand")), "«planted»: imports tfmlib.magic, which no notebook writes"),
     "export below a code line": ("directive_lines", spoil(PROOF, add("x = 1\n#| export")), "«planted»: «#| export» stands below"),
     "an unknown directive": ("directive_lines", spoil(PROOF, add("#| exporti\nx = 1")), "«planted»: #| exporti is not a directive"),
-    "another chapter's module": ("directive_lines", spoil(PROOF, rename), "tfmlib.figures: 2 notebooks write it"),
-    "two modules from one chapter": ("directive_lines", spoil(PROOF, add("#| export other\nx = 1")), "«planted»: one chapter, one module"),
+    "another chapter's module": ("directive_lines", spoil(PROOF, rename), "tfmlib.workbench.figures: 2 notebooks write it"),
+    "a module of another chapter's package": ("directive_lines", spoil(CHAPTER, add("#| export heads.other\nx = 1")), "«planted»: it exports to heads.other; expected a module of its chapter's package, attention"),
+    "a second module of the workbench": ("directive_lines", spoil(PROOF, add("#| export other\nx = 1")), "«planted»: it exports to other"),
+    "modules that import one another": ("circles", replace("tfmlib/flash_attention_gpu/config.py", "\n# %% auto", "\ndef late():\n    from .gluon import start_gluon\n# %% auto"), "tfmlib.flash_attention_gpu.config: imports tfmlib.flash_attention_gpu.gluon, and is imported from there"),
     "code without prose": ("led_in", spoil(PROOF, two), "«planted»: no prose leads up to this cell"),
     "long cells": ("shape", spoil(PROOF, lambda cells, every: [add("\n".join(["x = 1"] * 13), f"long-{i}")(cells, every) for i in range(30)]), "chapters/00_proof: a middling cell has 13"),
     "outputs that nobody compares": ("shape", spoil(PROOF, lambda cells, every: [add("assert 1", f"ignored-{i}", tags=["nbval-ignore-output"])(cells, every) for i in range(30)]), "are not compared; expected at most 15 %"),
@@ -137,11 +139,11 @@ PLANTED = {
     "a difference of nothing": ("exact", spoil(PROOF, add("0 == (x - y).sum()")), "«planted»: «0 == (x - y).sum()» asks"),
     "tensors that are equal": ("exact", spoil(PROOF, add("torch.equal(x @ y, z)")), "«planted»: «torch.equal(x @ y, z)» asks"),
     "an excuse without a reason": ("exact", spoil(PROOF, add("torch.equal(x @ y, z)   # exact: yes")), "«planted»: «torch.equal(x @ y, z)» asks"),
-    "a long function": ("size", replace("tfmlib/proof.py", "\ndef glue(", "\n" + LONG + "\n\ndef glue("), "tfmlib.proof.longest: 31 statements"),
-    "nine parameters": ("size", replace("tfmlib/proof.py", "\ndef glue(", "\ndef many(a, b, c, d, e, f, *, g, h, i): pass\n\ndef glue("), "tfmlib.proof.many: 9 parameters"),
-    "a long kernel": ("size", replace("tfmlib/proof.py", "\ndef glue(", "\n@triton.jit\n" + LONG + 31 * "\n    x = 1" + "\n\ndef glue("), "tfmlib.proof.longest: 62 statements; expected about 15, at most 40"),
-    "a long module": ("size", replace("tfmlib/proof.py", "\ndef glue(", "\nx = 1" * 420 + "\n\ndef glue("), "tfmlib.proof: "),
-    "a module edited by hand": ("export", replace("tfmlib/proof.py", "if true_when: return", "if true_when: return  "), "tfmlib/proof.py: not what the notebooks give"),
+    "a long function": ("size", replace("tfmlib/workbench/proof.py", "\ndef glue(", "\n" + LONG + "\n\ndef glue("), "tfmlib.workbench.proof.longest: 31 statements"),
+    "nine parameters": ("size", replace("tfmlib/workbench/proof.py", "\ndef glue(", "\ndef many(a, b, c, d, e, f, *, g, h, i): pass\n\ndef glue("), "tfmlib.workbench.proof.many: 9 parameters"),
+    "a long kernel": ("size", replace("tfmlib/workbench/proof.py", "\ndef glue(", "\n@triton.jit\n" + LONG + 31 * "\n    x = 1" + "\n\ndef glue("), "tfmlib.workbench.proof.longest: 62 statements; expected about 15, at most 40"),
+    "a long module": ("size", replace("tfmlib/workbench/proof.py", "\ndef glue(", "\nx = 1" * 420 + "\n\ndef glue("), "tfmlib.workbench.proof: "),
+    "a module edited by hand": ("export", replace("tfmlib/workbench/proof.py", "if true_when: return", "if true_when: return  "), "tfmlib/workbench/proof.py: not what the notebooks give"),
     "an index edited by hand": ("export", replace("tfmlib/_modidx.py", "proof.html#claim", "proof.html#chaim"), "tfmlib/_modidx.py: not what the notebooks give"),
     "a module whose chapter is gone": ("export", lambda root: (root / "tfmlib/gone.py").write_text("# AUTOGENERATED! DO NOT EDIT!\n"), "tfmlib/gone.py: not what the notebooks give"),
     "a statement that nothing takes up": ("taken_up", drop("minus-1e9"), "000-30: nothing in the ledger takes it up"),
@@ -212,12 +214,12 @@ def test_styles_and_scripts_are_read():
 
 # --- the build ----------------------------------------------------------------------------------------------------
 
-TOC = {"format": "jb-book", "root": "index", "chapters": [{"file": "chapters/00_proof"}, {"file": "claims"}, {"file": "reference", "sections": [{"file": "api/00_proof"}]}]}
+TOC = {"format": "jb-book", "root": "index", "chapters": [{"file": "chapters/00_proof"}, {"file": "pages/claims"}, {"file": "pages/reference", "sections": [{"file": "api/00_proof"}]}]}
 
 
 def small(target: Path) -> Path:
     "A book of one chapter, with its claims and its reference."
-    copied(target, "extensions", "inpage", "tfmlib", "tools", "tests/nbval.cfg", "chapters/00_proof.ipynb", "_config.yml", "references.bib", "claims.md", "reference.md", "api/00_proof.md", "pyproject.toml")
+    copied(target, "extensions", "inpage", "tfmlib", "tools", "tests/nbval.cfg", "chapters/00_proof.ipynb", "_config.yml", "references.bib", "pages/claims.md", "pages/reference.md", "api/00_proof.md", "pyproject.toml")
     entries = [e for e in ledger_rules.entries(target) if e["chapter"] == "00"]
     (target / "tfmlib/assets/claims.yml").write_text(yaml.safe_dump(entries, allow_unicode=True), encoding="utf-8")
     (target / "index.md").write_text("# A small book\n\nIt has one chapter, its claims and its reference, and is there to be spoilt by the tests.\n")
@@ -305,10 +307,10 @@ def test_defect_fails_the_build(what, plant, said, sound_book, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what, plant, said", [
-    ("not built", lambda root: (root / "_build/html/claims.html").unlink(), "claims: in the table of contents, but not built"),
-    ("empty", lambda root: (root / "_build/html/claims.html").write_text("<html><main></main></html>"), "claims.html: built, but empty"),
+    ("not built", lambda root: (root / "_build/html/pages/claims.html").unlink(), "pages/claims: in the table of contents, but not built"),
+    ("empty", lambda root: (root / "_build/html/pages/claims.html").write_text("<html><main></main></html>"), "pages/claims.html: built, but empty"),
     ("not in the toc", lambda root: copied(root, "chapters/04_attention.ipynb"), "chapters/04_attention: a notebook that is not in the table of contents"),
-    ("broken link", replace("_build/html/claims.html", "#claim-decimal-sum", "#claim-decimal-some"), "claims.html: chapters/00_proof.html#claim-decimal-some leads to no such place")],
+    ("broken link", replace("_build/html/pages/claims.html", "#claim-decimal-sum", "#claim-decimal-some"), "pages/claims.html: ../chapters/00_proof.html#claim-decimal-some leads to no such place")],
     ids=["not built", "empty", "not in the toc", "broken link"])
 def test_missing_page_is_noticed(what, plant, said, sound_book, tmp_path):
     copytree(sound_book, tmp_path / "book")

@@ -309,7 +309,7 @@ def numbers(text: str) -> list[int]:
     return [int(n) for n in re.findall(r"\d+", text)]
 
 
-CHAPTERS = {numbers(row[0])[0]: row for row in table("teaching.md", "The chapters and what they need")}
+CHAPTERS = {numbers(row[0])[0]: row for row in table("pages/teaching.md", "The chapters and what they need")}
 
 
 def test_prerequisites_point_backward():
@@ -322,12 +322,12 @@ def test_chapters_are_linked_when_they_are_there():
     for chapter, row in CHAPTERS.items():
         there = list((ROOT / "chapters").glob(f"{chapter:02}_*.ipynb"))
         linked = re.search(r"\]\((.*?)\)", row[0])
-        assert [linked[1]] == [str(p.relative_to(ROOT)) for p in there] if linked else not there, row[0]
+        assert [linked[1]] == [f"../{p.relative_to(ROOT)}" for p in there] if linked else not there, row[0]
 
 
 @pytest.mark.parametrize("title, weeks", [("Four weeks", 4), ("Twelve weeks", 12)])
 def test_syllabi_respect_the_prerequisites(title, weeks):
-    rows = table("teaching.md", title)
+    rows = table("pages/teaching.md", title)
     assert [numbers(row[0])[0] for row in rows] == list(range(1, weeks + 1))
     order = [n for row in rows for n in numbers(row[1])]
     assert len(order) == len(set(order))
@@ -337,7 +337,7 @@ def test_syllabi_respect_the_prerequisites(title, weeks):
 
 
 def test_glossary_is_one_sentence_a_word():
-    entries = re.findall(r"^(\S.*)\n  (\S.*)$", "\n".join(re.findall(r":sorted:\n(.*?)```", read("glossary.md"), re.S)), re.M)
+    entries = re.findall(r"^(\S.*)\n  (\S.*)$", "\n".join(re.findall(r":sorted:\n(.*?)```", read("pages/glossary.md"), re.S)), re.M)
     words = [word.lower() for word, _ in entries]
     assert len(words) == len(set(words)) > 40
     for word, meaning in entries:

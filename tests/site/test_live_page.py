@@ -23,8 +23,8 @@ def rounded():
     "The model of prose with the weights that the page loads."
     import torch
 
-    import tfmlib.decoders  # noqa: F401  (the kind of its model)
-    from tfmlib.pretrained import load_model
+    import tfmlib.decoders.core  # noqa: F401  (the kind of its model)
+    from tfmlib.transformer.pretrained import load_model
     model = load_model("prose")
     with torch.no_grad():
         for p in model.parameters(): p.copy_(p.half())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..attention import check_mask, masked_softmax
 from .core import blocks
-from ..proof import need
+from ..workbench.proof import need
 
 # %% ../../chapters/depth/17_flash_attention.ipynb #tiles-export
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 import traitlets
 
-from ..figures import Interactive, matrix
-from ..proof import need
+from ..workbench.figures import Interactive, matrix
+from ..workbench.proof import need
 
 # %% ../../chapters/17_flash_attention.ipynb #memory-export
 class MemoryHierarchy:

@@ -10,8 +10,8 @@ __all__ = ['check_chain_flops', 'check_expert_weights', 'check_cache_numbers', '
 # %% ../../chapters/practice/13_accounting.ipynb #imports
 import math
 
-from ..checks import all_right, asked_again, expect_whole, gives, own, right_answer
-from ..proof import Checker, Mismatch, short
+from ..workbench.checks import all_right, asked_again, expect_whole, gives, own, right_answer
+from ..workbench.proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/13_accounting.ipynb #chain-checker
 def _chain(rows: int, widths: list) -> int:

@@ -15,11 +15,11 @@ import re
 import torch
 from torch import Tensor
 
-from tfmlib.checks import (
+from tfmlib.workbench.checks import (
     answered, asked_again, common_rules, compare, expect_whole, gives, own, parts,
     refuses, right_answer, rounded, same_type,
 )
-from ..proof import Checker, Mismatch, expect, short
+from ..workbench.proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/11_denoisers.ipynb #fitting-checker
 def _sides(length: int, rate: float, mean: float) -> tuple[int, int]:

@@ -14,11 +14,11 @@ import math
 import torch
 from torch import Tensor
 
-from tfmlib.checks import (
+from tfmlib.workbench.checks import (
     common_rules, compare, doubles, own, parts, refuses, right_answer, rounded,
     same_type, watched,
 )
-from ..proof import Checker, Mismatch, short
+from ..workbench.proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/09_encoders.ipynb #mask-checker
 def _corrupted(ids: Tensor, u: Tensor, kind: Tensor, random_ids: Tensor, mask: int,

@@ -15,8 +15,8 @@ import tracemalloc
 import torch
 from torch import Tensor
 
-from ..checks import Watch, cast, common_rules, does_without, doubles, expect_number, expect_whole, gives, parts, right_answer, rounded, watched
-from ..proof import Checker, Mismatch, apart, expect, short
+from ..workbench.checks import Watch, cast, common_rules, does_without, doubles, expect_number, expect_whole, gives, parts, right_answer, rounded, watched
+from ..workbench.proof import Checker, Mismatch, apart, expect, short
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #running-checker
 _INF = math.inf

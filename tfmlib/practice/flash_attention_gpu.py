@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import (
+from ..workbench.checks import (
     expect_number, expect_whole, gives, parts, rounded)
-from ..proof import Checker, Mismatch, expect, said, short
+from ..workbench.proof import Checker, Mismatch, expect, said, short
 
 # %% ../../chapters/practice/18_flash_attention_gpu.ipynb #worker
 _TIMES = "fmul", "fma", "fdiv", "precise_divf"

@@ -15,8 +15,8 @@ import tracemalloc
 import torch
 from torch import Tensor
 
-from ..checks import Watch, common_rules, does_without, gradients_flow, in_proportion, parts, refuses, rounded, watched
-from ..proof import Checker, Mismatch, expect, short
+from ..workbench.checks import Watch, common_rules, does_without, gradients_flow, in_proportion, parts, refuses, rounded, watched
+from ..workbench.proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
 def _one_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tfmlib.checks import (
+from tfmlib.workbench.checks import (
     answered, asked_again, cast, common_rules, doubles, gradients_flow, own, parts, refuses,
     rounded, same_shape, same_type, strided,
 )
-from ..proof import Checker, Mismatch, expect, short
+from ..workbench.proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/22_inside.ipynb #ablate-checker
 def _replaced(z: Tensor, head: int, kind: str) -> Tensor:

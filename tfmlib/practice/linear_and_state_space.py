@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import common_rules, doubles, expect_number, expect_whole, parts, rounded, same_shape, same_type
-from ..proof import Checker, Mismatch, expect
+from ..workbench.checks import common_rules, doubles, expect_number, expect_whole, parts, rounded, same_shape, same_type
+from ..workbench.proof import Checker, Mismatch, expect
 
 
 def _tensor(found, wanted: Tensor, what: str = "your answer") -> None:

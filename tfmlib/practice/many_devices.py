@@ -10,8 +10,8 @@ __all__ = ['check_ring_bytes', 'check_chunk_sent', 'check_state_bytes', 'check_f
 import functools
 import math
 
-from ..checks import asked_again, expect_number, expect_whole, gives
-from ..proof import Checker, Mismatch
+from ..workbench.checks import asked_again, expect_number, expect_whole, gives
+from ..workbench.proof import Checker, Mismatch
 
 # %% ../../chapters/practice/15_many_devices.ipynb #ring-checker
 def _ring(kind: str, n: int, p: int) -> int:

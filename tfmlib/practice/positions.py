@@ -15,10 +15,10 @@ import random
 import torch
 from torch import Tensor
 
-from tfmlib.checks import (
+from tfmlib.workbench.checks import (
     answered, common_rules, doubles, expect_number, gradients_flow, parts, refuses, rounded, same_type,
 )
-from ..proof import Checker, Mismatch, expect, short
+from ..workbench.proof import Checker, Mismatch, expect, short
 
 # %% ../../chapters/practice/06_positions.ipynb #helpers
 def _rotated(t: Tensor, positions: Tensor, base: float, interleaved: bool) -> Tensor:

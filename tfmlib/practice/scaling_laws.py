@@ -13,8 +13,8 @@ import random
 
 import torch
 
-from ..checks import expect_number, parts
-from ..proof import Checker, Mismatch, short
+from ..workbench.checks import expect_number, parts
+from ..workbench.proof import Checker, Mismatch, short
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #line-checker
 def _numbers(found, right: tuple, names: tuple, room: float = 1e-5) -> None:

@@ -64,7 +64,7 @@ return ({ chapters, cards }) => {
   }
 
   function reveal() {
-    const link = make("a", { href: card.at, textContent: "Where the book settles it" });
+    const link = make("a", { href: document.documentElement.dataset.content_root + card.at, textContent: "Where the book settles it" });
     back.replaceChildren(make("p", { textContent: card.back }), make("p", {}, link));
     back.hidden = false;
     show.hidden = true;
