@@ -6,9 +6,8 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from sphinx.util.docutils import SphinxDirective
-
 from pages import kind, notebooks
+from sphinx.util.docutils import SphinxDirective
 
 ASSETS = Path("tfmlib/assets")
 SOURCES = ASSETS / "claims.yml", ASSETS / "kills.json", ASSETS / "compared.json", Path("tests/proved.json")
@@ -36,9 +35,9 @@ def counts(root: Path) -> list[tuple[str, str]]:
     whole = max((row for row in proved if tested(row["stages"])), key=lambda row: row["date"])
     day = date.fromisoformat(whole["date"])
     return [(f"{len(chapters)}", "chapters, each a notebook and a module"),
-            (f"{len(claims)}", f"[common claims](pages/claims.html) settled: {listed([f'{n} {VERDICTS[v]}' for v, n in of.items()])}"),
+            (f"{len(claims)}", f"[common claims](about/claims.html) settled: {listed([f'{n} {VERDICTS[v]}' for v, n in of.items()])}"),
             (f"{len(exercises)}", "exercises, each with a checker"),
-            (f"{rejected:,}", "plausible [wrong answers](pages/gallery.html) that the checkers reject"),
+            (f"{rejected:,}", "plausible [wrong answers](about/gallery.html) that the checkers reject"),
             (f"{len(compared)}", "comparisons with other libraries on the pages, and many more in the tests"),
             (f"{whole['cells']:,}", f"cells in the last recorded proof of all stages, {day.day} {day:%B %Y}")]
 

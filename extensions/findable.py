@@ -11,7 +11,6 @@ import yaml
 from docutils import nodes
 from ledger import lead, settled
 from nbdev_cells import directives, public_names
-
 from pages import kind as kind_of
 
 WORD = re.compile(r"[^\W_]+|√")
@@ -89,7 +88,7 @@ def claims(root: Path, books: dict[str, dict]) -> Iterator[Entry]:
     "The claims of the ledger, at the boxes that settle them."
     found = settled(books)
     for entry in yaml.safe_load((root / "tfmlib/assets/claims.yml").read_text(encoding="utf-8")):
-        page, left = found.get(entry["id"], [("pages/claims", {})])[0]
+        page, left = found.get(entry["id"], [("about/claims", {})])[0]
         anchor = f"claim-{entry['id']}" if left else f"ledger-{entry['id']}"
         rather = next((text for kind, *rest in left.get("lines", ()) for text in rest if kind == "rather"), entry.get("instead") or "")
         text = " ".join(text for _, *rest in left.get("lines", ()) for text in rest)

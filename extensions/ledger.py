@@ -8,9 +8,8 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from sphinx.util.docutils import SphinxDirective
-
 from pages import kind, notebooks, title
+from sphinx.util.docutils import SphinxDirective
 
 MIME = "application/vnd.tfmlib.claim+json"
 VERDICTS = {"holds": "holds", "holds under a condition": "condition", "imprecise": "imprecise", "wrong": "wrong"}

@@ -11,9 +11,8 @@ from textwrap import shorten, wrap
 from docments import Function, call, comments, fields, parameters, wrapped
 from docutils import nodes
 from nbdev_cells import directives, public_names
-from sphinx.util.docutils import SphinxDirective
-
 from pages import notebooks, title
+from sphinx.util.docutils import SphinxDirective
 
 
 def prose(text: str) -> str:

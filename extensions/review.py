@@ -11,12 +11,11 @@ from pathlib import Path
 from docutils import nodes
 from findable import Entry, claims
 from ledger import settled
+from pages import notebooks, toc_pages
 from sphinx.util.docutils import SphinxDirective
 from term_places import entries
 
-from pages import notebooks, toc_pages
-
-PAGE, SCRIPT, ANKI = "pages/cards", "pages/cards.js", "pages/cards-anki.txt"
+PAGE, SCRIPT, ANKI = "about/cards", "about/cards.js", "about/cards-anki.txt"
 HEAD = "#separator:tab\n#html:true\n#notetype:Basic\n#deck:The Executable Transformer\n#tags column:3\n"
 
 
@@ -42,7 +41,7 @@ def cards(app) -> list[dict[str, str]]:
     "All cards: by chapter, terms before claims, each in the order of its page."
     root, toc = Path(app.srcdir), Path(app.srcdir) / app.config.external_toc_path
     made = [card(e) for e in entries(app) if e["kind"] == "term"]
-    if "pages/claims" in toc_pages(toc):
+    if "about/claims" in toc_pages(toc):
         books = notebooks(root, toc)
         said = {f"claim-{name}": dict(line for line in ways[0][1]["lines"] if len(line) == 2).get("measured", "") for name, ways in settled(books).items()}
         made += [card(e, said.get(e["anchor"], "")) for e in claims(root, books)]

@@ -11,9 +11,8 @@ from string import ascii_letters, digits
 from textwrap import shorten
 
 from findable import Entry, claims
-from term_places import entries
-
 from pages import notebooks, toc_pages
+from term_places import entries
 
 KINDS = ("page", "name", "term", "section", "depth", "claim", "exercise", "back")      # what is found; "back": a section of the back matter
 NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+")                                      # years are words
@@ -58,7 +57,7 @@ def index(app) -> dict:
     "All that can be found in the book."
     root, toc = Path(app.srcdir), toc_pages(Path(app.srcdir) / app.config.external_toc_path)
     found = list(entries(app))
-    if "pages/claims" in toc: found += claims(root, notebooks(root, root / app.config.external_toc_path))
+    if "about/claims" in toc: found += claims(root, notebooks(root, root / app.config.external_toc_path))
     return packed(found, {page: app.env.titles[page].astext() for page in toc})
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import yaml
 from docutils import nodes
 from findable import WORD, Entry, folded, names, sections
+from pages import notebooks, toc_pages
 from sphinx.addnodes import pending_xref
 from sphinx.util import logging
 from term_words import ASIDE, GLOSSARY, Known, key, known
-
-from pages import notebooks, toc_pages
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ def entries(app) -> list[Entry]:
     if not hasattr(app, "tfm_entries"):
         root, toc = Path(app.srcdir), toc_pages(Path(app.srcdir) / app.config.external_toc_path)
         documents = {page: app.env.get_doctree(page) for page in toc}
-        found = [e for page, document in documents.items() for e in sections(page, document) if not page.startswith(("pages/reference", "api/")) or e["kind"] == "page"]
+        found = [e for page, document in documents.items() for e in sections(page, document) if not page.startswith(("about/reference", "api/")) or e["kind"] == "page"]
         found += [e for page, notebook in notebooks(root, root / app.config.external_toc_path).items() for e in names(page, notebook)]
         chapters = {page: d for page, d in documents.items() if page.startswith("chapters/") and "/practice/" not in page}
         if GLOSSARY in documents:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import yaml
 from findable import WORD, folded
 
-PAGE, GLOSSARY = "pages/terms", "pages/glossary"
+PAGE, GLOSSARY = "about/terms", "about/glossary"
 OURS = re.compile(r"chapters/(?:depth/)?(\d\d)_\w+$")                                # a chapter, its page in depth or a page of the workbench, no practice page
 BLOCK = re.compile(r"```\{glossary\}\n(?::\w+:[^\n]*\n)*(.*?)```", re.S)
 ASIDE = re.compile(r" *\(.*\)")

@@ -55,8 +55,8 @@ def feed(base: str, book: str, changelog: Path) -> str:
     def entry(number: str, rest: str, body: str) -> str:
         said = re.search(r"\d{4}-\d\d-\d\d", rest)
         when = f"{said[0]}T00:00:00+00:00" if said else day
-        return (f"<entry><id>{plain(base)}pages/changelog.html#{number}</id><title>{plain(number)}{f' ({plain(rest)})' if rest and not said else ''}</title><updated>{when}</updated>"
-                f'<link href="{plain(base)}pages/changelog.html"/><content type="html">{plain(MarkdownIt().render(body))}</content></entry>')
+        return (f"<entry><id>{plain(base)}about/changelog.html#{number}</id><title>{plain(number)}{f' ({plain(rest)})' if rest and not said else ''}</title><updated>{when}</updated>"
+                f'<link href="{plain(base)}about/changelog.html"/><content type="html">{plain(MarkdownIt().render(body))}</content></entry>')
     entries = "".join(entry(*version) for version in versions(changelog.read_text(encoding="utf-8")))
     return (f'<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="http://www.w3.org/2005/Atom"><id>{plain(base)}</id><title>{plain(book)}</title><updated>{day}</updated>'
             f'<author><name>{plain(book)} authors</name></author><link rel="self" href="{plain(base)}changes.xml"/><link href="{plain(base)}"/>{entries}</feed>\n')
@@ -75,7 +75,7 @@ def write(app, exception) -> None:
     (out / "sitemap.xml").write_text(sitemap(base, pages), encoding="utf-8")
     (out / "404.html").write_text(whole((out / "404.html").read_text(encoding="utf-8"), base), encoding="utf-8")
     (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {base}sitemap.xml\n", encoding="utf-8")
-    if (changelog := Path(app.srcdir) / "pages/changelog.md").is_file(): (out / "changes.xml").write_text(feed(base, app.config.html_title, changelog), encoding="utf-8")
+    if (changelog := Path(app.srcdir) / "about/changelog.md").is_file(): (out / "changes.xml").write_text(feed(base, app.config.html_title, changelog), encoding="utf-8")
 
 
 def setup(app):

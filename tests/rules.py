@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
 from nbdev_cells import DIRECTIVE, directives, public_names  # noqa: E402
-
 from pages import kind, notebook_files  # noqa: E402
 
 KNOWN = {"default_exp", "export", "hide"}
@@ -170,10 +169,10 @@ def imports(tree: ast.AST, inside: str = "") -> list[tuple[str, bool]]: return l
 def homes(books: dict[str, list[Cell]], owned: dict[str, str]) -> dict[str, str]:
     "What a chapter's package offers -> the module that writes it."
     found = {module.removesuffix(".core"): module for module in owned if module.endswith(".core")}
-    for cell in (c for name, book in books.items() if kind(name) in ("path", "depth") for c in book if c.exported):
+    for cell in (c for name, book in books.items() if kind(name) != "practice" for c in book if c.exported):
         name = cell.where.partition(" ")[0]
         module = cell.directives["export"] or module_of(name, books[name])
-        found |= {f"{package_of(name)}.{public}": module for public in public_names("\n".join(cell.source.splitlines()[len(cell.directives):]))}
+        found |= {f"{module.partition('.')[0]}.{public}": module for public in public_names("\n".join(cell.source.splitlines()[len(cell.directives):]))}
     return found
 
 
@@ -237,7 +236,8 @@ def directive_lines(root: Path) -> list[str]:
             code = cell.source.splitlines()[len(cell.directives):]
             faults += [f"{cell.where}: «{line.strip()}» stands below the cell's first line and would be ignored" for line in code if DIRECTIVE.match(line.strip())]
             elsewhere = cell.directives.get("export")
-            if elsewhere and not (kind(name) in ("path", "depth") and elsewhere.startswith(f"{package_of(name)}.")): faults.append(f"{cell.where}: it exports to {elsewhere}; expected a module of its chapter's package, {package_of(name)}")
+            package = {"workbench": "workbench", "practice": "practice"}.get(kind(name), package_of(name))
+            if elsewhere and not elsewhere.startswith(f"{package}."): faults.append(f"{cell.where}: it exports to {elsewhere}; expected a module of the package {package}")
     written = [c.directives["default_exp"] for book in books.values() for c in book if "default_exp" in c.directives]
     return faults + [f"tfmlib.{module}: {written.count(module)} notebooks write it" for module in sorted(set(written)) if written.count(module) > 1]
 

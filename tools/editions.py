@@ -26,7 +26,7 @@ LICENCE = "Text under CC BY 4.0, code under the MIT licence."
 RULE = ("This edition was made from the pages of the web edition. What is folded there follows one rule: claims and answers are included; hints and solutions are at the "
         "end of each practice page; folded code, the checkers and the gallery of wrong answers are left out, since they are in the notebooks. "
         "Interactive figures are shown in their initial state.")
-LEFT_OUT = re.compile(r"(index|pages/(reference|gallery|cards))$|(api|gallery)/")
+LEFT_OUT = re.compile(r"(index|about/(reference|gallery|cards))$|(api|gallery)/")
 SCREEN = {"script", "style", "form", "button", "select"}                        # elements, and classes below, that only a screen can use
 SCREEN_CLASSES = {"headerlink", "tfm-launch", "tfm-turn", "tfm-letters", "toctree-wrapper", "tfm-overview", "tfm-kills", "sd-summary-state-marker", "tag_check", "tag_mutant"}
 CAMEL = {name.lower(): name for name in ("viewBox", "preserveAspectRatio", "refX", "refY", "markerWidth", "markerHeight", "markerUnits", "patternUnits",

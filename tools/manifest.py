@@ -12,7 +12,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
 from nbdev_cells import directives, public_names  # noqa: E402
-
 from pages import NOTEBOOK, kind, notebooks  # noqa: E402
 
 FILE = ROOT / "tests/manifest.tsv"
@@ -47,13 +46,14 @@ def vanished(before: str, entries: list[tuple[str, str, str]], changelog: str) -
     "What was there, is nowhere now, and is not named in the changelog."
     there = {entry[:2] for entry in entries}
     gone = {tuple(line.split("\t")[:2]) for line in before.splitlines()} - there
-    return sorted(f"{what} {name}" for what, name in gone if f"`{name}`" not in changelog)
+    called = {(what, name): name.split()[-1] if what == "name" else name for what, name in gone}         # an exported name, without its chapter
+    return sorted(f"{what} {name}" for what, name in gone if f"`{called[what, name]}`" not in changelog)
 
 
 def main() -> None:
     entries = listed()
-    lost = vanished(FILE.read_text(encoding="utf-8") if FILE.is_file() else "", entries, (ROOT / "pages/changelog.md").read_text(encoding="utf-8"))
-    if lost: sys.exit("not in the book any more, and not in pages/changelog.md:\n" + "\n".join(lost))
+    lost = vanished(FILE.read_text(encoding="utf-8") if FILE.is_file() else "", entries, (ROOT / "about/changelog.md").read_text(encoding="utf-8"))
+    if lost: sys.exit("not in the book any more, and not in about/changelog.md:\n" + "\n".join(lost))
     FILE.write_text(text(entries), encoding="utf-8")
 
 

@@ -18,7 +18,6 @@ from pybtex.database import Entry, parse_file
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "extensions"))
 
 from durations import reading, runtime  # noqa: E402
-
 from pages import notebook_files  # noqa: E402
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}|:{3,})(.*)$")
@@ -490,7 +489,7 @@ def doc(page: Page, text: str) -> str:
 
 def term(page: Page, text: str) -> str:
     title, target = titled(text)
-    return link(title or target, page.url("pages/glossary", f"term-{anchor(target)}") if "pages/glossary" in page.book.pages else "")
+    return link(title or target, page.url("about/glossary", f"term-{anchor(target)}") if "about/glossary" in page.book.pages else "")
 
 
 def code(page: Page, text: str) -> str:

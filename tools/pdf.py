@@ -23,9 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chromium import CHROMIUM, FLAGS  # noqa: E402
 from editions import FILE, LICENCE, ROOT, RULE, TITLE, Page, anchors, announce, edition, links, names, part_of, slug  # noqa: E402
 from epub import picture  # noqa: E402
-from serve import server  # noqa: E402
-
 from pages import kind  # noqa: E402
+from serve import server  # noqa: E402
 
 PAPERS = {"a4": ("210mm", "297mm"), "letter": ("8.5in", "11in")}
 STYLES = "_static/figures/figures.css", "_static/tfm/katex/katex.css", "_static/tfm/book.css"
@@ -61,7 +60,7 @@ def referred(page: Page, there: dict[str, set[str]], number: dict[str, int]) -> 
     for link, (name, place) in links(page, there):
         to = anchor(name, place)
         link["href"] = f"#{to}"
-        if name == page.name or link.find_parent(["svg", "figure"]) or "term-" in place or name == "pages/bibliography": continue
+        if name == page.name or link.find_parent(["svg", "figure"]) or "term-" in place or name == "about/bibliography": continue
         link.insert_after(slot(to, number, "p.\u00a0"))
 
 
@@ -169,7 +168,7 @@ def volumes(wanted: list[str]) -> dict[str, list[str]]:
     "What of a file's name tells a volume -> its pages: the book, and its pages in depth; or only what is wanted."
     if wanted: return {"": wanted}
     deep = [name for name in names() if kind(name) == "depth"]
-    return {"": [name for name in names() if name not in deep]} | ({"-in-depth": [*deep, "pages/bibliography"]} if deep else {})
+    return {"": [name for name in names() if name not in deep]} | ({"-in-depth": [*deep, "about/bibliography"]} if deep else {})
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -45,7 +45,7 @@ from tfmlib.transformer.pretrained import (
     save_model,
     to_pretrained,
 )
-from tfmlib.workbench.proof import need
+from tfmlib.workbench.validation import need
 
 pytestmark = pytest.mark.usefixtures("early_families")
 

@@ -23,9 +23,9 @@ import practice  # noqa: E402
 import remote  # noqa: E402
 import submissions  # noqa: E402
 from myst import Book, Unresolved  # noqa: E402
+from pages import toc_pages  # noqa: E402
 
 import gallery  # noqa: E402
-from pages import toc_pages  # noqa: E402
 
 PAGES = kills.pages()
 MODULES = [submissions.importlib.import_module(name) for name in submissions.practice_modules()]
@@ -63,7 +63,7 @@ import importlib, json, sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith("tfmlib.") and name not in ("tfmlib.workbench", "tfmlib.workbench.proof", "tfmlib.workbench.checks") and name.split(".")[1] != "practice": raise ImportError("blocked: " + name)
+        if name.startswith("tfmlib.") and name not in ("tfmlib.workbench", "tfmlib.workbench.validation", "tfmlib.workbench.proof", "tfmlib.workbench.checks") and name.split(".")[1] != "practice": raise ImportError("blocked: " + name)
 
 sys.meta_path.insert(0, Blocker())
 for name in ("tfmlib.attention", "tfmlib.workbench.figures"):
@@ -73,7 +73,7 @@ for name in ("tfmlib.attention", "tfmlib.workbench.figures"):
 
 import submissions
 for name in submissions.practice_modules(): importlib.import_module(name)
-print(json.dumps([n for n in sys.modules if n.startswith("tfmlib.") and n not in ("tfmlib.workbench", "tfmlib.workbench.proof", "tfmlib.workbench.checks") and n.split(".")[1] != "practice"]))
+print(json.dumps([n for n in sys.modules if n.startswith("tfmlib.") and n not in ("tfmlib.workbench", "tfmlib.workbench.validation", "tfmlib.workbench.proof", "tfmlib.workbench.checks") and n.split(".")[1] != "practice"]))
 """
 
 
@@ -101,7 +101,7 @@ def test_checkers_do_without_the_library_that_holds_the_answers(tmp_path):
     for path in PAGES:
         module = ROOT / "tfmlib/practice" / f"{path.stem[3:]}.py"
         code = [module.read_text(encoding="utf-8"), *(kills.code_of(c) for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")]
-        assert imported("\n".join(code)) <= {"tfmlib.workbench.proof", "tfmlib.workbench.checks", f"tfmlib.practice.{path.stem[3:]}"}, path.stem
+        assert imported("\n".join(code)) <= {"tfmlib.workbench.validation", "tfmlib.workbench.proof", "tfmlib.workbench.checks", f"tfmlib.practice.{path.stem[3:]}"}, path.stem
     assert imported("from tfmlib import attention") == {"tfmlib.attention"} and imported("from ..attention import attention") == {"tfmlib.attention"}
     assert imported("importlib.import_module('tfmlib.attention')") == {"tfmlib.attention"}
 
@@ -471,7 +471,7 @@ def built(tmp_path):
         (tmp_path / "tfmlib/assets").mkdir(parents=True)
         if table is not None: (tmp_path / kills.FILE.relative_to(ROOT)).write_text(json.dumps(table))
         (tmp_path / "conf.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'extensions')!r})\nextensions = ['myst_parser', 'gallery']\n")
-        (tmp_path / "index.md").write_text((ROOT / "pages/gallery.md").read_text() + "\n```{toctree}\ngallery/99_lists\n```\n")
+        (tmp_path / "index.md").write_text((ROOT / "about/gallery.md").read_text() + "\n```{toctree}\ngallery/99_lists\n```\n")
         (tmp_path / "gallery").mkdir()
         (tmp_path / "gallery/99_lists.md").write_text("# Wrong answers\n\n```{kill-table} 99_lists\n```\n")
         done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "-n", "-q", tmp_path, tmp_path / "out"], capture_output=True, text=True)

@@ -46,7 +46,7 @@ NOW_SEEN = """() => {                         // of that, what is visible now; h
 }"""
 
 
-ONE_OF_EACH = ("index.html", "search.html", "pages/glossary.html", "pages/cards.html", "pages/claims.html", "parts/attention.html", "chapters/04_attention.html", "chapters/practice/04_attention.html",
+ONE_OF_EACH = ("index.html", "search.html", "about/glossary.html", "about/cards.html", "about/claims.html", "parts/attention.html", "chapters/04_attention.html", "chapters/practice/04_attention.html",
                "api/04_attention.html", "gallery/04_attention.html")                                                     # a kind of page each: its frame, its styles and its scripts
 
 
@@ -308,7 +308,7 @@ EVERY_OFF = """async (ids) => {                   // the same for each address i
   for (const id of ids) { location.hash = id; await frame(); await frame(); off[id] = (OFF)(); }
   return Object.entries(off).filter(([, px]) => px);
 }""".replace("OFF", OFF, 1)
-AMONG = ("chapters/10_decoders.html", "chapters/06_positions.html", "chapters/practice/04_attention.html", "pages/glossary.html")
+AMONG = ("chapters/10_decoders.html", "chapters/06_positions.html", "chapters/practice/04_attention.html", "about/glossary.html")
 
 
 def misplaced(page, address: str, settle: int = 400) -> tuple[int, list]:

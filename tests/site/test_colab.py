@@ -12,7 +12,6 @@ import myst
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-
 from pages import notebook_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +73,7 @@ RESOLVED = [                                                          # what the
      "two 3.2\n([Jain & Wallace 2019](https://doi.org/10.1/x); [Graves 2013](https://arxiv.org/abs/1308.0850))"),
     ("[next](02_other.ipynb), [it](02_other.ipynb#the-place), [](#there), [`k` {term}`key`](#here)",
      "[next](02_other.ipynb), [it](02_other.ipynb), [The *other* place](02_other.ipynb), [`k` key](#here)"),
-    ("[terms](../pages/glossary.md), [](02_other.ipynb), [out](https://example.org/a_b)",
+    ("[terms](../about/glossary.md), [](02_other.ipynb), [out](https://example.org/a_b)",
      "terms, [2 · Other](02_other.ipynb), [out](https://example.org/a_b)"),
     ("`{eq}` stays, ``{cite}`x` `` stays, $\\{a\\}`$ stays, \\$5 and $x_{{i}}$", "`{eq}` stays, ``{cite}`x` `` stays, $\\{a\\}`$ stays, \\$5 and $x_{{i}}$"),
     ("$$\ny = 2\n$$ (eq-first)", "$$\ny = 2\n\\tag{1}\n$$"),
@@ -122,12 +121,12 @@ def book(tmp_path):
     for name, text in (("01_page", PAGE), ("02_other", OTHER)):
         nbformat.write(new_notebook(cells=[new_markdown_cell(text, id="text")]), tmp_path / f"chapters/{name}.ipynb")
     (tmp_path / "_toc.yml").write_text(
-        "format: jb-book\nroot: index\nchapters: [{file: chapters/01_page}, {file: chapters/02_other}, {file: pages/glossary}]\n")
+        "format: jb-book\nroot: index\nchapters: [{file: chapters/01_page}, {file: chapters/02_other}, {file: about/glossary}]\n")
     (tmp_path / "_config.yml").write_text("bibtex_bibfiles: [r.bib]\nsphinx: {config: {myst_substitutions: {name: The book}}}\n")
     (tmp_path / "r.bib").write_text(BIB)
     (tmp_path / "index.md").write_text("# Front\n")
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages/glossary.md").write_text("# Glossary\n")
+    (tmp_path / "about").mkdir()
+    (tmp_path / "about/glossary.md").write_text("# Glossary\n")
     (tmp_path / "chapters/dot.svg").write_text("<svg/>")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1.2.3"\n')
     return tmp_path
@@ -170,10 +169,10 @@ def test_error_names_chapter_and_cell(book):
 
 def test_links_go_to_the_published_book(book):
     (book / "_config.yml").write_text((book / "_config.yml").read_text() + "html: {baseurl: 'https://a.github.io/b/'}\n")
-    made = page(book).resolve("{ref}`there` {eq}`eq-other` {term}`Zipf's law` [t](../pages/glossary.md) {ref}`here`")
+    made = page(book).resolve("{ref}`there` {eq}`eq-other` {term}`Zipf's law` [t](../about/glossary.md) {ref}`here`")
     assert made == ("[The *other* place](https://a.github.io/b/chapters/02_other.html#there) "
                     "[(1)](https://a.github.io/b/chapters/02_other.html#equation-eq-other) "
-                    "[Zipf's law](https://a.github.io/b/pages/glossary.html#term-Zipf-s-law) [t](https://a.github.io/b/pages/glossary.html) [Here](#here)")
+                    "[Zipf's law](https://a.github.io/b/about/glossary.html#term-Zipf-s-law) [t](https://a.github.io/b/about/glossary.html) [Here](#here)")
 
 
 def test_cells_are_kept_and_solutions_folded(book):

@@ -14,7 +14,6 @@ import rules
 import yaml
 from conftest import sweep
 from nbformat.v4 import new_code_cell, new_notebook
-
 from pages import notebook_files
 
 ROOT = rules.ROOT

@@ -13,10 +13,9 @@ from cover_drawings import DRAWINGS, WIDTH
 from covers import elsewhere
 from durations import in_hours, reading, taken
 from lean import COVER
+from pages import book_map, lead, parts, title
 from sketch import LARGER, figure
 from test_defects import build, small
-
-from pages import book_map, lead, parts, title
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = [part for part in parts(ROOT / "_toc.yml") if any(re.match(r"chapters/(?!00_)", page) for page in part.chapters)]
@@ -111,7 +110,7 @@ def test_covers_are_where_readers_pass(book):
     "The map and the sidebar lead to them, and so do previous and next."
     front = (book / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'<h3><a href="(parts/\w+)\.html">([^<]*)</a></h3>', front) == [(part.cover, part.caption) for part in PARTS]
-    nav = re.search(r'<nav id="tfm-nav".*?</nav>', (book / "pages/glossary.html").read_text(encoding="utf-8"), re.S)[0]
+    nav = re.search(r'<nav id="tfm-nav".*?</nav>', (book / "about/glossary.html").read_text(encoding="utf-8"), re.S)[0]
     assert re.findall(r'<p class="caption"><a [^>]*href="\.\./(parts/\w+)\.html">([^<]*)</a></p>', nav) == [(part.cover, part.caption) for part in PARTS] and nav.count("parts/") == 6
     for part in PARTS:
         html = (book / f"{part.cover}.html").read_text(encoding="utf-8")

@@ -123,7 +123,7 @@ PLANTED = {
     "export below a code line": ("directive_lines", spoil(PROOF, add("x = 1\n#| export")), "«planted»: «#| export» stands below"),
     "an unknown directive": ("directive_lines", spoil(PROOF, add("#| exporti\nx = 1")), "«planted»: #| exporti is not a directive"),
     "another chapter's module": ("directive_lines", spoil(PROOF, rename), "tfmlib.workbench.figures: 2 notebooks write it"),
-    "a module of another chapter's package": ("directive_lines", spoil(CHAPTER, add("#| export heads.other\nx = 1")), "«planted»: it exports to heads.other; expected a module of its chapter's package, attention"),
+    "a module of another chapter's package": ("directive_lines", spoil(CHAPTER, add("#| export heads.other\nx = 1")), "«planted»: it exports to heads.other; expected a module of the package attention"),
     "a second module of the workbench": ("directive_lines", spoil(PROOF, add("#| export other\nx = 1")), "«planted»: it exports to other"),
     "modules that import one another": ("circles", replace("tfmlib/flash_attention_gpu/config.py", "\n# %% auto", "\ndef late():\n    from .gluon import start_gluon\n# %% auto"), "tfmlib.flash_attention_gpu.config: imports tfmlib.flash_attention_gpu.gluon, and is imported from there"),
     "code without prose": ("led_in", spoil(PROOF, two), "«planted»: no prose leads up to this cell"),
@@ -214,12 +214,12 @@ def test_styles_and_scripts_are_read():
 
 # --- the build ----------------------------------------------------------------------------------------------------
 
-TOC = {"format": "jb-book", "root": "index", "chapters": [{"file": "chapters/00_proof"}, {"file": "pages/claims"}, {"file": "pages/reference", "sections": [{"file": "api/00_proof"}]}]}
+TOC = {"format": "jb-book", "root": "index", "chapters": [{"file": "chapters/00_proof"}, {"file": "about/claims"}, {"file": "about/reference", "sections": [{"file": "api/00_proof"}]}]}
 
 
 def small(target: Path) -> Path:
     "A book of one chapter, with its claims and its reference."
-    copied(target, "extensions", "inpage", "tfmlib", "tools", "tests/nbval.cfg", "chapters/00_proof.ipynb", "_config.yml", "references.bib", "pages/claims.md", "pages/reference.md", "api/00_proof.md", "pyproject.toml")
+    copied(target, "extensions", "inpage", "tfmlib", "tools", "tests/nbval.cfg", "chapters/00_proof.ipynb", "_config.yml", "references.bib", "about/claims.md", "about/reference.md", "api/00_proof.md", "pyproject.toml")
     entries = [e for e in ledger_rules.entries(target) if e["chapter"] == "00"]
     (target / "tfmlib/assets/claims.yml").write_text(yaml.safe_dump(entries, allow_unicode=True), encoding="utf-8")
     (target / "index.md").write_text("# A small book\n\nIt has one chapter, its claims and its reference, and is there to be spoilt by the tests.\n")
@@ -307,10 +307,10 @@ def test_defect_fails_the_build(what, plant, said, sound_book, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what, plant, said", [
-    ("not built", lambda root: (root / "_build/html/pages/claims.html").unlink(), "pages/claims: in the table of contents, but not built"),
-    ("empty", lambda root: (root / "_build/html/pages/claims.html").write_text("<html><main></main></html>"), "pages/claims.html: built, but empty"),
+    ("not built", lambda root: (root / "_build/html/about/claims.html").unlink(), "about/claims: in the table of contents, but not built"),
+    ("empty", lambda root: (root / "_build/html/about/claims.html").write_text("<html><main></main></html>"), "about/claims.html: built, but empty"),
     ("not in the toc", lambda root: copied(root, "chapters/04_attention.ipynb"), "chapters/04_attention: a notebook that is not in the table of contents"),
-    ("broken link", replace("_build/html/pages/claims.html", "#claim-decimal-sum", "#claim-decimal-some"), "pages/claims.html: ../chapters/00_proof.html#claim-decimal-some leads to no such place")],
+    ("broken link", replace("_build/html/about/claims.html", "#claim-decimal-sum", "#claim-decimal-some"), "about/claims.html: ../chapters/00_proof.html#claim-decimal-some leads to no such place")],
     ids=["not built", "empty", "not in the toc", "broken link"])
 def test_missing_page_is_noticed(what, plant, said, sound_book, tmp_path):
     copytree(sound_book, tmp_path / "book")

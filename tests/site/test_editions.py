@@ -23,7 +23,7 @@ from bs4 import BeautifulSoup
 from serve import server
 
 DAY = date(2026, 11, 26)
-SAMPLE = ["chapters/04_attention", "chapters/practice/04_attention", "chapters/05_heads", "pages/glossary"]
+SAMPLE = ["chapters/04_attention", "chapters/practice/04_attention", "chapters/05_heads", "about/glossary"]
 WIDTH = {"a4": 176, "letter": 215.9 - 34}                                         # of the text, in mm
 OUTSIDE = """width => {
   const wide = [...document.querySelectorAll("main *")].filter(e => {
@@ -58,12 +58,12 @@ def test_what_is_folded_is_opened_moved_or_left_out():
 
 
 @pytest.mark.parametrize("href, to", [("../04_attention.html#the-formula", ("chapters/04_attention", "the-formula")), ("#x", ("chapters/practice/04_attention", "x")),
-                                      ("../../pages/glossary.html", ("pages/glossary", "")), ("https://arxiv.org/abs/1", None), ("//host/x.html", None)])
+                                      ("../../about/glossary.html", ("about/glossary", "")), ("https://arxiv.org/abs/1", None), ("//host/x.html", None)])
 def test_a_link_is_followed_from_its_page(href, to): assert editions.target("chapters/practice/04_attention", href) == to
 
 
 def test_a_link_that_leaves_the_edition_is_text_and_one_whose_place_is_gone_leads_to_the_page():
-    here = page('<section><h1 id="h">T</h1><a href="../../api/04_attention.html#x" id="kept">api</a> <a href="../../pages/gallery.html">gallery</a> <a href="#gone">gone</a> <a href="#h">h</a></section>')
+    here = page('<section><h1 id="h">T</h1><a href="../../api/04_attention.html#x" id="kept">api</a> <a href="../../about/gallery.html">gallery</a> <a href="#gone">gone</a> <a href="#h">h</a></section>')
     found = [(link.get_text(), to) for link, to in editions.links(here, editions.anchors([here]))]
     assert found == [("gone", (here.name, "")), ("h", (here.name, "h"))]
     assert here.text.find("span", id="kept") is not None and len(here.text.find_all("a")) == 2
@@ -215,9 +215,9 @@ def test_no_page_of_the_book_is_wider_than_the_paper(book, browser):
 
 def test_pages_in_depth_are_a_volume_of_their_own():
     book, deep = pdf.volumes([]).values()
-    assert "chapters/depth/17_flash_attention" in deep and deep[-1] == "pages/bibliography" and "chapters/17_flash_attention" in book
-    assert {*book, *deep} == {*editions.names()} and {*book} & {*deep} == {"pages/bibliography"}
-    assert pdf.volumes(["pages/glossary"]) == {"": ["pages/glossary"]}
+    assert "chapters/depth/17_flash_attention" in deep and deep[-1] == "about/bibliography" and "chapters/17_flash_attention" in book
+    assert {*book, *deep} == {*editions.names()} and {*book} & {*deep} == {"about/bibliography"}
+    assert pdf.volumes(["about/glossary"]) == {"": ["about/glossary"]}
 
 
 def test_without_a_built_book_the_commands_say_so(tmp_path):

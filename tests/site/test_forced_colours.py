@@ -153,7 +153,7 @@ def test_matrices_keep_their_colours(page, tmp_path):
 
 def test_verdicts_and_checks_are_told_apart(page):
     "By the line around the box, by a sign, and by their words."
-    page.goto("pages/claims.html")
+    page.goto("about/claims.html")
     lines = {}
     for kind in ("holds", "condition", "imprecise", "wrong"):
         box = page.locator(f".tfm-claim.tfm-{kind}").first
@@ -178,6 +178,6 @@ def test_the_system_chooses_the_theme(page):
 
 
 def test_the_place_in_the_contents_and_the_target_are_seen(page):
-    page.goto("pages/claims.html#ledger-gates-keep-it")
+    page.goto("about/claims.html#ledger-gates-keep-it")
     assert styled(page.locator(".tfm-nav a[aria-current=page]"), "borderLeftStyle", "borderLeftWidth") == {"borderLeftStyle": "solid", "borderLeftWidth": "4px"}
     assert styled(page.locator(":target"), "outlineStyle")["outlineStyle"] == "solid"

@@ -309,7 +309,7 @@ def numbers(text: str) -> list[int]:
     return [int(n) for n in re.findall(r"\d+", text)]
 
 
-CHAPTERS = {numbers(row[0])[0]: row for row in table("pages/teaching.md", "The chapters and what they need")}
+CHAPTERS = {numbers(row[0])[0]: row for row in table("about/teaching.md", "The chapters and what they need")}
 
 
 def test_prerequisites_point_backward():
@@ -327,7 +327,7 @@ def test_chapters_are_linked_when_they_are_there():
 
 @pytest.mark.parametrize("title, weeks", [("Four weeks", 4), ("Twelve weeks", 12)])
 def test_syllabi_respect_the_prerequisites(title, weeks):
-    rows = table("pages/teaching.md", title)
+    rows = table("about/teaching.md", title)
     assert [numbers(row[0])[0] for row in rows] == list(range(1, weeks + 1))
     order = [n for row in rows for n in numbers(row[1])]
     assert len(order) == len(set(order))
@@ -337,7 +337,7 @@ def test_syllabi_respect_the_prerequisites(title, weeks):
 
 
 def test_glossary_is_one_sentence_a_word():
-    entries = re.findall(r"^(\S.*)\n  (\S.*)$", "\n".join(re.findall(r":sorted:\n(.*?)```", read("pages/glossary.md"), re.S)), re.M)
+    entries = re.findall(r"^(\S.*)\n  (\S.*)$", "\n".join(re.findall(r":sorted:\n(.*?)```", read("about/glossary.md"), re.S)), re.M)
     words = [word.lower() for word, _ in entries]
     assert len(words) == len(set(words)) > 40
     for word, meaning in entries:

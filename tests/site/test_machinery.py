@@ -23,9 +23,8 @@ import yaml
 from docutils import nodes
 from docutils.utils import new_document
 from ledger import VERDICTS, Ledger, faults, lead, settled
-from test_defects import build, replace, small
-
 from pages import notebook_files, notebooks, title, toc_pages
+from test_defects import build, replace, small
 
 ROOT = rules.ROOT
 MIME = "application/vnd.tfmlib.claim+json"
@@ -195,7 +194,7 @@ class Anchors(HTMLParser):
 @pytest.mark.slow
 def test_every_public_name_is_in_the_reference(book):
     "What the modules themselves call public is what the pages show: every chapter that writes a module has one (api/NN_name.md, and in _toc.yml)."
-    overview = (book / "pages/reference.html").read_text()
+    overview = (book / "about/reference.html").read_text()
     for module, owner in rules.owners(rules.cells(ROOT)).items():
         page = f"api/{Path(owner).name}.html"
         ids = Anchors((book / page).read_text()).ids
@@ -224,7 +223,7 @@ def test_entries_that_are_not_settled_once(change, said):
 
 @pytest.mark.slow
 def test_every_claim_has_its_box(book):
-    html = (book / "pages/claims.html").read_text()
+    html = (book / "about/claims.html").read_text()
     shown = dict(re.findall(r'id="ledger-([\w-]+)" data-verdict="([^"]+)"', html))
     assert shown == {e["id"]: e["verdict"] for e in ledger_rules.entries(ROOT)}
     counts = dict(re.findall(r'<th scope="row">([^<]+)</th><td>(\d+)</td>', html))
@@ -235,7 +234,7 @@ def test_every_claim_has_its_box(book):
 @pytest.mark.slow
 def test_claims_are_filtered_by_keyboard(served, browser):
     page = browser.new_page()
-    page.goto(f"{served}/pages/claims.html")
+    page.goto(f"{served}/about/claims.html")
     every = len(ledger_rules.entries(ROOT))
     seen = lambda: page.locator(".tfm-claim[data-verdict]:visible")
     assert seen().count() == every and page.locator(".tfm-filter output").inner_text() == f"{every} of {every} claims shown"
@@ -255,7 +254,7 @@ def test_claims_are_filtered_by_keyboard(served, browser):
 def test_without_scripts_every_claim_shows(served, browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(f"{served}/pages/claims.html")
+    page.goto(f"{served}/about/claims.html")
     assert page.locator(".tfm-claim[data-verdict]:visible").count() == len(ledger_rules.entries(ROOT))
     assert page.locator(".tfm-filter:visible").count() == 0
     context.close()
@@ -288,7 +287,7 @@ def test_build_needs_no_torch_and_links_to_sources(tmp_path, monkeypatch):
     page = (root / "_build/html/api/00_proof.html").read_text()
     line = next(i for i, text in enumerate((root / "tfmlib/workbench/proof.py").read_text().splitlines(), 1) if text.startswith("def verdict_of("))
     assert f'href="https://github.com/example/book/blob/main/tfmlib/workbench/proof.py#L{line}"' in page and 'href="../chapters/00_proof.html#tfm-verdict_of"' in page
-    claims = (root / "_build/html/pages/claims.html").read_text()
+    claims = (root / "_build/html/about/claims.html").read_text()
     box = re.search(r'id="ledger-first-paper".*?</div>', claims, re.S)[0]
     assert "It was first <code>one</code>." in box and "It was two." in box and re.search(r'href="../index.html#id\d+"[^>]*Vaswani', box)
 

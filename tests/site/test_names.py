@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FIRST = [cell for line in (ROOT / "pages/names.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `") for cell in [line.split("|")[1]]]
+FIRST = [cell for line in (ROOT / "about/names.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `") for cell in [line.split("|")[1]]]
 NAMES = [name for cell in FIRST for name in re.findall(r"`(\w+\.[\w.()]+)`", cell)]
 MODULES = sorted(path for path in (ROOT / "tfmlib").rglob("*.py") if not path.stem.startswith("_") and path.parent.name not in ("practice", "assets"))
 
@@ -74,7 +74,7 @@ def test_no_two_modules_use_one_name():
 
 def test_names_in_the_notation_are_names_of_the_code():
     "What the table of symbols says a symbol is called in code occurs there as a name."
-    table = (ROOT / "pages/notation.md").read_text(encoding="utf-8").split("## Symbols")[1].split("## Conventions")[0]
+    table = (ROOT / "about/notation.md").read_text(encoding="utf-8").split("## Symbols")[1].split("## Conventions")[0]
     given = {name for line in table.splitlines() if line.startswith("| $") for name in re.findall(r"`(\w+)`", line.split("|")[2])}
     used = {value for module in MODULES for n in ast.walk(tree(dotted(module))) for value in (getattr(n, "id", ""), getattr(n, "arg", ""), getattr(n, "attr", ""), getattr(n, "name", ""))}
     assert len(given) > 40 and sorted(given - used) == []

@@ -16,15 +16,14 @@ import execute
 import kills
 import lab
 import nbformat
+import pages
 import prove
 import pytest
 import rules
 from test_defects import build, copied, small
 
-import pages
-
 ROOT = rules.ROOT
-WHOLE = ("chapters", "tfmlib", "tools", "extensions", "tests/nbval.cfg", "pyproject.toml", "README.md", "index.md", "pages", "_toc.yml", "_config.yml", "references.bib",
+WHOLE = ("chapters", "tfmlib", "tools", "extensions", "tests/nbval.cfg", "pyproject.toml", "README.md", "index.md", "about", "_toc.yml", "_config.yml", "references.bib",
          "api", "gallery", "parts")
 
 

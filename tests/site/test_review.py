@@ -12,12 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def made(book) -> dict: return json.loads(re.fullmatch(r"review\((.*)\)\n", (book / "pages/cards.js").read_text(encoding="utf-8"), re.S)[1])
+def made(book) -> dict: return json.loads(re.fullmatch(r"review\((.*)\)\n", (book / "about/cards.js").read_text(encoding="utf-8"), re.S)[1])
 
 
 def test_a_card_for_each_term_and_each_claim(book, made):
     claims = yaml.safe_load((ROOT / "tfmlib/assets/claims.yml").read_text(encoding="utf-8"))
-    glossary = (book / "pages/glossary.html").read_text(encoding="utf-8")
+    glossary = (book / "about/glossary.html").read_text(encoding="utf-8")
     kinds = [card["kind"] for card in made["cards"]]
     assert kinds.count("claim") == len(claims) and kinds.count("term") == len(re.findall(r"</dt>\s*<dd>", glossary))
     assert len({card["name"] for card in made["cards"]}) == len(kinds) and all(card["front"] and card["back"] for card in made["cards"])
@@ -40,7 +40,7 @@ def test_a_claim_asks_and_its_answer_begins_with_the_verdict():
 
 
 def test_anki_gets_three_columns(book, made):
-    lines = (book / "pages/cards-anki.txt").read_text(encoding="utf-8").splitlines()
+    lines = (book / "about/cards-anki.txt").read_text(encoding="utf-8").splitlines()
     head, rows = [line for line in lines if line.startswith("#")], [line.split("\t") for line in lines if not line.startswith("#")]
     assert "#separator:tab" in head and "#tags column:3" in head
     assert len(rows) == len(made["cards"]) and all(len(row) == 3 and all(row) for row in rows)
@@ -54,7 +54,7 @@ def page(browser, served):
     context = browser.new_context(base_url=served, viewport={"width": 390, "height": 800})
     page = context.new_page()
     page.clock.install(time="2026-03-01T10:00:00")
-    page.goto("pages/cards.html")
+    page.goto("about/cards.html")
     yield page
     context.close()
 

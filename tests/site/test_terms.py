@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import pages
 import pytest
 import rules  # noqa: F401  (the extensions' folder on the path)
 import term_index
@@ -14,16 +15,14 @@ import yaml
 from docutils import nodes
 from docutils.utils import new_document
 from findable import Entry, folded
+from pages import notebooks
 from sphinx.addnodes import pending_xref
 
-import pages
-from pages import notebooks
-
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = (ROOT / "pages/glossary.md").read_text(encoding="utf-8")
+SOURCE = (ROOT / "about/glossary.md").read_text(encoding="utf-8")
 GLOSSARY = term_words.glossary(SOURCE)
 KNOWN = term_words.known(ROOT)
-LISTS = ("pages/glossary", "pages/terms")
+LISTS = ("about/glossary", "about/terms")
 MORE = yaml.safe_load((ROOT / "extensions/terms.yml").read_text(encoding="utf-8"))
 TEXTS = {name: ["".join(c["source"]) for c in book["cells"] if c["cell_type"] == "markdown"] for name, book in notebooks(ROOT).items() if term_words.OURS.match(name)}
 
@@ -135,22 +134,22 @@ def test_a_row_of_the_index():
     title = {f"chapters/0{n}_{c}": nodes.title("", f"{n} · Page {c}") for n, c in enumerate("abcd", 1)}
     app = SimpleNamespace(tfm_entries=told, tfm_uses={"gate": dict.fromkeys(title, "there")}, env=SimpleNamespace(titles=title),
                           builder=SimpleNamespace(get_relative_uri=lambda page, other: f"{other}.html"))
-    row = term_index.Index(app, "pages/terms").row(entry)
+    row = term_index.Index(app, "about/terms").row(entry)
     assert [n.astext() for n in row[1]] == ["It scales.", "Defined in 1 · Page a, Gates that scale. Used in 2, 3 and 4."] and row[0].astext() == "gate, gates"
     assert [n["refuri"] for n in row.findall(nodes.reference)] == ["chapters/01_a.html", "chapters/01_a.html#first", *(f"{page}.html#there" for page in [*title][1:])]
-    groups = term_index.Index(app, "pages/terms").whole()
+    groups = term_index.Index(app, "about/terms").whole()
     assert groups[0].astext().split() == ["A", "G"] and [g["ids"] for g in groups[1:]] == [["letter-a"], ["letter-g"]]
 
 
 # --- the built pages ----------------------------------------------------------------------------------------------
 
-TERM = re.compile(r'<a class="reference internal" href="(?:\.\./)+pages/glossary\.html#(term-[^"]+)"( title="([^"]*)")?')
+TERM = re.compile(r'<a class="reference internal" href="(?:\.\./)+about/glossary\.html#(term-[^"]+)"( title="([^"]*)")?')
 
 
 @pytest.mark.slow
 def test_chapters_lead_to_the_glossary(book):
     "Each term once a page, with its sentence; the anchors are there."
-    anchors = set(re.findall(r'<dt id="(term-[^"]+)"', (book / "pages/glossary.html").read_text(encoding="utf-8")))
+    anchors = set(re.findall(r'<dt id="(term-[^"]+)"', (book / "about/glossary.html").read_text(encoding="utf-8")))
     for name in (n for n in TEXTS if not n.startswith("chapters/00_")):
         found = TERM.findall((book / f"{name}.html").read_text(encoding="utf-8"))
         ids = [anchor for anchor, *_ in found]
@@ -160,7 +159,7 @@ def test_chapters_lead_to_the_glossary(book):
 @pytest.mark.slow
 def test_index_says_where(book):
     "Every term of the glossary, by letter; what it links to is there; nearly all are defined in a section."
-    html = (book / "pages/terms.html").read_text(encoding="utf-8")
+    html = (book / "about/terms.html").read_text(encoding="utf-8")
     rows = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", html, re.S)
     assert [re.sub("<[^>]*>", "", title).split(", ")[0].replace("'", "’") for title, _ in rows] == sorted((t.spelt[0].replace("'", "’") for t in GLOSSARY), key=lambda s: folded(s).casefold())
     homes = {title: re.search(r'Defined in .*?href="[^"#]*#([^"]*)"', body, re.S) for title, body in rows}

@@ -53,8 +53,8 @@ def test_without_an_address_nothing_pretends_to_have_one(book):
 def published(tmp_path_factory) -> Path:
     "A small book in our frame, with an address."
     folder = tmp_path_factory.mktemp("published")
-    pages = {"index": 'A *title* & "more"\n\nWhat it is.', "pages/glossary": "Glossary\n\nTerms.", "pages/terms": "Terms\n\nPlaces.", "pages/changelog": "Changelog\n\n## 0.2.0, 2026-03-01\n\n- Two & two.\n\n## 0.1.0, not released yet\n\n- One."}
-    (folder / "pages").mkdir()
+    pages = {"index": 'A *title* & "more"\n\nWhat it is.', "about/glossary": "Glossary\n\nTerms.", "about/terms": "Terms\n\nPlaces.", "about/changelog": "Changelog\n\n## 0.2.0, 2026-03-01\n\n- Two & two.\n\n## 0.1.0, not released yet\n\n- One."}
+    (folder / "about").mkdir()
     for name, text in pages.items(): (folder / f"{name}.md").write_text(f"---\norphan: true\n---\n# {text}\n", encoding="utf-8")
     (folder / "conf.py").write_text(f"import sys; sys.path.insert(0, {str(ROOT / 'extensions')!r})\nextensions = ['myst_parser', 'lean', 'visitors']\nhtml_theme = 'sphinx_book_theme'\n"
                                     f"project = html_title = 'A book'\nhtml_baseurl = {BASE!r}\n", encoding="utf-8")
@@ -75,7 +75,7 @@ def test_with_an_address_each_page_has_a_card(published):
 
 def test_with_an_address_there_are_a_map_and_a_feed(published):
     places = [e.text for e in ElementTree.parse(published / "sitemap.xml").iter() if e.tag.endswith("loc")]
-    assert places == [f"{BASE}{name}.html" for name in ("index", "pages/changelog", "pages/glossary", "pages/terms")] and f"Sitemap: {BASE}sitemap.xml" in (published / "robots.txt").read_text()
+    assert places == [f"{BASE}{name}.html" for name in ("about/changelog", "about/glossary", "about/terms", "index")] and f"Sitemap: {BASE}sitemap.xml" in (published / "robots.txt").read_text()
     new, old = (entry := ElementTree.parse(published / "changes.xml").getroot()).findall(f"{ATOM}entry")
     assert (new.find(f"{ATOM}title").text, old.find(f"{ATOM}title").text) == ("0.2.0", "0.1.0 (not released yet)")
     assert new.find(f"{ATOM}updated").text == "2026-03-01T00:00:00+00:00" and "<li>Two &amp; two.</li>" in new.find(f"{ATOM}content").text

@@ -27,11 +27,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from ..block import check_sizes, swiglu_d_ff
+from ..workbench.validation import check_sizes, need
+from ..block import swiglu_d_ff
 from ..decoders import GPT2, MODERN
 from ..encoders import BERT
-from ..workbench.figures import Interactive, svg, text
-from ..workbench.proof import need, timed
+from ..workbench import Interactive, svg, text, timed
+
 from ..transformer import MODEL_CONFIGS, ModelConfig, encoder_config
 
 # %% ../../chapters/13_accounting.ipynb #shape-export

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from ..workbench.figures import Interactive, Picture, figure, rect, svg, text, var
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/02_alignment.ipynb #vocabulary-export
 SPECIALS = ("<pad>", "<begin>", "<end>", "<unknown>")

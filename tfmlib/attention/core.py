@@ -15,7 +15,7 @@ import traitlets
 from torch import Tensor
 
 from ..workbench.figures import Interactive, matrix
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/04_attention.ipynb #masks-export
 def causal_mask(

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..block import swiglu_d_ff
-from ..workbench.data import one_of
+from ..workbench.validation import check_number, check_type, need, one_of
 from ..decoders import CausalLM, SamplingConfig, generate
 from ..denoisers.families import TargetTokens, read_target_tokens, write_greedily
 from .families import read_number
@@ -33,14 +33,13 @@ from ..transformer.pretrained import config_from_pretrained, originals
 from ..transformer.pretrained import own_tensors, split_parts, tensor_names
 from ..transformer.pretrained import to_pretrained
 from ..transformer.pretrained import with_absent, with_copies
-from ..workbench.proof import need
 from .tensor_files import FREQUENCIES, NUMBER_TYPES, StoredTensor
 from .tensor_files import read_json
 from .tensor_files import stored_tensors
 from .tokenizer_files import LoadedTokenizer, check_told
 from .tokenizer_files import tokenizer_content
 from ..tokens import Tokenizer
-from ..workbench.training import check_number, check_type, flush, folder_beside
+from ..workbench.training import flush, folder_beside
 from ..workbench.training import replacing, uninterrupted
 from ..transformer import ModelConfig, Transformer, build, declared_options
 from ..transformer import encoder_config, with_later

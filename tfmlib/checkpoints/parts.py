@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from ..attention import check_shapes, masked_softmax
 from ..block import Dropout, LayerNorm, NoResidual, PreNorm
 from ..block import RMSNorm, TransformerBlock, divide_by_rms, subtract_mean, upcast
-from ..workbench.data import one_of
+from ..workbench.validation import need, one_of
 from ..decoders import CausalLM, init_weights
 from ..workbench.figures import Interactive, svg, text
 from ..heads import MultiHeadAttention, grouped_query_attention
 from ..positions import ALiBi, PositionalAttention, PositionalEncoding
 from ..positions import RotaryEmbedding, alibi_slopes
-from ..workbench.proof import need
 from ..tokens import Embedding
 from ..transformer import ATTENTIONS, MODELS, NORMS
 from ..transformer import NORM_POSITIONS, POSITIONS, ModelConfig, Part

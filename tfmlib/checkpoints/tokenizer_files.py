@@ -12,8 +12,7 @@ from functools import partial
 
 import regex
 
-from ..workbench.data import one_of
-from ..workbench.proof import need
+from ..workbench.validation import need, one_of
 from ..tokens import BYTES, LETTERS, Tokenizer, apply_bpe, as_text
 from ..tokens import bytes_to_unicode, unicode_to_bytes
 

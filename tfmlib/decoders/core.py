@@ -20,12 +20,12 @@ import traitlets
 from torch import Tensor, nn
 
 from ..attention import causal_mask
-from ..block import Dropout, check_sizes
+from ..workbench.validation import check_sizes, need
+from ..block import Dropout
 from ..workbench.figures import LiveFigure, matrix
 from ..heads import grouped_query_attention
 from ..positions import check_positions
 from ..transformer.pretrained import FAMILIES, Family, TensorName, layer_names
-from ..workbench.proof import need
 from ..tokens import Embedding
 from ..transformer import MODEL_CONFIGS, MODELS, ModelConfig, Part, build_encoding
 from ..transformer import build_stack, draw_own

@@ -25,12 +25,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..alignment import BOS, EOS, PAD, shift_right
 from ..attention import causal_mask
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from ..decoders import CausalLM, SamplingConfig, check_inputs, most_likely, sample
 from ..workbench.figures import Interactive, rect, svg
 from ..workbench.figures import text as svg_text
 from ..heads import grouped_query_attention
-from ..workbench.proof import need
 from ..encoders.tag_grammar import MASK, Corruption
 from ..transformer import ModelConfig
 

@@ -23,7 +23,7 @@ from ..heads import MultiHeadAttention
 from ..transformer.pretrained import DECODER_PARTS, ENCODER_PARTS, FAMILIES, Family
 from ..transformer.pretrained import TensorName
 from ..transformer.pretrained import layer_names, read_marian
-from ..workbench.proof import need
+from ..workbench.validation import need
 from ..transformer import ACTIVATIONS, ATTENTIONS, EMBEDDINGS, FFNS, POSITIONS
 from ..transformer import Hypothesis, ModelConfig, Part, TokenEmbedding
 from ..transformer import Transformer

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ..alignment import BOS, EOS, PAD
-from ..block import check_sizes
-from ..workbench.proof import need
+from ..workbench.validation import check_sizes, need
 from ..encoders.tag_grammar import MASK
 from ..workbench.training import seeded
 from ..transformer import check_token_ids

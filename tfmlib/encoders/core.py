@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from ..alignment import PAD
 from ..attention import causal_mask
-from ..block import Dropout, check_sizes
-from ..workbench.data import one_of
+from ..workbench.validation import check_sizes, need, one_of
+from ..block import Dropout
 from ..workbench.figures import Interactive, matrix
 from ..heads import MultiHeadAttention, grouped_query_attention
 from ..positions import PositionalEncoding, biased_mask, query_key_positions
-from ..workbench.proof import need
 from .tag_grammar import MASK
 from ..transformer import ACTIVATIONS, ATTENTIONS, MODELS, POSITIONS
 from ..transformer import ModelConfig, Part, build_encoding, build_stack

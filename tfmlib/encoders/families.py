@@ -14,7 +14,7 @@ import torch
 from .core import position_types
 from ..positions import LearnedEmbedding
 from ..transformer.pretrained import FAMILIES, Family, TensorName, layer_names
-from ..workbench.proof import need
+from ..workbench.validation import need
 from ..transformer import POSITIONS, ModelConfig, Part
 
 # %% ../../chapters/09_encoders.ipynb #names-export

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..block import check_sizes
-from ..workbench.proof import need
+from ..workbench.validation import check_sizes, need
 from ..transformer import check_token_ids
 
 # %% ../../chapters/09_encoders.ipynb #grammar-words-export

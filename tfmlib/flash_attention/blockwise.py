@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..attention import check_mask, masked_softmax
 from .core import blocks
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/depth/17_flash_attention.ipynb #tiles-export
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 import traitlets
 
 from ..workbench.figures import Interactive, matrix
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/17_flash_attention.ipynb #memory-export
 class MemoryHierarchy:

@@ -19,7 +19,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .config import APART, LN2, LOG2E, Config, launcher
-from ..workbench.proof import load_record, need
+from ..workbench.validation import need
+from ..workbench.proof import load_record
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #move-export
 @triton.jit

@@ -17,7 +17,7 @@ from .config import LN2, LOG2E, Config
 from tfmlib.flash_attention_gpu.kernels import (
     CONFIGS, SMALL, check, fetch, interpreted, look, moved_by, put, scaled,
     seen_by)
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #varlen-export
 @triton.jit

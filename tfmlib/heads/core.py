@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..attention import attention, check_mask
 from ..workbench.figures import Interactive, LiveFigure, heat, links
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/05_heads.ipynb #grouped-export
 def grouped_query_attention(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..workbench.figures import Interactive, matrix
 from ..heads import MultiHeadAttention
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/22_inside.ipynb #lens-export
 def logit_lens(

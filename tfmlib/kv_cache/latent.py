@@ -12,11 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from ..heads import grouped_query_attention
 from .core import KVCache, visible_mask
 from ..positions import PositionalAttention, PositionalEncoding
-from ..workbench.proof import need
 from ..transformer import ATTENTIONS, ModelConfig, Part
 
 # %% ../../chapters/16_kv_cache.ipynb #latent-sizes-export

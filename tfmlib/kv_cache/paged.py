@@ -12,11 +12,10 @@ import torch
 import traitlets
 from torch import Tensor
 
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from ..workbench.figures import Interactive, rect, svg, text, var
 from .core import (
     CachedCausalLM, KVCache, ModelCache, check_as_before, check_update)
-from ..workbench.proof import need
 
 # %% ../../chapters/16_kv_cache.ipynb #pool-export
 class OutOfBlocks(RuntimeError):

@@ -17,7 +17,7 @@ import traitlets
 from torch import Tensor, nn
 
 from ..attention import attention, causal_mask
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from ..decoders import CausalLM
 from .delta import delta_matrix
 from ..workbench.figures import Interactive, Picture, figure, rect, svg, text, var
@@ -25,7 +25,6 @@ from ..heads import MultiHeadAttention
 from ..kv_cache import CachedCausalLM, KVCache, ModelCache
 from .linear import linear_matrix
 from .selective import Mamba, Mamba2
-from ..workbench.proof import need
 from .mixers import (
     DeltaNet, GatedDeltaNet, GatedLinearAttention, GatedRetention, KimiDeltaAttention,
     LinearAttention, RecurrentMixer, RecurrentState, Retention, SoftmaxMixer)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .linear import check_sequences, decay_and_state
 from .linear import decayed_scores, run_chunks
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #delta-check-export
 def check_beta(beta: Tensor, k: Tensor) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .selective import Mamba, Mamba2
-from ..workbench.proof import need
+from ..workbench.validation import need
 from .mixers import GatedDeltaNet, KimiDeltaAttention
 from .mixers import StateMixer
 

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..block import check_sizes, divide_by_rms
+from ..workbench.validation import check_sizes
+from ..block import divide_by_rms
 from .linear import linear_attention
 from tfmlib.linear_and_state_space.mixers import (
     HeadGate, RecurrentMixer, RecurrentState, ShortConvolution, StateMixer, drawn_between,

@@ -11,8 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..block import check_sizes
-from ..workbench.proof import need
+from ..workbench.validation import check_sizes, need
 from ..recurrence import scan
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #discretise-export

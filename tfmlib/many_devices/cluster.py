@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 from ..decoders import chunk, next_token_loss
 from ..transformer import MODEL_CONFIGS
 from .local_processes import Job, clip_together
-from ..workbench.proof import need
+from ..workbench.validation import need
 from .tensor import check_tensor_parallel
 from tfmlib.many_devices.torch_native import (
     copies_of,

@@ -17,7 +17,7 @@ from .data import note_step
 from ..decoders import cross_entropy
 from .local_processes import Job, Outcome, agree, check_parts
 from .local_processes import start_counting
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/15_many_devices.ipynb #ring-export
 def pass_on(x: Tensor, by: int) -> Tensor:

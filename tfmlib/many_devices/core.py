@@ -23,11 +23,10 @@ from tfmlib.accounting import (
     training_flops,
     weight_matrices,
 )
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from .context import chunks_of
 from ..workbench.figures import Interactive, svg, text
 from .pipeline import simulate
-from ..workbench.proof import need
 from ..transformer import ModelConfig
 
 # %% ../../chapters/15_many_devices.ipynb #ring-steps-export

@@ -23,7 +23,7 @@ from tfmlib.many_devices.local_processes import (
     start_counting,
     total,
 )
-from ..workbench.proof import need
+from ..workbench.validation import need
 from ..workbench.training import share
 
 # %% ../../chapters/15_many_devices.ipynb #backward-export

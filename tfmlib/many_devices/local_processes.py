@@ -25,15 +25,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..decoders import next_token_loss
-from ..workbench.proof import need
-from tfmlib.workbench.training import (
-    AdamW,
-    ParameterGroup,
-    WarmupCosine,
-    check_number,
-    seeded,
-    train,
-)
+from ..workbench.validation import check_number, need
+from ..workbench.training import AdamW, ParameterGroup, WarmupCosine, seeded, train
 from ..transformer import ModelConfig, build
 
 # %% ../../chapters/15_many_devices.ipynb #messages-export

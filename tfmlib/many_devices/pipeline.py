@@ -17,7 +17,7 @@ from ..attention import causal_mask
 from ..decoders import cross_entropy
 from .local_processes import Job, Outcome, agree, clip_together
 from .local_processes import start_counting, total
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/15_many_devices.ipynb #schedule-export
 class Action(NamedTuple):

@@ -21,7 +21,7 @@ from tfmlib.many_devices.local_processes import (
     reduce_scatter_single,
     start_counting,
 )
-from ..workbench.proof import need
+from ..workbench.validation import need
 from ..tokens import Embedding
 from ..transformer import FFNS, ModelConfig
 

@@ -26,7 +26,7 @@ from ..decoders import cross_entropy, next_token_loss
 from .pipeline import Stage
 from .local_processes import Job, Outcome, agree, clip_together
 from .local_processes import start_counting
-from ..workbench.proof import need
+from ..workbench.validation import need
 from .tensor import COLUMNS, check_tensor_parallel
 
 # %% ../../chapters/15_many_devices.ipynb #ddp-export

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..block import check_rows, check_sizes, upcast
-from ..workbench.proof import need
+from ..workbench.validation import check_sizes, need
+from ..block import check_rows, upcast
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #routing-export
 class Routing(NamedTuple):

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from ..attention import causal_mask
 from .balancing import BiasedRouting, grouped_top_k_routing
-from ..block import SwiGLU, check_sizes
-from ..workbench.data import one_of
+from ..workbench.validation import check_sizes, need, one_of
+from ..block import SwiGLU
 from tfmlib.mixture_of_experts.core import (
     ExpertList, MixtureOfExperts, Router, Routing, check_block_sizes, top_k_routing,
     top_k_softmax_routing)
-from ..workbench.proof import need
 from ..transformer import FFNS, ModelConfig, Part, build, declared_options
 from ..checkpoints.parts import is_set
 

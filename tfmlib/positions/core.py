@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..attention import check_mask
 from ..workbench.figures import Interactive, axes, show
 from ..heads import grouped_query_attention
-from ..workbench.proof import need
+from ..workbench.validation import need
 
 # %% ../../chapters/06_positions.ipynb #places-export
 class PositionalEncoding(nn.Module):

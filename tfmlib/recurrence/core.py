@@ -16,9 +16,8 @@ import torch.nn.functional as F
 import traitlets
 from torch import Tensor, nn
 
-from ..workbench.data import at_least
+from ..workbench.validation import at_least, need
 from ..workbench.figures import Interactive, curves
-from ..workbench.proof import need
 
 # %% ../../chapters/01_recurrence.ipynb #task-export
 def first_symbol(

@@ -21,7 +21,7 @@ import traitlets
 from torch import Tensor
 
 from ..workbench.figures import Interactive, svg, text
-from ..workbench.proof import need
+from ..workbench.validation import need
 from ..workbench.training import seeded
 
 TRAINING_FLOPS = 6.  # operations of training, for each parameter and token

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from ..attention import check_mask
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from ..flash_attention import BlockwiseFunction, Tiles, blocks, check_heads
-from ..workbench.proof import need
 from .core import Pattern
 
 # %% ../../chapters/19_sparse.ipynb #blocks-export

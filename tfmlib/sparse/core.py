@@ -17,10 +17,9 @@ import traitlets
 from torch import Tensor
 
 from ..attention import check_mask
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from ..workbench.figures import Interactive, Picture, figure, rect, svg, text, var
 from ..heads import grouped_query_attention
-from ..workbench.proof import need
 
 # %% ../../chapters/19_sparse.ipynb #facts-export
 def facts_in_noise(

@@ -9,9 +9,8 @@ __all__ = ['LongformerAttention']
 import torch
 from torch import Tensor, nn
 
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from ..heads import MultiHeadAttention, grouped_query_attention
-from ..workbench.proof import need
 from .core import pattern_mask, sliding_window
 
 # %% ../../chapters/19_sparse.ipynb #global-export

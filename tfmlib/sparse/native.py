@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..block import check_sizes
+from ..workbench.validation import check_sizes, need
 from ..flash_attention import check_heads
 from ..heads import grouped_query_attention
-from ..workbench.proof import need
 from .core import causal, intersection, pattern_mask, sliding_window
 
 # %% ../../chapters/19_sparse.ipynb #compress-export

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from ..workbench.data import book_text, prose
 from ..workbench.figures import Interactive, Picture, figure, svg, var
 from ..workbench.figures import text as label
-from ..workbench.proof import need
+from ..workbench.validation import need
 from ..workbench.training import replacing
 
 # %% ../../chapters/03_tokens.ipynb #join-export

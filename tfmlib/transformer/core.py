@@ -30,14 +30,9 @@ from ..alignment import EOS, PAD, shift_right
 from ..attention import causal_mask, padding_mask
 from ..block import Dropout, FeedForward, LayerNorm, PostNorm, PreNorm, RMSNorm
 from ..block import SwiGLU
-from tfmlib.block import (
-    TransformerBlock,
-    TransformerStack,
-    block_from_torch,
-    check_sizes,
-    swiglu_d_ff,
-)
-from ..workbench.data import one_of
+from ..workbench.validation import check_sizes, need, one_of
+from ..block import (
+    TransformerBlock, TransformerStack, block_from_torch, swiglu_d_ff)
 from ..workbench.figures import Interactive, links
 from ..heads import MultiHeadAttention, attention_from_torch
 from ..heads import grouped_query_attention
@@ -52,7 +47,6 @@ from tfmlib.positions import (
     PositionInterpolation,
     YaRN,
 )
-from ..workbench.proof import need
 
 # %% ../../chapters/08_transformer.ipynb #ids-export
 def check_token_ids(name: str, ids: Tensor, vocab_size: int, max_len: int | None = None) -> None:

@@ -17,11 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..block import check_sizes
-from ..workbench.data import one_of
+from ..workbench.validation import check_sizes, need, one_of
 from ..heads import grouped_query_attention
 from ..positions import SinusoidalEmbedding
-from ..workbench.proof import need
 from ..workbench.training import load_tensors, save_tensors
 from .core import POSITIONS, ModelConfig, Part, build
 from .core import declared_options, with_later

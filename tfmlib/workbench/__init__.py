@@ -56,8 +56,6 @@ if TYPE_CHECKING:
         RULES,
         WORDS,
         ROWS,
-        at_least,
-        one_of,
         stream,
         pick,
         shuffled,
@@ -119,7 +117,6 @@ if TYPE_CHECKING:
         PEERS,
         ClaimError,
         verdict_of,
-        need,
         refusal,
         ledger,
         evidence,
@@ -162,10 +159,6 @@ if TYPE_CHECKING:
         compared,
     )
     from .training import (
-        check_number,
-        check_whole,
-        check_finite,
-        check_type,
         Diverged,
         gradient_norm,
         clip_gradients,
@@ -209,6 +202,16 @@ if TYPE_CHECKING:
         check_run,
         take_step,
         train,
+    )
+    from .validation import (
+        need,
+        check_sizes,
+        at_least,
+        one_of,
+        check_number,
+        check_whole,
+        check_finite,
+        check_type,
     )
 
 HOME = {
@@ -259,8 +262,6 @@ HOME = {
     'RULES': 'data',
     'WORDS': 'data',
     'ROWS': 'data',
-    'at_least': 'data',
-    'one_of': 'data',
     'stream': 'data',
     'pick': 'data',
     'shuffled': 'data',
@@ -316,7 +317,6 @@ HOME = {
     'PEERS': 'proof',
     'ClaimError': 'proof',
     'verdict_of': 'proof',
-    'need': 'proof',
     'refusal': 'proof',
     'ledger': 'proof',
     'evidence': 'proof',
@@ -357,10 +357,6 @@ HOME = {
     'versions_of': 'proof',
     'unusable': 'proof',
     'compared': 'proof',
-    'check_number': 'training',
-    'check_whole': 'training',
-    'check_finite': 'training',
-    'check_type': 'training',
     'Diverged': 'training',
     'gradient_norm': 'training',
     'clip_gradients': 'training',
@@ -404,6 +400,14 @@ HOME = {
     'check_run': 'training',
     'take_step': 'training',
     'train': 'training',
+    'need': 'validation',
+    'check_sizes': 'validation',
+    'at_least': 'validation',
+    'one_of': 'validation',
+    'check_number': 'validation',
+    'check_whole': 'validation',
+    'check_finite': 'validation',
+    'check_type': 'validation',
 }
 
 __all__ = [*HOME]
