@@ -499,6 +499,6 @@ def test_the_gallery_shows_what_the_table_holds(built, lists):
     front, text = built({"pages": [kills.published(page)]})
     counted = dict(re.findall(r'<th scope="row">([\w ]+)</th><td>(\d+)</td></tr>', front))
     assert counted == {"exercises": "2", "stubs rejected": "2", "solutions accepted": "2", "wrong answers": "10", "wrong answers rejected": "9"}
-    assert '<a href="gallery/99_lists.html">' in front and "<td>2</td><td>10</td><td>9</td>" in front
+    assert '<a href="../gallery/99_lists.html">' in front and "<td>2</td><td>10</td><td>9</td>" in front
     assert "4 of 5 rejected" in text and "not rejected" in text and "<b>" not in text
     assert text.count('href="../chapters/practice/99_lists.html#wrong-') == 10 and text.count('<th scope="col">') == 4

@@ -194,10 +194,13 @@ def claim(
         evidence(false_when, "false_when"),
     )
     if instead is not None: instead = evidence([instead], "instead")["instead[0]"]
-    found = verdict_of(yes, no, instead)
+    try: found = verdict_of(yes, no, instead)
+    except ClaimError as error:
+        raise ClaimError(f"{id}: {error}; measured: {measured or 'not said'}") from None
     if found != entry["verdict"]:
         raise ClaimError(
-            f"{id}: the cell finds «{found}», the ledger says «{entry['verdict']}»"
+            f"{id}: the cell finds «{found}», the ledger says «{entry['verdict']}»; change the "
+            "evidence, or the verdict in tfmlib/assets/claims.yml"
         )
     return Claim(id, entry["statement"], found, measured,
                  entry.get("instead", "") if instead else "", yes, no, instead)
