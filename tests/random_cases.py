@@ -851,14 +851,15 @@ def _(r, m):
 
 # --- 13: accounting ------------------------------------------------------------------------------------------------
 
-@cases("chain_flops", 1_000)
-def _(r, m): return r.randint(1, 9), r.sizes(r.randint(1, 5), 9)
+@cases("fewest_flops", 500)
+def _(r, m): return r.randint(1, 9), r.sizes(r.randint(1, 8), 9)
 
 
-@cases("expert_weights", 1_000)
+@cases("experts_that_fit", 500)
 def _(r, m):
-    E = r.randint(1, 9)
-    return *r.sizes(3, 9), E, r.randint(1, E), r.randint(0, 3)
+    E = r.randint(1, 20)
+    C, F, L, stored, active = m._totals(*r.sizes(3, 4), E, r.randint(1, E), r.randint(0, 4))
+    return C, F, L, stored + r.choice([0, 0, 0, 1]), active + r.choice([0, 0, 0, 1, L * C])
 
 
 @cases("cache_numbers", 1_000)
@@ -999,10 +1000,8 @@ def _(r, m):
     return r.randrange(p), r.randrange(2 * p - 2), p
 
 
-@cases("state_bytes", 1_000)
-def _(r, m):
-    p = r.randint(1, 2_000)
-    return p * r.randint(1, 10**9), p, r.randint(0, 3)
+@cases("sharded_step", 200)
+def _(r, m): return *r.sizes(2, 9), r.choice([.5, .1, 2.]), r.randint(0, 999)
 
 
 @cases("fill_buckets", 1_000)
@@ -1101,8 +1100,10 @@ def _(r, m):
 
 # --- 20: linear attention and state spaces ------------------------------------------------------------------------
 
-@cases("memory_bytes", 500)
-def _(r, m): return "".join(r.choice("as") for _ in range(r.randint(0, 9))), r.randint(0, 30), *r.sizes(3, 6)
+@cases("chunk_of", 200)
+def _(r, m):
+    T, D, chunk = r.sizes(3, 12)
+    return T, D, chunk, r.randint(0, 999), tuple(r.sample(range(D), r.randint(0, D - 1)))
 
 
 @cases("decayed_state", 200)
