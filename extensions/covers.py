@@ -13,7 +13,7 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from durations import in_hours, reading, taken
-from pages import Part, book_map, companion, lead, parts
+from pages import Part, book_map, companions, lead, parts
 from sketch import figure
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
@@ -73,8 +73,9 @@ class PartChapters(SphinxDirective):
         "A chapter: its title, the sentence at its head, how long it takes, and its practice page."
         said = nodes.definition()
         self.state.nested_parse(StringList([elsewhere(lead(notebook))], self.env.docname), self.content_offset, said)
-        others = [(words, companion(page, kind)) for words, kind in (("; in depth: ", "depth"), ("; exercises: ", "practice"))]
-        more = [node for words, other in others if other in self.env.found_docs for node in (nodes.Text(words), link(other, "", self.env.docname))]
+        written = sorted(self.env.found_docs)
+        others = [(words, other) for words, kind in (("; in depth: ", "depth"), ("; exercises: ", "practice")) for other in companions(page, kind, written)]
+        more = [node for words, other in others for node in (nodes.Text(words), link(other, "", self.env.docname))]
         time = reading(Path(self.env.srcdir), page.removeprefix("chapters/"))
         said += nodes.paragraph("", time if time.startswith("Read ") else f"Reading time: {time}", *more, nodes.Text("."), classes=["tfm-part-time"])
         return nodes.definition_list_item("", nodes.term("", "", link(page, "", self.env.docname)), said)

@@ -1,7 +1,7 @@
 """Where the book's pages are: the table of contents and the notebooks in it, for the extensions and the tests."""
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +22,14 @@ def number(page: str) -> str:
     return NOTEBOOK.fullmatch(page)[3]
 
 
-def companion(page: str, kind: str) -> str:
-    "The page of the same chapter in depth, or its practice page."
-    return f"chapters/{kind}/{NOTEBOOK.fullmatch(page)[2]}"
+def chapter(page: str, pages: Iterable[str]) -> str:
+    "The file name of the chapter, among these pages, that a notebook belongs to; a second page in depth has a longer one (NN_name_topic)."
+    return next((Path(p).name for p in pages if kind(page) == "depth" and kind(p) == "path" and number(p) == number(page)), Path(page).name)
+
+
+def companions(page: str, which: str, pages: Iterable[str]) -> list[str]:
+    "The pages of the same chapter in depth, or its practice page, among these pages."
+    return [p for p in pages if kind(p) == which and number(p) == number(page)]
 
 
 def toc_pages(toc: Path) -> list[str]:

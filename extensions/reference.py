@@ -11,7 +11,7 @@ from textwrap import shorten, wrap
 from docments import Function, call, comments, fields, parameters, wrapped
 from docutils import nodes
 from nbdev_cells import directives, public_names
-from pages import notebooks, title
+from pages import chapter, notebooks, title
 from sphinx.util.docutils import SphinxDirective
 
 
@@ -45,11 +45,11 @@ def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> s
 
 def modules(root: Path, toc: Path) -> dict[str, dict[str, str]]:
     "The pages of the reference, as chapters are called, in the book's order: module -> the notebook that writes it, exercises last."
-    made = {}
-    for page, notebook in notebooks(root, toc).items():
+    made, every = {}, notebooks(root, toc)
+    for page, notebook in every.items():
         found = [directives("".join(c["source"])) for c in notebook["cells"] if c["cell_type"] == "code"]
         own = next((d["default_exp"] for d in found if "default_exp" in d), None)
-        for module in dict.fromkeys(d["export"] or own for d in found if "export" in d): made.setdefault(Path(page).name, {})[module] = page
+        for module in dict.fromkeys(d["export"] or own for d in found if "export" in d): made.setdefault(chapter(page, every), {})[module] = page
     return made
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
 from nbdev_cells import DIRECTIVE, directives, public_names  # noqa: E402
-from pages import kind, notebook_files  # noqa: E402
+from pages import kind, notebook_files, number  # noqa: E402
 
 KNOWN = {"default_exp", "export", "hide"}
 MANY_PARAMETERS = {"tfmlib.workbench.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
@@ -118,7 +118,7 @@ def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, i
 
 def divided(owned: dict[str, str], name: str) -> bool:
     "Is a chapter divided into a path and pages in depth?"
-    return any(kind(owner) == "depth" and package_of(owner) == package_of(name) for owner in owned.values())
+    return any(kind(owner) == "depth" and number(owner) == number(name) for owner in owned.values())
 
 
 def before(owner: str, name: str, bench: list[str], owned: dict[str, str]) -> bool:
@@ -137,7 +137,9 @@ def module_of(name: str, book: Iterable[Cell] = ()) -> str:
     "The module that a notebook owns by its file name; a page in depth declares one in the chapter's package."
     tail, which = package_of(name), kind(name)
     declared = next((c.directives["default_exp"] for c in book if "default_exp" in c.directives), "")
-    if which == "depth": return declared if re.fullmatch(rf"{tail}\.(?!core$)\w+", declared) else f"{tail}.depth"
+    if which == "depth":                                          # NN_name, or NN_name_topic
+        said = re.fullmatch(r"(\w+)\.(?!core$)\w+", declared)
+        return declared if said and f"{tail}_".startswith(f"{said[1]}_") else f"{tail}.depth"
     return {"practice": f"practice.{tail}", "workbench": f"workbench.{tail}"}.get(which, f"{tail}.core")
 
 
@@ -228,15 +230,18 @@ def circles(root: Path) -> list[str]:
 def directive_lines(root: Path) -> list[str]:
     "Directives that nbdev would silently not obey, and modules that do not belong to their notebook."
     faults, books = [], cells(root)
+    owned = owners(books)
     for name, book in books.items():
         declared = [c.directives["default_exp"] for c in book if "default_exp" in c.directives]
+        core = owned.get(f"{module_of(name, book).partition('.')[0]}.core", name)
+        if kind(name) == "depth" and number(core) != number(name): faults.append(f"{name}: default_exp {', '.join(declared)}; the package is that of {core}")
         if declared != [module_of(name, book)]: faults.append(f"{name}: default_exp {', '.join(declared) or 'is missing'}; expected {module_of(name, book)}, once")
         for cell in (c for c in book if c.kind == "code"):
             faults += [f"{cell.where}: #| {word} is not a directive of this book ({', '.join(sorted(KNOWN))})" for word in cell.directives.keys() - KNOWN]
             code = cell.source.splitlines()[len(cell.directives):]
             faults += [f"{cell.where}: «{line.strip()}» stands below the cell's first line and would be ignored" for line in code if DIRECTIVE.match(line.strip())]
             elsewhere = cell.directives.get("export")
-            package = {"workbench": "workbench", "practice": "practice"}.get(kind(name), package_of(name))
+            package = module_of(name, book).partition(".")[0]
             if elsewhere and not elsewhere.startswith(f"{package}."): faults.append(f"{cell.where}: it exports to {elsewhere}; expected a module of the package {package}")
     written = [c.directives["default_exp"] for book in books.values() for c in book if "default_exp" in c.directives]
     return faults + [f"tfmlib.{module}: {written.count(module)} notebooks write it" for module in sorted(set(written)) if written.count(module) > 1]

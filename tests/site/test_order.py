@@ -1,9 +1,11 @@
 """Reading order is dependency order, the library is what the chapters say, and cells have the shape that the house asks for."""
 import ast
+import json
 from pathlib import Path
 
 import pytest
 import rules
+from pages import chapter, companions
 
 ROOT = rules.ROOT
 
@@ -40,6 +42,21 @@ OWNED = {"a.core": "chapters/04_a", "a.more": "chapters/depth/04_a", "b.core": "
 def test_paths_come_first_and_then_what_is_in_depth(owner, name, allowed):
     "A path never leans on depth, depth may lean on any path; a chapter that is not divided yet (06_c) leans on either, and no earlier depth on it."
     assert rules.before(f"chapters/{owner}", f"chapters/{name}", rules.workbench(ROOT), OWNED) == allowed
+
+
+@pytest.mark.parametrize("name, declared, module", [
+    ("chapters/04_a", "a.core", "a.core"), ("chapters/04_a", "a", "a.core"), ("chapters/depth/04_a", "a.more", "a.more"), ("chapters/depth/04_a", "a.core", "a.depth"),
+    ("chapters/depth/04_a", "b.more", "a.depth"), ("chapters/depth/04_a_proofs", "a.proofs", "a.proofs"), ("chapters/depth/04_ab", "a.more", "ab.depth"),
+    ("chapters/practice/04_a", "practice.a", "practice.a"), ("chapters/00_figures", "figures", "workbench.figures")])
+def test_the_module_of_a_notebook(name, declared, module):
+    "A second page in depth, NN_name_topic, writes another module of its chapter's package."
+    assert rules.module_of(name, rules.cells_of(name, json.dumps({"cells": [{"cell_type": "code", "metadata": {}, "source": f"#| default_exp {declared}"}]}))) == module
+
+
+def test_the_chapter_of_a_page():
+    pages = ["chapters/04_a", "chapters/05_b", "chapters/depth/04_a", "chapters/depth/04_a_proofs", "chapters/practice/04_a", "about/claims"]
+    assert [chapter(page, pages) for page in pages[:-1]] == ["04_a", "05_b", "04_a", "04_a", "04_a"]
+    assert companions("chapters/04_a", "depth", pages) == pages[2:4] and companions("chapters/05_b", "practice", pages) == []
 
 
 def test_a_name_from_a_package_belongs_to_the_page_that_writes_it():
