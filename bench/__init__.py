@@ -29,7 +29,7 @@ def rates(seconds: dict, count: float) -> dict:
 
 def over_seeds(found: list[dict[str, float]]) -> dict[str, dict]:
     "What several seeds gave: for each quantity its spread, and each seed's number."
-    from tfmlib.workbench.proof import spread
+    from tfmlib.workbench import spread
     return {key: spread(f[key] for f in found) | {"each": [f[key] for f in found]} for key in found[0]}
 
 
@@ -40,7 +40,7 @@ def size(model: nn.Module) -> int:
 
 def climbed(loss: Callable[[float], float], peaks: Iterable[float]) -> tuple[float, dict[float, float]]:
     "The rate of the least loss, and the loss at each: a grid whose end is best goes on beyond it. A run that diverges has lost."
-    from tfmlib.workbench.training import Diverged
+    from tfmlib.workbench import Diverged
     def at(peak: float) -> float:
         try: return loss(peak)
         except Diverged: return float("inf")

@@ -38,7 +38,7 @@ def record(name: str, folder: Path = RECORDS) -> Path:
     "Run one part, on one thread, and write its record; what lacks its circumstances or its spread is refused."
     import torch
 
-    from tfmlib.workbench.proof import circumstances, parse_record
+    from tfmlib.workbench import circumstances, parse_record
     part = importlib.import_module(f"bench.{name}")
     before = kept(name)
     facts, threads = circumstances(commit()), torch.get_num_threads()         # of the tree that is measured

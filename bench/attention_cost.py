@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from bench import scaled, ticked
 from tfmlib.attention import attention
-from tfmlib.workbench.proof import timed
+from tfmlib.workbench import timed
 
 DEVICE = "cpu"
 SEED = 0

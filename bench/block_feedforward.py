@@ -10,7 +10,7 @@ from bench import over_seeds, size, ticked
 from tfmlib.attention import causal_mask
 from tfmlib.block import FeedForward, GatedFeedForward, PreNorm, RMSNorm, SwiGLU, TransformerBlock, TransformerStack
 from tfmlib.heads import MultiHeadAttention
-from tfmlib.workbench.data import book_text
+from tfmlib.workbench import book_text
 
 DEVICE = "cpu"
 SEED = 0

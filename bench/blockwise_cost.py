@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from bench import scaled, ticked
 from tfmlib.attention import attention, causal_mask
 from tfmlib.flash_attention import blockwise_attention
-from tfmlib.workbench.proof import spread, timed
+from tfmlib.workbench import spread, timed
 
 DEVICE = "cpu"
 SEED = 0

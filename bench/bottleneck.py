@@ -21,8 +21,7 @@ from tfmlib.alignment import (
     greedy_decode,
     translation_loss,
 )
-from tfmlib.workbench.data import sequences
-from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, train
+from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, sequences, train
 
 DEVICE = "cpu"
 SEED = 0

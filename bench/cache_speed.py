@@ -9,7 +9,7 @@ from tfmlib.accounting import fused_causal
 from tfmlib.decoders import MODERN
 from tfmlib.kv_cache import CachedCausalLM
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.proof import timed
+from tfmlib.workbench import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 7
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)

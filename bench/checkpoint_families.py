@@ -19,7 +19,7 @@ from transformers import __version__ as VERSION
 
 from tfmlib.checkpoints import core as checkpoints  # noqa: F401 — all families are built
 from tfmlib.transformer.pretrained import from_pretrained
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 DEVICE = "cpu"
 SEED = 0

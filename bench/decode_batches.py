@@ -12,7 +12,7 @@ from bench import scaled
 from tfmlib.accounting import fused_causal, measure_machine, multiplied_parameters, shapes_of
 from tfmlib.decoders import MODERN
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.proof import spread, timed
+from tfmlib.workbench import spread, timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 7
 CONFIG = ModelConfig("decoder", 64, 1024, 4, 8, 512, d_ff=2816, **MODERN)

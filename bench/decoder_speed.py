@@ -12,8 +12,7 @@ from tfmlib.decoders import CausalLM, next_token_loss
 from tfmlib.flash_attention import blockwise_attention
 from tfmlib.transformer import MODEL_CONFIGS
 from tfmlib.transformer.pretrained import to_pretrained
-from tfmlib.workbench.proof import timed
-from tfmlib.workbench.training import AdamW, advance, parameter_groups
+from tfmlib.workbench import AdamW, advance, parameter_groups, timed
 
 DEVICE = "cpu"
 SEED = 0

@@ -19,9 +19,19 @@ from tfmlib.decoders import CausalLM, SamplingConfig, chunk, generate, next_toke
 from tfmlib.tokens import book_tokenizer
 from tfmlib.transformer import MODEL_CONFIGS
 from tfmlib.transformer.pretrained import save_model
-from tfmlib.workbench.data import Writer, book_text, prose, stream
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import AdamW, History, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.workbench import (
+    AdamW,
+    History,
+    WarmupCosine,
+    Writer,
+    book_text,
+    epochs,
+    parameter_groups,
+    prose,
+    spread,
+    stream,
+    train,
+)
 
 DEVICE = "cpu"
 SEED = 0

@@ -15,7 +15,7 @@ from transformers import __version__ as VERSION
 from bench.checkpoint_families import their_lines
 from tfmlib.denoisers.families import full_beam_search, read_target_tokens, write_greedily, write_with_beams
 from tfmlib.transformer.pretrained import from_pretrained
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 DEVICE = "cpu"
 SEED = 0

@@ -19,7 +19,7 @@ from bench import over_seeds, size, ticked
 from tfmlib.alignment import EOS
 from tfmlib.denoisers import Objective, collate, encoder_decoder_logits, plain_example
 from tfmlib.denoisers.story_grammar import STORY_WORDS, split_story, story_ids
-from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -57,8 +57,7 @@ from tfmlib.denoisers.story_grammar import (
 from tfmlib.encoders.tag_grammar import MASK
 from tfmlib.heads import grouped_query_attention
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, spread, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -24,20 +24,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench import climbed, over_seeds, size, ticked
 from bench.encoder_sides import AMBIGUOUS, GRAMMAR, WARM, WIDTH, config, fused
 from tfmlib.encoders import Bert, Electra, masked_lm_loss, replaced_token_loss
-from tfmlib.encoders.tag_grammar import (
-    CLS,
-    LEXICON,
-    SEP,
-    TAGS,
-    TOPICS,
-    Corruption,
-    best_fill,
-    forward_backward,
-)
+from tfmlib.encoders.tag_grammar import CLS, LEXICON, SEP, TAGS, TOPICS, Corruption, best_fill, forward_backward
 from tfmlib.heads import grouped_query_attention
 from tfmlib.transformer.pretrained import own_tensors, save_model
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import (
+from tfmlib.workbench import (
     AdamW,
     WarmupCosine,
     load_tensors,
@@ -45,6 +35,7 @@ from tfmlib.workbench.training import (
     parameter_groups,
     save_tensors,
     seeded,
+    spread,
     train,
 )
 

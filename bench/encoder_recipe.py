@@ -17,27 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import climbed, over_seeds, ticked
-from bench.encoder_objectives import (
-    LABELLED,
-    TESTS,
-    TUNE_PEAKS,
-    TUNED,
-    WORKERS,
-    noted,
-    worth,
-)
+from bench.encoder_objectives import LABELLED, TESTS, TUNE_PEAKS, TUNED, WORKERS, noted, worth
 from bench.encoder_sides import GRAMMAR, WARM, config, fused
 from tfmlib.encoders import Bert, masked_lm_loss
-from tfmlib.encoders.tag_grammar import (
-    CLS,
-    LEXICON,
-    SEP,
-    Corruption,
-    HiddenMarkovModel,
-    forward_backward,
-)
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
+from tfmlib.encoders.tag_grammar import CLS, LEXICON, SEP, Corruption, HiddenMarkovModel, forward_backward
+from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, spread, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -16,8 +16,7 @@ from bench.translators import fused
 from tfmlib.encoders import BERT, Bert
 from tfmlib.encoders.tag_grammar import LEXICON, TAGS, TagGrammar
 from tfmlib.transformer import ModelConfig
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, train
+from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, spread, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -33,8 +33,7 @@ from bench.encoder_objectives import (
 from bench.encoder_sides import AMBIGUOUS
 from tfmlib.encoders import POOLINGS, Bert, contrastive_loss, mean_pooling
 from tfmlib.encoders.tag_grammar import ADJECTIVES, LEXICON, MASK, TAGS, TOPICS, forward_backward
-from tfmlib.workbench.proof import load_record
-from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, WarmupCosine, load_record, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

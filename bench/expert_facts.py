@@ -20,7 +20,7 @@ from tfmlib.mixture_of_experts import mutual_information, tokens_per_expert
 from tfmlib.mixture_of_experts.balancing import load_balancing_loss
 from tfmlib.mixture_of_experts.models import hidden_and_routings
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, STEPS, TRIED, LONGER, ROWS = range(3), (.005, .01, .02), 50, 3000, 400, 6000, 512

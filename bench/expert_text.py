@@ -20,7 +20,7 @@ from tfmlib.mixture_of_experts import MixtureOfExperts, mutual_information, toke
 from tfmlib.mixture_of_experts.balancing import capacity, keep_within_capacity, load_balancing_loss, router_z_loss
 from tfmlib.mixture_of_experts.models import hidden_and_routings
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
 
 DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, STEPS, TRIED, LONGER, ROWS = range(3), (.002, .004, .008), 50, 3000, 300, 6000, 16

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from bench import over_seeds, ticked
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
-from tfmlib.workbench.data import ROWS, Pair, pairs
-from tfmlib.workbench.training import AdamW, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.workbench import ROWS, AdamW, Pair, WarmupCosine, epochs, pairs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

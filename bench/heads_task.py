@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from bench import ticked
 from tfmlib.heads import MultiHeadAttention
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 DEVICE = "cpu"
 SEED = 0

@@ -18,8 +18,7 @@ from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention
 from tfmlib.transformer import MODEL_CONFIGS
 from tfmlib.transformer.pretrained import save_model
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, History, WarmupCosine, parameter_groups, seeded, spread, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -9,7 +9,7 @@ from bench.decoder_training import fused
 from bench.induction import BATCH, EVERY, RATE, SEEDS, STEPS, TESTED, repeated, right, small
 from tfmlib.decoders import CausalLM, next_token_loss
 from tfmlib.positions import PositionalAttention
-from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -9,15 +9,8 @@ from torch import Tensor, nn
 
 from bench import over_seeds, size, ticked
 from bench.bottleneck import V, questions
-from tfmlib.alignment import (
-    GRUEncoder,
-    LuongDecoder,
-    MultiplicativeScore,
-    Seq2Seq,
-    greedy_decode,
-    translation_loss,
-)
-from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, train
+from tfmlib.alignment import GRUEncoder, LuongDecoder, MultiplicativeScore, Seq2Seq, greedy_decode, translation_loss
+from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -33,8 +33,7 @@ from tfmlib.positions import (
     YaRN,
     default_scaling,
 )
-from tfmlib.workbench.data import book_text, prose
-from tfmlib.workbench.training import AdamW, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.workbench import AdamW, WarmupCosine, book_text, epochs, parameter_groups, prose, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from bench import size, ticked
 from tfmlib.recurrence import recall_accuracy
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 DEVICE = "cpu"
 SEED = 0

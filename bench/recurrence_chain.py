@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import rates, scaled
-from tfmlib.workbench.proof import spread, timed
+from tfmlib.workbench import spread, timed
 
 DEVICE = "cpu"
 SEED = 0

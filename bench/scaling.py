@@ -31,15 +31,16 @@ from bench.decoder_training import Reckoning, fused
 from tfmlib.decoders import MODERN, CausalLM
 from tfmlib.tokens import Tokenizer, train_tokenizer
 from tfmlib.transformer import ModelConfig
-from tfmlib.workbench.data import Writer, stream
-from tfmlib.workbench.training import (
+from tfmlib.workbench import (
     AdamW,
     Checkpoint,
     Diverged,
     WarmupCosine,
+    Writer,
     parameter_groups,
     replacing,
     seeded,
+    stream,
     train,
 )
 

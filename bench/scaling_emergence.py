@@ -17,7 +17,7 @@ from bench.decoder_training import fused
 from bench.scaling import CODE, Runs, code_digest
 from tfmlib.decoders import MODERN, CausalLM
 from tfmlib.transformer import ModelConfig
-from tfmlib.workbench.training import AdamW, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

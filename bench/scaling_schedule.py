@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from bench import scaling_sweep as sweep
 from bench.scaling import Runs, case
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 DEVICE = "cpu"
 SEED = 0

@@ -21,7 +21,7 @@ from bench import over_seeds
 from bench.scaling import Runs, case, corpus, key, log_minimum, made, sizes
 from tfmlib.accounting import shapes_of, training_flops
 from tfmlib.scaling_laws import bootstrap, fit_power_law, interval, predictive_samples
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 DEVICE = "cpu"
 SEED = 0

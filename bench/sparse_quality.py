@@ -42,8 +42,7 @@ from tfmlib.sparse import (
 from tfmlib.sparse.native import NativeSparseAttention
 from tfmlib.tokens import book_tokenizer
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.data import prose
-from tfmlib.workbench.training import AdamW, WarmupCosine, mix_seed, parameter_groups, train
+from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, prose, train
 
 DEVICE, SEED = "cpu", 0
 WORKERS, SEEDS, PEAKS, WARM, ROWS, SOLVED = 2, range(3), (.002, .004, .008), 50, 32, .01

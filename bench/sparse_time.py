@@ -8,17 +8,9 @@ import torch
 from torch import Tensor
 
 from bench import scaled, ticked
-from tfmlib.sparse import (
-    causal,
-    every,
-    intersection,
-    random_blocks,
-    same_block,
-    sliding_window,
-    union,
-)
+from tfmlib.sparse import causal, every, intersection, random_blocks, same_block, sliding_window, union
 from tfmlib.sparse.blocks import block_list, block_sparse_attention, n_computed
-from tfmlib.workbench.proof import timed
+from tfmlib.workbench import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 7
 LENGTHS, TILE, HEADS, WIDTH, BLOCK = (1024, 2048, 4096, 8192), 64, 4, 64, 64

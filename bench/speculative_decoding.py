@@ -18,8 +18,7 @@ from tfmlib.kv_cache.speculative import ModelDraft, NGramDraft, generate_specula
 from tfmlib.tokens import book_tokenizer
 from tfmlib.transformer import MODEL_CONFIGS
 from tfmlib.transformer.pretrained import load_model, save_model
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import AdamW, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.workbench import AdamW, WarmupCosine, epochs, parameter_groups, spread, train
 
 DEVICE, SEED = "cpu", 0
 STEPS, PROMPTS, BEGUN, NEW, DRAFTED = 600, 24, 32, 80, (1, 2, 4, 8)

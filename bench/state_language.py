@@ -21,15 +21,7 @@ from tfmlib.heads import grouped_query_attention
 from tfmlib.linear_and_state_space import HybridCausalLM
 from tfmlib.tokens import book_tokenizer
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.data import prose
-from tfmlib.workbench.training import (
-    AdamW,
-    Diverged,
-    WarmupCosine,
-    mix_seed,
-    parameter_groups,
-    train,
-)
+from tfmlib.workbench import AdamW, Diverged, WarmupCosine, mix_seed, parameter_groups, prose, train
 
 DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, STEPS, TRIED = range(3), (.003, .006, .012), 50, 2000, 500

@@ -22,15 +22,7 @@ from tfmlib.linear_and_state_space.delta import delta_rule
 from tfmlib.linear_and_state_space.linear import linear_attention
 from tfmlib.linear_and_state_space.mixers import RecurrentState, StateMixer
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.data import recall
-from tfmlib.workbench.training import (
-    AdamW,
-    Diverged,
-    WarmupCosine,
-    mix_seed,
-    parameter_groups,
-    train,
-)
+from tfmlib.workbench import AdamW, Diverged, WarmupCosine, mix_seed, parameter_groups, recall, train
 
 DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, SOLVED = range(3), (.003, .006, .012), 50, .01

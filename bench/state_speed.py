@@ -9,7 +9,7 @@ from tfmlib.decoders import MODERN
 from tfmlib.kv_cache import KVCache
 from tfmlib.linear_and_state_space import CachedHybridLM
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.proof import timed
+from tfmlib.workbench import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 9
 LENGTHS = (128, 512, 2048, 8192, 32_768)

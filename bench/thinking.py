@@ -14,7 +14,7 @@ from bench.decoder_training import MODELS, fused
 from tfmlib.decoders import CausalLM, generate, next_token_loss
 from tfmlib.transformer import MODEL_CONFIGS
 from tfmlib.transformer.pretrained import save_model
-from tfmlib.workbench.training import AdamW, History, WarmupCosine, parameter_groups, seeded, train
+from tfmlib.workbench import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
 SEED = 0

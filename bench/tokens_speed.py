@@ -8,8 +8,7 @@ from collections import Counter
 from string import ascii_lowercase
 
 from tfmlib.tokens import ID, PATTERN, Tokenizer, apply_bpe, bytes_to_unicode, learn_bpe, merge_pair
-from tfmlib.workbench.data import prose
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import prose, spread
 
 DEVICE = "cpu"
 SEED = 0

@@ -17,7 +17,7 @@ from tfmlib.accounting import RecomputedBlock, fused_causal
 from tfmlib.decoders import GPT2, LLAMA3, next_token_loss
 from tfmlib.heads import grouped_query_attention
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 DEVICE, SEED, REPEATS = "cpu", 0, 3
 FIELDS = "case", "parts", "V", "C", "L", "H", "G", "F", "B", "T", "attention", "recompute"

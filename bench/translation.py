@@ -21,8 +21,7 @@ from tfmlib.alignment import (
     shift_right,
     translation_loss,
 )
-from tfmlib.workbench.data import bleu, pairs
-from tfmlib.workbench.training import AdamW, WarmupCosine, epochs, parameter_groups, train
+from tfmlib.workbench import AdamW, WarmupCosine, bleu, epochs, pairs, parameter_groups, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -32,9 +32,7 @@ from tfmlib.alignment import (
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
 from tfmlib.transformer import InverseSqrtSchedule, ModelConfig, Transformer, build, greedy_search, make_log_probs_fn
 from tfmlib.transformer.pretrained import save_model
-from tfmlib.workbench.data import Pair, bleu, pairs
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import AdamW, History, epochs, parameter_groups, train
+from tfmlib.workbench import AdamW, History, Pair, bleu, epochs, pairs, parameter_groups, spread, train
 
 DEVICE = "cpu"
 SEED = 0

@@ -1,7 +1,7 @@
 """Chapter 8: the transformer of `bench.translators` once more, on as many words as its LSTMs had in the end."""
 import bench.translators as short
 from bench import over_seeds, size, ticked
-from tfmlib.workbench.proof import load_record
+from tfmlib.workbench import load_record
 
 DEVICE = "cpu"
 SEED = 0

@@ -14,8 +14,7 @@ from bench.translation import KNOWN, tensors
 from bench.translators import ROWS, batches, made, tested_on, widths, written
 from tfmlib.alignment import translation_loss
 from tfmlib.block import LayerNorm
-from tfmlib.workbench.proof import timed
-from tfmlib.workbench.training import AdamW, advance, parameter_groups
+from tfmlib.workbench import AdamW, advance, parameter_groups, timed
 
 DEVICE = "cpu"
 SEED = 0

@@ -19,9 +19,7 @@ from bench.translation import ENGLISH, FRENCH, KNOWN, tensors
 from bench.translators import LONGEST, ROWS, SEEDS, WARM, chosen_on, fused, quality, tested_on
 from tfmlib.alignment import PAD, translation_loss
 from tfmlib.transformer import InverseSqrtSchedule, ModelConfig, build
-from tfmlib.workbench.data import Pair, pairs
-from tfmlib.workbench.proof import spread
-from tfmlib.workbench.training import AdamW, History, epochs, parameter_groups, train
+from tfmlib.workbench import AdamW, History, Pair, epochs, pairs, parameter_groups, spread, train
 
 DEVICE = "cpu"
 SEED = 0

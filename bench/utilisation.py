@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from bench import rates, scaled, size
-from tfmlib.workbench.proof import spread, timed
+from tfmlib.workbench import spread, timed
 
 DEVICE = "cpu"
 SEED = 0

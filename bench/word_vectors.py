@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from bench import ticked
-from tfmlib.workbench.data import ROWS, pairs
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import ROWS, pairs, spread
 
 DEVICE = "cpu"
 SEED = 0

@@ -22,7 +22,7 @@ from conftest import sweep
 
 from tfmlib.flash_attention_gpu import gluon as flash_gluon
 from tfmlib.flash_attention_gpu import kernels
-from tfmlib.workbench.validation import need
+from tfmlib.workbench import need
 
 SOURCE = Path(flash_gluon.__file__).read_text()
 

@@ -465,7 +465,7 @@ def verdicts(stem: str) -> dict:
     import nbformat
     from torch import _absent
 
-    from tfmlib.workbench.proof import Checker
+    from tfmlib.workbench import Checker
     lacking, examine = {}, Checker.examine
 
     def listening(self, attempt):

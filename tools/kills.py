@@ -58,7 +58,7 @@ def code_of(cell: dict) -> str:
 @contextlib.contextmanager
 def overheard() -> Iterator[list]:
     "Every result that a checker gives meanwhile, in order."
-    from tfmlib.workbench.proof import Checker
+    from tfmlib.workbench import Checker
     heard, call = [], Checker.__call__
 
     def listen(self, attempt):

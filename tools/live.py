@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 import tfmlib.decoders.core  # noqa: E402, F401  (adds decoders to what can be built)
 from tfmlib.tokens import book_tokenizer, printable  # noqa: E402
 from tfmlib.transformer.pretrained import load_model, load_tensors, save_tensors  # noqa: E402
-from tfmlib.workbench.data import prose  # noqa: E402
+from tfmlib.workbench import prose  # noqa: E402
 
 MODELS = ("prose",)
 LEAD, EXAMPLE = "\n\n", "The old king was in the city. The old king wanted his ship."

@@ -31,7 +31,7 @@ def here() -> dict:
     "What this run is about."
     from torch.backends.cpu import get_cpu_capability
 
-    from tfmlib.workbench.proof import processor
+    from tfmlib.workbench import processor
     system = {"Darwin": "macOS"}.get(platform.system(), platform.system())
     return {"python": platform.python_version(), "system": system, "processor": f"{processor()}, {get_cpu_capability()}",
             "torch": metadata.version("torch"), "outputs": "run" if os.environ.get("TFM_LAX") else "compared"}

@@ -70,7 +70,7 @@ def warm_up() -> None:
     "Load what PyTorch loads when something is done for the first time: a student's time does not pay for it."
     import torch
 
-    from tfmlib.workbench.checks import does_without, watched
+    from tfmlib.workbench import does_without, watched
     x = torch.ones(2, 2)
     watched(torch.add, x, x)
     does_without(("softmax",), torch.add, x, x)
@@ -92,7 +92,7 @@ def practice_modules() -> list[str]:
 
 def checkers(module: types.ModuleType) -> dict[str, object]:
     "The checkers of a practice module, by exercise."
-    from tfmlib.workbench.proof import Checker
+    from tfmlib.workbench import Checker
     return {n.removeprefix("check_"): c for n, c in vars(module).items() if n.startswith("check_") and isinstance(c, Checker)}
 
 
@@ -358,7 +358,7 @@ def failure(name: str, failed: str, why: str) -> dict: return {"exercise": name,
 
 def asked_again(name: str, checker, pupil: Pupil) -> dict | None:
     "The first property that does not hold if only what comes back counts; questions that cannot be put from outside are left out."
-    from tfmlib.workbench.proof import reason
+    from tfmlib.workbench import reason
     for statement, test, cases in checker.properties:
         if {"untyped_storage", "data_ptr"} & set(test.__code__.co_names): continue         # whose memory it is, data cannot tell
         for case in cases:

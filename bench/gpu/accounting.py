@@ -11,7 +11,7 @@ import torch
 
 from bench import scaled
 from bench.gpu.utilisation import half
-from tfmlib.workbench.proof import spread, timed
+from tfmlib.workbench import spread, timed
 
 
 @dataclass(frozen=True)

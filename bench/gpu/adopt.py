@@ -7,7 +7,7 @@ from bench.gpu.choose import chosen
 from bench.gpu.journal import Journal
 from bench.gpu.judge import current
 from bench.gpu.kernels import named
-from tfmlib.workbench.proof import is_spread, parse_record
+from tfmlib.workbench import is_spread, parse_record
 
 COMMAND = "make bench-gpu"
 

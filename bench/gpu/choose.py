@@ -11,7 +11,7 @@ import torch
 
 from bench.gpu.kernels import ALONE, candidates, load, named
 from bench.gpu.settings import SETTINGS
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 KERNELS = ("forward", "dkdv", "dq")
 

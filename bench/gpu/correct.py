@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.gpu.choose import chosen
 from bench.gpu.kernels import ALONE, load, use
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 SHAPES = [                          # B, H, G, T, S, D, causal, window, times the queries
     (2, 4, 4, 256, 256, 64, False, 0, 1), (2, 4, 4, 256, 256, 64, True, 0, 1), (1, 2, 2, 1000, 1000, 128, True, 0, 1), (1, 2, 2, 999, 999, 128, False, 0, 1),

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bench.gpu.kernels import load, use
 from bench.gpu.settings import SETTINGS, Setting
 from bench.gpu.speed import PINNED, peak, reduced, rounds, strange, takes
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 
 def cases(name: str, found) -> list[dict]:

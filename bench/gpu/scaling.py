@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import size
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def shared(s: Setting) -> ModuleType:
 
 def part(s: Setting, number: int, n: int) -> Tensor:
     "Paragraphs of one process, padded with −1 (n, longest)."
-    from tfmlib.workbench.data import Writer
+    from tfmlib.workbench import Writer
     torch.set_num_threads(1)
     rows, _ = shared(s).written(Writer, s.first + number, n)
     return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int16) for row in rows], batch_first=True, padding_value=-1)
@@ -72,7 +72,7 @@ def part(s: Setting, number: int, n: int) -> Tensor:
 @lru_cache
 def text(s: Setting) -> Tensor:
     "All paragraphs (paragraphs, longest), from the temporary folder or written now."
-    from tfmlib.workbench.training import replacing
+    from tfmlib.workbench import replacing
     path = Path(gettempdir()) / f"tfm_ladder_{shared(s).CODE}_{s.paragraphs}_{s.vocabulary}_{s.tokenized}.pt"
     if not path.exists():
         counts = [s.paragraphs // s.writers + (i < s.paragraphs % s.writers) for i in range(s.writers)]
@@ -84,7 +84,7 @@ def text(s: Setting) -> Tensor:
 
 def order(lengths: Tensor, s: Setting, steps: int, seed: int) -> Tensor:  # (steps, rows)
     "Which paragraphs each step reads: each at most once, those of similar length together."
-    from tfmlib.workbench.training import seeded
+    from tfmlib.workbench import seeded
     if steps * s.rows > len(lengths): raise ValueError(f"D: {steps} steps of {s.rows} paragraphs, expected at most {len(lengths)} paragraphs")
     chosen, g, found = torch.randperm(len(lengths), generator=seeded(seed, 14))[:steps * s.rows], seeded(seed, 15), []
     for pool in chosen.split(s.pool * s.rows):
@@ -95,7 +95,7 @@ def order(lengths: Tensor, s: Setting, steps: int, seed: int) -> Tensor:  # (ste
 
 def run(s: Setting, case: dict) -> dict:
     "Train one network; its loss on the sweep's test."
-    from tfmlib.workbench.training import precision
+    from tfmlib.workbench import precision
     scaling, learnt = shared(s), text(s)
     lengths = (learnt >= 0).sum(1).cpu()
     steps = max(2, round(case["D"] / (s.rows * float(lengths.double().mean()))))

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bench.gpu.choose import chosen
 from bench.gpu.kernels import load, use
 from bench.gpu.settings import SETTINGS, Setting
-from tfmlib.workbench.proof import spread
+from tfmlib.workbench import spread
 
 PINNED = {"SDPA flash": SDPBackend.FLASH_ATTENTION, "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION,
           "SDPA efficient": SDPBackend.EFFICIENT_ATTENTION, "SDPA math": SDPBackend.MATH}

@@ -9,7 +9,7 @@ import torch
 
 from bench import scaled
 from bench.gpu.utilisation import half
-from tfmlib.workbench.proof import timed
+from tfmlib.workbench import timed
 
 
 @dataclass(frozen=True)

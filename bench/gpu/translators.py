@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bench import even_width, scaled, size
 from bench.gpu.utilisation import half
 from bench.utilisation import quotient
-from tfmlib.workbench.proof import timed
+from tfmlib.workbench import timed
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def bound_to_parent(parent: int) -> None:
 def circumstances() -> dict:
     "What a record says of this machine; only where the stage has imported PyTorch."
     if "torch" not in sys.modules: return {}
-    from tfmlib.workbench.proof import circumstances
+    from tfmlib.workbench import circumstances
     return circumstances("unknown")
 
 

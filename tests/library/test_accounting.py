@@ -53,7 +53,7 @@ from tfmlib.accounting import (
 )
 from tfmlib.decoders import GPT2, LLAMA3, MODERN, next_token_loss
 from tfmlib.transformer import ModelConfig, build, count_parameters
-from tfmlib.workbench.figures import ASSETS
+from tfmlib.workbench import ASSETS
 
 PAPER = ModelShape(7, 6, 2, 3, 1, 2, 10)
 MIXED = ModelShape(11, 8, 5, 4, 2, 3, 6, vectors=9, experts=ExpertSizes(7, 2, 1, 2, 13), latent=LatentSizes(5, 3, 1, 2))

@@ -12,7 +12,7 @@ import torch
 
 import bench.__main__ as runner
 from bench import even_width, origin, over_seeds, rates, scaled, ticked
-from tfmlib.workbench.proof import load_record, parse_record, spread
+from tfmlib.workbench import load_record, parse_record, spread
 
 
 @pytest.fixture

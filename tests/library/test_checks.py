@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tfmlib.workbench.checks import (
+from tfmlib.workbench import (
+    Checker,
+    Mismatch,
     Watch,
     all_right,
     asked_again,
@@ -29,7 +31,6 @@ from tfmlib.workbench.checks import (
     views,
     watched,
 )
-from tfmlib.workbench.proof import Checker, Mismatch
 
 X = rounded(4, 4)
 

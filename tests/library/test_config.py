@@ -26,16 +26,7 @@ from tfmlib.positions import (
     SinusoidalEmbedding,
     YaRN,
 )
-from tfmlib.transformer import (
-    ATTENTIONS,
-    FFNS,
-    MODEL_CONFIGS,
-    POSITIONS,
-    ModelConfig,
-    Part,
-    build,
-    count_parameters,
-)
+from tfmlib.transformer import ATTENTIONS, FFNS, MODEL_CONFIGS, POSITIONS, ModelConfig, Part, build, count_parameters
 from tfmlib.transformer.pretrained import (
     FAMILIES,
     fill_weights,
@@ -45,7 +36,7 @@ from tfmlib.transformer.pretrained import (
     save_model,
     to_pretrained,
 )
-from tfmlib.workbench.validation import need
+from tfmlib.workbench import need
 
 pytestmark = pytest.mark.usefixtures("early_families")
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import kills  # noqa: E402
 import mutants  # noqa: E402
 
-from tfmlib.workbench.proof import Checker, said  # noqa: E402
+from tfmlib.workbench import Checker, said  # noqa: E402
 
 PROBES = 0.123, 7, "?", True, None, ["?"], {}
 MOST = 40                                                             # questions that nobody copies: functions of a text

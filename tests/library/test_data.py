@@ -13,8 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfmlib.workbench import data
-from tfmlib.workbench.data import (
+from tfmlib.workbench import (
     ROWS,
     RULES,
     WORDS,
@@ -22,6 +21,7 @@ from tfmlib.workbench.data import (
     adding,
     bleu,
     book_text,
+    data,
     held_out,
     lexicon,
     one_line,
@@ -440,7 +440,7 @@ def test_rules_know_every_puzzle():
 @pytest.mark.whole
 def test_ten_megabytes_take_seconds():
     "Of the processor's time, in a fresh process, lexicon and imports included; minutes would be a fault."
-    script = "import time; from tfmlib.workbench.data import prose; assert len(prose(10_000_000)) >= 10**7; print(time.process_time())"
+    script = "import time; from tfmlib.workbench import prose; assert len(prose(10_000_000)) >= 10**7; print(time.process_time())"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert float(done.stdout) < 25
 

@@ -14,8 +14,7 @@ import bench.instructions as instructions
 import bench.thinking as thinking
 from tfmlib.decoders import next_token_loss
 from tfmlib.transformer.pretrained import load_model
-from tfmlib.workbench.data import prose
-from tfmlib.workbench.training import load_tensors, seeded, train
+from tfmlib.workbench import load_tensors, prose, seeded, train
 
 FEW = 5
 PARTS = ("decoder_training", "induction", "thinking", "instructions")

@@ -32,7 +32,7 @@ from tfmlib.decoders import (
 from tfmlib.decoders import core as decoders
 from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, count_parameters
 from tfmlib.transformer.pretrained import fill_weights, from_pretrained, load_model, save_model, to_pretrained
-from tfmlib.workbench.training import AdamW, parameter_groups, save_tensors, train
+from tfmlib.workbench import AdamW, parameter_groups, save_tensors, train
 
 pytestmark = pytest.mark.usefixtures("early_families")
 

@@ -67,7 +67,7 @@ from tfmlib.denoisers.story_grammar import (
 )
 from tfmlib.encoders.tag_grammar import MASK
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.training import seeded
+from tfmlib.workbench import seeded
 
 READS = ("chapters/",)
 ROOT = Path(__file__).resolve().parents[2]

@@ -52,7 +52,7 @@ from tfmlib.transformer.pretrained import (
     split_parts,
     to_pretrained,
 )
-from tfmlib.workbench.training import seeded
+from tfmlib.workbench import seeded
 
 transformers.logging.set_verbosity_error()
 GRAMMAR = TagGrammar()

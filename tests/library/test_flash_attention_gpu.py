@@ -220,7 +220,7 @@ print(float((ours - right).abs().max()) < 1e-5, float((few - again).abs().max())
     (["import triton", "x = 1", "triton.cdiv(3, 2)"], [True, False, True]),
     (["import triton.language as tl\ny = 2", "y + 1", "y = 3", "y + 1"], [True, True, False, False]),
     (["@triton.jit\ndef kernel(X): pass", "def helper(): return kernel", "z = helper()", "z", "w = 5"], [True, True, True, True, False]),
-    (["from tfmlib.workbench.proof import need", "need(True, 'a', 1, 'b')"], [False, False]),
+    (["from tfmlib.workbench import need", "need(True, 'a', 1, 'b')"], [False, False]),
     (["class A(triton.B): pass", "A()", "tl = 3", "tl"], [True, True, False, False]),
     (["def f(x):\n    y = triton.cdiv(x, 2)\n    return y", "y = 1\ny", "[y for y in range(3)]", "f(2)"], [True, False, False, True]),
     (["x = triton.cdiv(3, 2)", "x = x + 1", "x = 1\nx = x + 1", "x"], [True, True, False, False]),

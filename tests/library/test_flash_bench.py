@@ -29,8 +29,7 @@ from tfmlib.flash_attention_gpu import (
     speeds,
     wrong_on_a_gpu,
 )
-from tfmlib.workbench.figures import ASSETS
-from tfmlib.workbench.proof import Pending, load_record, parse_record, recorded, spread
+from tfmlib.workbench import ASSETS, Pending, load_record, parse_record, recorded, spread
 
 ROOT = Path(__file__).resolve().parents[2]
 

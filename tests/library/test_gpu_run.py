@@ -19,7 +19,7 @@ from bench import gpu
 from bench.gpu import STAGES, adopt, card, choose, compile, correct, judge, kernels, run, settle, speed
 from bench.gpu.journal import Journal, key
 from tfmlib.flash_attention_gpu import accuracy, credited, show_record
-from tfmlib.workbench.proof import parse_record, spread
+from tfmlib.workbench import parse_record, spread
 
 HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parent

@@ -22,7 +22,7 @@ from tfmlib.inside import (
     replaced,
     rome_edit,
 )
-from tfmlib.workbench.figures import ASSETS
+from tfmlib.workbench import ASSETS
 
 sizes = st.integers(1, 6)
 

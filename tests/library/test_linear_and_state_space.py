@@ -63,7 +63,7 @@ from tfmlib.linear_and_state_space.state_space import (
 )
 from tfmlib.recurrence import scan
 from tfmlib.transformer import ModelConfig, build
-from tfmlib.workbench.figures import var
+from tfmlib.workbench import var
 
 ASSETS = Path(str(files("tfmlib"))) / "assets"
 STATES = [name for name in MIXERS if name != "softmax"]

@@ -26,8 +26,7 @@ from tfmlib.heads import SentenceHeads  # noqa: E402
 from tfmlib.kv_cache import BothWays, CachedCausalLM, generate_cached  # noqa: E402
 from tfmlib.tokens import BOOK_FILE, book_tokenizer, printable  # noqa: E402
 from tfmlib.transformer.pretrained import load_model, load_tensors, save_tensors  # noqa: E402
-from tfmlib.workbench.data import prose  # noqa: E402
-from tfmlib.workbench.figures import LIVE  # noqa: E402
+from tfmlib.workbench import LIVE, prose  # noqa: E402
 
 MODELS = files("tfmlib") / "assets/models"
 SHIPPED = ("prose", "book", "prose_draft", "answers", "questions", "thinking", "copying", "copying_one")

@@ -44,8 +44,7 @@ from tfmlib.many_devices.pipeline import bubble, most_kept, schedule, simulate, 
 from tfmlib.many_devices.tensor import train_tensor_parallel
 from tfmlib.many_devices.torch_native import train_ddp, train_dtensor, train_fsdp, train_pipelining
 from tfmlib.transformer import MODEL_CONFIGS
-from tfmlib.workbench.figures import ASSETS
-from tfmlib.workbench.training import WarmupCosine
+from tfmlib.workbench import ASSETS, WarmupCosine
 
 READS = ("chapters/15_",)
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,7 @@ import kills  # noqa: E402
 import mutants  # noqa: E402
 import mutations  # noqa: E402
 
-from tfmlib.workbench.checks import rounded  # noqa: E402
-from tfmlib.workbench.proof import Checker, expect  # noqa: E402
+from tfmlib.workbench import Checker, expect, rounded  # noqa: E402
 
 PART = 8                                      # the proof tries every eighth mutant; `python tools/mutants.py`, once a week, all
 # Pages whose checkers are still being closed, and how many survivors each may have at most; a page that is closed leaves the table.

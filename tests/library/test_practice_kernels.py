@@ -15,7 +15,7 @@ import kills  # noqa: E402
 import submissions  # noqa: E402
 
 from tfmlib.practice import flash_attention_gpu as page  # noqa: E402
-from tfmlib.workbench.proof import Mismatch  # noqa: E402
+from tfmlib.workbench import Mismatch  # noqa: E402
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")

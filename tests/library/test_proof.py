@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tfmlib.workbench import proof
-from tfmlib.workbench.checks import gives
-from tfmlib.workbench.proof import (
+from tfmlib.workbench import (
     Checker,
     ClaimError,
     Mismatch,
@@ -23,9 +21,11 @@ from tfmlib.workbench.proof import (
     compared,
     evidence,
     expect,
+    gives,
     glue,
     parse_record,
     portable,
+    proof,
     refusal,
     spread,
     timed,
@@ -331,7 +331,7 @@ def misspells():
 
 
 def misspells_our_import():
-    from tfmlib.workbench.proof import portabel
+    from tfmlib.workbench import portabel
     return portabel
 
 

@@ -25,7 +25,7 @@ from tfmlib.recurrence import (
     scan,
     unroll,
 )
-from tfmlib.workbench.figures import ASSETS
+from tfmlib.workbench import ASSETS
 
 PAIRS = [(nn.RNN, nn.RNNCell, RNNCell), (nn.LSTM, nn.LSTMCell, LSTMCell), (nn.GRU, nn.GRUCell, GRUCell)]
 every_cell = pytest.mark.parametrize("cell", [RNNCell, LSTMCell, GRUCell])

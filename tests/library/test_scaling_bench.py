@@ -17,8 +17,7 @@ from bench import (
 from bench.__main__ import RECORDS
 from bench.decoder_training import Reckoning
 from bench.gpu import scaling as ladder
-from tfmlib.workbench.data import Writer
-from tfmlib.workbench.proof import parse_record
+from tfmlib.workbench import Writer, parse_record
 
 LISTS = "corpus", "paragraphs", "vocabulary"
 SHARED = scaling.VOCAB, scaling.TOKENIZED, scaling.TESTED

@@ -39,8 +39,7 @@ from tfmlib.scaling_laws import (
     predictive_samples,
     size_exponents,
 )
-from tfmlib.workbench.proof import Record, parse_record, spread
-from tfmlib.workbench.training import seeded
+from tfmlib.workbench import Record, parse_record, seeded, spread
 
 READS = ("chapters/14_", "chapters/practice/14_")
 TRUTH = power_law(2.4, (60., 0.4), (150., 0.35))

@@ -20,8 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import kills  # noqa: E402
 
-from tfmlib.workbench.checks import gives  # noqa: E402
-from tfmlib.workbench.proof import Checker  # noqa: E402
+from tfmlib.workbench import Checker, gives  # noqa: E402
 
 WEEKLY = 10_000
 ASKED = [(path, name) for path in kills.pages() for name in kills.named(nbformat.read(path, as_version=4))]

@@ -40,8 +40,7 @@ from tfmlib.tokens import (
     train_tokenizer,
     unicode_to_bytes,
 )
-from tfmlib.workbench.data import book_text, prose
-from tfmlib.workbench.proof import load_record
+from tfmlib.workbench import book_text, load_record, prose
 
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
 

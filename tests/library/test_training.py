@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tfmlib.workbench import training
-from tfmlib.workbench.training import (
+from tfmlib.workbench import (
     AdamW,
     Checkpoint,
     Diverged,
@@ -37,6 +36,7 @@ from tfmlib.workbench.training import (
     seeded,
     share,
     train,
+    training,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -585,7 +585,7 @@ TOGETHER = textwrap.dedent('''
     sys.path.insert(0, {root!r})
     import torch
     from torch import nn
-    from tfmlib.workbench.training import AdamW, Checkpoint, WarmupCosine, parameter_groups, seeded, train, world
+    from tfmlib.workbench import AdamW, Checkpoint, WarmupCosine, parameter_groups, seeded, train, world
     torch.set_num_threads(1)
     folder, steps = sys.argv[1], int(sys.argv[2])
 
@@ -951,7 +951,7 @@ WRITER = textwrap.dedent('''
     import sys
     sys.path.insert(0, {root!r})
     import torch
-    from tfmlib.workbench.training import load_tensors, save_tensors
+    from tfmlib.workbench import load_tensors, save_tensors
     torch.set_num_threads(1)
     path, number = sys.argv[1], int(sys.argv[2])
     print("started", flush=True)

@@ -33,7 +33,7 @@ from tfmlib.transformer import (
     stacks_from_torch,
 )
 from tfmlib.transformer.pretrained import MarianSinusoidalEmbedding, from_pretrained, to_pretrained
-from tfmlib.workbench.training import AdamW, parameter_groups, train
+from tfmlib.workbench import AdamW, parameter_groups, train
 
 SMALL = ModelConfig("encoder-decoder", 14, 8, 2, 2, source_vocab_size=11, d_ff=12)
 seeds = st.integers(0, 10_000)

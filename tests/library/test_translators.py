@@ -15,9 +15,7 @@ from tfmlib.alignment import PAD, Seq2Seq, greedy_decode, shift_right
 from tfmlib.block import LayerNorm
 from tfmlib.transformer import count_parameters
 from tfmlib.transformer.pretrained import load_model
-from tfmlib.workbench.data import held_out
-from tfmlib.workbench.proof import load_record
-from tfmlib.workbench.training import load_tensors
+from tfmlib.workbench import held_out, load_record, load_tensors
 
 
 @pytest.mark.parametrize("lstm", [one_vector, attentive])

@@ -41,13 +41,13 @@ def test_claims_are_stored():
 
 @pytest.mark.parametrize("left", [left for _, left in STORED], ids=lambda left: left["id"])
 def test_stored_evidence_gives_the_recorded_verdict(left):
-    from tfmlib.workbench.proof import claim, ledger
+    from tfmlib.workbench import claim, ledger
     assert claim(left["id"], **evidence(left)).verdict == left["verdict"] == ledger()[left["id"]]["verdict"]
 
 
 @pytest.mark.parametrize("left", [left for _, left in STORED], ids=lambda left: left["id"])
 def test_any_flipped_boolean_is_noticed(left):
-    from tfmlib.workbench.proof import ClaimError, claim
+    from tfmlib.workbench import ClaimError, claim
     for what, flipped in flips(left):
         try: found = claim(left["id"], **flipped).verdict
         except ClaimError: continue

@@ -27,13 +27,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from ..workbench.validation import check_sizes, need
 from ..block import swiglu_d_ff
 from ..decoders import GPT2, MODERN
 from ..encoders import BERT
-from ..workbench import Interactive, svg, text, timed
-
 from ..transformer import MODEL_CONFIGS, ModelConfig, encoder_config
+from ..workbench import Interactive, check_sizes, need, svg, text, timed
 
 # %% ../../chapters/13_accounting.ipynb #shape-export
 @dataclass(frozen=True)

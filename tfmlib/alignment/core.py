@@ -19,8 +19,7 @@ import traitlets
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from ..workbench.figures import Interactive, Picture, figure, rect, svg, text, var
-from ..workbench.validation import need
+from ..workbench import Interactive, Picture, figure, need, rect, svg, text, var
 
 # %% ../../chapters/02_alignment.ipynb #vocabulary-export
 SPECIALS = ("<pad>", "<begin>", "<end>", "<unknown>")

@@ -14,8 +14,7 @@ import torch
 import traitlets
 from torch import Tensor
 
-from ..workbench.figures import Interactive, matrix
-from ..workbench.validation import need
+from ..workbench import Interactive, matrix, need
 
 # %% ../../chapters/04_attention.ipynb #masks-export
 def causal_mask(

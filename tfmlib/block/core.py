@@ -15,9 +15,8 @@ import torch.nn.functional as F
 import traitlets
 from torch import Tensor, nn
 
-from ..workbench.figures import Interactive, curves
 from ..heads import attention_from_torch
-from ..workbench.validation import check_sizes, need
+from ..workbench import Interactive, check_sizes, curves, need
 
 # %% ../../chapters/07_block.ipynb #norm-functions-export
 def upcast(x: Tensor) -> Tensor:

@@ -23,26 +23,23 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..block import swiglu_d_ff
-from ..workbench.validation import check_number, check_type, need, one_of
+from .families import read_number
+from .tensor_files import (
+    FREQUENCIES, NUMBER_TYPES, StoredTensor, read_json, stored_tensors)
+from .tokenizer_files import (
+    LoadedTokenizer, check_told, tokenizer_content)
 from ..decoders import CausalLM, SamplingConfig, generate
 from ..denoisers.families import TargetTokens, read_target_tokens, write_greedily
-from .families import read_number
 from ..heads import grouped_query_attention
-from ..transformer.pretrained import FAMILIES, check_copies, check_state
-from ..transformer.pretrained import config_from_pretrained, originals
-from ..transformer.pretrained import own_tensors, split_parts, tensor_names
-from ..transformer.pretrained import to_pretrained
-from ..transformer.pretrained import with_absent, with_copies
-from .tensor_files import FREQUENCIES, NUMBER_TYPES, StoredTensor
-from .tensor_files import read_json
-from .tensor_files import stored_tensors
-from .tokenizer_files import LoadedTokenizer, check_told
-from .tokenizer_files import tokenizer_content
 from ..tokens import Tokenizer
-from ..workbench.training import flush, folder_beside
-from ..workbench.training import replacing, uninterrupted
-from ..transformer import ModelConfig, Transformer, build, declared_options
-from ..transformer import encoder_config, with_later
+from ..transformer import (
+    ModelConfig, Transformer, build, declared_options, encoder_config, with_later)
+from ..transformer.pretrained import (
+    FAMILIES, check_copies, check_state, config_from_pretrained, originals,
+    own_tensors, split_parts, tensor_names, to_pretrained, with_absent, with_copies)
+from tfmlib.workbench import (
+    check_number, check_type, flush, folder_beside, need, one_of, replacing,
+    uninterrupted)
 
 # %% ../../chapters/12_checkpoints.ipynb #weights-export
 ALIASES = {"gpt_neox": {"embed_out.weight": "lm_head.weight"}}  # in its older files

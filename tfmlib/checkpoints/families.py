@@ -14,7 +14,7 @@ import torch
 
 import tfmlib.denoisers.families  # noqa: F401 — registers the families of chapter 11
 import tfmlib.checkpoints.parts  # noqa: F401 — registers the parts that these families use
-from ..workbench.validation import need, one_of
+from ..workbench import need, one_of
 from ..decoders import GPT2_FIELDS, LLAMA_FIELDS, LLAMA_PARTS, TABLE
 from ..transformer.pretrained import FAMILIES, Family, TensorName, own_tensors
 from ..transformer import ModelConfig, build

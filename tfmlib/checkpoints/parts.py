@@ -16,18 +16,18 @@ import traitlets
 from torch import Tensor, nn
 
 from ..attention import check_shapes, masked_softmax
-from ..block import Dropout, LayerNorm, NoResidual, PreNorm
-from ..block import RMSNorm, TransformerBlock, divide_by_rms, subtract_mean, upcast
-from ..workbench.validation import need, one_of
+from ..block import (
+    Dropout, LayerNorm, NoResidual, PreNorm, RMSNorm, TransformerBlock, divide_by_rms,
+    subtract_mean, upcast)
 from ..decoders import CausalLM, init_weights
-from ..workbench.figures import Interactive, svg, text
 from ..heads import MultiHeadAttention, grouped_query_attention
-from ..positions import ALiBi, PositionalAttention, PositionalEncoding
-from ..positions import RotaryEmbedding, alibi_slopes
+from ..positions import (
+    ALiBi, PositionalAttention, PositionalEncoding, RotaryEmbedding, alibi_slopes)
 from ..tokens import Embedding
-from ..transformer import ATTENTIONS, MODELS, NORMS
-from ..transformer import NORM_POSITIONS, POSITIONS, ModelConfig, Part
-from ..transformer import build_sublayer, read_scaling
+from ..transformer import (
+    ATTENTIONS, MODELS, NORMS, NORM_POSITIONS, POSITIONS, ModelConfig, Part,
+    build_sublayer, read_scaling)
+from ..workbench import Interactive, need, one_of, svg, text
 
 # %% ../../chapters/12_checkpoints.ipynb #blocks-export
 class ParallelBlock(TransformerBlock):

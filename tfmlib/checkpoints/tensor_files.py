@@ -16,7 +16,7 @@ import regex
 import torch
 from torch import Tensor
 
-from ..workbench.validation import need
+from ..workbench import need
 
 # %% ../../chapters/12_checkpoints.ipynb #format-export
 NUMBER_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16,

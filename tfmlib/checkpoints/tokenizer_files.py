@@ -12,9 +12,9 @@ from functools import partial
 
 import regex
 
-from ..workbench.validation import need, one_of
-from ..tokens import BYTES, LETTERS, Tokenizer, apply_bpe, as_text
-from ..tokens import bytes_to_unicode, unicode_to_bytes
+from ..tokens import (
+    BYTES, LETTERS, Tokenizer, apply_bpe, as_text, bytes_to_unicode, unicode_to_bytes)
+from ..workbench import need, one_of
 
 # %% ../../chapters/12_checkpoints.ipynb #tokenizer-export
 SPLIT_PATTERN = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+"

@@ -20,15 +20,14 @@ import traitlets
 from torch import Tensor, nn
 
 from ..attention import causal_mask
-from ..workbench.validation import check_sizes, need
 from ..block import Dropout
-from ..workbench.figures import LiveFigure, matrix
 from ..heads import grouped_query_attention
 from ..positions import check_positions
-from ..transformer.pretrained import FAMILIES, Family, TensorName, layer_names
 from ..tokens import Embedding
-from ..transformer import MODEL_CONFIGS, MODELS, ModelConfig, Part, build_encoding
-from ..transformer import build_stack, draw_own
+from ..transformer import (
+    MODELS, MODEL_CONFIGS, ModelConfig, Part, build_encoding, build_stack, draw_own)
+from ..transformer.pretrained import FAMILIES, Family, TensorName, layer_names
+from ..workbench import LiveFigure, check_sizes, matrix, need
 
 # %% ../../chapters/10_decoders.ipynb #loss-export
 def check_token_range(ids: Tensor, vocab_size: int, name: str = "ids") -> None:

@@ -25,13 +25,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..alignment import BOS, EOS, PAD, shift_right
 from ..attention import causal_mask
-from ..workbench.validation import check_sizes, need
 from ..decoders import CausalLM, SamplingConfig, check_inputs, most_likely, sample
-from ..workbench.figures import Interactive, rect, svg
-from ..workbench.figures import text as svg_text
-from ..heads import grouped_query_attention
 from ..encoders.tag_grammar import MASK, Corruption
+from ..heads import grouped_query_attention
 from ..transformer import ModelConfig
+from ..workbench import Interactive, check_sizes, need, rect, svg, text as svg_text
 
 # %% ../../chapters/11_denoisers.ipynb #check-text-export
 def check_text(ids: Tensor, name: str = "ids", least: int = 1) -> None:

@@ -17,20 +17,17 @@ from torch import Tensor, nn
 
 from ..alignment import EOS
 from ..block import GatedFeedForward
-from ..encoders.families import ENCODER_ACTIVATIONS, OffsetLearnedEmbedding
-from ..encoders.families import with_bias
+from ..encoders.families import (
+    ENCODER_ACTIVATIONS, OffsetLearnedEmbedding, with_bias)
 from ..heads import MultiHeadAttention
-from ..transformer.pretrained import DECODER_PARTS, ENCODER_PARTS, FAMILIES, Family
-from ..transformer.pretrained import TensorName
-from ..transformer.pretrained import layer_names, read_marian
-from ..workbench.validation import need
-from ..transformer import ACTIVATIONS, ATTENTIONS, EMBEDDINGS, FFNS, POSITIONS
-from ..transformer import Hypothesis, ModelConfig, Part, TokenEmbedding
-from ..transformer import Transformer
-from ..transformer import beam_search, build_embedding, build_embeddings
-from ..transformer import check_log_probs
-from ..transformer import check_search, check_token_ids, greedy_search
-from ..transformer import make_log_probs_fn
+from ..transformer import (
+    ACTIVATIONS, ATTENTIONS, EMBEDDINGS, FFNS, POSITIONS, Hypothesis, ModelConfig,
+    Part, TokenEmbedding, Transformer, beam_search, build_embedding, build_embeddings,
+    check_log_probs, check_search, check_token_ids, greedy_search, make_log_probs_fn)
+from tfmlib.transformer.pretrained import (
+    DECODER_PARTS, ENCODER_PARTS, FAMILIES, Family, TensorName, layer_names,
+    read_marian)
+from ..workbench import need
 
 # %% ../../chapters/11_denoisers.ipynb #scale-free-export
 class ScaleFreeAttention(MultiHeadAttention):

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from ..alignment import BOS, EOS, PAD
-from ..workbench.validation import check_sizes, need
 from ..encoders.tag_grammar import MASK
-from ..workbench.training import seeded
 from ..transformer import check_token_ids
+from ..workbench import check_sizes, need, seeded
 
 # %% ../../chapters/11_denoisers.ipynb #story-rules-export
 PEOPLE = {"ben": "he", "tom": "he", "mia": "she", "eva": "she"}

@@ -20,15 +20,14 @@ from torch import Tensor, nn
 
 from ..alignment import PAD
 from ..attention import causal_mask
-from ..workbench.validation import check_sizes, need, one_of
 from ..block import Dropout
-from ..workbench.figures import Interactive, matrix
+from .tag_grammar import MASK
 from ..heads import MultiHeadAttention, grouped_query_attention
 from ..positions import PositionalEncoding, biased_mask, query_key_positions
-from .tag_grammar import MASK
-from ..transformer import ACTIVATIONS, ATTENTIONS, MODELS, POSITIONS
-from ..transformer import ModelConfig, Part, build_encoding, build_stack
-from ..transformer import check_token_ids, draw_own, random_seed
+from ..transformer import (
+    ACTIVATIONS, ATTENTIONS, MODELS, POSITIONS, ModelConfig, Part, build_encoding,
+    build_stack, check_token_ids, draw_own, random_seed)
+from ..workbench import Interactive, check_sizes, matrix, need, one_of
 
 # %% ../../chapters/09_encoders.ipynb #embedding-export
 class BertEmbedding(nn.Module):

@@ -13,9 +13,9 @@ import torch
 
 from .core import position_types
 from ..positions import LearnedEmbedding
-from ..transformer.pretrained import FAMILIES, Family, TensorName, layer_names
-from ..workbench.validation import need
 from ..transformer import POSITIONS, ModelConfig, Part
+from ..transformer.pretrained import FAMILIES, Family, TensorName, layer_names
+from ..workbench import need
 
 # %% ../../chapters/09_encoders.ipynb #names-export
 with_bias = partial(layer_names, kinds=("weight", "bias"))

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..workbench.validation import check_sizes, need
 from ..transformer import check_token_ids
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/09_encoders.ipynb #grammar-words-export
 CLS, SEP, MASK = 1, 2, 3  # PAD is 0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..attention import check_mask, masked_softmax
 from .core import blocks
-from ..workbench.validation import need
+from ..workbench import need
 
 # %% ../../chapters/depth/17_flash_attention.ipynb #tiles-export
 @dataclass(frozen=True)

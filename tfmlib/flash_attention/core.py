@@ -17,8 +17,7 @@ import numpy as np
 import torch
 import traitlets
 
-from ..workbench.figures import Interactive, matrix
-from ..workbench.validation import need
+from ..workbench import Interactive, matrix, need
 
 # %% ../../chapters/17_flash_attention.ipynb #memory-export
 class MemoryHierarchy:

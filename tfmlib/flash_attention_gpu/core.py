@@ -28,10 +28,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attention import check_mask
-from ..workbench.figures import COLOURS, Interactive, Picture, axes, matrix, show
 from ..flash_attention import blockwise_attention, check_heads
-from ..workbench.validation import need
-from ..workbench.proof import Record, inline, load_record
+from tfmlib.workbench import (
+    COLOURS, Interactive, Picture, Record, axes, inline, load_record, matrix, need,
+    show)
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #mode-export
 def mode() -> str:

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia import hopper
 
 from .config import LAUNCHERS, LN2, LOG2E, Config
-from ..workbench.validation import need
+from ..workbench import need
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #gluon-producer-export
 @gluon.jit

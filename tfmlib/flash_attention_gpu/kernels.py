@@ -19,8 +19,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .config import APART, LN2, LOG2E, Config, launcher
-from ..workbench.validation import need
-from ..workbench.proof import load_record
+from ..workbench import load_record, need
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #move-export
 @triton.jit

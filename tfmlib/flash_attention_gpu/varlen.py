@@ -14,10 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from .config import LN2, LOG2E, Config
-from tfmlib.flash_attention_gpu.kernels import (
-    CONFIGS, SMALL, check, fetch, interpreted, look, moved_by, put, scaled,
-    seen_by)
-from ..workbench.validation import need
+from .kernels import (
+    CONFIGS, SMALL, check, fetch, interpreted, look, moved_by, put, scaled, seen_by)
+from ..workbench import need
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #varlen-export
 @triton.jit

@@ -13,8 +13,7 @@ import traitlets
 from torch import Tensor, nn
 
 from ..attention import attention, check_mask
-from ..workbench.figures import Interactive, LiveFigure, heat, links
-from ..workbench.validation import need
+from ..workbench import Interactive, LiveFigure, heat, links, need
 
 # %% ../../chapters/05_heads.ipynb #grouped-export
 def grouped_query_attention(

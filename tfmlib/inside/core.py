@@ -15,9 +15,8 @@ import torch.nn.functional as F
 import traitlets
 from torch import Tensor, nn
 
-from ..workbench.figures import Interactive, matrix
 from ..heads import MultiHeadAttention
-from ..workbench.validation import need
+from ..workbench import Interactive, matrix, need
 
 # %% ../../chapters/22_inside.ipynb #lens-export
 def logit_lens(

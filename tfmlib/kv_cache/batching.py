@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..workbench.validation import check_sizes, need
 from ..decoders import most_likely
 from .core import CachedCausalLM, check_cached
 from .paged import BlockPool, BlockTable, paged_cache
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/16_kv_cache.ipynb #requests-export
 @dataclass

@@ -14,14 +14,13 @@ import torch
 import traitlets
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes, need
+from ..checkpoints.parts import Scores
 from ..decoders import (
     CausalLM, SamplingConfig, check_generation, check_inputs, check_reach, end_tokens,
     most_likely, sample)
-from ..workbench.figures import LiveFigure, curves
 from ..heads import MultiHeadAttention, grouped_query_attention
 from ..positions import PositionalAttention, PositionalEncoding, biased_mask
-from ..checkpoints.parts import Scores
+from ..workbench import LiveFigure, check_sizes, curves, need
 
 # %% ../../chapters/16_kv_cache.ipynb #cache-export
 class KVCache:

@@ -12,11 +12,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes, need
 from ..heads import grouped_query_attention
 from .core import KVCache, visible_mask
 from ..positions import PositionalAttention, PositionalEncoding
 from ..transformer import ATTENTIONS, ModelConfig, Part
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/16_kv_cache.ipynb #latent-sizes-export
 def check_latent_sizes(config: ModelConfig) -> tuple[int, int]:

@@ -12,10 +12,9 @@ import torch
 import traitlets
 from torch import Tensor
 
-from ..workbench.validation import check_sizes, need
-from ..workbench.figures import Interactive, rect, svg, text, var
 from .core import (
     CachedCausalLM, KVCache, ModelCache, check_as_before, check_update)
+from ..workbench import Interactive, check_sizes, need, rect, svg, text, var
 
 # %% ../../chapters/16_kv_cache.ipynb #pool-export
 class OutOfBlocks(RuntimeError):

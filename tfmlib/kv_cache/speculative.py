@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..workbench.validation import check_sizes, need
 from ..decoders import SamplingConfig, check_generation, most_likely
 from .core import CachedCausalLM, check_cached
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/16_kv_cache.ipynb #accept-export
 def draw(weights: Tensor, g: torch.Generator) -> int:  # (V,)

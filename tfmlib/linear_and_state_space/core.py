@@ -17,19 +17,19 @@ import traitlets
 from torch import Tensor, nn
 
 from ..attention import attention, causal_mask
-from ..workbench.validation import check_sizes, need
 from ..decoders import CausalLM
-from .delta import delta_matrix
-from ..workbench.figures import Interactive, Picture, figure, rect, svg, text, var
 from ..heads import MultiHeadAttention
 from ..kv_cache import CachedCausalLM, KVCache, ModelCache
+from .delta import delta_matrix
 from .linear import linear_matrix
-from .selective import Mamba, Mamba2
 from .mixers import (
     DeltaNet, GatedDeltaNet, GatedLinearAttention, GatedRetention, KimiDeltaAttention,
     LinearAttention, RecurrentMixer, RecurrentState, Retention, SoftmaxMixer)
+from .selective import Mamba, Mamba2
 from .state_space import ssm_kernel
 from ..transformer import ATTENTIONS, MODELS, ModelConfig, Part, build_heads
+from ..workbench import (
+    Interactive, Picture, check_sizes, figure, need, rect, svg, text, var)
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #recalled-export
 def recalled_pairs(

@@ -9,9 +9,9 @@ __all__ = ['check_beta', 'delta_recurrence', 'delta_system', 'delta_rule', 'delt
 import torch
 from torch import Tensor
 
-from .linear import check_sequences, decay_and_state
-from .linear import decayed_scores, run_chunks
-from ..workbench.validation import need
+from .linear import (
+    check_sequences, decay_and_state, decayed_scores, run_chunks)
+from ..workbench import need
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #delta-check-export
 def check_beta(beta: Tensor, k: Tensor) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention import causal_mask
-from ..workbench.validation import check_sizes, need
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #linear-check-export
 def check_sequences(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None,

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import causal_mask
-from ..workbench.validation import check_sizes, need
 from ..block import RMSNorm
 from .delta import delta_rule
 from .linear import (
     append_one, divide_by_last, elu_features, linear_attention, retention_decay)
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #state-export
 class RecurrentState:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from .mixers import (
+    GatedDeltaNet, KimiDeltaAttention, StateMixer)
 from .selective import Mamba, Mamba2
-from ..workbench.validation import need
-from .mixers import GatedDeltaNet, KimiDeltaAttention
-from .mixers import StateMixer
+from ..workbench import need
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #checkpoints-export
 PROJECTION_NAMES = {f"{n}_proj.weight": f"{n}_proj.weight" for n in "qkvgbo"}

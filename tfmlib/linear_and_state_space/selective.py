@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes
 from ..block import divide_by_rms
 from .linear import linear_attention
 from tfmlib.linear_and_state_space.mixers import (
-    HeadGate, RecurrentMixer, RecurrentState, ShortConvolution, StateMixer, drawn_between,
-    inverse_softplus)
-from .state_space import selective_recurrence
-from .state_space import selective_scan
+    HeadGate, RecurrentMixer, RecurrentState, ShortConvolution, StateMixer,
+    drawn_between, inverse_softplus)
+from tfmlib.linear_and_state_space.state_space import (
+    selective_recurrence, selective_scan)
+from ..workbench import check_sizes
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #mamba2-export
 class Mamba2(RecurrentMixer):

@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes, need
 from ..recurrence import scan
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #discretise-export
 def zero_order_hold(A: Tensor, B: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,19 +31,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from ..decoders import chunk, next_token_loss
-from ..transformer import MODEL_CONFIGS
 from .local_processes import Job, clip_together
-from ..workbench.validation import need
 from .tensor import check_tensor_parallel
-from tfmlib.many_devices.torch_native import (
-    copies_of,
-    local_pieces,
-    shard_model,
-    split_tensors,
-    take_gradients,
-)
-from ..workbench.training import WarmupCosine, device, mix_seed, seeded, unlike
-from ..transformer import ModelConfig, build
+from .torch_native import (
+    copies_of, local_pieces, shard_model, split_tensors, take_gradients)
+from ..transformer import MODEL_CONFIGS, ModelConfig, build
+from ..workbench import WarmupCosine, device, mix_seed, need, seeded, unlike
 
 # %% ../../chapters/15_many_devices.ipynb #settings-export
 def option(default, text: str):

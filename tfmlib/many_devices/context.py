@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..attention import causal_mask
-from .data import note_step
 from ..decoders import cross_entropy
-from .local_processes import Job, Outcome, agree, check_parts
-from .local_processes import start_counting
-from ..workbench.validation import need
+from .data import note_step
+from .local_processes import (
+    Job, Outcome, agree, check_parts, start_counting)
+from ..workbench import need
 
 # %% ../../chapters/15_many_devices.ipynb #ring-export
 def pass_on(x: Tensor, by: int) -> Tensor:

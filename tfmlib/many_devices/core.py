@@ -16,18 +16,12 @@ import torch
 import traitlets
 from torch import Tensor
 
-from tfmlib.accounting import (
-    ModelShape,
-    stack_shape,
-    total_parameters,
-    training_flops,
-    weight_matrices,
-)
-from ..workbench.validation import check_sizes, need
+from ..accounting import (
+    ModelShape, stack_shape, total_parameters, training_flops, weight_matrices)
 from .context import chunks_of
-from ..workbench.figures import Interactive, svg, text
 from .pipeline import simulate
 from ..transformer import ModelConfig
+from ..workbench import Interactive, check_sizes, need, svg, text
 
 # %% ../../chapters/15_many_devices.ipynb #ring-steps-export
 def ring_steps(

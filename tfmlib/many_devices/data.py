@@ -14,17 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ..decoders import next_token_loss
 from tfmlib.many_devices.local_processes import (
-    Job,
-    Outcome,
-    agree,
-    all_gather_single,
-    clip_together,
-    reduce_scatter_single,
-    start_counting,
-    total,
-)
-from ..workbench.validation import need
-from ..workbench.training import share
+    Job, Outcome, agree, all_gather_single, clip_together, reduce_scatter_single,
+    start_counting, total)
+from ..workbench import need, share
 
 # %% ../../chapters/15_many_devices.ipynb #backward-export
 def mean_loss(model: nn.Module, ids: Tensor) -> Tensor:

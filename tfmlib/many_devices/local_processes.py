@@ -25,9 +25,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..decoders import next_token_loss
-from ..workbench.validation import check_number, need
-from ..workbench.training import AdamW, ParameterGroup, WarmupCosine, seeded, train
 from ..transformer import ModelConfig, build
+from ..workbench import (
+    AdamW, ParameterGroup, WarmupCosine, check_number, need, seeded, train)
 
 # %% ../../chapters/15_many_devices.ipynb #messages-export
 class Message(NamedTuple):

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from ..attention import causal_mask
 from ..decoders import cross_entropy
-from .local_processes import Job, Outcome, agree, clip_together
-from .local_processes import start_counting, total
-from ..workbench.validation import need
+from .local_processes import (
+    Job, Outcome, agree, clip_together, start_counting, total)
+from ..workbench import need
 
 # %% ../../chapters/15_many_devices.ipynb #schedule-export
 class Action(NamedTuple):

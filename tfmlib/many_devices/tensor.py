@@ -11,19 +11,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfmlib.many_devices.local_processes import (
-    Job,
-    Outcome,
-    agree,
-    all_gather_single,
-    check_parts,
-    clip_together,
-    reduce_scatter_single,
-    start_counting,
-)
-from ..workbench.validation import need
+from .local_processes import (
+    Job, Outcome, agree, all_gather_single, check_parts, clip_together,
+    reduce_scatter_single, start_counting)
 from ..tokens import Embedding
 from ..transformer import FFNS, ModelConfig
+from ..workbench import need
 
 # %% ../../chapters/15_many_devices.ipynb #exchange-export
 def sum_over(x: Tensor) -> Tensor:

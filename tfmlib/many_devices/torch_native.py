@@ -14,20 +14,16 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    parallelize_module,
-)
+    ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module)
 from torch.nn.parallel import DistributedDataParallel
 
-from .data import mean_loss, note_step, own_rows
 from ..decoders import cross_entropy, next_token_loss
+from .data import mean_loss, note_step, own_rows
+from .local_processes import (
+    Job, Outcome, agree, clip_together, start_counting)
 from .pipeline import Stage
-from .local_processes import Job, Outcome, agree, clip_together
-from .local_processes import start_counting
-from ..workbench.validation import need
 from .tensor import COLUMNS, check_tensor_parallel
+from ..workbench import need
 
 # %% ../../chapters/15_many_devices.ipynb #ddp-export
 def train_ddp(job: Job) -> Outcome:

@@ -14,10 +14,9 @@ import torch.nn.functional as F
 import traitlets
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes, need
-from ..workbench.figures import Interactive, rect, svg, text, var
 from .core import (
     Router, Routing, check_top_k, list_pairs, tokens_per_expert, top_k_routing)
+from ..workbench import Interactive, check_sizes, need, rect, svg, text, var
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #noisy-export
 class NoisyRouter(Router):

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes, need
 from ..block import check_rows, upcast
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #routing-export
 class Routing(NamedTuple):

@@ -19,7 +19,7 @@ from ..checkpoints.families import (
     read_layers, read_number, read_rotation, switch)
 from ..kv_cache.latent import LATENT, AbsorbedLatentAttention, build_latent
 from ..transformer.pretrained import FAMILIES, Family, TensorName
-from ..workbench.validation import need
+from ..workbench import need
 from ..checkpoints.published import like_llama
 from ..transformer import ATTENTIONS, ModelConfig, Part, build
 

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import causal_mask
-from .balancing import BiasedRouting, grouped_top_k_routing
-from ..workbench.validation import check_sizes, need, one_of
 from ..block import SwiGLU
+from ..checkpoints.parts import is_set
+from .balancing import BiasedRouting, grouped_top_k_routing
 from tfmlib.mixture_of_experts.core import (
     ExpertList, MixtureOfExperts, Router, Routing, check_block_sizes, top_k_routing,
     top_k_softmax_routing)
 from ..transformer import FFNS, ModelConfig, Part, build, declared_options
-from ..checkpoints.parts import is_set
+from ..workbench import check_sizes, need, one_of
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #stacked-export
 def grouped_matmul(x: Tensor, w: Tensor, counts: Tensor) -> Tensor:

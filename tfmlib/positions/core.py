@@ -19,9 +19,8 @@ import traitlets
 from torch import Tensor, nn
 
 from ..attention import check_mask
-from ..workbench.figures import Interactive, axes, show
 from ..heads import grouped_query_attention
-from ..workbench.validation import need
+from ..workbench import Interactive, axes, need, show
 
 # %% ../../chapters/06_positions.ipynb #places-export
 class PositionalEncoding(nn.Module):

@@ -11,8 +11,9 @@ __all__ = ['check_fewest_flops', 'check_experts_that_fit', 'check_cache_numbers'
 import functools
 import math
 
-from ..workbench.checks import all_right, asked_again, expect_whole, gives, own, right_answer
-from ..workbench.proof import Checker, Mismatch, short
+from tfmlib.workbench import (
+    Checker, Mismatch, all_right, asked_again, expect_whole, gives, own, right_answer,
+    short)
 
 # %% ../../chapters/practice/13_accounting.ipynb #chain-checker
 @functools.cache

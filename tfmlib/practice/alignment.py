@@ -15,9 +15,9 @@ from random import Random
 import torch
 from torch import Tensor
 
-from ..workbench.checks import (
-    answered, asked_again, cast, common_rules, compare, doubles, expect_number, parts, rounded)
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, answered, asked_again, cast, common_rules, compare, doubles,
+    expect, expect_number, parts, rounded, short)
 
 # %% ../../chapters/practice/02_alignment.ipynb #additive-checker
 def _additive_by_loop(s: Tensor, h: Tensor, W: Tensor, U: Tensor, v: Tensor) -> Tensor:

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
 
-from ..workbench.checks import asked_again, attention_masks, common_rules, does_without, doubles, own, parts, refuses, rounded, same_type, strided, watched
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, asked_again, attention_masks, common_rules, does_without,
+    doubles, expect, own, parts, refuses, rounded, same_type, short, strided, watched)
 
 # %% ../../chapters/practice/04_attention.ipynb #one-row-checker
 _PAPER = (torch.tensor([1., 0.]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]]), torch.tensor([10., 20., 60.]))

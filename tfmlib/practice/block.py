@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
-from tfmlib.workbench.checks import (
-    Watch, asked_again, attention_masks, common_rules, does_without, doubles, drawn_mask, expect_whole, refuses,
-    rounded, same_shape, same_type, strided, tensors, watched,
-)
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, Watch, asked_again, attention_masks, common_rules, does_without,
+    doubles, drawn_mask, expect, expect_whole, refuses, rounded, same_shape, same_type,
+    short, strided, tensors, watched)
 
 # %% ../../chapters/practice/07_block.ipynb #layernorm-checker
 def _plain(x: Tensor, eps: float = 1e-12) -> tuple:

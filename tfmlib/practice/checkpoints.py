@@ -16,8 +16,9 @@ import re
 import torch
 from torch import Tensor
 
-from ..workbench.checks import asked_again, common_rules, expect_number, expect_whole, gives, own, refuses, right_answer
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, asked_again, common_rules, expect, expect_number, expect_whole,
+    gives, own, refuses, right_answer, short)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #place-checker
 def _file(tensors: dict, more: int = 0, meta: bool = False) -> bytes:

@@ -13,8 +13,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..workbench.checks import asked_again, common_rules, doubles, expect_number, expect_whole, gives, own, refuses, right_answer, rounded, same_type
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, asked_again, common_rules, doubles, expect, expect_number,
+    expect_whole, gives, own, refuses, right_answer, rounded, same_type, short)
 
 # %% ../../chapters/practice/10_decoders.ipynb #perplexity-checker
 def _random(B: int, T: int, V: int, seed: int = 0) -> tuple[Tensor, Tensor]:

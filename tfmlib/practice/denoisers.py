@@ -15,11 +15,9 @@ import re
 import torch
 from torch import Tensor
 
-from tfmlib.workbench.checks import (
-    answered, asked_again, common_rules, compare, expect_whole, gives, own, parts,
-    refuses, right_answer, rounded, same_type,
-)
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, answered, asked_again, common_rules, compare, expect,
+    expect_whole, gives, own, parts, refuses, right_answer, rounded, same_type, short)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #fitting-checker
 def _sides(length: int, rate: float, mean: float) -> tuple[int, int]:

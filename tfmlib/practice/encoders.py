@@ -14,11 +14,9 @@ import math
 import torch
 from torch import Tensor
 
-from tfmlib.workbench.checks import (
-    common_rules, compare, doubles, own, parts, refuses, right_answer, rounded,
-    same_type, watched,
-)
-from ..workbench.proof import Checker, Mismatch, short
+from ..workbench import (
+    Checker, Mismatch, common_rules, compare, doubles, own, parts, refuses,
+    right_answer, rounded, same_type, short, watched)
 
 # %% ../../chapters/practice/09_encoders.ipynb #mask-checker
 def _corrupted(ids: Tensor, u: Tensor, kind: Tensor, random_ids: Tensor, mask: int,

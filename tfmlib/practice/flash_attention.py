@@ -15,8 +15,9 @@ import tracemalloc
 import torch
 from torch import Tensor
 
-from ..workbench.checks import Watch, cast, common_rules, does_without, doubles, expect_number, expect_whole, gives, parts, right_answer, rounded, watched
-from ..workbench.proof import Checker, Mismatch, apart, expect, short
+from ..workbench import (
+    Checker, Mismatch, Watch, apart, cast, common_rules, does_without, doubles, expect,
+    expect_number, expect_whole, gives, parts, right_answer, rounded, short, watched)
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #running-checker
 _INF = math.inf

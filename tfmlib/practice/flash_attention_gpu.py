@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..workbench.checks import (
-    expect_number, expect_whole, gives, parts, rounded)
-from ..workbench.proof import Checker, Mismatch, expect, said, short
+from tfmlib.workbench import (
+    Checker, Mismatch, expect, expect_number, expect_whole, gives, parts, rounded,
+    said, short)
 
 # %% ../../chapters/practice/18_flash_attention_gpu.ipynb #worker
 _TIMES = "fmul", "fma", "fdiv", "precise_divf"

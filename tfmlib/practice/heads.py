@@ -15,8 +15,9 @@ import tracemalloc
 import torch
 from torch import Tensor
 
-from ..workbench.checks import Watch, common_rules, does_without, gradients_flow, in_proportion, parts, refuses, rounded, watched
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, Watch, common_rules, does_without, expect, gradients_flow,
+    in_proportion, parts, refuses, rounded, short, watched)
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
 def _one_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

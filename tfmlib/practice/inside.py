@@ -11,11 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tfmlib.workbench.checks import (
-    answered, asked_again, cast, common_rules, doubles, gradients_flow, own, parts, refuses,
-    rounded, same_shape, same_type, strided,
-)
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, answered, asked_again, cast, common_rules, doubles, expect,
+    gradients_flow, own, parts, refuses, rounded, same_shape, same_type, short, strided)
 
 # %% ../../chapters/practice/22_inside.ipynb #ablate-checker
 def _replaced(z: Tensor, head: int, kind: str) -> Tensor:

@@ -10,8 +10,9 @@ __all__ = ['check_tokens_read', 'check_ring_contents', 'check_obeys', 'check_mas
 # %% ../../chapters/practice/16_kv_cache.ipynb #imports
 import random
 
-from ..workbench.checks import all_right, asked_again, expect_bool, expect_number, expect_whole, gives, own, right_answer
-from ..workbench.proof import Checker, Mismatch, short
+from ..workbench import (
+    Checker, Mismatch, all_right, asked_again, expect_bool, expect_number,
+    expect_whole, gives, own, right_answer, short)
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #reads-checker
 def _reads(prompt: int, new: int) -> tuple:

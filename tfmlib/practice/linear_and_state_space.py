@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..workbench.checks import common_rules, doubles, expect_number, expect_whole, parts, rounded, same_shape, same_type
-from ..workbench.proof import Checker, Mismatch, expect
+from ..workbench import (
+    Checker, Mismatch, common_rules, doubles, expect, expect_number, expect_whole,
+    parts, rounded, same_shape, same_type)
 
 
 def _tensor(found, wanted: Tensor, what: str = "your answer") -> None:

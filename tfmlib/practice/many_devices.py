@@ -13,8 +13,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..workbench.checks import asked_again, expect_number, expect_whole, gives, rounded
-from ..workbench.proof import Checker, Mismatch, expect, short
+from tfmlib.workbench import (
+    Checker, Mismatch, asked_again, expect, expect_number, expect_whole, gives,
+    rounded, short)
 
 # %% ../../chapters/practice/15_many_devices.ipynb #ring-checker
 def _ring(kind: str, n: int, p: int) -> int:

@@ -10,8 +10,9 @@ __all__ = ['check_route', 'check_learns', 'check_sorted_pairs', 'check_mixtral_t
 import math
 import random
 
-from ..workbench.checks import all_right, asked_again, expect_bool, expect_number, gives, own, right_answer
-from ..workbench.proof import Checker, Mismatch, short
+from ..workbench import (
+    Checker, Mismatch, all_right, asked_again, expect_bool, expect_number, gives, own,
+    right_answer, short)
 
 
 def _near(found, wanted: list, what: str = "your answer") -> None:

@@ -15,10 +15,9 @@ import random
 import torch
 from torch import Tensor
 
-from tfmlib.workbench.checks import (
-    answered, common_rules, doubles, expect_number, gradients_flow, parts, refuses, rounded, same_type,
-)
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, answered, common_rules, doubles, expect, expect_number,
+    gradients_flow, parts, refuses, rounded, same_type, short)
 
 # %% ../../chapters/practice/06_positions.ipynb #helpers
 def _rotated(t: Tensor, positions: Tensor, base: float, interleaved: bool) -> Tensor:

@@ -18,8 +18,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from ..workbench.checks import Watch, asked_again, cast, common_rules, compare, does_without, doubles, expect_number, expect_whole, gradients_flow, parts, refuses, rounded
-from ..workbench.proof import Checker, Mismatch, expect, short
+from tfmlib.workbench import (
+    Checker, Mismatch, Watch, asked_again, cast, common_rules, compare, does_without,
+    doubles, expect, expect_number, expect_whole, gradients_flow, parts, refuses,
+    rounded, short)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #lstm-checker
 def _lstm_case(B: int, I: int, C: int, seed: int) -> tuple:

@@ -13,8 +13,7 @@ import random
 
 import torch
 
-from ..workbench.checks import expect_number, parts
-from ..workbench.proof import Checker, Mismatch, short
+from ..workbench import Checker, Mismatch, expect_number, parts, short
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #line-checker
 def _numbers(found, right: tuple, names: tuple, room: float = 1e-5) -> None:

@@ -10,8 +10,8 @@ __all__ = ['check_pairs_left', 'check_predicted_depth', 'check_sources', 'check_
 from functools import cache
 from math import prod
 
-from ..workbench.checks import asked_again, expect_whole, gives, right_answer
-from ..workbench.proof import Checker, Mismatch, short
+from ..workbench import (
+    Checker, Mismatch, asked_again, expect_whole, gives, right_answer, short)
 
 # %% ../../chapters/practice/19_sparse.ipynb #pairs-checker
 def _left(n: int, window: int, n_sinks: int) -> int:

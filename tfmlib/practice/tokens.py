@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
 
-from ..workbench.checks import asked, asked_again, common_rules, gives, own
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, asked, asked_again, common_rules, expect, gives, own, short)
 
 # %% ../../chapters/practice/03_tokens.ipynb #count-checker
 def _lists(*texts: str) -> list[list[str]]:

@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..workbench.checks import answered, asked_again, common_rules, does_without, doubles, expect_number, expect_whole, gives, own, parts, refuses, right_answer, rounded, same_type, strided
-from ..workbench.proof import Checker, Mismatch, expect, short
+from ..workbench import (
+    Checker, Mismatch, answered, asked_again, common_rules, does_without, doubles,
+    expect, expect_number, expect_whole, gives, own, parts, refuses, right_answer,
+    rounded, same_type, short, strided)
 
 # %% ../../chapters/practice/08_transformer.ipynb #marks
 PAD, BEGIN, END = range(3)

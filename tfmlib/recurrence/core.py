@@ -16,8 +16,7 @@ import torch.nn.functional as F
 import traitlets
 from torch import Tensor, nn
 
-from ..workbench.validation import at_least, need
-from ..workbench.figures import Interactive, curves
+from ..workbench import Interactive, at_least, curves, need
 
 # %% ../../chapters/01_recurrence.ipynb #task-export
 def first_symbol(

@@ -20,9 +20,7 @@ import torch.nn.functional as F
 import traitlets
 from torch import Tensor
 
-from ..workbench.figures import Interactive, svg, text
-from ..workbench.validation import need
-from ..workbench.training import seeded
+from ..workbench import Interactive, need, seeded, svg, text
 
 TRAINING_FLOPS = 6.  # operations of training, for each parameter and token
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..attention import check_mask
-from ..workbench.validation import check_sizes, need
 from ..flash_attention import BlockwiseFunction, Tiles, blocks, check_heads
 from .core import Pattern
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/19_sparse.ipynb #blocks-export
 @dataclass(frozen=True)

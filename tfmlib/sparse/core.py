@@ -17,9 +17,9 @@ import traitlets
 from torch import Tensor
 
 from ..attention import check_mask
-from ..workbench.validation import check_sizes, need
-from ..workbench.figures import Interactive, Picture, figure, rect, svg, text, var
 from ..heads import grouped_query_attention
+from ..workbench import (
+    Interactive, Picture, check_sizes, figure, need, rect, svg, text, var)
 
 # %% ../../chapters/19_sparse.ipynb #facts-export
 def facts_in_noise(

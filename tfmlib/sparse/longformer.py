@@ -9,9 +9,9 @@ __all__ = ['LongformerAttention']
 import torch
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes, need
 from ..heads import MultiHeadAttention, grouped_query_attention
 from .core import pattern_mask, sliding_window
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/19_sparse.ipynb #global-export
 class LongformerAttention(MultiHeadAttention):

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes, need
 from ..flash_attention import check_heads
 from ..heads import grouped_query_attention
 from .core import causal, intersection, pattern_mask, sliding_window
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/19_sparse.ipynb #compress-export
 class BlockCompression(nn.Module):

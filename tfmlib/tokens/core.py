@@ -26,11 +26,9 @@ import torch
 import traitlets
 from torch import Tensor, nn
 
-from ..workbench.data import book_text, prose
-from ..workbench.figures import Interactive, Picture, figure, svg, var
-from ..workbench.figures import text as label
-from ..workbench.validation import need
-from ..workbench.training import replacing
+from tfmlib.workbench import (
+    Interactive, Picture, book_text, figure, need, prose, replacing, svg, text as
+    label, var)
 
 # %% ../../chapters/03_tokens.ipynb #join-export
 def merge_pair(

@@ -28,25 +28,16 @@ from torch import Tensor, nn
 
 from ..alignment import EOS, PAD, shift_right
 from ..attention import causal_mask, padding_mask
-from ..block import Dropout, FeedForward, LayerNorm, PostNorm, PreNorm, RMSNorm
-from ..block import SwiGLU
-from ..workbench.validation import check_sizes, need, one_of
 from ..block import (
+    Dropout, FeedForward, LayerNorm, PostNorm, PreNorm, RMSNorm, SwiGLU,
     TransformerBlock, TransformerStack, block_from_torch, swiglu_d_ff)
-from ..workbench.figures import Interactive, links
-from ..heads import MultiHeadAttention, attention_from_torch
-from ..heads import grouped_query_attention
-from ..positions import ALiBi, LearnedEmbedding, PositionalAttention
-from ..positions import PositionalEncoding, RelativePositionBias
-from ..positions import RotaryEmbedding, SinusoidalEmbedding, default_scaling
-from tfmlib.positions import (
-    DynamicNTK,
-    Llama3Scaling,
-    LongRoPE,
-    NTKAware,
-    PositionInterpolation,
-    YaRN,
-)
+from ..heads import (
+    MultiHeadAttention, attention_from_torch, grouped_query_attention)
+from ..positions import (
+    ALiBi, DynamicNTK, LearnedEmbedding, Llama3Scaling, LongRoPE, NTKAware,
+    PositionInterpolation, PositionalAttention, PositionalEncoding,
+    RelativePositionBias, RotaryEmbedding, SinusoidalEmbedding, YaRN, default_scaling)
+from ..workbench import Interactive, check_sizes, links, need, one_of
 
 # %% ../../chapters/08_transformer.ipynb #ids-export
 def check_token_ids(name: str, ids: Tensor, vocab_size: int, max_len: int | None = None) -> None:

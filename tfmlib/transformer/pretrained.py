@@ -17,12 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..workbench.validation import check_sizes, need, one_of
 from ..heads import grouped_query_attention
 from ..positions import SinusoidalEmbedding
-from ..workbench.training import load_tensors, save_tensors
-from .core import POSITIONS, ModelConfig, Part, build
-from .core import declared_options, with_later
+from .core import (
+    POSITIONS, ModelConfig, Part, build, declared_options, with_later)
+from ..workbench import check_sizes, load_tensors, need, one_of, save_tensors
 
 # %% ../../chapters/08_transformer.ipynb #wear-export
 class TensorName(NamedTuple):

@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .proof import Checker, Mismatch, arguments, expect
-from .proof import expect_untouched, same, short
+from . import (
+    Checker, Mismatch, arguments, expect, expect_untouched, same, short)
 
 # %% ../../chapters/00_checks.ipynb #cases-export
 def rounded(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

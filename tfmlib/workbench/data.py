@@ -25,7 +25,7 @@ import yaml
 from sacrebleu.metrics import BLEU
 from torch import Tensor
 
-from .validation import at_least, one_of
+from . import at_least, one_of
 
 # %% ../../chapters/00_data.ipynb #stream-export
 def stream(

@@ -12,7 +12,7 @@ from html import escape
 from itertools import combinations
 from typing import NamedTuple
 
-from .figures import Picture, figure, rect, svg, text, var
+from . import Picture, figure, rect, svg, text, var
 
 # %% ../../chapters/00_diagrams.ipynb #diagram-parts
 COLUMN, ROW = 118, 62          # px between neighbours on the grid

@@ -43,7 +43,7 @@ except ModuleNotFoundError:
     def get_ipython():
         return None  # a machine that only measures has no Jupyter
 
-from .validation import need
+from . import need
 
 # %% ../../chapters/00_proof.ipynb #verdict-export
 class ClaimError(AssertionError):

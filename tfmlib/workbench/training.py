@@ -36,7 +36,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from .validation import check_finite, check_number, check_type, check_whole
+from . import check_finite, check_number, check_type, check_whole
 
 # %% ../../chapters/00_training.ipynb #clip-export
 class Diverged(RuntimeError):
