@@ -1,7 +1,7 @@
 """Measure what the book keeps on record: python -m bench [PART ...]; on a GPU python -m bench --gpu --out FOLDER [STAGE ...]
 
 A part is a module of this package with DEVICE = "cpu", SEED, and `measure(seed) -> rows`, each row a dict with the shape of its
-case and a spread (`tfmlib.workbench.proof.spread`) for each quantity. Its record goes to tfmlib/assets/records/; if `measure` yields row
+case and a spread (`tfmlib.workbench.spread`) for each quantity. Its record goes to tfmlib/assets/records/; if `measure` yields row
 after row, the record is written after each, and a run that is cut off keeps what it has. The repository's root must be on
 PYTHONPATH. Runs that bench/runs keeps are aggregated, not trained again; the record says so. What a GPU measures is one run of many stages (bench/gpu): it needs torch, numpy and triton, and fills a folder,
 which `--adopt FOLDER` makes into records.

@@ -19,7 +19,7 @@ ROOT = pyodide.ROOT
 HERE = pyodide.INPAGE
 ELSEWHERE = HERE / "elsewhere.yml"
 SERVED = ("editor.js", "check.js", "run.js", "check.css", "worker.js")
-LIBRARY = ("__init__.py", "workbench/__init__.py", "workbench/validation.py", "workbench/proof.py", "workbench/checks.py", "practice/__init__.py")
+LIBRARY = ("__init__.py", "workbench/__init__.py", "workbench/validation.py", *(f"workbench/{module}.py" for module in ("claims", "checkers", "checks", "gradients", "properties")), "practice/__init__.py")
 COUNTED = ("pyodide.asm.wasm", "python_stdlib.zip")      # what Pyodide fetches, and is long
 DATE = (2020, 1, 1, 0, 0, 0)                            # the same bytes whenever they are packed
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from cell import FILE, LONGEST, line_of, remembered
 from torch import _absent
 
-from tfmlib.workbench.proof import Result, said
+from tfmlib.workbench import Result, said
 
 
 class Told(tuple):

@@ -26,9 +26,6 @@ from pages import kind, notebook_files, number  # noqa: E402
 KNOWN = {"default_exp", "export", "hide"}
 MANY_PARAMETERS = {"tfmlib.workbench.figures.matrix": "a picture of a tensor is a tensor, its names and its words"}  # more than eight, and why
 LONG_MODULES: dict[str, tuple[int, str]] = {  # the statements it may have, and why
-    "tfmlib.workbench.proof": (400, "the tools that keep the pages honest stand on one page"),
-    "tfmlib.workbench.training": (445, "the one loop: what it refuses and what makes a step whole stand beside what it does"),
-    "tfmlib.workbench.checks": (360, "what the checkers of all practice pages share, questions among it"),
     "tfmlib.checkpoints": (355, "folders read and written as transformers does, and what must be refused before anything is"),
     "tfmlib.flash_attention_gpu.kernels": (500, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them"),
     "tfmlib.transformer": (420, "the configuration of every model, the registries of parts, what builds from them, and the searches"),
@@ -134,12 +131,13 @@ def package_of(name: str) -> str:
 
 
 def module_of(name: str, book: Iterable[Cell] = ()) -> str:
-    "The module that a notebook owns by its file name; a page in depth declares one in the chapter's package."
+    "The module that a notebook owns by its file name; a page in depth declares one in the chapter's package, a page of the workbench one in the workbench."
     tail, which = package_of(name), kind(name)
     declared = next((c.directives["default_exp"] for c in book if "default_exp" in c.directives), "")
     if which == "depth":                                          # NN_name, or NN_name_topic
         said = re.fullmatch(r"(\w+)\.(?!core$)\w+", declared)
         return declared if said and f"{tail}_".startswith(f"{said[1]}_") else f"{tail}.depth"
+    if which == "workbench" and re.fullmatch(r"workbench\.\w+", declared): return declared
     return {"practice": f"practice.{tail}", "workbench": f"workbench.{tail}"}.get(which, f"{tail}.core")
 
 

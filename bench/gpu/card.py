@@ -22,7 +22,7 @@ def facts() -> dict[str, str]:
 
 
 def middle(values: list[float]) -> dict:
-    "A spread, as tfmlib.workbench.proof.spread gives it, without NumPy: this process imports as little as it can."
+    "A spread, as tfmlib.workbench.spread gives it, without NumPy: this process imports as little as it can."
     tenths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else values
     return {"median": float(median(values)), "q10": float(tenths[0]), "q90": float(tenths[-1]), "n": len(values)}
 

@@ -63,7 +63,7 @@ from tfmlib.positions import PositionalAttention, RotaryEmbedding
 from tfmlib.tokens import train_tokenizer
 from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, build
 from tfmlib.transformer.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
-from tfmlib.workbench import training
+from tfmlib.workbench import tensor_files
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -414,12 +414,12 @@ def test_dropout_is_exported(tmp_path, rate):
 def test_an_export_that_fails_leaves_the_older_one(tmp_path, monkeypatch, at):
     "A full disk, at each of its files."
     export_folder(tmp_path, build(TOY, seed=1), "llama", train_tokenizer(TEXTS, 300), 5000)
-    before, count, flush = content(tmp_path), [0], training.flush
+    before, count, flush = content(tmp_path), [0], tensor_files.flush
     def full(path):
         count[0] += 1
         if count[0] > at: raise OSError("no space left")
         flush(path)
-    for module in (checkpoints, training): monkeypatch.setattr(module, "flush", full)
+    for module in (checkpoints, tensor_files): monkeypatch.setattr(module, "flush", full)
     with pytest.raises(OSError, match="no space"): export_folder(tmp_path, build(TOY, seed=2), "llama")
     assert content(tmp_path) == before
 

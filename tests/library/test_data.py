@@ -33,6 +33,7 @@ from tfmlib.workbench import (
     spell,
     stream,
     translated,
+    writer,
 )
 
 seeds, sizes = st.integers(0, 2**40), st.integers(1, 9)
@@ -383,7 +384,7 @@ def test_a_changed_text_is_refused(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "v1.txt").write_text("one")
     (folder / "SHA256SUMS").write_text(f"{sha256(b'two').hexdigest()}  v1.txt\n")
-    monkeypatch.setattr(data, "files", lambda package: tmp_path)
+    monkeypatch.setattr(writer, "files", lambda package: tmp_path)
     with pytest.raises(ValueError, match=r"version: v1\.txt was changed"): book_text("v1")
 
 

@@ -58,12 +58,13 @@ def test_pages_state_the_common_rules_that_they_ask_for():
     assert {name for name, found in said.items() if found} == asked and len({found[0] for found in said.values() if found}) == 1
 
 
-BLOCKED = """
+SHARED = {"tfmlib.workbench", *(f"tfmlib.workbench.{m}" for m in ("validation", "claims", "checkers", "checks", "gradients", "properties"))}    # what checkers may use
+BLOCKED = f"SHARED = {SHARED}" + """
 import importlib, json, sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith("tfmlib.") and name not in ("tfmlib.workbench", "tfmlib.workbench.validation", "tfmlib.workbench.proof", "tfmlib.workbench.checks") and name.split(".")[1] != "practice": raise ImportError("blocked: " + name)
+        if name.startswith("tfmlib.") and name not in SHARED and name.split(".")[1] != "practice": raise ImportError("blocked: " + name)
 
 sys.meta_path.insert(0, Blocker())
 for name in ("tfmlib.attention", "tfmlib.workbench.figures"):
@@ -73,7 +74,7 @@ for name in ("tfmlib.attention", "tfmlib.workbench.figures"):
 
 import submissions
 for name in submissions.practice_modules(): importlib.import_module(name)
-print(json.dumps([n for n in sys.modules if n.startswith("tfmlib.") and n not in ("tfmlib.workbench", "tfmlib.workbench.validation", "tfmlib.workbench.proof", "tfmlib.workbench.checks") and n.split(".")[1] != "practice"]))
+print(json.dumps([n for n in sys.modules if n.startswith("tfmlib.") and n not in SHARED and n.split(".")[1] != "practice"]))
 """
 
 
@@ -101,7 +102,7 @@ def test_checkers_do_without_the_library_that_holds_the_answers(tmp_path):
     for path in PAGES:
         module = ROOT / "tfmlib/practice" / f"{path.stem[3:]}.py"
         code = [module.read_text(encoding="utf-8"), *(kills.code_of(c) for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")]
-        assert imported("\n".join(code)) <= {"tfmlib.workbench.validation", "tfmlib.workbench.proof", "tfmlib.workbench.checks", f"tfmlib.practice.{path.stem[3:]}"}, path.stem
+        assert imported("\n".join(code)) <= {*SHARED, f"tfmlib.practice.{path.stem[3:]}"}, path.stem
     assert imported("from tfmlib import attention") == {"tfmlib.attention"} and imported("from ..attention import attention") == {"tfmlib.attention"}
     assert imported("importlib.import_module('tfmlib.attention')") == {"tfmlib.attention"}
 
@@ -289,10 +290,10 @@ GOOD = {"double": "def double(values):\n    return 2 * values", "largest": "def 
 BAD = "def double(values):\n    return values\n\ndef largest(values):\n    return values[0]"
 LATER = "    return torch.zeros(3)"                                      # what an attempt returns that hopes to be believed
 PATCHES = {
-    "a changed checker": "import tfmlib.workbench.proof as p\np.Checker.examine = p.Checker.__call__ = lambda self, a: p.Result(self.exercise, 'x', True, 1)",
-    "a changed expect": "import tfmlib.workbench.proof as p\np.expect = lambda *a, **k: None\nimport sys\nsys.modules['practice_fixture'] = None",
+    "a changed checker": "import tfmlib.workbench.checkers as p\np.Checker.examine = p.Checker.__call__ = lambda self, a: p.Result(self.exercise, 'x', True, 1)",
+    "a changed expect": "import tfmlib.workbench.checkers as p\np.expect = lambda *a, **k: None\nimport sys\nsys.modules['practice_fixture'] = None",
     "emptied properties": "import practice_fixture as f\nf.check_double.properties.clear()\nf.check_largest.properties.clear()",
-    "changed code": "import tfmlib.workbench.proof as p\np.expect.__code__ = (lambda *a, **k: None).__code__\np.Checker.examine.__code__ = (lambda self, a: None).__code__",
+    "changed code": "import tfmlib.workbench.checkers as p\np.expect.__code__ = (lambda *a, **k: None).__code__\np.Checker.examine.__code__ = (lambda self, a: None).__code__",
     "a changed torch": "import torch\ntorch.allclose = lambda *a, **k: True\ntorch.Tensor.shape = property(lambda self: ())",
     "a changed Tensor": "import torch\ntorch.Tensor.double = lambda self: torch.zeros(1)\ntorch.Tensor.__eq__ = lambda *a: True",
     "changed builtins": "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.zip = lambda *a: []",

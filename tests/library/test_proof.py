@@ -17,6 +17,7 @@ from tfmlib.workbench import (
     Checker,
     ClaimError,
     Mismatch,
+    checkers,
     claim,
     compared,
     evidence,
@@ -25,12 +26,13 @@ from tfmlib.workbench import (
     glue,
     parse_record,
     portable,
-    proof,
     refusal,
     spread,
     timed,
     verdict_of,
 )
+from tfmlib.workbench import peers as peers_module
+from tfmlib.workbench import records as records_module
 
 
 @pytest.mark.parametrize("yes, no, instead, verdict", [
@@ -147,12 +149,12 @@ def test_nothing_is_expected_to_be_what_it_is(check):
 
 def test_what_is_long_is_shortened():
     for value in ([0] * 9_999, ("a",) * 9_999, "a" * 9_999, b"a" * 9_999, {i: i for i in range(9_999)}, torch.zeros(9_999), [["a" * 9_999]]):
-        assert len(proof.short(value)) < 120 and "999" in proof.short(value)
-    assert proof.short([1, 2.5, "a"]) == "[1, 2.5, 'a']"
+        assert len(checkers.short(value)) < 120 and "999" in checkers.short(value)
+    assert checkers.short([1, 2.5, "a"]) == "[1, 2.5, 'a']"
 
 
 def test_an_argument_near_a_whole_number_is_told_from_it():
-    assert [proof.argument(x) for x in (1 - 1e-9, 1., 0.9, 1e-12, -math.inf, 2.00001)] == ["1 - 1e-09", "1", "0.9", "1e-12", "-inf", "2 + 1e-05"]
+    assert [checkers.argument(x) for x in (1 - 1e-9, 1., 0.9, 1e-12, -math.inf, 2.00001)] == ["1 - 1e-09", "1", "0.9", "1e-12", "-inf", "2 + 1e-05"]
 
 
 def test_the_checkers_own_error_is_not_the_learners():
@@ -203,7 +205,7 @@ whole = {"name": "n", "command": "c", "device": "d", "driver": "1", "versions": 
          "rows": [{"N": 1, "ms": spread([1.0])}]}
 
 
-@pytest.mark.parametrize("field", proof.RECORD_FIELDS)
+@pytest.mark.parametrize("field", records_module.RECORD_FIELDS)
 def test_a_record_without_its_circumstances_is_refused(field):
     parse_record(json.dumps(whole))
     with pytest.raises(ValueError, match=f"lacks {field}"): parse_record(json.dumps({k: v for k, v in whole.items() if k != field}))
@@ -215,7 +217,7 @@ def test_a_record_without_spread_is_refused(row):
 
 
 def test_circumstances_fill_a_record():
-    made = proof.circumstances("abc")
+    made = records_module.circumstances("abc")
     assert set(made) == {"device", "driver", "versions", "commit", "date"} and all(made.values())
 
 
@@ -244,11 +246,11 @@ def test_a_quantity_with_an_empty_spread_is_refused(row):
 
 
 def test_a_record_that_is_missing_is_named_and_one_that_is_broken_is_an_error(monkeypatch):
-    missing = proof.recorded("nobody", lambda record: record.source)
+    missing = records_module.recorded("nobody", lambda record: record.source)
     assert "nobody" in repr(missing) and "make bench-gpu" in missing._repr_html_()
-    assert proof.recorded("attention_cost", lambda record: record.name) == "attention_cost"
-    monkeypatch.setattr(proof, "load_record", lambda name: proof.parse_record("{}"))
-    with pytest.raises(ValueError, match="lacks"): proof.recorded("attention_cost", lambda record: record.name)
+    assert records_module.recorded("attention_cost", lambda record: record.name) == "attention_cost"
+    monkeypatch.setattr(records_module, "load_record", lambda name: records_module.parse_record("{}"))
+    with pytest.raises(ValueError, match="lacks"): records_module.recorded("attention_cost", lambda record: record.name)
 
 
 MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build"
@@ -263,11 +265,11 @@ def test_a_gpu_says_its_driver_where_anybody_knows_it(monkeypatch, smi, module, 
     def opened(*_):
         if module is None: raise FileNotFoundError
         return io.StringIO(module)
-    monkeypatch.setattr(proof.subprocess, "run", run)
-    monkeypatch.setattr(proof, "open", opened, raising=False)
+    monkeypatch.setattr(records_module.subprocess, "run", run)
+    monkeypatch.setattr(records_module, "open", opened, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    assert {key: proof.circumstances("abc")[key] for key in ("device", "driver", "commit")} == {"device": "a GPU", "driver": driver, "commit": "abc"}
+    assert {key: records_module.circumstances("abc")[key] for key in ("device", "driver", "commit")} == {"device": "a GPU", "driver": driver, "commit": "abc"}
 
 
 def test_a_record_says_what_it_lacks():
@@ -290,7 +292,7 @@ def records(tmp_path, monkeypatch):
     (tmp_path / "assets").mkdir()
     file = tmp_path / "assets/compared.json"
     file.write_text('{"known": {"with": "peer_lib 1.0", "value": {"alike": true, "n": 3}}}')
-    monkeypatch.setattr(proof, "files", lambda package: tmp_path)
+    monkeypatch.setattr(peers_module, "files", lambda package: tmp_path)
     peer = types.ModuleType("peer_lib")
     peer.__version__, peer.answer = "1.2", 3
     monkeypatch.setitem(sys.modules, "peer_lib", peer)
@@ -335,7 +337,7 @@ def misspells_our_import():
     return portabel
 
 
-def misspells_ours(): return proof.portabel
+def misspells_ours(): return peers_module.portabel
 
 
 def fails(): raise RuntimeError("inside")

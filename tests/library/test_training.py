@@ -31,10 +31,13 @@ from tfmlib.workbench import (
     load_tensors,
     mix_seed,
     model_tensors,
+    optimisers,
     parameter_groups,
+    processes,
     save_tensors,
     seeded,
     share,
+    tensor_files,
     train,
     training,
 )
@@ -494,7 +497,7 @@ PROGRAM = textwrap.dedent('''
     import torch
     torch.set_num_threads(1)
     from test_training import Checkpoint, adamw, batch, net, squared, train
-    from tfmlib.workbench import training
+    from tfmlib.workbench import tensor_files
     where, at, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     def die(): os.kill(os.getpid(), signal.SIGKILL)
     if where == "slow":                             # killed from outside; it never passes step `at`, however late the kill comes
@@ -504,7 +507,7 @@ PROGRAM = textwrap.dedent('''
             time.sleep(3600 if step >= at else 0.01)
             return plain(step)
     if where in ("half", "flush", "rename", "renamed"):     # killed by itself, inside the writing number `at`
-        count, real = [0], dict(save_file=training.save_file, flush=training.flush, replace=os.replace)
+        count, real = [0], dict(save_file=tensor_files.save_file, flush=tensor_files.flush, replace=os.replace)
         def save_file(tensors, beside, facts):
             count[0] += 1
             real["save_file"](tensors, beside, facts)
@@ -516,7 +519,7 @@ PROGRAM = textwrap.dedent('''
         def replace(a, b):
             if where == "rename" and count[0] == at: die()
             real["replace"](a, b)
-        training.save_file, training.flush, os.replace = save_file, flush, replace
+        tensor_files.save_file, tensor_files.flush, os.replace = save_file, flush, replace
     model = net(seed=int(where != "first"))         # only the very first start is the right one: later weights come from the file
     train(model, squared, batch, 60, adamw(model), Checkpoint(path, every=4))
 ''').format(root=str(ROOT), tests=str(ROOT / "tests/library"))
@@ -723,7 +726,7 @@ def test_history_shows_itself():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_on_a_gpu_weights_stay_in_single_precision(tmp_path):
-    place = training.device()
+    place = processes.device()
     model, seen = net(dtype=torch.float32).to(place), []
     def watched(model, x, y):
         seen.append(model.out(torch.ones(1, 8, device=x.device)).dtype)
@@ -891,7 +894,7 @@ def test_ctrl_c_waits_until_values_are_replaced(heard):
             return operation(*args, **(kwargs or {}))
     handler = signal.getsignal(signal.SIGINT)
     changes = [(old, new), (old[:1], new[:1] * 2)]
-    with pytest.raises(KeyboardInterrupt), Presses(): training.overwrite(changes)
+    with pytest.raises(KeyboardInterrupt), Presses(): optimisers.overwrite(changes)
     assert old.tolist() == [2, 1] and len(seen) >= 2 and signal.getsignal(signal.SIGINT) is handler
 
 
@@ -941,7 +944,7 @@ def test_what_a_writer_leaves_goes_too(tmp_path, monkeypatch):
     def fails(tensors, beside, facts):
         Path(beside).with_name(".tmpA1b2").write_bytes(b"half")
         raise OSError("no space")
-    monkeypatch.setattr(training, "save_file", fails)
+    monkeypatch.setattr(tensor_files, "save_file", fails)
     with pytest.raises(OSError, match="no space"): save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
     assert not list(tmp_path.iterdir())
 
@@ -982,7 +985,7 @@ def test_processes_that_share_a_path_do_not_disturb_each_other(tmp_path):
 def test_a_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, where, error):
     save_tensors(tmp_path / "c", {"x": torch.ones(2)}, {})
     def fails(*args): raise error
-    monkeypatch.setattr(training, where, fails)
+    monkeypatch.setattr(tensor_files, where, fails)
     with pytest.raises(type(error)): save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
     assert [p.name for p in tmp_path.iterdir()] == ["c"] and load_tensors(tmp_path / "c")[0]["x"].tolist() == [1, 1]
 

@@ -285,8 +285,8 @@ def test_build_needs_no_torch_and_links_to_sources(tmp_path, monkeypatch):
     status, log = build(root)
     assert status == 0, log
     page = (root / "_build/html/api/00_proof.html").read_text()
-    line = next(i for i, text in enumerate((root / "tfmlib/workbench/proof.py").read_text().splitlines(), 1) if text.startswith("def verdict_of("))
-    assert f'href="https://github.com/example/book/blob/main/tfmlib/workbench/proof.py#L{line}"' in page and 'href="../chapters/00_proof.html#tfm-verdict_of"' in page
+    line = next(i for i, text in enumerate((root / "tfmlib/workbench/claims.py").read_text().splitlines(), 1) if text.startswith("def verdict_of("))
+    assert f'href="https://github.com/example/book/blob/main/tfmlib/workbench/claims.py#L{line}"' in page and 'href="../chapters/00_proof.html#tfm-verdict_of"' in page
     claims = (root / "_build/html/about/claims.html").read_text()
     box = re.search(r'id="ledger-first-paper".*?</div>', claims, re.S)[0]
     assert "It was first <code>one</code>." in box and "It was two." in box and re.search(r'href="../index.html#id\d+"[^>]*Vaswani', box)

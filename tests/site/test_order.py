@@ -47,7 +47,7 @@ def test_paths_come_first_and_then_what_is_in_depth(owner, name, allowed):
 @pytest.mark.parametrize("name, declared, module", [
     ("chapters/04_a", "a.core", "a.core"), ("chapters/04_a", "a", "a.core"), ("chapters/depth/04_a", "a.more", "a.more"), ("chapters/depth/04_a", "a.core", "a.depth"),
     ("chapters/depth/04_a", "b.more", "a.depth"), ("chapters/depth/04_a_proofs", "a.proofs", "a.proofs"), ("chapters/depth/04_ab", "a.more", "ab.depth"),
-    ("chapters/practice/04_a", "practice.a", "practice.a"), ("chapters/00_figures", "figures", "workbench.figures")])
+    ("chapters/practice/04_a", "practice.a", "practice.a"), ("chapters/00_figures", "figures", "workbench.figures"), ("chapters/00_proof", "workbench.claims", "workbench.claims")])
 def test_the_module_of_a_notebook(name, declared, module):
     "A second page in depth, NN_name_topic, writes another module of its chapter's package."
     assert rules.module_of(name, rules.cells_of(name, json.dumps({"cells": [{"cell_type": "code", "metadata": {}, "source": f"#| default_exp {declared}"}]}))) == module

@@ -7,41 +7,72 @@ from typing import TYPE_CHECKING
 from .. import offer
 
 if TYPE_CHECKING:
+    from .checkers import *
     from .checks import *
+    from .claims import *
     from .data import *
     from .diagrams import *
     from .figures import *
-    from .proof import *
+    from .gradients import *
+    from .interactive import *
+    from .optimisers import *
+    from .peers import *
+    from .plots import *
+    from .processes import *
+    from .properties import *
+    from .records import *
+    from .tensor_files import *
     from .training import *
+    from .translation import *
     from .validation import *
+    from .writer import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
+    'checkers': """
+        Mismatch short apart expect Result Overtime time_limit Checker name_of argument arguments
+        reason began_in said same expect_untouched""",
     'checks': """
         rounded doubles drawn_mask attention_masks parts expect_whole expect_number expect_bool
         same_type same_shape first_difference gives own right_answer all_right refuses Watch watched
-        does_without each tensors cast called asked answered in_proportion compare strided turned
-        views spoil asked_again weighed directions slopes gradient gradients_flow known places_of
-        scaled_arguments steady extremes other_numbers common_rules""",
+        does_without each tensors cast called asked answered in_proportion compare""",
+    'claims': """
+        ClaimError verdict_of refusal ledger evidence inline Claim claim in_notebook glue""",
     'data': """
-        RULES WORDS ROWS stream pick shuffled recalled sequences one_line recall adding Speaker Pair
-        translated held_out pairs bleu lexicon spell rules Writer prose book_text""",
+        RULES stream pick shuffled recalled sequences one_line recall adding""",
     'diagrams': """
         COLUMN ROW KINDS Box Arrow Group diagram timeline""",
     'figures': """
-        ASSETS COLOURS SERIES WIDE MAX_CELLS HATCH DASHES LIVE palette var Picture text rect svg
-        figure matrix heat axes show curves links Interactive LiveFigure""",
-    'proof': """
-        RECORD_FIELDS PEERS ClaimError verdict_of refusal ledger evidence inline Claim claim glue
-        Mismatch short apart expect Result Overtime time_limit Checker name_of argument arguments
-        reason began_in said same expect_untouched spread timed Record is_spread parse_record
-        load_record processor driver circumstances Pending recorded portable comparisons
-        record_comparison versions_of unusable compared""",
-    'training': """
+        ASSETS COLOURS SERIES WIDE MAX_CELLS HATCH palette var Picture text rect svg figure matrix
+        heat links""",
+    'gradients': """
+        weighed directions slopes gradient gradients_flow""",
+    'interactive': """
+        LIVE Interactive LiveFigure""",
+    'optimisers': """
         Diverged gradient_norm clip_gradients ParameterGroup parameter_groups uninterrupted
-        overwrite rates AdamW WarmupCosine mix_seed seeded epochs tensors_digest flush folder_beside
-        replacing save_tensors load_tensors Checkpoint model_tensors writable unlike restore world
-        device share summed sum_gradients broadcast precision History slope advance state fits
-        resume progress call_watch save_training check_run take_step train""",
+        overwrite rates AdamW WarmupCosine""",
+    'peers': """
+        PEERS portable comparisons record_comparison versions_of unusable compared""",
+    'plots': """
+        DASHES axes show curves""",
+    'processes': """
+        world device share summed sum_gradients broadcast precision""",
+    'properties': """
+        strided turned views spoil asked_again known places_of scaled_arguments steady extremes
+        other_numbers common_rules""",
+    'records': """
+        RECORD_FIELDS spread timed Record is_spread parse_record load_record processor driver
+        circumstances Pending recorded""",
+    'tensor_files': """
+        tensors_digest flush folder_beside replacing save_tensors load_tensors Checkpoint
+        model_tensors writable unlike restore""",
+    'training': """
+        mix_seed seeded epochs History slope advance state fits resume progress call_watch
+        save_training check_run take_step train""",
+    'translation': """
+        WORDS ROWS Speaker Pair translated held_out pairs bleu""",
     'validation': """
         need check_sizes at_least one_of check_number check_whole check_finite check_type""",
+    'writer': """
+        lexicon spell rules Writer prose book_text""",
 })
