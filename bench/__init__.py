@@ -24,7 +24,8 @@ def scaled(values: dict, by: float) -> dict:
 
 def rates(seconds: dict, count: float) -> dict:
     "Things a second, from a spread of seconds."
-    return {"median": count / seconds["median"], "q10": count / seconds["q90"], "q90": count / seconds["q10"], "n": seconds["n"]}
+    across = {"median": "median", "q10": "q90", "q90": "q10"}             # the longest time is the lowest rate
+    return {name: count / seconds[other] for name, other in across.items() if other in seconds} | {"n": seconds["n"]}
 
 
 def over_seeds(found: list[dict[str, float]]) -> dict[str, dict]:

@@ -144,7 +144,7 @@ def measure(seed: int) -> Iterator[dict]:
     small = [c for c in cases if c not in largest]
     RUNS.complete(small)
     for row in recorded_predictions(small, largest, entropy):
-        yield {"what": "prediction", "from": row["from"], "floor": row["floor"], "C": row["C"], "D": row["D"], "loss": spread([row["loss"]]) | dict(zip(("q10", "q90"), row["interval"], strict=True))}
+        yield {"what": "prediction", "from": row["from"], "floor": row["floor"], "C": row["C"], "D": row["D"], "loss": spread([row["loss"]]) | {"interval": row["interval"]}}
     RUNS.complete(largest[::-1])                         # the longest first: the processes end together
     results = {}
     for c, result in zip(cases, RUNS.complete(cases), strict=True): results.setdefault((c["C"], c["D"], c["rate"]), []).append(result)

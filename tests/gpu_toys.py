@@ -47,7 +47,7 @@ def measure(setting: str, case: dict, without: dict, say):
     for who in ("ours", "flash", "cuDNN"):
         if who in without: continue
         say(who)
-        times[f"{who} ms"] = {"median": run(case["n"], who), "q10": 1., "q90": 1., "n": 1}
+        times[f"{who} ms"] = {"median": run(case["n"], who), "n": 1}
     say(timing=True)
     if FAULT == "loud": print("what a library prints is no message", flush=True)
     yield {"n": case["n"], "process": os.getpid(), "siblings": siblings(), **times, "missing": "; ".join(f"{who}: {why}" for who, why in without.items()) or "nobody"}

@@ -1012,6 +1012,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'tfmlib/flash_attention_gpu/core.py'),
                                                  'tfmlib.flash_attention_gpu.core.sweep': ( 'flash_attention_gpu.html#sweep',
                                                                                             'tfmlib/flash_attention_gpu/core.py'),
+                                                 'tfmlib.flash_attention_gpu.core.upper': ( 'flash_attention_gpu.html#upper',
+                                                                                            'tfmlib/flash_attention_gpu/core.py'),
                                                  'tfmlib.flash_attention_gpu.core.wanted': ( 'flash_attention_gpu.html#wanted',
                                                                                              'tfmlib/flash_attention_gpu/core.py'),
                                                  'tfmlib.flash_attention_gpu.core.widths': ( 'flash_attention_gpu.html#widths',

@@ -23,7 +23,8 @@ def facts() -> dict[str, str]:
 
 def middle(values: list[float]) -> dict:
     "A spread, as tfmlib.workbench.spread gives it, without NumPy: this process imports as little as it can."
-    tenths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else values
+    if len(values) == 1: return {"median": float(values[0]), "n": 1}
+    tenths = quantiles(values, n=10, method="inclusive")
     return {"median": float(median(values)), "q10": float(tenths[0]), "q90": float(tenths[-1]), "n": len(values)}
 
 

@@ -192,6 +192,7 @@ def test_what_has_no_end_is_stopped():
 
 
 def test_spread_and_timed():
+    assert spread([3]) == {"median": 3.0, "n": 1}, "one run has no quantiles"
     assert spread(range(11)) == {"median": 5.0, "q10": 1.0, "q90": 9.0, "n": 11}
     for bad in ([], [math.nan]):
         with pytest.raises(ValueError, match="^values: "): spread(bad)
@@ -239,8 +240,8 @@ def test_arguments_inside_lists_and_mappings_are_watched(case):
     assert watcher(lambda value: None).passed and "changed in place" in watcher(write).why
 
 
-@pytest.mark.parametrize("row", [{"N": 1, "ms": spread([1.0]), "gb": 0.5}, {"ms": {"median": None, "q10": 1, "q90": 1, "n": 1}},
-                                 {"ms": {"median": 1, "q10": 1, "q90": 1, "n": 0}}, {"ms": {"median": math.inf, "q10": 1, "q90": 1, "n": 2}}])
+@pytest.mark.parametrize("row", [{"N": 1, "ms": spread([1.0]), "gb": 0.5}, {"ms": {"median": None, "n": 1}},
+                                 {"ms": {"median": 1, "n": 0}}, {"ms": {"median": 1, "q10": 1, "q90": 1, "n": 1}}, {"ms": {"median": 1, "n": 2}}, {"ms": {"median": math.inf, "q10": 1, "q90": 1, "n": 2}}])
 def test_a_quantity_with_an_empty_spread_is_refused(row):
     with pytest.raises(ValueError, match="row 0"): parse_record(json.dumps(whole | {"rows": [row]}))
 

@@ -411,7 +411,7 @@ def sweep_record() -> Record:
             losses = [float(noisy(TRUTH, torch.tensor([[N, D]]).double(), 0.003, 100 * s + C + int(D) // 250_000)) for s in range(seeds)]
             rows.append({"what": "run", "C": C, "N": N, "N all": N + 900 * C, "D": int(D), "steps": 10, "peak": "0.01", "FLOPs a token": 6 * N, "largest": C >= 192 and D >= 2e6,
                          **over_seeds([{"tokens": D, "loss": one, "seconds": 1.} for one in losses])})
-    rows += [{"what": "prediction", "from": "all smaller runs", "floor": "fitted", "C": C, "D": D, "loss": spread([3.]) | {"q10": 2.9, "q90": 3.1}} for C in (192, 256) for D in (2_000_000, 4_000_000)]
+    rows += [{"what": "prediction", "from": "all smaller runs", "floor": "fitted", "C": C, "D": D, "loss": spread([3.]) | {"interval": [2.9, 3.1]}} for C in (192, 256) for D in (2_000_000, 4_000_000)]
     return made_up("scaling_sweep", rows)
 
 

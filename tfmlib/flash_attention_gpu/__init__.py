@@ -18,7 +18,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         BACKENDS RIVALS FEW MANY PUBLISHED mode prepare LeftOut wanted has_run wrong_on_a_gpu
         speed_record BackendChoice hindrance fastest choose_backend flash_attention by_sdpa
         by_kernel flash_attention_fn intensity Published credited speeds Roofline points sweep
-        widths beside against_length spread_of at_length of_copy decoding yardstick accuracy
+        widths beside against_length upper spread_of at_length of_copy decoding yardstick accuracy
         show_record""",
     'config': """
         LOG2E LN2 APART LAUNCHERS Config launcher""",

@@ -6,8 +6,8 @@
 __all__ = ['BACKENDS', 'RIVALS', 'FEW', 'MANY', 'PUBLISHED', 'mode', 'prepare', 'LeftOut', 'wanted', 'has_run', 'wrong_on_a_gpu',
            'speed_record', 'BackendChoice', 'hindrance', 'fastest', 'choose_backend', 'flash_attention', 'by_sdpa',
            'by_kernel', 'flash_attention_fn', 'intensity', 'Published', 'credited', 'speeds', 'Roofline', 'points',
-           'sweep', 'widths', 'beside', 'against_length', 'spread_of', 'at_length', 'of_copy', 'decoding', 'yardstick',
-           'accuracy', 'show_record']
+           'sweep', 'widths', 'beside', 'against_length', 'upper', 'spread_of', 'at_length', 'of_copy', 'decoding',
+           'yardstick', 'accuracy', 'show_record']
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #imports-export
 import ast
@@ -378,6 +378,11 @@ def against_length(record: Record, unit: str, ylabel: str, what: str, yscale: st
                 f"{what}.{spread_of(rows) if unit == 'ms' else ''}")
 
 
+def upper(quantity: dict) -> float:
+    "The 90 % quantile, or what the only run gave."
+    return quantity.get("q90", quantity["median"])
+
+
 def spread_of(rows: list[dict]) -> str:
     "How far the times of these cases vary, in a sentence: ours, and the others'."
     def most(names):
@@ -455,7 +460,7 @@ def accuracy(record: Record) -> Picture:
     "The largest errors, in units of the plain back-end's; and the longest sequence that ran."
     names, types = (("out", "dq", "dk", "dv"),
                     list(dict.fromkeys(r["type"] for r in record.rows if r["case"] == "accuracy")))
-    worst = [[max(r[f"{n} of plain"]["q90"] for r in record.rows if r.get("type") == t)
+    worst = [[max(upper(r[f"{n} of plain"]) for r in record.rows if r.get("type") == t)
               for n in names] for t in types]
     longest = max((r for r in record.rows if r["case"] == "length"), key=lambda r: r["N"])
     return matrix(worst, types, list(names),

@@ -26,7 +26,7 @@ from . import inline, short
 # %% ../../chapters/00_proof.ipynb #timing-export
 def spread(
     values: Iterable[float],  # repeated measurements of one thing
-) -> dict[str, float]:        # median, 10 % and 90 % quantiles, count
+) -> dict[str, float]:        # median, count; of several, 10 % and 90 % quantiles too
     "The middle of repeated measurements, and how far they scatter."
     values = np.asarray(list(values), dtype=float)
     if values.size == 0 or not np.isfinite(values).all():
@@ -34,12 +34,8 @@ def spread(
             f"values: {short(values)}; expected at least one finite number"
         )
     low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
-    return {
-        "median": float(middle),
-        "q10": float(low),
-        "q90": float(high),
-        "n": int(values.size),
-    }
+    around = {"q10": float(low), "q90": float(high)} if values.size > 1 else {}
+    return {"median": float(middle), **around, "n": int(values.size)}
 
 
 def timed(
@@ -96,12 +92,13 @@ class Record:
 
 
 def is_spread(value: dict) -> bool:
-    "Does `value` hold finite quantiles of at least one measurement?"
-    numbers = [value.get(key) for key in ("median", "q10", "q90")]
-    return (
-        all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
-        and isinstance(value.get("n"), int)
-        and value["n"] > 0
+    "Does `value` hold a finite median and, of several measurements, quantiles?"
+    count = value.get("n")
+    if not isinstance(count, int) or count < 1: return False
+    if count == 1 and {"q10", "q90"} & value.keys(): return False
+    keys = ("median",) if count == 1 else ("median", "q10", "q90")
+    return all(
+        isinstance(x, int | float) and math.isfinite(x) for x in map(value.get, keys)
     )
 
 
@@ -118,7 +115,7 @@ def parse_record(text: str) -> Record:
         if bare or not spreads or not all(map(is_spread, spreads)):
             raise ValueError(
                 f"record «{data['name']}», row {i}: every quantity needs "
-                "median, q10, q90 and n"
+                "median and n and, if n > 1, q10 and q90"
             )
     return Record(
         **{f: data[f] for f in RECORD_FIELDS}, missing=data.get("missing", [])
