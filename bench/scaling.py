@@ -38,6 +38,7 @@ from tfmlib.workbench import (
     WarmupCosine,
     Writer,
     parameter_groups,
+    processor,
     replacing,
     seeded,
     stream,
@@ -268,7 +269,7 @@ class Runs:
     def add(self, c: dict, found: dict) -> None:
         self.path.parent.mkdir(exist_ok=True)
         cut = self.path.exists() and not self.path.read_text(encoding="utf-8").endswith("\n")
-        with self.path.open("a", encoding="utf-8") as file: file.write("\n" * cut + json.dumps({"code": self.code, "case": c, "found": found}) + "\n")
+        with self.path.open("a", encoding="utf-8") as file: file.write("\n" * cut + json.dumps({"code": self.code, "machine": processor(), "case": c, "found": found}) + "\n")
 
     def complete(self, cases: list[dict], run: Callable[[dict], dict] = run, prepare: Callable = corpus, workers: int | None = None) -> list[dict]:
         "The results of all cases, in their order; those that are missing are made now, in this order, by several processes."

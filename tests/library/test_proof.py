@@ -246,6 +246,10 @@ def test_a_quantity_with_an_empty_spread_is_refused(row):
     with pytest.raises(ValueError, match="row 0"): parse_record(json.dumps(whole | {"rows": [row]}))
 
 
+def test_a_record_of_kept_runs_says_so():
+    assert ", aggregated from kept runs, bench/runs/scaling_sweep.jsonl; the search" in records_module.load_record("scaling_sweep").source
+
+
 def test_a_record_that_is_missing_is_named_and_one_that_is_broken_is_an_error(monkeypatch):
     missing = records_module.recorded("nobody", lambda record: record.source)
     assert "nobody" in repr(missing) and "make bench-gpu" in missing._repr_html_()

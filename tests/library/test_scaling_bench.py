@@ -123,6 +123,7 @@ def test_only_missing_runs_are_made_and_a_line_that_was_cut_off_is_made_again(ti
     assert runs.complete(cases[:2], run) == [{"twice": 6}, {"twice": 2}] and made == [3, 1]
     assert runs.complete(cases, run) == [{"twice": 6}, {"twice": 2}, {"twice": 4}] and made == [3, 1, 2]
     text = runs.path.read_text()
+    assert all(json.loads(line)["machine"] for line in text.splitlines()), "a kept run says where it was made"
     runs.path.write_text(text + text.splitlines()[0].split(', "found"')[0])       # a part of a line that ends with a brace
     assert len(runs.found()) == 3
     runs.path.write_text(text[:-9])

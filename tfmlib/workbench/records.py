@@ -84,11 +84,13 @@ class Record:
     # what the command would measure besides, in words; nothing if the record is
     # complete
     missing: list = field(default_factory=list)
+    runs: str = ""  # which runs were kept from before, and where they were made
 
     @property
     def source(self) -> str:
         "The line that says where these numbers come from."
-        return f"recorded on {self.device}, {self.date}, by `{self.command}`"
+        measured = f"recorded on {self.device}, {self.date}, by `{self.command}`"
+        return f"{measured}, {self.runs}" if self.runs else measured
 
 
 def is_spread(value: dict) -> bool:
@@ -118,7 +120,9 @@ def parse_record(text: str) -> Record:
                 "median and n and, if n > 1, q10 and q90"
             )
     return Record(
-        **{f: data[f] for f in RECORD_FIELDS}, missing=data.get("missing", [])
+        **{f: data[f] for f in RECORD_FIELDS},
+        missing=data.get("missing", []),
+        runs=data.get("runs", ""),
     )
 
 
