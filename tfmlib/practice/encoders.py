@@ -53,13 +53,17 @@ _ON_PAPER = (torch.tensor([[7, 8, 9, 5]]), doubles(.1, .1, .3, .1)[None],
              doubles(.95, .85, .2, .4)[None], torch.full((1, 4), 8), 3, (5,))
 _AT_BOUNDS = (torch.tensor([[4, 5, 6, 7, 8]]), doubles(.15, .1, .1, .1, 0.)[None],
               doubles(.1, .8, .9, 0., .7999)[None], torch.tensor([[1, 1, 1, 1, 1]]), 3, (0,))
+_BELOW = (*_AT_BOUNDS[:1], doubles(.15, .1, .1, .1, .1)[None] - 1e-10,
+          doubles(.1, .8, .9, .8, .9)[None] - 1e-10, *_AT_BOUNDS[3:])
+_LARGE = (torch.tensor([[2**24 + 1, 70_000, 2**40 + 1]]), doubles(.3, .3, .1)[None],
+          doubles(.1, .1, .85)[None], torch.tensor([[1, 1, 2**24 + 1]]), 2**24 + 3, (0,))
 _CORRUPTED = "corrupted ids", "chosen"
 check_mask_tokens = Checker("mask_tokens")
 
 @check_mask_tokens.property("chosen tokens are masked, replaced or kept, and all of them count",
     _ON_PAPER, _text(1, 1), _text(1, 20, 1), _text(3, 7, 2), _text(4, 4, 3, 8, (7,)),
     _text(2, 30, 4), _text(2, 30, 5, 0, (8, 4)), (torch.full((2, 9), 5, dtype=torch.int32),
-    *_text(2, 9, 7)[1:3], torch.full((2, 9), 8, dtype=torch.int32), 3, (1,)))
+    *_text(2, 9, 7)[1:3], torch.full((2, 9), 8, dtype=torch.int32), 3, (1,)), _LARGE)
 def _(attempt, *case): _agrees(attempt, _corrupted, case, _CORRUPTED)
 
 @check_mask_tokens.property("special tokens, of which there may be none, are never chosen",
@@ -67,7 +71,7 @@ def _(attempt, *case): _agrees(attempt, _corrupted, case, _CORRUPTED)
     _text(3, 30, 11, 2, (0, 8, 2, 5)), _text(9, 20, 12, 3, (0, 1, 2, 8)))
 def _(attempt, *case): _agrees(attempt, _corrupted, case, _CORRUPTED)
 
-@check_mask_tokens.property("0.15, 0.8 and 0.9 belong to the range above them", _AT_BOUNDS)
+@check_mask_tokens.property("0.15, 0.8 and 0.9 belong to the range above them", _AT_BOUNDS, _BELOW)
 def _(attempt, *case): _agrees(attempt, _corrupted, case, _CORRUPTED)
 
 @check_mask_tokens.property("the answer is a new tensor, even if there is nothing to choose",
@@ -128,7 +132,8 @@ check_pool = Checker("pool")
     (doubles(1., 5., 30.).view(1, 3, 1), torch.tensor([[True, True, False]])),
     _padded((1,), 1, 1), _padded((2, 3), 3, 2), _padded((2, 3, 1), 3, 2, seed=11),
     _padded((4, 2, 1), 4, 3, seed=1),
-    _padded((3, 3), 3, 3, seed=2), _padded((5, 40, 17), 40, 6, seed=3), _padded((1, 2, 2), 2, 5))
+    _padded((3, 3), 3, 3, seed=2), _padded((5, 40, 17), 40, 6, seed=3), _padded((1, 2, 2), 2, 5),
+    (doubles(0., 2.).view(1, 2, 1), torch.tensor([[True, True]])))
 def _(attempt, *case): compare(attempt, _mean, case, ())
 
 @check_pool.property("padding may be on the left or in between",
@@ -183,7 +188,9 @@ check_replaced = Checker("replaced")
 @check_replaced.property("tokens that differ are labelled, and all real tokens count",
     _THREE, _filled((1,), 1), _filled((3, 3), 3, 1), _filled((4, 2), 4, 2),
     _filled((2, 6, 1), 6, 3), _filled((4,) * 4, 4, 4), _filled((40, 3), 40, 5),
-    _filled((1, 9, 9, 30), 30, 6, "left"), _filled((5, 2, 8), 9, 7, "between"))
+    _filled((1, 9, 9, 30), 30, 6, "left"), _filled((5, 2, 8), 9, 7, "between"),
+    (torch.tensor([[2**24 + 1, 2**24 + 3]]), torch.tensor([[True, False]]),
+     torch.tensor([[2**24, 1]]), torch.ones(1, 2, dtype=torch.bool), doubles(1, -2)[None]))
 def _(attempt, *case):
     found = _agrees(attempt, _judged, case, _JUDGED)
     own(found[0], case[0], case[2])
@@ -272,7 +279,9 @@ def _(attempt, *case): refuses(attempt, *case)
 
 check_filtered.property("probabilities may be tiny", *(
     (doubles(1 - p, p), _COIN[1], doubles(p, 1 - p, .5, .5).view(2, 2), torch.tensor([0, 0, 1]))
-    for p in (1e-7, 1e-9, 1e-100)))(
+    for p in (1e-7, 1e-9, 1e-100)),
+    *((doubles(1 - p, p), torch.eye(2, dtype=torch.float64),
+       doubles(1, 0, .5, .5).view(2, 2), torch.tensor([0, 1])) for p in (1e-7, 1e-12)))(
     lambda attempt, *case: compare(attempt, _by_sequences, case, ()))
 
 check_filtered.property("states may be impossible, as long as the text is not",
@@ -322,8 +331,10 @@ check_best_span = Checker("best_span")
 
 check_best_span.property("it has the largest sum of all spans in the passage",
     (*_LOGITS, 0, 4), (*_LOGITS, 1, 4), (*_LOGITS, 3, 4), _spans(1, 0, 1), _spans(6, 0, 6, 2),
-    _spans(9, 4, 9, 4), _spans(9, 8, 3, 6), *(_spans(12, n % 5, 12, 10 * n) for n in range(1, 9)))(
-    _finds)
+    _spans(9, 4, 9, 4), _spans(9, 8, 3, 6), *(_spans(12, n % 5, 12, 10 * n) for n in range(1, 9)),
+    *((doubles(0, gap), doubles(0, 0), 0, 2) for gap in (1e-7, 1e-12)),
+    *((doubles(0, 0), doubles(0, gap), 0, 2) for gap in (1e-7, 1e-12)),
+    *((doubles(1, *[0] * (T - 1)), doubles(*[0] * (T - 1), 1), 0, T) for T in (60, 700)))(_finds)
 
 check_best_span.property("it has at most `longest` tokens",
     (doubles(5, 0, 0, 0), doubles(0, 2, 3, 9), 0, 2), (*_LOGITS, 0, 1), (*_LOGITS, 1, 2),
@@ -337,7 +348,8 @@ check_best_span.property("of equal sums the first start, then the shortest span 
 
 check_best_span.property("logits may be infinite", (doubles(_OUT, 1, 0), doubles(9, _OUT, 2), 0, 3),
     (doubles(_OUT, _OUT, 0, -5e4), doubles(3, 2, _OUT, -7e4), 0, 4),
-    (doubles(0, _OUT, -9e9), doubles(_OUT, 4, _OUT), 0, 3))(_finds)
+    (doubles(0, _OUT, -9e9), doubles(_OUT, 4, _OUT), 0, 3),
+    *((doubles(-size), doubles(0), 0, 1) for size in (1e10, 1e35, 1e300)))(_finds)
 
 check_best_span.property("logits may be large or tiny",
     *((size * doubles(3, 2, 4), size * doubles(2, 5, 1), 0, n) for size in (1e-9, 1e4, 1e30)
@@ -395,10 +407,14 @@ check_contrastive.property("each row must find its partner among the rows with a
     _batch((7, 7, 7, 0, 1, 0, 2, 7), 3, .3, 10))(_is_loss)
 
 check_contrastive.property("a row without negatives has the loss 0", _batch((5,), 3),
-    _batch((2, 2), 2), _batch((1,) * 6, 3, .1))(_is_loss)
+    _batch((2, 2), 2), _batch((1,) * 6, 3, .1), _batch((-1, -1), 2))(_is_loss)
+
+check_contrastive.property("labels may be any whole numbers", *(_batch(labels, 2, 1., 28)
+    for labels in ((-1, 1), (2**24, 2**24 + 1), (0, 2**32), (0, 256), (0, 1000))))(_is_loss)
 
 check_contrastive.property("the temperature may be low or high",
-    *(_batch((0, 1, 0, 2, 3), 3, t, 12) for t in (.001, .01, .05, 10.)))(_is_loss)
+    *(_batch((0, 1, 0, 2, 3), 3, t, 12) for t in (.001, .01, .05, 10.)),
+    (_AXES[:2], -_AXES[:2], torch.tensor([4, 4]), .001))(_is_loss)
 
 check_contrastive.property("only the directions of the vectors matter",
     *((size * a, b / size, *rest) for size in (1e-8, 1e8, 1e9)
