@@ -21,14 +21,14 @@ from ..workbench import (
     gives, own, refuses, right_answer, short)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #place-checker
-def _file(tensors: dict, more: int = 0, meta: bool = False) -> bytes:
+def _file(tensors: dict, more: int = 0, meta: bool = False, spaces: int = 0) -> bytes:
     "The content of a safetensors file with these tensors; its end is missing if `more` is negative."
     entries, at = ({"__metadata__": {"format": "pt"}} if meta else {}), 0
     for name, (kind, *shape) in tensors.items():
         size = math.prod(shape) * {"F32": 4, "BF16": 2, "I64": 8}[kind]
         entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + size]}
         at += size
-    header = json.dumps(entries, ensure_ascii=False).encode()
+    header = json.dumps(entries, ensure_ascii=False).encode() + spaces * b" "
     content = len(header).to_bytes(8, "little") + header + bytes(range(256)) * (at // 256 + 1)
     return content[:8 + len(header) + at + more]
 
@@ -47,12 +47,14 @@ check_place_of = Checker("place_of")
 
 @check_place_of.property("data type, shape and positions in the file", (_file(_ONE), "w"),
     *((_file(_TWO), n) for n in _TWO), (_file(_TWO, meta=True), "b"), (_file(_LONG), [*_LONG][-1]),
-    (_file(_LONG), [*_LONG][0]), *((_file(_FOREIGN), n) for n in _FOREIGN), (_file(_TWO, -3), "b"))
+    (_file(_LONG), [*_LONG][0]), *((_file(_FOREIGN), n) for n in _FOREIGN), (_file(_TWO, -3), "b"),
+    (_file(_ONE, spaces=5), "w"), (_file(_TWO, spaces=70_000), "b"), (_file({"x.w": ("F32", 1), "w": ("F32", 1)}), "w"),
+    (_file({"none": ("F32", 0)}), "none"), (_file(_TWO, -8), "b"))
 def _(attempt, *case): gives(attempt(*case), _lies(*case), "your answer")
 
 @check_place_of.property("a truncated tensor and an unknown name are refused", (_file(_ONE, -1), "w"), (_file(_TWO, -9), "c"),
     (_file(_ONE)[:30], "w"), (_file(_ONE)[:5], "w"), (b"", "w"), (_file(_TWO), "d"),
-    (_file(_TWO, meta=True), "__metadata__"))
+    (_file(_TWO, meta=True), "__metadata__"), ((2**32 + 48).to_bytes(8, "little") + _file(_ONE)[8:], "w"))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #bits-checker
@@ -68,7 +70,8 @@ check_number_of = Checker("number_of")
     0x3f80, 0xbf80, 0xc049, 0x4000, 0x3f00, 0x4049, 0x42f6, 0x7f7f, 0xff7f, 0x0080, 0x0000, 0x0001,
     0x8040, 0x007f, 0x7f80, 0xff80, 0x3c23, 0x477f, 0x0100, 0xb5aa)))
 def _(attempt, pattern):
-    found = expect_number(attempt(pattern), "your answer")
+    found = attempt(pattern)
+    if type(found) is not float: raise Mismatch(f"your answer is {short(found)}; expected a float")
     def word(x): return f"{x:.4g}" if x == 0 or abs(x) > .001 else f"about 2 to the power of {math.log2(abs(x)):.0f}"
     if found != _number(pattern): raise Mismatch(f"your answer to {pattern:#06x} is {word(found)}; expected {word(_number(pattern))}")
 
@@ -99,6 +102,8 @@ check_weights_of = Checker("weights_of")
     _described(9, 8, 6, 2, 4, num_key_value_heads=2, attention_bias=True),
     _described(9, 8, 6, 2, 4, num_key_value_heads=1, qk_norm=True, head_dim=5),
     _described(9, 8, 6, 2, 4, num_key_value_heads=1, qk_norm=False, attention_bias=False),
+    _described(10, 4, 6, 1, 2, head_dim=8, attention_bias=True),
+    _described(9, 8, 6, 2, 4, num_key_value_heads=2, head_dim=3, attention_bias=True, qk_norm=True, tie_word_embeddings=True),
     _described(128_256, 4096, 14_336, 32, 32, num_key_value_heads=8),
     _described(151_936, 4096, 12_288, 36, 32, num_key_value_heads=8, head_dim=128, qk_norm=True))))
 def _(attempt, config):
@@ -117,7 +122,7 @@ check_reach_of = Checker("reach_of")
 
 @check_reach_of.property("the number is that of a search, layer by layer", *((*c,) for c in (
     ("LLLLLG", 3, 5), ("LLLLLG", 3, 100), ("LLLLL", 3, 5), ("LLLLL", 3, 100), ("", 4, 9), ("L", 4, 9),
-    ("G", 4, 9), ("G", 1, 0), ("L", 1, 7), ("LL", 1, 7), ("GL", 2, 30), ("LG", 2, 30), ("LGL", 5, 3),
+    ("G", 4, 9), ("G", 1, 0), ("L", 1, 7), ("LL", 1, 7), ("GL", 2, 30), ("LG", 2, 30), ("LG", 1, 5), ("GLL", 1, 9), ("LGL", 5, 3),
     ("LLL", 2, 2), ("LLL", 2, 3), ("LLL", 2, 4), ("LL", 50, 20), ("LLLLLLLL", 6, 41), ("L" * 40, 3, 500), ("LLLLLG" * 5, 4, 90))))
 def _(attempt, layers, window, position):
     expect_whole(attempt(layers, window, position), _reach(layers, window, position), "the reach")
@@ -173,7 +178,7 @@ def _projection(H: int, D: int, C: int, seed: int = 0) -> tuple:
 check_to_halves = Checker("to_halves")
 
 @check_to_halves.property("row 2i of a head becomes row i, and row 2i + 1 becomes row i + D/2",
-    (torch.arange(6.).double()[:, None], 1), _projection(1, 2, 1), _projection(2, 6, 2),
+    (torch.arange(6.).double()[:, None], 1), _projection(1, 2, 1), _projection(1, 4, 4), _projection(2, 4, 8), _projection(2, 6, 2),
     _projection(3, 4, 2), _projection(2, 8, 3), _projection(5, 2, 2))
 def _(attempt, *case): expect(attempt(*case), _halves(*case), 1e-12, "the projection")
 
@@ -221,13 +226,15 @@ _ROW = {"read": {"width": "d_model", "depth": "n_layers"}, "required": {"bias": 
         "free": ["rate", "name"]}
 _GOOD = ({"width": 4, "depth": 2}, {"depth": 2, "width": 4, "bias": False, "act": "silu"},
          {"width": 1, "depth": 1, "rate": .1, "name": "x"}, {"width": 4, "depth": 2, "bias": None, "mystery": None},
-         {"width": 10**6, "depth": 3, "scale": 1.}, {"rate": None, "depth": 7, "width": 3})
+         {"width": 10**6, "depth": 3, "scale": 1.}, {"rate": None, "depth": 7, "width": 3},
+         {"width": 4, "depth": 2**40, "rate": {"a": 1}, "name": [1, 2]})
 _BAD = ({"width": 4}, {}, {"depth": 2}, {"width": 4, "depth": 2, "mystery": 0}, {"width": 4, "depth": 2, "act": "gelu"},
         {"width": 4, "depth": 2, "bias": True}, {"bias": 0, "width": 4, "depth": 2}, {"width": True, "depth": 2},
         {"width": 0, "depth": 2}, {"width": 4., "depth": 2}, {"width": "4", "depth": 2}, {"width": -1, "depth": 2},
         {"width": None, "depth": 2}, {"mystery": 1, "width": 0}, {"depth": 0, "mystery": 1, "width": 4},
         {"width": 4, "depth": 2, "scale": 1}, {"width": 4, "depth": 2, "mystery": False}, {"act": "gelu", "bias": True},
-        {"width": 4, "depth": 2, "d_model": 4})
+        {"width": 4, "depth": 2, "d_model": 4}, {"width": None, "mystery": 1}, {"z": 1, "a": 1, "width": 4, "depth": 2},
+        {"width": 4, "depth": 2, "rate2": 1}, {"width": 4, "depth": 2, "model_type": "x"}, {"width": 4, "depth": 2, "_name": "x"})
 check_read_config = Checker("read_config")
 
 @check_read_config.property("a configuration that fits is read", *((c, _ROW) for c in _GOOD),
@@ -248,7 +255,8 @@ def _(attempt, config, row):
     gives(found, _read(config, row), "your answer")
     own(attempt(config, row), config, found)
 
-@check_read_config.property("anything else is refused by the name of the key", *((c, _ROW) for c in _BAD))
+@check_read_config.property("anything else is refused by the name of the key", *((c, _ROW) for c in _BAD),
+    ({"bias": True}, {"read": {}, "required": {"bias": 1}, "free": []}))
 def _(attempt, config, row):
     key = _read(config, row)
     try: found = attempt(config, row)
@@ -477,7 +485,8 @@ def _(attempt, config):
 
 @check_heron.property("a key or value that a Heron does not have is refused by name", *((_other(**{key: value}), key) for key, value in (
     ("mystery", 1), ("hidden_act", "mish"), ("model_type", "egret"), ("sliding_window", 4), ("hidden_act", "gelu"),
-    ("attention_bias", False), ("norm_eps", 1e-5), ("model_type", "llama"))))
+    ("attention_bias", False), ("norm_eps", 1e-5), ("model_type", "llama"), ("model_type", "heron2"), ("model_type", "Heron"), ("hidden_act", "SiLU"),
+    ("torch_dtype", "float32"), ("max_position_embeddings", 64), ("architectures", ["Heron"]), ("transformers_version", "5.0"), ("_name", "x"))))
 def _(attempt, config, key):
     try: found = attempt(dict(config))
     except ValueError as error: said = str(error)
@@ -485,7 +494,9 @@ def _(attempt, config, key):
     if not said.startswith(f"{key}:"): raise Mismatch(f"the message is «{said[:120]}»; expected one that begins with «{key}:»")
 
 @check_heron.property("two new dicts each time", (_HERONS[0],), (_HERONS[1],))
-def _(attempt, config): asked_again(attempt, config)
+def _(attempt, config):
+    asked_again(attempt, config)
+    for one, other in zip(attempt(config), attempt(config)): own(one, other)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #patterns-checker
 def _names_of(patterns, n_layers: int) -> list[str]:

@@ -51,7 +51,7 @@ def _(attempt, *case): expect(attempt(*case), _replaced(*case))
 
 @check_ablate.property("any other kind raises a ValueError", (rounded(2, 2, 2, 2), 0, "median"),
     (rounded(2, 2, 2, 2), 1, "Zero"),
-    *((_HEADS[2], 0, kind) for kind in ("random", "zeros", "z", "means", "max", "resampled", "")))
+    *((_HEADS[2], 0, kind) for kind in ("random", "zeros", "z", "means", "max", "resampled", "", None)))
 def _(attempt, *case): refuses(attempt, *case)
 
 common_rules(check_ablate, _replaced,
@@ -89,6 +89,8 @@ _SHORT_VALUE = (doubles(1.)[:, None], doubles(2., 1.)[:, None], doubles(0., 0.),
 _LONG_VALUE = (doubles(-6., 3.)[:, None], doubles(1., 1e-3)[:, None], doubles(0., 0.),
     doubles(1e9, 1.)[None])
 # the second and the third contribute equally
+# their lengths differ by three in a thousand
+_NEARLY = (doubles(5., 5.)[None], torch.eye(2).double(), doubles(0., 0.), doubles(1., 1.003)[None])
 _TIED = (doubles(1., 2.)[:, None], doubles(1., 1., 1.)[:, None], doubles(0., 0., 0.),
     torch.stack([doubles(1., 3., -5.), doubles(1., 4., 0.)]))
 _MEMORIES = (_memory(1, 2, 2), _memory(2, 2, 3), _memory(3, 3, 3, seed=5), _memory(4, 3, 5, seed=7),
@@ -111,7 +113,7 @@ def _(attempt, *case):
     expect(attempt(*case)[0], _neuron_by_neuron(*case), what="the tensor of contributions")
 
 @check_neurons.property("the second part is the neuron with the longest contribution", _SHORT_VALUE,
-    _NEGATIVE, _LONG_VALUE, _TIED, *_MEMORIES,
+    _NEGATIVE, _LONG_VALUE, _TIED, _NEARLY, *_MEMORIES,
     *(_memory(6, 3, 4, seed=s) for s in range(20, 60, 5)),
     *(_of_size(size, dtype) for size in (1e9, 1e-9, 1e14, 1e-14)
       for dtype in (torch.float64, torch.float32)))
@@ -419,6 +421,8 @@ _APART = (torch.zeros(1, 3).double(), torch.eye(3).double()[:2], doubles(1., 2.)
     torch.diag(doubles(1., 4., 9.)))
 _CLOSE = (torch.zeros(1, 3).double(), torch.stack([doubles(1., 0., 0.), doubles(1., 1e-3, 0.)]),
     doubles(1., 2.)[:, None], torch.eye(3).double())
+_UNUSED = (torch.zeros(1, 3).double(), doubles(1., 0., 1e-6)[None], doubles(1.)[:, None],
+    torch.diag(doubles(1., 1., 1e-12)))
 _CLOSER = (_CLOSE[0], torch.stack([doubles(1., 0., 0.), doubles(1., 2.**-18, 0.)]), *_CLOSE[2:])
 _SEVERAL = (_to_edit(2, 3, 2), _to_edit(3, 3, 2, seed=4), _to_edit(3, 5, 3, seed=8),
     _to_edit(5, 4, 2, seed=12), _to_edit(4, 8, 6, seed=16, stretch=0.7), _to_edit(2, 9, 8, seed=20),
@@ -434,7 +438,7 @@ def _(attempt, *case): _answers(attempt, *case)
 def _(attempt, *case): _answers(attempt, *case)
 
 @check_edit_several.property("the damage is the least possible", _to_edit(1, 2, 1), _APART,
-    *_SEVERAL, _CLOSE)
+    *_SEVERAL, _CLOSE, _UNUSED)
 def _(attempt, *case): _damages_least(attempt, *case)
 
 @check_edit_several.property("if the answers are right already, nothing changes",
