@@ -8,15 +8,18 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        NAMED_CONFIGS NAMED_SHAPES COUNTS COST_ROWS ModelShape WeightMatrix ExpertSizes LatentSizes
+        NAMED_CONFIGS NAMED_SHAPES ModelShape WeightMatrix ExpertSizes LatentSizes
         check_not_negative check_experts check_latent check_shape check_plain attention_matrices
         ffn_matrices weight_matrices total_parameters multiplied_parameters active_parameters
         expert_matrices latent_matrices ffn_width count_vectors stack_shape shapes_of pair_width
         forward_flops training_flops RecomputedBlock fused_causal block_numbers activation_bytes
         SavedTensors LiveMemory training_memory block_temporaries peak_memory cache_bytes Machine
         check_machine seconds crossing_batch weights_read decode_cost prefill_cost measure_machine
-        costs amount ModelCosts""",
+        costs""",
+    'figures': """
+        COUNTS COST_ROWS amount ModelCosts""",
 })

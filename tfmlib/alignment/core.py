@@ -4,22 +4,19 @@
 
 # %% auto #0
 __all__ = ['SPECIALS', 'PAD', 'BOS', 'EOS', 'UNK', 'Vocabulary', 'GRUEncoder', 'final_state', 'GRUDecoder', 'FixedContextDecoder',
-           'Seq2Seq', 'shift_right', 'translation_loss', 'greedy_decode', 'SoftDictionary', 'AdditiveScore',
-           'context_vector', 'BahdanauDecoder', 'MultiplicativeScore', 'LuongDecoder', 'show_alignments',
-           'hard_alignment', 'alignment_error_rate']
+           'Seq2Seq', 'shift_right', 'translation_loss', 'greedy_decode', 'AdditiveScore', 'context_vector',
+           'BahdanauDecoder', 'MultiplicativeScore', 'LuongDecoder', 'hard_alignment', 'alignment_error_rate']
 
 # %% ../../chapters/02_alignment.ipynb #imports-export
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from ..workbench import Interactive, Picture, figure, need, rect, svg, text, var
+from ..workbench import need
 
 # %% ../../chapters/02_alignment.ipynb #vocabulary-export
 SPECIALS = ("<pad>", "<begin>", "<end>", "<unknown>")
@@ -228,43 +225,6 @@ def greedy_decode(
         ended = ended | (word == EOS)
     return torch.stack(written, 1)
 
-# %% ../../chapters/02_alignment.ipynb #soft-class
-class SoftDictionary(Interactive):
-    "Orthogonal keys, a query that moves between them, and a sharpness from mean to lookup."
-    module = "soft_dictionary"
-    values = traitlets.List().tag(sync=True)        # one number per key
-    # position of the query: j is key j, and in between it turns from one to the next
-    place = traitlets.Float(1.).tag(sync=True)
-    sharpness = traitlets.Float(1.).tag(sync=True)  # multiplies the scores
-
-    def row(self) -> tuple[np.ndarray, np.ndarray]:  # (n,), (n,)
-        "The score of each key, and the attention weights."
-        n = len(self.values)
-        need(n >= 2, "values", self.values, "two or more")
-        need(1 <= self.place <= n, "place", self.place,
-             f"between the first key, 1, and the last, {n}")
-        j = min(int(self.place), n - 1)
-        turn, score = (self.place - j) * np.pi / 2, np.zeros(n)
-        score[j - 1:j + 1] = np.cos(turn), np.sin(turn)
-        e = np.exp(self.sharpness * (score - score.max()))
-        return score, e / e.sum()
-
-    def picture(self) -> str:
-        score, weights = self.row()
-        out, names = [], ["score", "weight", "value"]
-        for i, name in enumerate(names): out.append(text(150 + 90 * i, 16, name, colour="quiet"))
-        for j, (a, w, v) in enumerate(zip(score, weights, self.values)):
-            y = 46 + 30 * j
-            out.append(text(70, y, f"key {j + 1}", "end"))
-            out.append(rect(196, y - 15, 88 * w, 20, var("seq-hi"), 'rx="3"'))
-            out += [
-                text(150 + 90 * i, y, f"{x:.2f}".rstrip("0").rstrip(".") or "0")
-                for i, x in enumerate((a, w, v))
-            ]
-        answer = f"answer {weights @ self.values:.2f}".replace("-", "−")
-        return svg("".join(out) + text(240, 56 + 30 * len(weights), answer), 400,
-                   70 + 30 * len(weights), self.alt)
-
 # %% ../../chapters/02_alignment.ipynb #additive-export
 class AdditiveScore(nn.Module):
     "Bahdanau's score: v · tanh(W s + U h)."
@@ -350,35 +310,6 @@ class LuongDecoder(GRUDecoder):
         s = self.cell(self.embedding(word), s)
         c, weights = context_vector(self.score(s, keys), h, mask)  # s is the new state
         return self.logits(s, c), s, weights
-
-# %% ../../chapters/02_alignment.ipynb #compared-export
-def show_alignments(
-    weights: Tensor,            # attention weights (T, S), from 0 to 1
-    true: Tensor,               # the true links (T, S)
-    target: Sequence[str],      # T words
-    source: Sequence[str],      # S words
-    alt: str,                   # what is to be seen
-    caption: str = "",          # HTML beneath the picture
-) -> Picture:
-    "Learned and true alignment side by side."
-    T, S = len(target), len(source)
-    for name, m in (("weights", weights), ("true", true)):
-        need(m.shape == (T, S), name, tuple(m.shape), f"(T, S) = {(T, S)}")
-    cell, left, top, out = 22, 12 + 8 * max(map(len, target)), 24 + 6 * max(map(len, source)), []
-    for k, (name, m) in enumerate((("learned", weights), ("true", true))):
-        start = left + k * (S * cell + 22)
-        out += [text(start + S * cell / 2, top + T * cell + 20, name, colour="quiet")]
-        for s, word in enumerate(source):
-            out.append(
-                f'<g transform="translate({start + s * cell + 14} {top - 6}) '
-                f'rotate(-50)">{text(0, 0, word, "start")}</g>'
-            )
-        for t, s in np.ndindex(T, S):
-            fill = f"color-mix(in oklab,{var('w')} {100 * float(m[t, s]):.0f}%,{var('seq-lo')})"
-            out.append(rect(start + s * cell, top + t * cell, cell - 2, cell - 2, fill, 'rx="3"'))
-    out += [text(left - 8, top + t * cell + 15, word, "end") for t, word in enumerate(target)]
-    width = left + 2 * S * cell + 22 + 5 * len(source[-1])
-    return figure(svg("".join(out), width, top + T * cell + 28, alt), alt, caption, width)
 
 # %% ../../chapters/02_alignment.ipynb #aer-export
 def hard_alignment(

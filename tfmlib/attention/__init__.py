@@ -8,9 +8,11 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        causal_mask padding_mask check_shapes check_mask masked_softmax attention attention_backward
+        causal_mask padding_mask check_shapes check_mask masked_softmax attention attention_backward""",
+    'figures': """
         AttentionRow""",
 })

@@ -8,10 +8,13 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         upcast subtract_mean divide_by_rms check_rows LayerNorm RMSNorm Sublayer PreNorm PostNorm
         NoResidual gelu gelu_tanh FeedForward GatedFeedForward SwiGLU swiglu_d_ff Dropout
-        TransformerBlock TransformerStack block_from_torch DepthView""",
+        TransformerBlock TransformerStack block_from_torch""",
+    'figures': """
+        DepthView""",
 })

@@ -5,18 +5,17 @@
 # %% auto #0
 __all__ = ['upcast', 'subtract_mean', 'divide_by_rms', 'check_rows', 'LayerNorm', 'RMSNorm', 'Sublayer', 'PreNorm', 'PostNorm',
            'NoResidual', 'gelu', 'gelu_tanh', 'FeedForward', 'GatedFeedForward', 'SwiGLU', 'swiglu_d_ff', 'Dropout',
-           'TransformerBlock', 'TransformerStack', 'block_from_torch', 'DepthView']
+           'TransformerBlock', 'TransformerStack', 'block_from_torch']
 
 # %% ../../chapters/07_block.ipynb #imports-export
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor, nn
 
 from ..heads import attention_from_torch
-from ..workbench import Interactive, check_sizes, curves, need
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/07_block.ipynb #norm-functions-export
 def upcast(x: Tensor) -> Tensor:
@@ -287,32 +286,3 @@ def block_from_torch(theirs: nn.TransformerEncoderLayer) -> TransformerBlock:
         attention=wrap(norm_of(theirs.norm1), attention_from_torch(theirs.self_attn)),
         feed_forward=wrap(norm_of(theirs.norm2), inner),
     )
-
-# %% ../../chapters/07_block.ipynb #interactive-class
-class DepthView(Interactive):
-    """Size, gradient and similarity of tokens along a stack of blocks.
-
-    The reader chooses the norm, its position, the residual and the size of the input.
-    """
-    module = "through_depth"
-    depths = traitlets.List().tag(sync=True)           # after which blocks
-    # "norm/place/residual/start" -> log10 of root mean square, of gradient; similarity
-    runs = traitlets.Dict().tag(sync=True)
-    norms = traitlets.List().tag(sync=True)            # to choose from; "none" has no position
-    starts = traitlets.List().tag(sync=True)
-    norm = traitlets.Unicode("LayerNorm").tag(sync=True)
-    place = traitlets.Unicode("pre").tag(sync=True)    # or "post"
-    residual = traitlets.Bool(True).tag(sync=True)
-    start = traitlets.Float(1.).tag(sync=True)         # size of the input
-    block = traitlets.Int(0).tag(sync=True)            # index into depths
-
-    def picture(self) -> str:
-        chosen = self.runs[
-            f"{self.norm}/{'pre' if self.norm == 'none' else self.place}/"
-            f"{str(self.residual).lower()}/{self.start:g}"
-        ]
-        lines = {
-            "root mean square": [10**v for v in chosen[0]],
-            "gradient": [10**v for v in chosen[1]],
-        }
-        return curves(self.depths, lines, "block", "size, gradient", self.alt, yscale="log").drawing

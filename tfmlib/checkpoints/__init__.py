@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .families import *
+    from .figures import *
     from .parts import *
     from .published import *
     from .tensor_files import *
@@ -31,11 +32,13 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         choice switch decoder_family llama_like with_window qwen_layers read_qwen prefixed read_neo
         read_gptj read_opt read_bloom read_mpt falcon_parts read_falcon read_granite read_smollm
         read_phi3 read_gemma read_gemma3 read_gemma1 read_gemma2""",
+    'figures': """
+        FamilyTree""",
     'parts': """
         FFN_NAMES NORM_NAMES BLOCK_NAMES ParallelBlock SharedNormBlock Scale build_joined build_norm
         build_scale OffsetRMSNorm PartialRotary LayeredRotary is_set DividedALiBi build_partial
         capped_attention window_mask with_sinks Scores HeadwiseNorm AdaptedAttention build_adapted
-        AdaptedCausalLM position_words attention_words describe_parts FamilyTree""",
+        AdaptedCausalLM position_words attention_words describe_parts""",
     'published': """
         LLAMA31_ROPE GPT_KEYS PUBLISHED_CONFIGS PUBLISHERS plain like_llama""",
     'tensor_files': """

@@ -8,6 +8,7 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
@@ -16,5 +17,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         perplexity init_weights CausalLM check_inputs check_reach output_name gpt2_names llama_names
         read_rope read_mistral llama_family check_logits temperature top_k top_p min_p
         repetition_penalty SamplingConfig most_likely sample generate check_generation end_tokens
-        NextToken split_reasoning""",
+        split_reasoning""",
+    'figures': """
+        NextToken""",
 })

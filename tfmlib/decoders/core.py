@@ -8,7 +8,7 @@ __all__ = ['GPT2', 'MODERN', 'LLAMA3', 'GPT2_PARTS', 'LLAMA_PARTS', 'TABLE', 'RO
            'chunk', 'perplexity', 'init_weights', 'CausalLM', 'check_inputs', 'check_reach', 'output_name',
            'gpt2_names', 'llama_names', 'read_rope', 'read_mistral', 'llama_family', 'check_logits', 'temperature',
            'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'most_likely', 'sample', 'generate',
-           'check_generation', 'end_tokens', 'NextToken', 'split_reasoning']
+           'check_generation', 'end_tokens', 'split_reasoning']
 
 # %% ../../chapters/10_decoders.ipynb #imports-export
 import math
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import traitlets
 from torch import Tensor, nn
 
 from ..attention import causal_mask
@@ -27,7 +26,7 @@ from ..tokens import Embedding
 from ..transformer import (
     MODELS, MODEL_CONFIGS, ModelConfig, Part, build_encoding, build_stack, draw_own)
 from ..transformer.pretrained import FAMILIES, Family, TensorName, layer_names
-from ..workbench import LiveFigure, check_sizes, matrix, need
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/10_decoders.ipynb #loss-export
 def check_token_range(ids: Tensor, vocab_size: int, name: str = "ids") -> None:
@@ -541,44 +540,6 @@ def end_tokens(eos: int | Sequence[int] | None, vocab_size: int) -> Tensor:
     need(len(ends) > 0, "eos", repr(eos), "None, or at least one token")
     check_token_range(ends, vocab_size, "eos")
     return ends
-
-# %% ../../chapters/10_decoders.ipynb #interactive-export
-class NextToken(LiveFigure):
-    "Next-token logits, the settings that reshape and truncate them, and twenty seeded samples."
-    module = "next_token"
-    prompts = traitlets.List().tag(sync=True)      # texts to choose from
-    # for each, 100 times the logit of every token, rounded
-    logits = traitlets.List().tag(sync=True)
-    tokens = traitlets.List().tag(sync=True)       # how each token is printed
-    prompt = traitlets.Int(0).tag(sync=True)       # the one that is shown
-    octaves = traitlets.Float(0.).tag(sync=True)   # the temperature is 2 ** octaves
-    k = traitlets.Int(0).tag(sync=True)            # top-k, 0: all
-    p = traitlets.Float(1.).tag(sync=True)         # top-p, 1: all
-    least = traitlets.Float(0.).tag(sync=True)     # min-p, 0: all
-    seed = traitlets.Int(0).tag(sync=True)         # of the samples
-
-    def probabilities(
-        self,
-    ) -> tuple[Tensor, Tensor]:  # (V,), (V,): of the model, and after the settings
-        logits = torch.tensor(self.logits[self.prompt], dtype=torch.float64)[None] / 100
-        sampling = SamplingConfig(
-            2**self.octaves, self.k or None, self.p if self.p < 1 else None, self.least or None
-        )
-        return logits.softmax(-1)[0], sampling(logits, torch.zeros(1, 0, dtype=torch.long)).softmax(
-            -1
-        )[0]
-
-    def picture(self) -> str:
-        both = torch.stack(self.probabilities(), 1)  # (V, 2)
-        most_likely = both[:, 0].topk(12).indices.tolist()
-        names = [self.tokens[i] for i in most_likely]
-        return matrix(
-            100 * both[most_likely],
-            names,
-            ["model, %", "after the settings, %"],
-            self.alt,
-            digits=1,
-        ).drawing
 
 # %% ../../chapters/10_decoders.ipynb #parse-export
 def split_reasoning(

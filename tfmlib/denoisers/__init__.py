@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .families import *
+    from .figures import *
     from .story_grammar import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
@@ -19,7 +20,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         document_rotation compose Example plain_example collate framed causal_lm prefix_lm
         SpanCorruption Denoising MaskedLM MaskedDiffusion lengths_of join target_logits weighted_nll
         encoder_decoder_logits causal_logits prefix_logits masked_logits Objective objectives
-        CorruptSentence check_whole_texts diffusion_bound at_random by_confidence unmask""",
+        check_whole_texts diffusion_bound at_random by_confidence unmask""",
     'families': """
         T5_ATTENTION TIED UNTIED T5_ACTIVATIONS T5_FIXED T5_FIELDS T5_DEFAULTS T5_KEYS T5_CODE
         RENAMED STORED_ONCE UNUSED MARIAN BART_FIXED BART_VALUES BART_KEYS T5_GATED
@@ -27,6 +28,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         NormedEmbedding build_normed init_t5 t5_layer t5_names check_same read_t5_parts read_t5
         t5_family bart_names read_bart bart_family t5_shape bart_shape TargetTokens
         read_target_tokens end_at write_greedily write_with_beams best_of longer full_beam_search""",
+    'figures': """
+        CorruptSentence""",
     'story_grammar': """
         PEOPLE THINGS LOOKS PLACES WEATHER STOPS N_SENTINELS QUESTIONS STORY_WORDS N_WORDS SENTINELS
         STOP World holder_events other_events events story_ids story_text StoryGrammar expand

@@ -9,8 +9,7 @@ __all__ = ['check_text', 'check_rate', 'span_counts', 'random_segments', 'span_m
            'document_rotation', 'compose', 'Example', 'plain_example', 'collate', 'framed', 'causal_lm', 'prefix_lm',
            'SpanCorruption', 'Denoising', 'MaskedLM', 'MaskedDiffusion', 'lengths_of', 'join', 'target_logits',
            'weighted_nll', 'encoder_decoder_logits', 'causal_logits', 'prefix_logits', 'masked_logits', 'Objective',
-           'objectives', 'CorruptSentence', 'check_whole_texts', 'diffusion_bound', 'at_random', 'by_confidence',
-           'unmask']
+           'objectives', 'check_whole_texts', 'diffusion_bound', 'at_random', 'by_confidence', 'unmask']
 
 # %% ../../chapters/11_denoisers.ipynb #imports-export
 import math
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -29,7 +27,7 @@ from ..decoders import CausalLM, SamplingConfig, check_inputs, most_likely, samp
 from ..encoders.tag_grammar import MASK, Corruption
 from ..heads import grouped_query_attention
 from ..transformer import ModelConfig
-from ..workbench import Interactive, check_sizes, need, rect, svg, text as svg_text
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/11_denoisers.ipynb #check-text-export
 def check_text(ids: Tensor, name: str = "ids", least: int = 1) -> None:
@@ -450,33 +448,6 @@ def objectives(vocab_size: int, sentinels: Sequence[int], stop: int) -> dict[str
         "BART": Objective(Denoising(bart), encoder_decoder_logits),
         "masked diffusion": Objective(MaskedDiffusion(), masked_logits, every_token=True),
     }
-
-# %% ../../chapters/11_denoisers.ipynb #interactive-export
-class CorruptSentence(Interactive):
-    "A sentence under each objective: what is read, what is predicted, who sees whom, the cost."
-    module = "corrupt_sentence"
-    tokens = traitlets.List().tag(sync=True)      # all that occur
-    objectives = traitlets.List().tag(sync=True)  # names
-    stacks = traitlets.List().tag(sync=True)      # of each objective: 1 or 2
-    rates = traitlets.List().tag(sync=True)       # of each objective: percentages
-    examples = traitlets.List().tag(sync=True)    # (objective, rate, draw): read, predicted, prefix
-    costs = traitlets.List().tag(sync=True)       # (objective, rate, draw): relative FLOPs
-    objective = traitlets.Int(0).tag(sync=True)   # what is shown
-    rate = traitlets.Int(0).tag(sync=True)
-    draw = traitlets.Int(0).tag(sync=True)
-
-    def picture(self) -> str:
-        draws = self.examples[self.objective][self.rate]
-        seen, target, prefix = draws[self.draw % len(draws)]
-        two = self.stacks[self.objective] == 2
-        n, S = len(seen) + two * len(target), len(seen)
-        def words(ids): return " ".join("·" if i < 0 else self.tokens[i] for i in ids)
-        body = [svg_text(0, 16, f"read: {words(seen)}", "start"),
-                svg_text(0, 36, f"predicted: {words(target)}", "start")]
-        for i in range(n):
-            wide = S if two and i < S else max(i + 1, prefix)
-            body.append(rect(0, 50 + 200 * i / n, 200 * wide / n, 180 / n, var("w")))
-        return svg("".join(body), 440, 252, self.alt)
 
 # %% ../../chapters/11_denoisers.ipynb #check-whole-texts-export
 def check_whole_texts(ids: Tensor) -> None:

@@ -9,20 +9,23 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .families import *
+    from .figures import *
     from .tag_grammar import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         POOLINGS POOL_ACTIVATIONS HEADS BERT BertEmbedding first_token mean_pooling max_pooling
         MaskedLMHead TokenHead SequenceHead ReplacedTokenHead Bert init_normal check_bert_inputs
-        masked_lm_loss CoverWord layer_fills Electra replaced_token_loss log_bucket RelativeTable
-        position_types DisentangledAttention contrastive_loss""",
+        masked_lm_loss Electra replaced_token_loss log_bucket RelativeTable position_types
+        DisentangledAttention contrastive_loss""",
     'families': """
         with_bias ENCODER_LAYER DEBERTA_LAYER DEBERTA_V2_LAYER GENERAL_HEADS CLASSIFIER POOLER
         CLS_PREDICTIONS HEAD_NAMES ENCODER_FIELDS ENCODER_ACTIVATIONS ENCODER_VALUES DEBERTA_VALUES
         ENCODER_FIXED DEBERTA_FIXED TASKS NARROW PRETRAINING RELATIVE_KEYS head_names
         encoder_tensors encoder_names deberta_attention deberta_v2_attention read_heads read_deberta
         class_heads encoder_family OffsetLearnedEmbedding build_offset read_roberta read_electra""",
+    'figures': """
+        CoverWord layer_fills""",
     'tag_grammar': """
         CLS SEP MASK SPECIAL ADJECTIVES TOPICS LEXICON TAGS TRANSITIONS HiddenMarkovModel normalise
         forward_backward word_probabilities TagGrammar to_ids to_text Corruption best_fill""",

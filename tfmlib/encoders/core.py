@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['POOLINGS', 'POOL_ACTIVATIONS', 'HEADS', 'BERT', 'BertEmbedding', 'first_token', 'mean_pooling', 'max_pooling',
            'MaskedLMHead', 'TokenHead', 'SequenceHead', 'ReplacedTokenHead', 'Bert', 'init_normal', 'check_bert_inputs',
-           'masked_lm_loss', 'CoverWord', 'layer_fills', 'Electra', 'replaced_token_loss', 'log_bucket',
-           'RelativeTable', 'position_types', 'DisentangledAttention', 'contrastive_loss']
+           'masked_lm_loss', 'Electra', 'replaced_token_loss', 'log_bucket', 'RelativeTable', 'position_types',
+           'DisentangledAttention', 'contrastive_loss']
 
 # %% ../../chapters/09_encoders.ipynb #imports-export
 import math
@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor, nn
 
 from ..alignment import PAD
@@ -27,7 +26,7 @@ from ..positions import PositionalEncoding, biased_mask, query_key_positions
 from ..transformer import (
     ACTIVATIONS, ATTENTIONS, MODELS, POSITIONS, ModelConfig, Part, build_encoding,
     build_stack, check_token_ids, draw_own, random_seed)
-from ..workbench import Interactive, check_sizes, matrix, need, one_of
+from ..workbench import check_sizes, need, one_of
 
 # %% ../../chapters/09_encoders.ipynb #embedding-export
 class BertEmbedding(nn.Module):
@@ -231,34 +230,6 @@ def masked_lm_loss(
     need(bool(chosen.any()), "chosen", "no position", "at least one")
     logits = model(seen, **inputs)["masked-lm"]
     return F.cross_entropy(logits[chosen], ids[chosen], reduction="sum"), chosen.sum()
-
-# %% ../../chapters/09_encoders.ipynb #interactive-export
-class CoverWord(Interactive):
-    "A covered word, what each layer of an encoder would fill in, and the best possible answer."
-    module = "cover_word"
-    sentences = traitlets.List().tag(sync=True)   # their words
-    layers = traitlets.List().tag(sync=True)      # names of the rows, the best reader last
-    fills = traitlets.List().tag(sync=True)       # (sentence, position, row, word and probability)
-    truth = traitlets.List().tag(sync=True)       # (sentence, position, row)
-    sentence = traitlets.Int(0).tag(sync=True)    # what is shown: the sentence
-    position = traitlets.Int(0).tag(sync=True)    # and the word that is covered
-
-    def picture(self) -> str:
-        rows, at = self.fills[self.sentence][self.position], self.sentences[self.sentence]
-        names = sorted({word for row in rows for word, _ in row[:3]})
-        values = [[100 * dict(map(tuple, row)).get(name, 0.) for name in names] for row in rows]
-        covered = [*at[:self.position], "[MASK]", *at[self.position + 1:]]
-        return matrix(values, self.layers, names, f"{self.alt}: {' '.join(covered)}",
-                      digits=0).drawing
-
-
-@torch.no_grad()
-def layer_fills(model: Bert, ids: Tensor) -> Tensor:  # (B, T) -> (L + 1, B, T, V)
-    "The probabilities that the masked-LM head gives after the embedding and after each block."
-    x = model.embedding(ids, None, None)
-    states = [x, *(state for state, _ in model.stack.stream(x))]
-    there = torch.ones_like(ids, dtype=torch.bool)
-    return torch.stack([model.heads["masked-lm"](h, there).softmax(-1) for h in states])
 
 # %% ../../chapters/09_encoders.ipynb #electra-export
 class Electra(nn.Module):

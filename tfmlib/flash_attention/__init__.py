@@ -9,13 +9,16 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .blockwise import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         MemoryHierarchy blocks standard_attention SoftmaxState finite_max softmax_state merge_states
         output_and_lse is_future visible_tiles tiled_attention standard_traffic tiled_traffic
-        tiled_backward TileTraffic""",
+        tiled_backward""",
     'blockwise': """
         Tiles flatten_heads forward_tiles backward_tiles BlockwiseFunction attention_with_lse
         check_heads blockwise_attention combine split_kv_attention""",
+    'figures': """
+        TileTraffic""",
 })

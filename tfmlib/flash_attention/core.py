@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MemoryHierarchy', 'blocks', 'standard_attention', 'SoftmaxState', 'finite_max', 'softmax_state', 'merge_states',
            'output_and_lse', 'is_future', 'visible_tiles', 'tiled_attention', 'standard_traffic', 'tiled_traffic',
-           'tiled_backward', 'TileTraffic']
+           'tiled_backward']
 
 # %% ../../chapters/17_flash_attention.ipynb #imports-export
 import math
@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
-import torch
-import traitlets
 
-from ..workbench import Interactive, matrix, need
+from ..workbench import need
 
 # %% ../../chapters/17_flash_attention.ipynb #memory-export
 class MemoryHierarchy:
@@ -236,58 +234,3 @@ def tiled_backward(
                     memory.store("dq", dq + dz @ k, i)
             memory.store("dk", dk, j)
             memory.store("dv", dv, j)
-
-# %% ../../chapters/17_flash_attention.ipynb #interactive-class
-class TileTraffic(Interactive):
-    """Tiles of attention between two memories, step by step.
-
-    It shows what is in fast memory, the softmax states and the bytes moved.
-    """
-    module = "tile_traffic"
-    scores = traitlets.List().tag(sync=True)         # (queries, keys)
-    values = traitlets.List().tag(sync=True)         # one number for each key
-    width = traitlets.Int(4).tag(sync=True)          # numbers of a query, a key and a value
-    rows = traitlets.Int(4).tag(sync=True)           # queries in a tile
-    cols = traitlets.Int(4).tag(sync=True)           # keys in a tile
-    causal = traitlets.Bool(False).tag(sync=True)
-    step = traitlets.Int(0).tag(sync=True)           # steps that are done
-
-    def steps(self) -> list[tuple]:
-        "A query tile is loaded, (i,); its key tiles pass, (i, j); its output is stored, (i, None)."
-        T, S = len(self.scores), len(self.scores[0])
-        return [
-            step
-            for i in blocks(0, T, self.rows)
-            for step in (
-                (i,),
-                *((i, j) for j in visible_tiles(i, T, S, self.cols, self.causal)),
-                (i, None),
-            )
-        ]
-
-    def moved(self, done: int) -> dict[str, int]:
-        "Bytes that the first steps load and store, 2 for each number."
-        read = written = 0
-        for i, *j in self.steps()[:done]:
-            if not j: read += (i.stop - i.start) * self.width
-            elif j[0] is None: written += (i.stop - i.start) * (self.width + 1)
-            else: read += (j[0].stop - j[0].start) * 2 * self.width
-        return {"read": 2 * read, "written": 2 * written}
-
-    def picture(self) -> str:
-        T, S, shown = (
-            len(self.scores),
-            len(self.scores[0]),
-            np.zeros((len(self.scores), len(self.scores[0]))),
-        )
-        for i, *j in self.steps()[:self.step]:
-            if j and j[0] is not None: shown[i, j[0]] = 1
-        needed = ~is_future(slice(0, T), slice(0, S), T, S) | (not self.causal)
-        return matrix(
-            np.where(shown > 0, np.array(self.scores), 0),
-            range(T),
-            range(S),
-            self.alt,
-            mask=needed & (shown > 0),
-            digits=0,
-        ).drawing

@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .config import *
+    from .figures import *
     from .gluon import *
     from .kernels import *
     from .varlen import *
@@ -17,11 +18,12 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         BACKENDS RIVALS FEW MANY PUBLISHED mode prepare LeftOut wanted has_run wrong_on_a_gpu
         speed_record BackendChoice hindrance fastest choose_backend flash_attention by_sdpa
-        by_kernel flash_attention_fn intensity Published credited speeds Roofline points sweep
-        widths beside against_length upper spread_of at_length of_copy decoding yardstick accuracy
-        show_record""",
+        by_kernel flash_attention_fn intensity Published credited speeds""",
     'config': """
         LOG2E LN2 APART LAUNCHERS Config launcher""",
+    'figures': """
+        Roofline points sweep widths beside against_length upper spread_of at_length of_copy
+        decoding yardstick accuracy show_record""",
     'gluon': """
         matrix_of fetch_tile producer online_softmax consumer_step consumer forward_gluon
         start_gluon""",

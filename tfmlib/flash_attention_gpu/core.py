@@ -5,9 +5,7 @@
 # %% auto #0
 __all__ = ['BACKENDS', 'RIVALS', 'FEW', 'MANY', 'PUBLISHED', 'mode', 'prepare', 'LeftOut', 'wanted', 'has_run', 'wrong_on_a_gpu',
            'speed_record', 'BackendChoice', 'hindrance', 'fastest', 'choose_backend', 'flash_attention', 'by_sdpa',
-           'by_kernel', 'flash_attention_fn', 'intensity', 'Published', 'credited', 'speeds', 'Roofline', 'points',
-           'sweep', 'widths', 'beside', 'against_length', 'upper', 'spread_of', 'at_length', 'of_copy', 'decoding',
-           'yardstick', 'accuracy', 'show_record']
+           'by_kernel', 'flash_attention_fn', 'intensity', 'Published', 'credited', 'speeds']
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #imports-export
 import ast
@@ -20,18 +18,14 @@ from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attention import check_mask
 from ..flash_attention import blockwise_attention, check_heads
-from tfmlib.workbench import (
-    COLOURS, Interactive, Picture, Record, axes, inline, load_record, matrix, need,
-    show)
+from ..workbench import Record, load_record, need
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #mode-export
 def mode() -> str:
@@ -285,208 +279,4 @@ def speeds(row: dict) -> dict[str, float]:
     "The median speed of each implementation in a case, in 10¹² operations a second."
     return {name.removesuffix(" ms"): credited(row) / t["median"] / 1e9 for name, t in row.items()
             if name.endswith(" ms") and name != "product ms"}
-
-
-# %% ../../chapters/18_flash_attention_gpu.ipynb #roofline-class
-class Roofline(Interactive):
-    "Attention under the roofline of a GPU: the possible speeds, and those that were reached."
-    module = "roofline"
-    peak = traitlets.Float(989.).tag(sync=True)          # 10¹² operations a second
-    bandwidth = traitlets.Float(3.35).tag(sync=True)     # 10¹² bytes a second
-    # [name, kind, head dimension, causal, query heads per key head, speed, tokens]
-    points = traitlets.List().tag(sync=True)
-    length = traitlets.Int(14).tag(sync=True)            # a power of two
-    width = traitlets.Int(128).tag(sync=True)
-    causal = traitlets.Bool(False).tag(sync=True)
-    shared = traitlets.Int(1).tag(sync=True)             # query heads per key head
-    one = traitlets.Bool(False).tag(sync=True)           # a single query, as in generation
-
-    def most(self, tiles: bool) -> tuple[float, float]:
-        "The arithmetic intensity of the present shape, and the speed that it allows."
-        S, part = 2**self.length, .5 if self.causal and not self.one else 1
-        T = 1 if self.one else S
-        at = intensity(T, S, self.width, self.shared, part, tiles)
-        return at, min(self.peak, at * self.bandwidth)
-
-    def picture(self) -> str:
-        ax = axes("operations for each byte", "10¹² operations a second", xscale="log",
-                  yscale="log", ylim=(1, 1800))
-        turn = self.peak / self.bandwidth
-        ax.plot([.5, turn, 2**17], [.5 * self.bandwidth, self.peak, self.peak])
-        ax.plot([turn / 2, 2**17], [self.peak / (1 + 64 / self.width)] * 2)
-        for tiles, mark in ((False, "x"), (True, "+")):
-            ax.plot(*([x] for x in self.most(tiles)), mark, color=COLOURS["ink"], markersize=9)
-        for _, kind, D, causal, heads, speed, keys in self.points:
-            if (D, causal, heads) != (self.width, self.causal, self.shared) or self.one: continue
-            ax.plot([intensity(keys, keys, D, heads, .5 if causal else 1, kind != "matrix")],
-                    [speed], "s" if kind == "measured" else "D",
-                    color=COLOURS["3" if kind == "measured" else "4"])
-        return show(ax.figure, self.alt).drawing
-
-
-def points(record: Record | None = None) -> list[list]:
-    "The points of `Roofline`: published speeds, and those of a record of these kernels."
-    found = [[p.name, p.kind, D, bool(causal), 1, float(x), p.keys] for p in PUBLISHED
-             for D, both in p.speeds.items() for causal, x in enumerate(both)]
-    rows = [r for r in (record.rows if record else []) if r["case"] == "sweep"
-            and r["direction"] == "forward" and r["N"] == 16_384 and "ours ms" in r]
-    where = f"this book, {record.device.removeprefix('NVIDIA ')}" if record else ""
-    return found + [[where, "measured", r["D"], r["causal"] == "True", r["H"] // r["G"],
-                     float(speeds(r)["ours"]), r["N"]] for r in rows]
-
-# %% ../../chapters/18_flash_attention_gpu.ipynb #record-export
-def sweep(record: Record, **told) -> list[dict]:
-    "The cases of a record that have these values, by length."
-    return sorted((r for r in record.rows if r["case"] == "sweep"
-                   and all(r[key] == value for key, value in told.items())), key=lambda r: r["N"])
-
-
-def widths(record: Record, **told) -> list[int]:
-    return sorted({r["D"] for r in sweep(record, **told)})
-
-
-def beside(ax, ends: list[tuple]) -> None:
-    "Write each line's name at its end (name, colour, x, y), moved apart where names overlap."
-    ax.figure.draw_without_rendering()                                      # fixes the scales
-    last = -np.inf
-    for name, colour, x, y in sorted(ends, key=lambda end: end[3]):
-        at = ax.transData.transform((x, y))[1] * 72 / ax.figure.dpi
-        last = max(at, last + 14)
-        ax.annotate(name, (x, y), (8, last - at), textcoords="offset points", va="center",
-                    color=colour, fontsize=11, annotation_clip=False)
-
-
-def against_length(record: Record, unit: str, ylabel: str, what: str, yscale: str = "linear",
-                   **told) -> Picture:
-    "Lines over the length of a sequence: speeds (unit ms), or stored values with another unit."
-    def values(r):
-        if unit == "ms": return speeds(r)
-        return {name.removesuffix(f" {unit}"): t["median"] for name, t in r.items()
-                if name.endswith(f" {unit}") and t["median"] > 0}
-    ax, rows, ends = (axes("tokens of a sequence", ylabel, xscale="log", yscale=yscale),
-                      sweep(record, **told), [])
-    for name in dict.fromkeys(name for r in rows for name in values(r)):
-        x, y = zip(*((r["N"], values(r)[name]) for r in rows if name in values(r)))
-        line, = ax.plot(x, y, marker="o", markersize=4)
-        ends.append((name, line.get_color(), x[-1], y[-1]))
-    ax.set_xticks(sorted({r["N"] for r in rows}))
-    if yscale == "linear": ax.set_ylim(0)
-    beside(ax, ends)
-    found = values(rows[-1])
-    reached = "; ".join(f"{name} {found[name]:.0f}" for name in found)
-    return show(ax.figure, f"{what}: {reached}, at {rows[-1]['N']:,} tokens",
-                f"{what}.{spread_of(rows) if unit == 'ms' else ''}")
-
-
-def upper(quantity: dict) -> float:
-    "The 90 % quantile, or what the only run gave."
-    return quantity.get("q90", quantity["median"])
-
-
-def spread_of(rows: list[dict]) -> str:
-    "How far the times of these cases vary, in a sentence: ours, and the others'."
-    def most(names):
-        return max((t["q90"] - t["q10"]) / t["median"] for r in rows for name, t in r.items()
-                   if name.removesuffix(" ms") in names)
-    others = {name for r in rows for name in speeds(r)} - {"ours"}
-    here, there = (f"{100 * most(names):.0f}" for names in (["ours"], others))
-    return "\u202f%".join((" From the 10", " to the 90", " quantile, ours range over at most "
-                           + here, f" of the median, the others over {there}", "."))
-
-
-def at_length(record: Record, direction: str, N: int) -> Picture:
-    "Our kernels and their main rivals in numbers: the longest sequence, then the other cases."
-    rows = [*sorted(sweep(record, N=N, direction=direction), key=lambda r: (r["D"], r["causal"])),
-            *(r for r in record.rows if r["case"] in ("shared keys", "ragged", "window")
-              and r["direction"] == direction)]
-    def name(r):
-        mask = "causal" if r["causal"] == "True" else "full"
-        names = {"sweep": f"{r['D']} {mask}", "ragged": f"{r['N']:,} {mask}"}
-        return names.get(r["case"], r["case"])
-    left_out = ("SDPA efficient", "SDPA math")                # never near the fastest
-    names = [who for who in dict.fromkeys(who for r in rows for who in speeds(r))
-             if who not in left_out]
-    table = np.array([[speeds(r).get(who, np.nan) for who in names] for r in rows])
-    columns = [{"FlexAttention": "Flex"}.get(who, who.removeprefix("SDPA ")) for who in names]
-    special = [r for r in rows if r["case"] in ("shared keys", "window")]
-    others = "; ".join(f"{r['case']}: {r['N']:,} tokens"
-                       + (f" in a window of {r['window']:,}" if r["window"] else "")
-                       + (f", {r['H']} query heads on {r['G']}" if r["H"] != r["G"] else "")
-                       for r in special)
-    last = (f" The last rows have dimension {rows[-1]['D']}{others and f' ({others}, causal)'};"
-            if any(r["case"] != "sweep" for r in rows) else "")
-    return matrix(np.nan_to_num(table), list(map(name, rows)), columns,
-                  mask=np.isfinite(table), digits=0,
-                  alt=f"Speeds of the {direction} pass at {N:,} tokens: {', '.join(names)}, one row "
-                      "for each head dimension and mask",
-                  caption=f"The {direction} pass, 10¹² operations a second, {N:,} tokens, by head "
-                          f"dimension{yardstick(record)}. flash and cuDNN are SDPA's, Flex is "
-                          f"FlexAttention; hatched: not measured.{last} {inline(record.source)}.")
-
-
-def of_copy(row: dict, who: str) -> float:
-    "Bytes a second, as part of a copy's, by the faster way of calling this implementation."
-    times = [row[f"{name} ms"]["median"] for name in (who, f"{who}, heads as queries")
-             if f"{name} ms" in row]
-    copied = row["bytes copied"] / row["copy ms"]["median"]
-    return row["bytes"] / min(times) / copied if times else np.nan
-
-
-def decoding(record: Record) -> Picture:
-    "How much of the memory's bandwidth a few queries over many keys use, in numbers."
-    rows = sorted((r for r in record.rows if r["case"] == "decode"), key=lambda r: (r["S"], r["T"]))
-    names = ("ours", "SDPA flash", "SDPA cuDNN")
-    table = np.array([[100 * of_copy(r, who) for who in names] for r in rows])
-    last = rows[-1]
-    return matrix(np.nan_to_num(table), [f"{r['S']:,} keys, {r['T']}" for r in rows],
-                  [who.removeprefix("SDPA ") for who in names], mask=np.isfinite(table), digits=0,
-                  alt="Decoding: percentages of a copy's bandwidth, one row for each number of keys "
-                      "and of queries, for our kernel and two of PyTorch's back-ends",
-                  caption="Decoding: bytes a second, in per cent of those of a copy in the same "
-                          "rounds, by keys of a sequence and new queries; dimension "
-                          f"{last['D']}, {last['H']} query heads on {last['G']}, "
-                          f"{last['B'] * last['S']:,} keys in all. SDPA's back-ends are called in "
-                          f"the faster of two layouts; {inline(record.source)}.")
-
-
-def yardstick(record: Record) -> str:
-    "The speed of a plain matrix product in the same run, in words."
-    found = [2 * r["N"] ** 3 / r["product ms"]["median"] / 1e9 for r in record.rows
-             if r["case"] == "yardstick"]
-    return f"; a product of two matrices, alone, reaches {found[0]:.0f}" if found else ""
-
-
-def accuracy(record: Record) -> Picture:
-    "The largest errors, in units of the plain back-end's; and the longest sequence that ran."
-    names, types = (("out", "dq", "dk", "dv"),
-                    list(dict.fromkeys(r["type"] for r in record.rows if r["case"] == "accuracy")))
-    worst = [[max(upper(r[f"{n} of plain"]) for r in record.rows if r.get("type") == t)
-              for n in names] for t in types]
-    longest = max((r for r in record.rows if r["case"] == "length"), key=lambda r: r["N"])
-    return matrix(worst, types, list(names),
-                  alt=f"Largest errors of output and gradients in {' and '.join(types)}, as "
-                      "multiples of those of PyTorch's plain back-end", digits=2,
-                  caption="Largest error over all shapes, divided by that of PyTorch's plain "
-                          "back-end. "
-                          f"{longest['N']:,} tokens forwards and backwards added "
-                          f"{longest['MiB']['median']:,.0f} MiB; {inline(record.source)}.")
-
-
-def show_record(record: Record) -> Picture:
-    "The whole record: speed and memory against length, and the longest sequence in numbers."
-    D = max(widths(record, direction="backward"))
-    kinds = ("forward", "False"), ("forward", "True"), ("backward", "False")
-    pictures = [against_length(record, "ms", "10¹² operations a second", f"The {d} pass, dimension "
-                               f"{D}, {'causal' if c == 'True' else 'without a mask'}",
-                               direction=d, D=D, causal=c) for d, c in kinds]
-    if any(name.endswith(" MiB") and t["median"] for r in sweep(record, direction="backward", D=D)
-           for name, t in r.items()):
-        pictures.append(against_length(record, "MiB", "MiB that one call adds",
-                                       f"Memory of the backward pass, dimension {D}, without a mask",
-                                       "log", direction="backward", D=D, causal="False"))
-    longest = max(r["N"] for r in sweep(record))
-    pictures += [at_length(record, d, longest) for d in ("forward", "backward")]
-    if any(r["case"] == "decode" for r in record.rows): pictures.append(decoding(record))
-    return Picture("".join(p.html for p in pictures), "; ".join(p.alt for p in pictures),
-                   pictures[0].drawing)
 

@@ -8,9 +8,11 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        grouped_query_attention group_mask MultiHeadAttention attention_from_torch HeadView
-        SentenceHeads""",
+        grouped_query_attention group_mask MultiHeadAttention attention_from_torch""",
+    'figures': """
+        HeadView SentenceHeads""",
 })

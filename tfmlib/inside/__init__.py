@@ -8,9 +8,12 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         logit_lens captured replaced fit_probe class_subspace ablated check_edit rome_edit
-        memit_edit CausalTrace""",
+        memit_edit""",
+    'figures': """
+        CausalTrace""",
 })

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['logit_lens', 'captured', 'replaced', 'fit_probe', 'class_subspace', 'ablated', 'check_edit', 'rome_edit',
-           'memit_edit', 'CausalTrace']
+           'memit_edit']
 
 # %% ../../chapters/22_inside.ipynb #imports-export
 from collections.abc import Callable, Iterator
@@ -12,11 +12,10 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor, nn
 
 from ..heads import MultiHeadAttention
-from ..workbench import Interactive, matrix, need
+from ..workbench import need
 
 # %% ../../chapters/22_inside.ipynb #lens-export
 def logit_lens(
@@ -180,25 +179,3 @@ def memit_edit(
     missing = values - keys @ weight.T                                    # R (n, C)
     spread = torch.linalg.solve(strength * second_moment + keys.T @ keys, keys.T)
     return weight + missing.T @ spread.T                                  # spread: (F, n)
-
-# %% ../../chapters/22_inside.ipynb #interactive-class
-class CausalTrace(Interactive):
-    """What is restored when one state, or one sub-layer's output, comes from another run.
-
-    It is a grid of depths and words.
-    """
-    module = "causal_trace"
-    sentences = traitlets.List().tag(sync=True)   # their words
-    kinds = traitlets.List().tag(sync=True)       # what is replaced
-    rows = traitlets.List().tag(sync=True)        # for each kind, the names of its depths
-    restored = traitlets.List().tag(sync=True)    # (sentence, kind, depth, word)
-    sentence = traitlets.Int(0).tag(sync=True)    # the one that is shown
-    kind = traitlets.Int(0).tag(sync=True)
-    depth = traitlets.Int(0).tag(sync=True)       # the cell that is read out
-    word = traitlets.Int(0).tag(sync=True)
-
-    def picture(self) -> str:
-        shown = self.restored[self.sentence][self.kind]
-        return matrix(
-            shown, self.rows[self.kind], self.sentences[self.sentence], self.alt, low=0, high=1
-        ).drawing

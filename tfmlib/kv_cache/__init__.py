@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .batching import *
+    from .figures import *
     from .latent import *
     from .paged import *
     from .speculative import *
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         KVCache check_update check_as_before visible_mask CachedAttention ModelCache CachedCausalLM
-        check_new check_cached check_cacheable give_cache generate_cached BothWays RollingCache""",
+        check_new check_cached check_cacheable give_cache generate_cached RollingCache""",
     'batching': """
         Request continuous static Scheduler check_requests""",
+    'figures': """
+        BothWays PagedCacheView""",
     'latent': """
         LATENT check_latent_sizes MultiHeadLatentAttention AbsorbedLatentAttention build_latent""",
     'paged': """
-        OutOfBlocks BlockPool BlockTable PagedCache paged_cache PagedCacheView quantize dequantize
-        QuantizedCache""",
+        OutOfBlocks BlockPool BlockTable PagedCache paged_cache quantize dequantize QuantizedCache""",
     'speculative': """
         draw accept_draft check_speculation check_draft next_probabilities PrefixReader ModelDraft
         NGramDraft Speculation generate_speculative""",

@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['KVCache', 'check_update', 'check_as_before', 'visible_mask', 'CachedAttention', 'ModelCache', 'CachedCausalLM',
-           'check_new', 'check_cached', 'check_cacheable', 'give_cache', 'generate_cached', 'BothWays', 'RollingCache']
+           'check_new', 'check_cached', 'check_cacheable', 'give_cache', 'generate_cached', 'RollingCache']
 
 # %% ../../chapters/16_kv_cache.ipynb #imports-export
 import copy
 from collections.abc import Callable, Sequence
 
 import torch
-import traitlets
 from torch import Tensor, nn
 
 from ..checkpoints.parts import Scores
@@ -20,7 +19,7 @@ from ..decoders import (
     most_likely, sample)
 from ..heads import MultiHeadAttention, grouped_query_attention
 from ..positions import PositionalAttention, PositionalEncoding, biased_mask
-from ..workbench import LiveFigure, check_sizes, curves, need
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/16_kv_cache.ipynb #cache-export
 class KVCache:
@@ -270,20 +269,6 @@ def generate_cached(
         new = new[:, None]                                                # (B, 1)
         ids = torch.cat([ids, new], 1)
     return ids
-
-# %% ../../chapters/16_kv_cache.ipynb #ways-class
-class BothWays(LiveFigure):
-    "A text is continued without and with a cache, and processed tokens are counted."
-    module = "both_ways"
-    text = traitlets.Unicode("").tag(sync=True)
-    n = traitlets.Int(20).tag(sync=True)         # new tokens
-    # tokens that each pass processes on the example, in each way
-    without = traitlets.List().tag(sync=True)
-    kept = traitlets.List().tag(sync=True)
-
-    def picture(self) -> str:
-        ways = {"without a cache": self.without[:self.n], "with a cache": self.kept[:self.n]}
-        return curves(range(1, self.n + 1), ways, "pass", "tokens processed", self.alt).drawing
 
 # %% ../../chapters/16_kv_cache.ipynb #rolling-export
 class RollingCache:

@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .delta import *
+    from .figures import *
     from .linear import *
     from .mixers import *
     from .published import *
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        FRAMES MIXERS recalled_pairs MemoryView toeplitz mixing_matrices draw_mixers build_frame
-        build_mamba build_mixer HybridCausalLM CachedHybridLM""",
+        FRAMES MIXERS recalled_pairs toeplitz mixing_matrices build_frame build_mamba build_mixer
+        HybridCausalLM CachedHybridLM""",
     'delta': """
         check_beta delta_recurrence delta_system delta_rule delta_matrix""",
+    'figures': """
+        MemoryView draw_mixers""",
     'linear': """
         check_sequences decay_and_state linear_recurrence decayed_scores linear_matrix run_chunks
         linear_attention elu_features append_one divide_by_last retention_decay""",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .linear import (
-    check_sequences, decay_and_state, decayed_scores, run_chunks)
+    decay_and_state, decayed_scores, run_chunks)
 from ..workbench import need
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #delta-check-export

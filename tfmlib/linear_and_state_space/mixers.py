@@ -8,7 +8,6 @@ __all__ = ['RecurrentState', 'real_tokens', 'StateMixer', 'ShortConvolution', 'i
 # %% ../../chapters/20_linear_and_state_space.ipynb #mixers-imports-export
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .cluster import *
     from .context import *
     from .data import *
+    from .figures import *
     from .local_processes import *
     from .pipeline import *
     from .tensor import *
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         ring_steps padded parameter_volumes activation_volumes pipeline_volumes Cluster Plan
-        predict_step Moment ring_moments pipeline_moments context_moments split_moments
-        parallel_moments ParallelSteps""",
+        predict_step""",
     'cluster': """
         DTYPES NAMES DIGESTS option TrainingRun read_arguments check_training Trainer global_state
         MetadataUnpickler CheckpointReader checkpoints file_digest digests damaged_files
@@ -32,6 +32,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'data': """
         mean_loss own_rows note_step Buckets train_data_parallel cut_flat gather_flat scatter_sum
         ShardedGradients Gather ShardedUnit shard_fully train_sharded""",
+    'figures': """
+        Moment ring_moments pipeline_moments context_moments split_moments parallel_moments
+        ParallelSteps""",
     'local_processes': """
         all_gather_single reduce_scatter_single ROTATIONS Message RecordingGroup volume
         create_recording_group joined start_counting agree ProcessResult ProcessFailed perform serve

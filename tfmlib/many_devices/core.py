@@ -4,24 +4,18 @@
 
 # %% auto #0
 __all__ = ['ring_steps', 'padded', 'parameter_volumes', 'activation_volumes', 'pipeline_volumes', 'Cluster', 'Plan',
-           'predict_step', 'Moment', 'ring_moments', 'pipeline_moments', 'context_moments', 'split_moments',
-           'parallel_moments', 'ParallelSteps']
+           'predict_step']
 
 # %% ../../chapters/15_many_devices.ipynb #imports-export
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import torch
-import traitlets
 from torch import Tensor
 
 from ..accounting import (
     ModelShape, stack_shape, total_parameters, training_flops, weight_matrices)
-from .context import chunks_of
-from .pipeline import simulate
 from ..transformer import ModelConfig
-from ..workbench import Interactive, check_sizes, need, svg, text
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/15_many_devices.ipynb #ring-steps-export
 def ring_steps(
@@ -153,112 +147,3 @@ def predict_step(
     return {"arithmetic": compute, "bubble": waiting, "tensor": tensor / cluster.inside,
             "context": ring / between, "experts": routed * (1 - 1 / plan.expert)
             / cluster.outside, "gradients and weights": gradients / cluster.outside}
-
-# %% ../../chapters/15_many_devices.ipynb #walk-export
-class Moment(NamedTuple):
-    "One step of a form: a sentence, what each rank holds and does, and the messages."
-    sentence: str
-    holds: list[list[str]]
-    does: list[str]                                  # hold, compute, send or wait
-    sends: list[tuple[int, int, str, int]] = []      # from, to, what, how many messages
-
-
-def ring_moments(p: int = 4) -> list[Moment]:
-    "All-reduce of one number for each chunk; rank r starts with 10 ** r times 1 … p."
-    held = torch.tensor([[10 ** r * (c + 1) for c in range(p)] for r in range(p)])
-    def shown(h): return [[str(int(x)) for x in row] for row in h]
-    found = [Moment("Every rank has its own numbers.", shown(held), ["hold"] * p)]
-    for i, (sends, after) in enumerate(ring_steps(held)):
-        verb = "adds" if i < p - 1 else "copies"
-        found.append(Moment(f"Every rank sends a chunk and {verb} the one received.", shown(after),
-                            ["send"] * p, [(r, to, f"chunk {c}", 1) for r, to, c in sends]))
-    return found
-
-
-def pipeline_moments(kind: str, p: int = 4, micros: int = 4) -> list[Moment]:
-    "A pipeline, in steps as long as a forward pass."
-    times, found = simulate(kind, p, micros), []
-    for t in range(round(max(a[-1].end for a in times))):
-        now = [[a for a in actions if a.start <= t < a.end] for actions in times]
-        kept = [[f"F{a.micro}" for a in actions if a.kind == "F" and a.end <= t and
-                 not any(b.kind == "B" and b.micro == a.micro and b.end <= t for b in actions)]
-                for actions in times]
-        sends = [(s, s + (1 if a.kind == "F" else -1), f"{a.kind}{a.micro}", 1)
-                 for s, actions in enumerate(times) for a in actions if a.end == t
-                 and 0 <= s + (1 if a.kind == "F" else -1) < p]
-        busy = [f"{n[0].kind}{n[0].micro}" if n else "idle" for n in now]
-        found.append(Moment("; ".join(f"stage {s}: {b}" for s, b in enumerate(busy)) + ".",
-                            kept, ["compute" if n else "wait" for n in now], sends))
-    return found
-
-
-def context_moments(p: int = 4, zigzag: bool = True) -> list[Moment]:
-    "Ring attention: queries stay in place, keys and values travel."
-    found = []
-    for turn in range(p):
-        holds, does, tiled = [], [], []
-        for r in range(p):
-            mine, theirs = (chunks_of(x, p, zigzag) for x in (r, (r - turn) % p))
-            tiles = [(a, b) for a in mine for b in theirs if b <= a]
-            holds.append([f"q{a}" for a in mine] + [f"kv{b}" for b in theirs])
-            does.append("compute" if tiles else "wait")
-            tiled.append(f"{sum(.5 if a == b else 1 for a, b in tiles):g}")
-        ring = [((r - 1) % p, r, chunks_of((r - turn) % p, p, zigzag)) for r in range(p)]
-        sends = [(a, b, "kv" + "+".join(map(str, chunks)), 1) for a, b, chunks in ring if turn]
-        found.append(Moment(f"Tiles computed by ranks 0 to {p - 1}: {', '.join(tiled)}.",
-                            holds, does, sends))
-    return found
-
-
-def split_moments(p: int = 4) -> dict[str, list[Moment]]:
-    "Forms in which every rank does the same: data parallel, ZeRO-3 and tensor parallel."
-    part, own = f"W/{p}", ["W₁ columns {r}", "W₂ rows {r}"]
-    def moment(sentence, holds, what="", messages=p - 1, does="compute"):
-        label = f"{messages} × {what}/{p}"
-        return Moment(sentence, [[h.format(r=r) for h in holds] for r in range(p)],
-                      ["send" if what else does] * p,
-                      [(r, (r + 1) % p, label, messages) for r in range(p) if what])
-    return {
-        "data parallel": [
-            moment("Forward and backward pass: all weights, own rows.", ["W", "rows {r}", "g{r}"]),
-            moment("All-reduce: gradients are summed.", ["W", "rows {r}", "Σg"], "g", 2 * (p - 1)),
-            moment("Every rank takes the same step.", ["W", "Σg"])],
-        "ZeRO-3": [
-            moment("A part of every matrix and mean.", [part, "rows {r}"], does="hold"),
-            moment("All-gather: the weights of one block.", [part, "W", "rows {r}"], "W"),
-            moment("Forward pass; then the block's weights are freed.", [part, "rows {r}"]),
-            moment("All-gather again, for the backward pass.", [part, "W", "rows {r}"], "W"),
-            moment("Backward pass: the whole gradient of one block.", [part, "W", "g{r}"]),
-            moment("Reduce-scatter: every rank gets a part of the sum.", [part, f"Σg/{p}"], "g"),
-            moment("Every rank updates its own part.", [part])],
-        "tensor parallel": [
-            moment("All ranks have the same tokens.", [*own, "x"], does="hold"),
-            moment("Own columns give own features.", [*own, "h{r}"]),
-            moment("Own rows give a partial sum.", [*own, "y{r}"]),
-            moment("All-reduce: the sum.", [*own, "Σy"], "y", 2 * (p - 1))]}
-
-
-def parallel_moments(p: int = 4) -> dict[str, list[Moment]]:
-    "Every form of the page, step by step."
-    split = split_moments(p)
-    return {"ring all-reduce": ring_moments(p), **split,
-            "ring attention, zigzag": context_moments(p),
-            "ring attention, contiguous": context_moments(p, False),
-            "GPipe": pipeline_moments("gpipe", p), "1F1B": pipeline_moments("1f1b", p)}
-
-
-class ParallelSteps(Interactive):
-    "What each rank holds, sends and waits for, in every form, step by step."
-    module = "parallel_steps"
-    names = traitlets.List().tag(sync=True)     # of the forms
-    moments = traitlets.List().tag(sync=True)   # of each: sentence, holds, does, sends
-    form = traitlets.Int(0).tag(sync=True)
-    step = traitlets.Int(0).tag(sync=True)
-
-    def picture(self) -> str:
-        sentence, holds, does, sends = self.moments[self.form][self.step]
-        lines = [sentence] + [f"rank {r} ({what}): {', '.join(held) or 'nothing'}"
-                          for r, (held, what) in enumerate(zip(holds, does))]
-        lines += [f"{a} → {b}: {label}" for a, b, label, _ in sends]
-        drawn = [text(0, 15 + 20 * i, line, "start") for i, line in enumerate(lines)]
-        return svg("".join(drawn), 560, 20 * len(lines) + 6, self.alt)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import wait
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 

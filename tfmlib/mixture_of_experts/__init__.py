@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .core import *
     from .balancing import *
     from .families import *
+    from .figures import *
     from .models import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
@@ -20,7 +21,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'balancing': """
         NoisyRouter load_balancing_loss router_z_loss check_padding_mask keep_best_groups
         BiasedRouting check_groups grouped_top_k_routing capacity keep_within_capacity prioritise
-        expert_choice_routing ExpertCapacityView""",
+        expert_choice_routing""",
     'families': """
         SWIGLU_NAMES MIXTRAL_NAMES SHARED GATED_SHARED PLAIN_SHARED OSS_YARN V3_DEFAULTS ROUTER_KEYS
         SILU QWEN_KEYS NO_WINDOWS LATENT_NAMES DEEPSEEK_TENSORS DEEPSEEK_FIELDS DEEPSEEK_KEYS
@@ -29,6 +30,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         read_gpt_oss ScaledLatentAttention build_scaled_latent read_score_factor read_latent
         read_deepseek read_deepseek_v2 read_deepseek_v3 deepseek_parts deepseek_family like_deepseek
         like_qwen like_oss""",
+    'figures': """
+        ExpertCapacityView""",
     'models': """
         EXPERT_OPTIONS ROUTINGS grouped_matmul StackedExperts stack_experts build_biased
         build_grouped GatedExpert has_experts check_expert_options build_experts hidden_and_routings

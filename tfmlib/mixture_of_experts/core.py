@@ -9,7 +9,6 @@ __all__ = ['Routing', 'list_pairs', 'top_k_routing', 'top_k_softmax_routing', 'c
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #imports-export
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch

@@ -6,8 +6,8 @@
 __all__ = ['MAX_TABLE', 'PositionalEncoding', 'check_positions', 'inverse_frequencies', 'rotation_angles', 'SinusoidalEmbedding',
            'PositionTable', 'positions_of', 'LearnedEmbedding', 'relative_position_bucket', 'RelativePositionBias',
            'alibi_slopes', 'ALiBi', 'PositionalAttention', 'query_key_positions', 'biased_mask', 'default_scaling',
-           'RotaryEmbedding', 'to_half_split', 'to_interleaved', 'RotaryView', 'RopeScaling', 'PositionInterpolation',
-           'NTKAware', 'DynamicNTK', 'Llama3Scaling', 'YaRN', 'blend_frequencies', 'LongRoPE']
+           'RotaryEmbedding', 'to_half_split', 'to_interleaved', 'RopeScaling', 'PositionInterpolation', 'NTKAware',
+           'DynamicNTK', 'Llama3Scaling', 'YaRN', 'blend_frequencies', 'LongRoPE']
 
 # %% ../../chapters/06_positions.ipynb #imports-export
 import math
@@ -15,12 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import traitlets
 from torch import Tensor, nn
 
 from ..attention import check_mask
 from ..heads import grouped_query_attention
-from ..workbench import Interactive, axes, need, show
+from ..workbench import need
 
 # %% ../../chapters/06_positions.ipynb #places-export
 class PositionalEncoding(nn.Module):
@@ -433,25 +432,6 @@ def to_interleaved(
     need(n_heads > 0 and len(weight) % (2 * n_heads) == 0, "weight",
          f"{len(weight)} rows", f"an even number for each of {n_heads} heads")
     return weight.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-# %% ../../chapters/06_positions.ipynb #interactive-class
-class RotaryView(Interactive):
-    "Pairs of features rotated by their positions, and the score as a function of the distance."
-    module = "turning_pairs"
-    query = traitlets.Int(20).tag(sync=True)      # position of the query
-    key = traitlets.Int(14).tag(sync=True)        # position of the key
-    power = traitlets.Float(4.).tag(sync=True)    # the base is ten to this power
-    factor = traitlets.Int(1).tag(sync=True)      # by which all pairs are slowed down
-    pairs = traitlets.Int(8).tag(sync=True)       # D/2
-
-    def picture(self) -> str:
-        inv_freq = inverse_frequencies(2 * self.pairs, 10. ** self.power) / self.factor
-        distance = torch.arange(0, 65)
-        ax = axes("distance (positions)", "score", ylim=(-1.05 * self.pairs, 1.05 * self.pairs))
-        ax.plot(distance, (distance[:, None] * inv_freq).cos().sum(-1))
-        ax.plot([abs(self.query - self.key)],
-                [float((abs(self.query - self.key) * inv_freq).cos().sum())], "o", markersize=9)
-        return show(ax.figure, self.alt).drawing
 
 # %% ../../chapters/06_positions.ipynb #rules-export
 @dataclass(frozen=True)

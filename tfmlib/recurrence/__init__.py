@@ -8,10 +8,13 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         CELLS first_symbol recall_accuracy RecurrentCell RNNCell unroll rnn_jacobians
-        backprop_through_time GradientFlow LSTMCell GRUCell RecurrentLayer Reversed Concat
-        rnn_from_torch gradient_norms scan""",
+        backprop_through_time LSTMCell GRUCell RecurrentLayer Reversed Concat rnn_from_torch
+        gradient_norms scan""",
+    'figures': """
+        GradientFlow""",
 })

@@ -4,19 +4,15 @@
 
 # %% auto #0
 __all__ = ['CELLS', 'first_symbol', 'recall_accuracy', 'RecurrentCell', 'RNNCell', 'unroll', 'rnn_jacobians',
-           'backprop_through_time', 'GradientFlow', 'LSTMCell', 'GRUCell', 'RecurrentLayer', 'Reversed', 'Concat',
-           'rnn_from_torch', 'gradient_norms', 'scan']
+           'backprop_through_time', 'LSTMCell', 'GRUCell', 'RecurrentLayer', 'Reversed', 'Concat', 'rnn_from_torch',
+           'gradient_norms', 'scan']
 
 # %% ../../chapters/01_recurrence.ipynb #imports-export
-import math
-
-import numpy as np
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor, nn
 
-from ..workbench import Interactive, at_least, curves, need
+from ..workbench import at_least, need
 
 # %% ../../chapters/01_recurrence.ipynb #task-export
 def first_symbol(
@@ -142,43 +138,6 @@ def backprop_through_time(
     gradients = [g]
     for J in reversed(jacobians): gradients.append(J.mT @ gradients[-1])
     return torch.stack(gradients[::-1])
-
-# %% ../../chapters/01_recurrence.ipynb #journey-class
-class GradientFlow(Interactive):
-    "How a gradient grows on its way back through a network of two features, set by the reader."
-    module = "gradient_journey"
-    eigenvalue = traitlets.Float(0.9).tag(sync=True)  # both eigenvalues of the recurrent matrix
-    # how much the first feature receives of the second
-    coupling = traitlets.Float(0.).tag(sync=True)
-    gate = traitlets.Float(0.).tag(sync=True)         # the fraction of the old state that is kept
-    squash = traitlets.Bool(False).tag(sync=True)     # tanh or linear
-    steps = traitlets.Int(100).tag(sync=True)         # T
-
-    def growth(self) -> np.ndarray:
-        "The spectral norm of the product of Jacobians by distance from the last step (T + 1,)."
-        U, eye = np.array([[self.eigenvalue, self.coupling], [0., self.eigenvalue]]), np.eye(2)
-        h, jacobians = np.zeros(2), []
-        for t in range(self.steps):
-            z = U @ h + 0.5 * np.array([math.sin(0.3 * t), math.cos(0.5 * t)])
-            new, slope = (np.tanh(z), 1 - np.tanh(z) ** 2) if self.squash else (z, np.ones(2))
-            h = self.gate * h + (1 - self.gate) * new
-            jacobians.append(self.gate * eye + (1 - self.gate) * slope[:, None] * U)
-        products = [eye]
-        for J in reversed(jacobians): products.append(products[-1] @ J)
-        return np.linalg.norm(np.stack(products), 2, (1, 2))
-
-    def picture(self) -> str:
-        alone = self.gate + (1 - self.gate) * self.eigenvalue
-        lines = {"growth": self.growth(), "eigenvalue": alone ** np.arange(self.steps + 1.)}
-        lines = {name: line.clip(1e-12, 1e12) for name, line in lines.items()}
-        return curves(
-            range(self.steps + 1),
-            lines,
-            "distance n",
-            "growth of the gradient",
-            self.alt,
-            yscale="log",
-        ).drawing
 
 # %% ../../chapters/01_recurrence.ipynb #gates-export
 class LSTMCell(RecurrentCell):

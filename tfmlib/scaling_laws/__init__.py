@@ -8,6 +8,7 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
@@ -15,6 +16,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         KAPLAN PF_DAY log_slope fit_three_points PowerLaw power_law huber log_terms gauss_newton
         check_runs start_grid as_law fit_power_law bootstrap interval predictive_samples check_law
         compute_optimal best_exponent flops_for at_compute loss_table envelope isoflop_minima
-        size_exponents all_parameters blocks_frontier frontier_point ScalingFrontier
-        lifetime_optimal effective_tokens exact_match""",
+        size_exponents all_parameters blocks_frontier lifetime_optimal effective_tokens exact_match""",
+    'figures': """
+        frontier_point ScalingFrontier""",
 })

@@ -7,8 +7,8 @@ __all__ = ['TRAINING_FLOPS', 'MAX_EXPONENT', 'EXPONENTS', 'FLOORS', 'PUBLISHED_L
            'PF_DAY', 'log_slope', 'fit_three_points', 'PowerLaw', 'power_law', 'huber', 'log_terms', 'gauss_newton',
            'check_runs', 'start_grid', 'as_law', 'fit_power_law', 'bootstrap', 'interval', 'predictive_samples',
            'check_law', 'compute_optimal', 'best_exponent', 'flops_for', 'at_compute', 'loss_table', 'envelope',
-           'isoflop_minima', 'size_exponents', 'all_parameters', 'blocks_frontier', 'frontier_point', 'ScalingFrontier',
-           'lifetime_optimal', 'effective_tokens', 'exact_match']
+           'isoflop_minima', 'size_exponents', 'all_parameters', 'blocks_frontier', 'lifetime_optimal',
+           'effective_tokens', 'exact_match']
 
 # %% ../../chapters/14_scaling_laws.ipynb #imports-export
 import math
@@ -17,10 +17,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor
 
-from ..workbench import Interactive, need, seeded, svg, text
+from ..workbench import need, seeded
 
 TRAINING_FLOPS = 6.  # operations of training, for each parameter and token
 
@@ -410,51 +409,6 @@ def blocks_frontier(law: PowerLaw, flops: Tensor, **sizes) -> Tensor:
     found = torch.stack([law(torch.stack([total, C / 6 / blocks], 1)).argmin() for C in flops])
     inside = (found > 0) & (found < len(blocks) - 1)
     return blocks[found].where(inside, torch.nan)
-
-# %% ../../chapters/14_scaling_laws.ipynb #frontier-export
-def frontier_point(
-    law: PowerLaw,         # of N and D
-    flops: float,          # C
-    exponent: float,       # a, by which the best size is extrapolated …
-    start: float = 1e21,   # … from this budget
-) -> dict[str, float]:
-    "The best model for a budget, and the one that an extrapolated exponent gives."
-    check_law(law)
-    need(0 < exponent < 1, "exponent", exponent, "between 0 and 1")
-    need(start > 0, "start", start, "above 0")
-    found = {}
-    N, _ = compute_optimal(law, flops)
-    chosen = compute_optimal(law, start)[0] * (flops / start) ** exponent
-    for name, size in (("best", N), ("chosen", chosen)):
-        D = flops / (6 * size)
-        loss = law(torch.stack([size, D])[None])
-        found |= {f"{name} N": float(size), f"{name} D": float(D), f"{name} loss": float(loss)}
-    enough = float(flops_for(law, found["chosen loss"])) / flops
-    return found | {"wasted": max(0., 1 - enough)}
-
-
-class ScalingFrontier(Interactive):
-    "The best size for a budget, its uncertainty, and what a wrong exponent costs."
-    module = "scaling_frontier"
-    names = traitlets.List().tag(sync=True)       # of laws
-    laws = traitlets.List().tag(sync=True)        # E, log A, log B, α, β of each
-    samples = traitlets.List().tag(sync=True)     # for each law, other possible ones, or none
-    chosen = traitlets.Int(0).tag(sync=True)      # the law that is shown
-    compute = traitlets.Int(240).tag(sync=True)   # ten times log10 C
-    exponent = traitlets.Int(50).tag(sync=True)   # in hundredths
-
-    def picture(self) -> str:
-        E, log_A, log_B, alpha, beta = self.laws[self.chosen]
-        law = power_law(E, (math.exp(log_A), alpha), (math.exp(log_B), beta))
-        found = frontier_point(law, 10 ** (self.compute / 10), self.exponent / 100)
-        rows = [("compute", f"10^{self.compute / 10:g} operations"),
-                ("best size", f"{found['best N']:.3g} parameters"),
-                ("tokens", f"{found['best D']:.3g}"),
-                ("size by the chosen exponent", f"{found['chosen N']:.3g} parameters"),
-                ("wasted", f"{100 * found['wasted']:.1f} %")]
-        drawn = "".join(text(0, 15 + 21 * i, name, "start") + text(345, 15 + 21 * i, value, "end")
-                        for i, (name, value) in enumerate(rows))
-        return svg(drawn, 350, 21 * len(rows) + 4, self.alt)
 
 # %% ../../chapters/14_scaling_laws.ipynb #lifetime-export
 def lifetime_optimal(

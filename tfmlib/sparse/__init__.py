@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .blocks import *
+    from .figures import *
     from .longformer import *
     from .native import *
 
@@ -16,9 +17,11 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         Pattern facts_in_noise causal sliding_window every same_block block_ends sink_tokens
         global_tokens union intersection dilated_window random_blocks pattern_mask
-        masked_sparse_attention draw_patterns reach layers_needed check_square PatternView""",
+        masked_sparse_attention reach layers_needed check_square""",
     'blocks': """
         BlockList block_list list_blocks block_table n_computed ListedTiles block_sparse_attention""",
+    'figures': """
+        draw_patterns PatternView""",
     'longformer': """
         LongformerAttention""",
     'native': """

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Pattern', 'facts_in_noise', 'causal', 'sliding_window', 'every', 'same_block', 'block_ends', 'sink_tokens',
            'global_tokens', 'union', 'intersection', 'dilated_window', 'random_blocks', 'pattern_mask',
-           'masked_sparse_attention', 'draw_patterns', 'reach', 'layers_needed', 'check_square', 'PatternView']
+           'masked_sparse_attention', 'reach', 'layers_needed', 'check_square']
 
 # %% ../../chapters/19_sparse.ipynb #imports-export
 from collections.abc import Callable, Sequence
@@ -13,13 +13,11 @@ from functools import reduce
 from itertools import accumulate
 
 import torch
-import traitlets
 from torch import Tensor
 
 from ..attention import check_mask
 from ..heads import grouped_query_attention
-from ..workbench import (
-    Interactive, Picture, check_sizes, figure, need, rect, svg, text, var)
+from ..workbench import check_sizes, need
 
 # %% ../../chapters/19_sparse.ipynb #facts-export
 def facts_in_noise(
@@ -132,21 +130,6 @@ def masked_sparse_attention(
     else: mask = mask.masked_fill(~seen, -torch.inf)
     return attention_fn(q, k, v, mask)
 
-# %% ../../chapters/19_sparse.ipynb #gallery-export
-def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: int = 8) -> Picture:
-    "Small masks, three in a row, with their names and numbers of pairs."
-    size = len(next(iter(masks.values())))
-    step, drawn = cell * size + 24, ""
-    for n, (name, mask) in enumerate(masks.items()):
-        x, y = n % 3 * step, n // 3 * (step + 20) + 34
-        drawn += text(x, y - 20, name, "start")
-        drawn += text(x, y - 5, f"{int(mask.sum())} pairs", "start")
-        drawn += rect(x, y, cell * size, cell * size, "none", f'style="stroke:{var("line")}"')
-        drawn += "".join(rect(x + cell * j, y + cell * i, cell - 1, cell - 1, var("q"))
-                         for i, j in mask.nonzero().tolist())
-    width, height = 3 * step - 20, -(-len(masks) // 3) * (step + 20) + 10
-    return figure(svg(drawn, width, height, alt), alt, caption, width)
-
 # %% ../../chapters/19_sparse.ipynb #reach-export
 def reach(
     masks: Sequence[Tensor],  # of each layer (T, T), from the first
@@ -172,23 +155,3 @@ def check_square(masks: Sequence[Tensor]) -> None:
         need(mask.dtype == torch.bool, "masks", mask.dtype, "bool (True = attends)")
         need(mask.ndim == 2 and mask.shape == masks[0].shape[:1] * 2, "masks",
              tuple(mask.shape), "one square shape (T, T)")
-
-# %% ../../chapters/19_sparse.ipynb #view-export
-class PatternView(Interactive):
-    "A causal pattern to edit, and the number of layers until each token is reached."
-    module = "sparse_pattern"
-    pairs = traitlets.List().tag(sync=True)       # (T, T), 1 where a query attends
-    token = traitlets.Int(11).tag(sync=True)      # whose reach is shown
-    presets = traitlets.Dict().tag(sync=True)     # name -> pairs
-
-    def picture(self) -> str:
-        "The pairs, and the layers that the token needs for each earlier one."
-        mask, cell = torch.tensor(self.pairs, dtype=torch.bool), 22
-        needed = layers_needed(mask)[self.token]
-        drawn = ""
-        for i, row in enumerate(self.pairs):
-            for j, on in enumerate(row[:i + 1]):
-                drawn += rect(cell * j, cell * i, cell - 2, cell - 2, var("q" if on else "line"))
-        for j, n in enumerate(needed[:self.token + 1].tolist()):
-            drawn += text(cell * j + cell / 2, cell * len(mask) + 18, "–" if n < 0 else n)
-        return svg(drawn, cell * len(mask), cell * len(mask) + 28, self.alt)

@@ -8,12 +8,14 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         VISIBLE BYTES ID LETTERS PATTERN PAIR TOKEN FORMAT VERSION BOOK_FILE merge_pair is_whole
         bytes_to_unicode unicode_to_bytes check_counts LinkedTokens push_next learn_bpe apply_bpe
         as_text check_specials Tokenizer train_tokenizer content_digest save_tokenizer
-        load_tokenizer train_book_tokenizer book_tokenizer printable show_tokens MergeSteps
-        merge_steps Embedding""",
+        load_tokenizer train_book_tokenizer book_tokenizer printable Embedding""",
+    'figures': """
+        show_tokens MergeSteps merge_steps""",
 })

@@ -6,8 +6,7 @@
 __all__ = ['VISIBLE', 'BYTES', 'ID', 'LETTERS', 'PATTERN', 'PAIR', 'TOKEN', 'FORMAT', 'VERSION', 'BOOK_FILE', 'merge_pair',
            'is_whole', 'bytes_to_unicode', 'unicode_to_bytes', 'check_counts', 'LinkedTokens', 'push_next', 'learn_bpe',
            'apply_bpe', 'as_text', 'check_specials', 'Tokenizer', 'train_tokenizer', 'content_digest', 'save_tokenizer',
-           'load_tokenizer', 'train_book_tokenizer', 'book_tokenizer', 'printable', 'show_tokens', 'MergeSteps',
-           'merge_steps', 'Embedding']
+           'load_tokenizer', 'train_book_tokenizer', 'book_tokenizer', 'printable', 'Embedding']
 
 # %% ../../chapters/03_tokens.ipynb #imports-export
 import json
@@ -23,12 +22,9 @@ from pathlib import Path
 import numpy as np
 import regex
 import torch
-import traitlets
 from torch import Tensor, nn
 
-from tfmlib.workbench import (
-    Interactive, Picture, book_text, figure, need, prose, replacing, svg, text as
-    label, var)
+from ..workbench import book_text, need, prose, replacing
 
 # %% ../../chapters/03_tokens.ipynb #join-export
 def merge_pair(
@@ -435,49 +431,6 @@ def printable(token: bytes) -> str:
     try: text = token.decode()
     except UnicodeDecodeError: return "⟨" + token.hex(" ").upper() + "⟩"
     return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
-
-
-def show_tokens(
-    tokens: Sequence[bytes],
-    alt: str,            # description for readers who cannot see it
-    caption: str = "",   # HTML beneath the picture
-) -> Picture:
-    "Draw tokens as boxes, line by line."
-    x = y = 0
-    out = []
-    for n, token in enumerate(tokens):
-        text = printable(token)
-        width = 12 + sum(8 if ord(c) < 0x2000 else 14 for c in text)
-        if x and x + width > 440: x, y = 0, y + 34
-        fill = f'fill="{var("seq-lo")}"' if n % 2 else 'fill="none"'
-        out.append(
-            f'<rect x="{x + 1}" y="{y + 1}" width="{width - 3}" height="28" rx="4" '
-            f'stroke="{var("quiet")}" {fill}/>'
-        )
-        out.append(label(x + width / 2, y + 20, text))
-        x += width
-    return figure(svg("".join(out), 446, y + 32, alt), alt, caption)
-
-# %% ../../chapters/03_tokens.ipynb #interactive-class
-class MergeSteps(Interactive):
-    "A text typed by the reader, and the merges that tokenize it, one at a time."
-    module = "merge_steps"
-    text = traitlets.Unicode().tag(sync=True)
-    # ids of the pairs, two numbers per merge, in the order learned
-    merges = traitlets.List().tag(sync=True)
-    step = traitlets.Int(-1).tag(sync=True)           # merges applied to this text; -1: all of them
-
-    def picture(self) -> str:
-        tokenizer = Tokenizer()
-        for a, b in zip(self.merges[::2], self.merges[1::2]):
-            tokenizer._add((tokenizer.vocab[a], tokenizer.vocab[b]))
-        return show_tokens(tokenizer.tokens(tokenizer.encode(self.text)), self.alt).drawing
-
-
-def merge_steps(tokenizer: Tokenizer, text: str, alt: str, caption: str = "") -> MergeSteps:
-    "The interactive figure for the merges of a tokenizer."
-    flat = [i for pair in tokenizer.ranks for i in pair]
-    return MergeSteps(text=text, merges=flat, alt=alt, caption=caption)
 
 # %% ../../chapters/03_tokens.ipynb #embedding-export
 class Embedding(nn.Module):

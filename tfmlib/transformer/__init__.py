@@ -8,6 +8,7 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .figures import *
     from .pretrained import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
@@ -20,7 +21,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         random_seed build_embedding build_embeddings draw_own init_xavier encoder_config
         build_transformer Encoder make_log_probs_fn check_search check_log_probs greedy_search
         stacks_from_torch count_stack count_parameters label_smoothed_cross_entropy
-        label_smoothed_loss InverseSqrtSchedule DecodingView length_penalty Hypothesis beam_search""",
+        label_smoothed_loss InverseSqrtSchedule length_penalty Hypothesis beam_search""",
+    'figures': """
+        DecodingView""",
     'pretrained': """
         FAMILIES IGNORED_KEYS FIELD_TYPES ENCODER_PARTS DECODER_PARTS TensorName Family layer_names
         check_config read_key config_from_pretrained own_tensors tensor_names join_parts split_parts

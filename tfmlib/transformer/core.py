@@ -11,7 +11,7 @@ __all__ = ['NORMS', 'NORM_POSITIONS', 'ATTENTIONS', 'RELATIVE', 'POSITIONS', 'AC
            'build_encoding', 'build', 'random_seed', 'build_embedding', 'build_embeddings', 'draw_own', 'init_xavier',
            'encoder_config', 'build_transformer', 'Encoder', 'make_log_probs_fn', 'check_search', 'check_log_probs',
            'greedy_search', 'stacks_from_torch', 'count_stack', 'count_parameters', 'label_smoothed_cross_entropy',
-           'label_smoothed_loss', 'InverseSqrtSchedule', 'DecodingView', 'length_penalty', 'Hypothesis', 'beam_search']
+           'label_smoothed_loss', 'InverseSqrtSchedule', 'length_penalty', 'Hypothesis', 'beam_search']
 
 # %% ../../chapters/08_transformer.ipynb #imports-export
 import math
@@ -23,7 +23,6 @@ from importlib import import_module
 
 import torch
 import torch.nn.functional as F
-import traitlets
 from torch import Tensor, nn
 
 from ..alignment import EOS, PAD, shift_right
@@ -37,7 +36,7 @@ from ..positions import (
     ALiBi, DynamicNTK, LearnedEmbedding, Llama3Scaling, LongRoPE, NTKAware,
     PositionInterpolation, PositionalAttention, PositionalEncoding,
     RelativePositionBias, RotaryEmbedding, SinusoidalEmbedding, YaRN, default_scaling)
-from ..workbench import Interactive, check_sizes, links, need, one_of
+from ..workbench import check_sizes, need, one_of
 
 # %% ../../chapters/08_transformer.ipynb #ids-export
 def check_token_ids(name: str, ids: Tensor, vocab_size: int, max_len: int | None = None) -> None:
@@ -683,27 +682,6 @@ class InverseSqrtSchedule:
 
     @property
     def peak(self) -> float: return self(self.warmup_steps - 1)
-
-# %% ../../chapters/08_transformer.ipynb #interactive-class
-class DecodingView(Interactive):
-    "Cross-attention while a translation is generated; the most likely next words of each step."
-    module = "while_writing"
-    sources = traitlets.List().tag(sync=True)   # words of each sentence, end token included
-    targets = traitlets.List().tag(sync=True)   # the words generated
-    looks = traitlets.List().tag(sync=True)     # names of the heads
-    weights = traitlets.List().tag(sync=True)   # (sentence, look, target word, source word)
-    words = traitlets.List().tag(sync=True)     # (sentence, target word, most likely next words)
-    chances = traitlets.List().tag(sync=True)   # their probabilities
-    sentence = traitlets.Int(0).tag(sync=True)  # what is shown: the sentence,
-    look = traitlets.Int(0).tag(sync=True)      # the head,
-    step = traitlets.Int(0).tag(sync=True)      # and the word being generated
-
-    def picture(self) -> str:
-        w = torch.tensor(self.weights[self.sentence][self.look])[:self.step + 1]
-        # the largest earlier weights, faintly
-        w[:-1] = .12 * F.one_hot(w[:-1].argmax(-1), w.shape[1])
-        written, source = self.targets[self.sentence][:self.step + 1], self.sources[self.sentence]
-        return links(w, written, source, self.alt).drawing
 
 # %% ../../chapters/08_transformer.ipynb #beam-export
 def length_penalty(length: int, alpha: float) -> float:

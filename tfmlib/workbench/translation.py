@@ -14,7 +14,6 @@ from zlib import crc32
 
 import torch
 import yaml
-from sacrebleu.metrics import BLEU
 from torch import Tensor
 
 from . import at_least, one_of, pick, stream
@@ -189,6 +188,8 @@ def bleu(
             )
     one_of(("none", "13a", "intl", "char"), tokenize=tokenize)
     at_least(1, order=order)
+    from sacrebleu.metrics import BLEU
+
     metric = BLEU(
         tokenize=tokenize, max_ngram_order=order, effective_order=True, force=True
     )
