@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..alignment import BOS, EOS, PAD
+from ..alignment import EOS, PAD
 from ..encoders.tag_grammar import MASK
 from ..transformer import check_token_ids
 from ..workbench import check_sizes, need, seeded
