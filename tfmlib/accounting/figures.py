@@ -8,7 +8,7 @@ __all__ = ['COUNTS', 'COST_ROWS', 'amount', 'ModelCosts']
 # %% ../../chapters/13_accounting.ipynb #calculator-figure
 import traitlets
 
-from .core import ExpertSizes, LatentSizes, Machine, ModelShape, costs
+from . import core
 from ..workbench import Interactive, svg, text
 
 
@@ -49,11 +49,11 @@ class ModelCosts(Interactive):
 
     def picture(self) -> str:
         fields = dict(self.sizes)
-        for name, kind in (("experts", ExpertSizes), ("latent", LatentSizes)):
+        for name, kind in (("experts", core.ExpertSizes), ("latent", core.LatentSizes)):
             if fields[name] is not None: fields[name] = kind(*fields[name])
-        machine = Machine(*(1e12 * rate for rate in self.machine[:2]))
-        found = costs(ModelShape(**fields), 2**self.batch, 2**self.context, self.width,
-                      2**self.devices, machine)
+        machine = core.Machine(*(1e12 * rate for rate in self.machine[:2]))
+        found = core.costs(core.ModelShape(**fields), 2**self.batch, 2**self.context, self.width,
+                           2**self.devices, machine)
         drawn = ""
         found |= {name: 1e9 * found[name] for name in found if "seconds" in name}
         for i, (name, (label, *how)) in enumerate(COST_ROWS.items()):

@@ -8,7 +8,7 @@ __all__ = ['BothWays', 'PagedCacheView']
 # %% ../../chapters/16_kv_cache.ipynb #ways-class
 import traitlets
 
-from ..workbench import LiveFigure, curves, text
+from ..workbench import LiveFigure, curves
 
 
 class BothWays(LiveFigure):
@@ -26,6 +26,7 @@ class BothWays(LiveFigure):
 
 # %% ../../chapters/16_kv_cache.ipynb #paged-view-export
 from ..workbench import Interactive, rect, svg, var
+from ..workbench import text as label
 
 
 class PagedCacheView(Interactive):
@@ -41,13 +42,13 @@ class PagedCacheView(Interactive):
     def picture(self) -> str:
         "The pool, with blocks coloured by their number of users, and the block tables."
         uses = [sum(b in table for table in self.tables) for b in range(self.n_blocks)]
-        drawn = text(0, 16, "pool", "start")
+        drawn = label(0, 16, "pool", "start")
         for b, n in enumerate(uses):
             colour = var("line") if n == 0 else var("k") if n == 1 else var("v")
             drawn += rect(70 + 46 * b, 0, 42, 24, colour, 'rx="3" fill-opacity=".35"')
-            drawn += text(91 + 46 * b, 17, b)
+            drawn += label(91 + 46 * b, 17, b)
         for row, (table, n) in enumerate(zip(self.tables, self.lengths)):
             y = 50 + 26 * row
-            drawn += text(0, y + 6, f"{chr(65 + row)}: {n}", "start")
-            drawn += "".join(text(91 + 46 * i, y + 6, b) for i, b in enumerate(table))
+            drawn += label(0, y + 6, f"{chr(65 + row)}: {n}", "start")
+            drawn += "".join(label(91 + 46 * i, y + 6, b) for i, b in enumerate(table))
         return svg(drawn, 74 + 46 * self.n_blocks, 50 + 26 * len(self.tables), self.alt)

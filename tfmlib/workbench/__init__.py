@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .data import *
     from .diagrams import *
     from .figures import *
+    from .gguf_files import *
     from .gradients import *
     from .interactive import *
     from .optimisers import *
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .training import *
     from .translation import *
     from .validation import *
+    from .wordpiece import *
     from .writer import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
@@ -44,6 +46,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'figures': """
         ASSETS COLOURS SERIES WIDE MAX_CELLS HATCH palette var Picture text rect svg figure matrix
         heat links""",
+    'gguf_files': """
+        FORMATS OTHER_FORMATS NUMBERS TEXT LIST as_floats nibbles q4_0 q4_1 q8_0 Format Cursor
+        GGUFTensor read_tensor read_gguf""",
     'gradients': """
         weighed directions slopes gradient gradients_flow""",
     'interactive': """
@@ -73,6 +78,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         WORDS ROWS Speaker Pair translated held_out pairs bleu""",
     'validation': """
         need check_sizes at_least one_of check_number check_whole check_finite check_type""",
+    'wordpiece': """
+        PUNCTUATION HAN NORMALIZER word_pieces cleaned lowered words_of WordPieceTokenizer
+        added_ends""",
     'writer': """
         lexicon spell rules Writer prose book_text""",
 })
