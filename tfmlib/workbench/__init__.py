@@ -79,8 +79,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'validation': """
         need check_sizes at_least one_of check_number check_whole check_finite check_type""",
     'wordpiece': """
-        PUNCTUATION HAN NORMALIZER word_pieces cleaned lowered words_of WordPieceTokenizer
-        added_ends""",
+        MARKS HAN NORMALIZER word_pieces cleaned lowered words_of WordPieceTokenizer added_ends""",
     'writer': """
         lexicon spell rules Writer prose book_text""",
 })
