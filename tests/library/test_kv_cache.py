@@ -35,13 +35,13 @@ from tfmlib.kv_cache import (
     visible_mask,
 )
 from tfmlib.kv_cache.batching import Request, Scheduler, continuous, static
+from tfmlib.kv_cache.figures import PagedCacheView
 from tfmlib.kv_cache.latent import AbsorbedLatentAttention
 from tfmlib.kv_cache.paged import (
     BlockPool,
     BlockTable,
     OutOfBlocks,
     PagedCache,
-    PagedCacheView,
     QuantizedCache,
     dequantize,
     paged_cache,

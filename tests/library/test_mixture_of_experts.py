@@ -40,7 +40,6 @@ from tfmlib.mixture_of_experts import (
 )
 from tfmlib.mixture_of_experts.balancing import (
     BiasedRouting,
-    ExpertCapacityView,
     NoisyRouter,
     capacity,
     expert_choice_routing,
@@ -52,6 +51,7 @@ from tfmlib.mixture_of_experts.balancing import (
     router_z_loss,
 )
 from tfmlib.mixture_of_experts.families import EXPERT_CONFIGS, EXPERT_PUBLISHERS
+from tfmlib.mixture_of_experts.figures import ExpertCapacityView
 from tfmlib.mixture_of_experts.models import (
     ClampedExperts,
     GatedExpert,

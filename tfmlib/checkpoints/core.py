@@ -13,12 +13,13 @@ __all__ = ['ALIASES', 'OLD_MASKS', 'MASKED', 'POSITION_IDS', 'NEUTRAL', 'SILENT'
 # %% ../../chapters/12_checkpoints.ipynb #imports-checkpoints-export
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import regex
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ from .tensor_files import (
     FREQUENCIES, NUMBER_TYPES, StoredTensor, read_json, stored_tensors)
 from .tokenizer_files import (
     LoadedTokenizer, check_told, tokenizer_content)
-from ..decoders import CausalLM, SamplingConfig, generate
+from ..decoders import GENERATORS, CausalLM, SamplingConfig
 from ..denoisers.families import TargetTokens, read_target_tokens, write_greedily
 from ..heads import grouped_query_attention
 from ..tokens import Tokenizer
@@ -38,7 +39,7 @@ from ..transformer.pretrained import (
     FAMILIES, check_copies, check_state, config_from_pretrained, originals,
     own_tensors, split_parts, tensor_names, to_pretrained, with_absent, with_copies)
 from tfmlib.workbench import (
-    check_number, check_type, flush, folder_beside, need, one_of, replacing,
+    WordPieceTokenizer, check_number, check_type, flush, folder_beside, need, one_of, replacing,
     uninterrupted)
 
 # %% ../../chapters/12_checkpoints.ipynb #weights-export
@@ -226,8 +227,21 @@ class PublishedModel:
     "A model with its configuration, tokenizer and sampling settings."
     model: nn.Module
     config: dict         # the content of config.json; its class is one with a head
-    tokenizer: LoadedTokenizer | None = None
+    tokenizer: LoadedTokenizer | WordPieceTokenizer | None = None
     generation: GenerationSettings = field(default_factory=GenerationSettings)
+
+    @torch.no_grad()
+    def embed(self, texts: Iterable[str]) -> Tensor:  # -> (N, C), of length 1
+        "A vector for each text: the mean of an encoder's hidden states."
+        need(hasattr(self.model, "hidden_states"), "model", type(self.model).__name__,
+             "an encoder")
+        need(self.tokenizer is not None, "tokenizer", "None",
+             "a folder with a tokenizer.json")
+        means, device = [], next(self.model.parameters()).device
+        for each in texts:
+            ids = torch.tensor([self.tokenizer.encode(each)], device=device)
+            means.append(self.model.hidden_states(ids)[0].mean(1)[0])
+        return F.normalize(torch.stack(means), dim=1)
 
     def write(
         self, text: str, max_new_tokens: int | None = None, seed: int = 0,
@@ -254,8 +268,9 @@ class PublishedModel:
             out = write_greedily(self.model, ids, tokens, count, here)
         else:
             sampling = None if greedy else settings.sampling
-            out = generate(self.model, ids, count, sampling, seed,
-                           eos=settings.eos or None)[:, begun:]
+            fastest = with_later(GENERATORS, "cached")["cached"]
+            out = fastest(self.model, ids, count, sampling, seed,
+                          eos=settings.eos or None)[:, begun:]
         out = out[0].tolist()
         ends = [n for n, i in enumerate(out) if i in settings.eos]
         said = [i for i in (out[:ends[0]] if ends else out)
@@ -274,9 +289,6 @@ def with_head(config: dict) -> dict:
     if family not in FAMILIES or not isinstance(given, list) or len(given) != 1:
         return config
     name, classes = str(given[0]), FAMILIES[family].values.get("architectures")
-    need(classes or not name.endswith("Model"), "architectures",
-         f"{given}, whose files have no head",
-         f"a class with one, such as {[name.removesuffix('Model') + 'ForMaskedLM']}")
     whole = [each for names in classes or () for each in names or ()]
     bases = [BASES.get(family, HEAD.sub("Model", each)) for each in whole]
     return config | {"architectures": classes[-1]} if name in bases else config
@@ -328,10 +340,12 @@ def read_settings(folder: Path, config: Mapping, kind: str) -> GenerationSetting
     return GenerationSettings(content=content) if two else read_generation(content)
 
 
-def read_tokenizer(folder: Path) -> LoadedTokenizer | None:
+def read_tokenizer(folder: Path) -> LoadedTokenizer | WordPieceTokenizer | None:
     "The tokenizer of a folder, if it has one, compared with what other files say of it."
     if not (folder / "tokenizer.json").is_file(): return None
-    tokenizer = LoadedTokenizer(read_json(folder / "tokenizer.json"))
+    content = read_json(folder / "tokenizer.json")
+    pieces = (content.get("model") or {}).get("type") == "WordPiece"
+    tokenizer = WordPieceTokenizer(content) if pieces else LoadedTokenizer(content)
     for name in ("tokenizer_config", "special_tokens_map", "added_tokens"):
         path = folder / f"{name}.json"
         if path.is_file(): check_told(tokenizer, path.name, read_json(path))

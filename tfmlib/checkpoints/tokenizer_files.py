@@ -297,6 +297,9 @@ def check_told(tokenizer: LoadedTokenizer, name: str, content: Mapping) -> None:
         tokenizer.content["pre_tokenizer"], "pretokenizers") if step["type"] == "ByteLevel")
     need(not added or before, f"{name}: add_prefix_space", "True",
          "False, as in tokenizer.json")
+    lower = content.get("do_lower_case")
+    need(lower in (None, getattr(tokenizer, "lower", lower)), f"{name}: do_lower_case",
+         lower, f"{not lower}, as in tokenizer.json")
 
 # %% ../../chapters/12_checkpoints.ipynb #book-tokenizer-export
 def tokenizer_content(tokenizer: Tokenizer) -> dict:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         GPT2 MODERN LLAMA3 GPT2_PARTS LLAMA_PARTS TABLE ROPE GPT2_FIELDS GPT2_VALUES GPT2_FIXED
-        LLAMA_FIELDS LLAMA_VALUES LLAMA_FIXED check_token_range cross_entropy next_token_loss chunk
-        perplexity init_weights CausalLM check_inputs check_reach output_name gpt2_names llama_names
-        read_rope read_mistral llama_family check_logits temperature top_k top_p min_p
-        repetition_penalty SamplingConfig most_likely sample generate check_generation end_tokens
-        split_reasoning""",
+        LLAMA_FIELDS LLAMA_VALUES LLAMA_FIXED GENERATORS check_token_range cross_entropy
+        next_token_loss chunk perplexity init_weights CausalLM check_inputs check_reach output_name
+        gpt2_names llama_names read_rope read_mistral llama_family check_logits temperature top_k
+        top_p min_p repetition_penalty SamplingConfig most_likely sample generate check_generation
+        end_tokens split_reasoning""",
     'figures': """
         NextToken""",
 })

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['GPT2', 'MODERN', 'LLAMA3', 'GPT2_PARTS', 'LLAMA_PARTS', 'TABLE', 'ROPE', 'GPT2_FIELDS', 'GPT2_VALUES', 'GPT2_FIXED',
-           'LLAMA_FIELDS', 'LLAMA_VALUES', 'LLAMA_FIXED', 'check_token_range', 'cross_entropy', 'next_token_loss',
-           'chunk', 'perplexity', 'init_weights', 'CausalLM', 'check_inputs', 'check_reach', 'output_name',
-           'gpt2_names', 'llama_names', 'read_rope', 'read_mistral', 'llama_family', 'check_logits', 'temperature',
-           'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'most_likely', 'sample', 'generate',
-           'check_generation', 'end_tokens', 'split_reasoning']
+           'LLAMA_FIELDS', 'LLAMA_VALUES', 'LLAMA_FIXED', 'GENERATORS', 'check_token_range', 'cross_entropy',
+           'next_token_loss', 'chunk', 'perplexity', 'init_weights', 'CausalLM', 'check_inputs', 'check_reach',
+           'output_name', 'gpt2_names', 'llama_names', 'read_rope', 'read_mistral', 'llama_family', 'check_logits',
+           'temperature', 'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'most_likely', 'sample',
+           'generate', 'check_generation', 'end_tokens', 'split_reasoning']
 
 # %% ../../chapters/10_decoders.ipynb #imports-export
 import math
@@ -516,6 +516,9 @@ def generate(
                 [padding_mask, torch.ones_like(padding_mask[:, :1])], 1
             )
     return ids
+
+
+GENERATORS = {"plain": generate}  # chapter 16 adds one that uses a cache
 
 # %% ../../chapters/10_decoders.ipynb #generation-check-export
 def check_generation(

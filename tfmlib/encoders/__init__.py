@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         POOLINGS POOL_ACTIVATIONS HEADS BERT BertEmbedding first_token mean_pooling max_pooling
-        MaskedLMHead TokenHead SequenceHead ReplacedTokenHead Bert init_normal check_bert_inputs
-        masked_lm_loss Electra replaced_token_loss log_bucket RelativeTable position_types
-        DisentangledAttention contrastive_loss""",
+        MaskedLMHead TokenHead SequenceHead PoolerHead ReplacedTokenHead Bert init_normal
+        check_bert_inputs masked_lm_loss Electra replaced_token_loss log_bucket RelativeTable
+        position_types DisentangledAttention contrastive_loss""",
     'families': """
         with_bias ENCODER_LAYER DEBERTA_LAYER DEBERTA_V2_LAYER GENERAL_HEADS CLASSIFIER POOLER
         CLS_PREDICTIONS HEAD_NAMES ENCODER_FIELDS ENCODER_ACTIVATIONS ENCODER_VALUES DEBERTA_VALUES

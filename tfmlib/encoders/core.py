@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['POOLINGS', 'POOL_ACTIVATIONS', 'HEADS', 'BERT', 'BertEmbedding', 'first_token', 'mean_pooling', 'max_pooling',
-           'MaskedLMHead', 'TokenHead', 'SequenceHead', 'ReplacedTokenHead', 'Bert', 'init_normal', 'check_bert_inputs',
-           'masked_lm_loss', 'Electra', 'replaced_token_loss', 'log_bucket', 'RelativeTable', 'position_types',
-           'DisentangledAttention', 'contrastive_loss']
+           'MaskedLMHead', 'TokenHead', 'SequenceHead', 'PoolerHead', 'ReplacedTokenHead', 'Bert', 'init_normal',
+           'check_bert_inputs', 'masked_lm_loss', 'Electra', 'replaced_token_loss', 'log_bucket', 'RelativeTable',
+           'position_types', 'DisentangledAttention', 'contrastive_loss']
 
 # %% ../../chapters/09_encoders.ipynb #imports-export
 import math
@@ -106,6 +106,18 @@ class SequenceHead(nn.Module):
         return self.out(self.activation(self.dense(self.pool(h, padding_mask))))
 
 
+class PoolerHead(nn.Module):
+    "One vector for the whole sequence, of a model without a task."
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.pool = POOLINGS[config.option("pooling")]
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.activation = POOL_ACTIVATIONS[config.option("pool_activation")]
+
+    def forward(self, h: Tensor, padding_mask: Tensor) -> Tensor:  # -> (B, C)
+        return self.activation(self.dense(self.pool(h, padding_mask)))
+
+
 class ReplacedTokenHead(nn.Module):
     "One logit for each position: was this token replaced?"
     def __init__(self, config: ModelConfig):
@@ -127,11 +139,12 @@ HEADS = {  # (config, embedding table) -> head
     "tagging": lambda config, _: TokenHead(config, config.option("n_labels")),
     "span": lambda config, _: TokenHead(config, 2),
     "replaced-token": lambda config, _: ReplacedTokenHead(config),
+    "pooler": lambda config, _: PoolerHead(config),
 }
 
 # %% ../../chapters/09_encoders.ipynb #bert-export
 class Bert(nn.Module):
-    "An encoder with one or more heads: BERT and its relatives."
+    "An encoder with heads, or with none: BERT and its relatives."
     def __init__(
         self,
         config: ModelConfig,
@@ -141,6 +154,7 @@ class Bert(nn.Module):
         super().__init__()
         check_sizes(max_len=config.max_len)
         self.config, names = config, config.option("heads").split("+")
+        if names == ["none"]: names = []
         one_of([*HEADS], **{f"options['heads'], {name!r}": name for name in names})
         with random_seed(seed):
             self.embedding = BertEmbedding(config)

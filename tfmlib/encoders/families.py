@@ -44,10 +44,11 @@ CLS_PREDICTIONS = {
     "cls.predictions.decoder.weight": "table",
 }
 HEAD_NAMES = {  # family -> head -> their part, or their tensor -> ours
-    "bert": {"masked-lm": CLS_PREDICTIONS,
+    "bert": {"pooler": POOLER, "masked-lm": CLS_PREDICTIONS,
              "next-sentence": POOLER | {"cls.seq_relationship": "out"},
              "classification": POOLER | {"classifier": "out"}},
-    "roberta": {"masked-lm": {"lm_head.dense": "dense", "lm_head.layer_norm": "norm",
+    "roberta": {"pooler": {"roberta.pooler.dense": "dense"},
+                "masked-lm": {"lm_head.dense": "dense", "lm_head.layer_norm": "norm",
                               "lm_head.bias": "bias", "lm_head.decoder.bias": "bias",
                               "lm_head.decoder.weight": "table"},
                 "classification": CLASSIFIER},
@@ -104,6 +105,7 @@ def encoder_names(
             if attention_names:
                 paths = f"{theirs}.attention.self", f"{ours}.attention.inner"
                 yield from attention_names(config, *paths)
+        if config.option("heads") == "none": return
         for head in config.option("heads").split("+"): yield from head_names(family, head)
     return names
 
@@ -250,26 +252,26 @@ def read_electra(config: Mapping) -> dict:
 
 FAMILIES.update({
     "bert": encoder_family(
-        class_heads("Bert", **PRETRAINING), encoder_names("bert", "bert"),
+        class_heads("Bert", **PRETRAINING) | {"BertModel": "pooler"}, encoder_names("bert", "bert"),
         NARROW | {"positions": "learned", "options.pool_activation": "tanh"}),
     "roberta": encoder_family(
-        class_heads("Roberta"), encoder_names("roberta", "roberta"),
+        class_heads("Roberta") | {"RobertaModel": "pooler"}, encoder_names("roberta", "roberta"),
         NARROW | {"positions": "learned, offset", "options.pool_activation": "tanh"},
         read=read_roberta),
     "electra": encoder_family(
-        class_heads("Electra", PreTraining="replaced-token"),
+        class_heads("Electra", PreTraining="replaced-token") | {"ElectraModel": "none"},
         encoder_names("electra", "electra"),
         {"positions": "learned", "options.pool_activation": "gelu"},
         fields={"embedding_size": "options.embedding_dim"}, read=read_electra),
     "deberta": encoder_family(
-        class_heads("Deberta"),
+        class_heads("Deberta") | {"DebertaModel": "none"},
         encoder_names("deberta", "deberta", DEBERTA_LAYER, deberta_attention),
         DEBERTA_FIXED | {
             "options.key_bias": False, "options.share_att_key": False,
             "options.position_buckets": 0, "options.table_norm": False},
         values=DEBERTA_VALUES, read=read_deberta, read_keys=RELATIVE_KEYS),
     "deberta-v2": encoder_family(
-        class_heads("DebertaV2"),
+        class_heads("DebertaV2") | {"DebertaV2Model": "none"},
         encoder_names("deberta-v2", "deberta", DEBERTA_V2_LAYER, deberta_v2_attention),
         DEBERTA_FIXED | {"options.key_bias": True}, values=DEBERTA_VALUES, read=read_deberta,
         read_keys=(*RELATIVE_KEYS, "position_buckets", "share_att_key", "norm_rel_ebd")),

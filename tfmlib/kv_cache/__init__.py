@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         KVCache check_update check_as_before visible_mask CachedAttention ModelCache CachedCausalLM
-        check_new check_cached check_cacheable give_cache generate_cached RollingCache""",
+        check_new check_cached check_cacheable give_cache generate_cached generate_with_cache
+        RollingCache""",
     'batching': """
         Request continuous static Scheduler check_requests""",
     'figures': """

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['KVCache', 'check_update', 'check_as_before', 'visible_mask', 'CachedAttention', 'ModelCache', 'CachedCausalLM',
-           'check_new', 'check_cached', 'check_cacheable', 'give_cache', 'generate_cached', 'RollingCache']
+           'check_new', 'check_cached', 'check_cacheable', 'give_cache', 'generate_cached', 'generate_with_cache',
+           'RollingCache']
 
 # %% ../../chapters/16_kv_cache.ipynb #imports-export
 import copy
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 
 from ..checkpoints.parts import Scores
 from ..decoders import (
-    CausalLM, SamplingConfig, check_generation, check_inputs, check_reach, end_tokens,
-    most_likely, sample)
+    GENERATORS, CausalLM, SamplingConfig, check_generation, check_inputs, check_reach,
+    end_tokens, generate, most_likely, sample)
 from ..heads import MultiHeadAttention, grouped_query_attention
 from ..positions import PositionalAttention, PositionalEncoding, biased_mask
 from ..workbench import check_sizes, need
@@ -45,9 +46,9 @@ class KVCache:
         return self.k[:, :, :end], self.v[:, :, :end], self.positions[:, :end]
 
     def allocate(self, k: Tensor, v: Tensor, positions: Tensor) -> None:
-        "Reserve space for `max_len` tokens of each row."
+        "Reserve space for `max_len` tokens of each row; what is not written is never read."
         self.k, self.v = (
-            t.new_zeros(*t.shape[:2], self.max_len, t.shape[3]) for t in (k, v))
+            t.new_empty(*t.shape[:2], self.max_len, t.shape[3]) for t in (k, v))
         self.positions = positions.new_full((len(k), self.max_len), -1)
 
     def drop(self, n: int) -> None:
@@ -184,13 +185,13 @@ class CachedCausalLM(nn.Module):
             return RollingCache(fn.window, fn.n_sinks)
         return ModelCache(map(of, self.attention_layers()))
 
-    def forward(
+    def hidden_states(
         self,
         ids: Tensor,                         # new tokens (B, T)
         cache: ModelCache,                   # of the tokens before them
         padding_mask: Tensor | None = None,  # (B, T), False at padding
-    ) -> Tensor:                             # (B, T, V)
-        "The logits after each new token."
+    ) -> Tensor:                             # (B, T, C)
+        "The output of the stack for the new tokens, which are added to the cache."
         need(len(cache.layers) == self.config.n_layers, "cache",
              f"{len(cache.layers)} layers", f"{self.config.n_layers}")
         known = len(ids) if cache.lengths is None else len(cache.lengths)
@@ -204,7 +205,11 @@ class CachedCausalLM(nn.Module):
         for block, layer in zip(self.model.stack.blocks, cache.layers):
             x, _ = block(x, positions=positions, length=length, cache=layer)
         cache.advance(padding_mask)
-        return self.model.logits(self.model.stack.norm(x))
+        return self.model.stack.norm(x)
+
+    def forward(self, ids, cache, padding_mask=None) -> Tensor:  # -> (B, T, V)
+        "The logits after each new token."
+        return self.model.logits(self.hidden_states(ids, cache, padding_mask))
 
 # %% ../../chapters/16_kv_cache.ipynb #give-cache-export
 def check_new(ids: Tensor, padding_mask: Tensor, max_len: int) -> None:
@@ -259,8 +264,8 @@ def generate_cached(
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     new = ids
     for _ in range(max_new_tokens):
-        logits = model(new, cache, padding_mask)[:, -1]                   # (B, V)
-        padding_mask = None
+        last = model.hidden_states(new, cache, padding_mask)[:, -1]       # (B, C)
+        logits, padding_mask = model.model.logits(last), None             # (B, V)
         if sampling is None: new = most_likely(logits)
         else: new = sample(sampling(logits, ids), g)
         if eos is not None:
@@ -269,6 +274,16 @@ def generate_cached(
         new = new[:, None]                                                # (B, 1)
         ids = torch.cat([ids, new], 1)
     return ids
+
+
+def generate_with_cache(model: CausalLM, *args, **named) -> Tensor:
+    "`generate`, with a cache if every layer of the model can have one."
+    attends = [hasattr(b.attention.inner, "attention_fn") for b in model.stack.blocks]
+    if not all(attends): return generate(model, *args, **named)
+    return generate_cached(CachedCausalLM(model), *args, **named)
+
+
+GENERATORS["cached"] = generate_with_cache
 
 # %% ../../chapters/16_kv_cache.ipynb #rolling-export
 class RollingCache:
