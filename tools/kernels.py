@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 TABLE = ROOT / "tfmlib/assets/kernels.json"
-SOURCES = [ROOT / f"tfmlib/flash_attention_gpu/{name}.py" for name in ("kernels", "varlen", "gluon")]      # no two define the same name
+SOURCES = [ROOT / f"tfmlib/flash_attention_gpu/{name}.py" for name in ("config", "kernels", "varlen", "gluon")]      # no two define the same name
 ROOTS = {"decode": "decode", "varlen": "varlen_forward", "gluon": "start_gluon"}      # the host code of a kernel, or of a way; of the others `start`
 VERSIONS = ("3.7.1", "3.6.0")                          # of Triton: the locked one, and the one that many GPU machines carry
 SHARED = {90: 227 * 1024, 80: 163 * 1024}              # bytes of shared memory that one program may have, by compute capability
