@@ -257,7 +257,7 @@ def test_pooling_is_what_it_says():
 def test_every_head_learns(head):
     model, ids = Bert(config(head, n_labels=3)), words(4, 7)
     [logits] = model(ids).values()
-    assert logits.shape == {"masked-lm": (4, 7, len(LEXICON)), "tagging": (4, 7, 3), "span": (4, 7, 2), "classification": (4, 3), "next-sentence": (4, 2), "replaced-token": (4, 7)}[head]
+    assert logits.shape == {"masked-lm": (4, 7, len(LEXICON)), "tagging": (4, 7, 3), "span": (4, 7, 2), "classification": (4, 3), "next-sentence": (4, 2), "replaced-token": (4, 7), "pooler": (4, 12)}[head]
     logits.square().sum().backward()
     unused = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
     assert not {n for n in unused if "k_proj.bias" not in n}, unused           # a bias of keys changes no softmax
@@ -445,7 +445,7 @@ def test_positions_count_tokens_as_the_docstring_says(stem):
 
 
 REFUSED = [
-    ("Bert", "MaskedLM", {"architectures": ["BertModel"]}, "architectures"), ("Bert", "MaskedLM", {"architectures": None}, "architectures"),
+    ("Bert", "MaskedLM", {"architectures": ["BertLMHeadModel"]}, "architectures"), ("Bert", "MaskedLM", {"architectures": None}, "architectures"),
     ("Bert", "MaskedLM", {"is_decoder": True}, "is_decoder"), ("Bert", "MaskedLM", {"add_cross_attention": True}, "add_cross_attention"),
     ("Bert", "MaskedLM", {"hidden_act": "gelu_fast"}, "hidden_act"), ("Bert", "MaskedLM", {"tie_word_embeddings": False}, "tie_word_embeddings"),
     ("Bert", "MaskedLM", {"position_embedding_type": "relative_key"}, "position_embedding_type"), ("Bert", "MaskedLM", {"surprise": 1}, "surprise"),

@@ -22,6 +22,7 @@ import live  # noqa: E402
 from formulas import node_binary  # noqa: E402
 
 import tfmlib.decoders.core as decoders  # noqa: E402
+from tfmlib.decoders import NextToken  # noqa: E402
 from tfmlib.heads import SentenceHeads  # noqa: E402
 from tfmlib.kv_cache import BothWays, CachedCausalLM, generate_cached  # noqa: E402
 from tfmlib.tokens import BOOK_FILE, book_tokenizer, printable  # noqa: E402
@@ -204,7 +205,7 @@ def test_what_a_page_loads_is_small_and_of_the_book(name, tmp_path):
 
 
 FIGURES = {
-    "chapters/10_decoders.html": ("next_token", lambda **name: decoders.NextToken(prompts=["so"], logits=[[*range(12)]], tokens=[*"abcdefghijkl"], alt="Twelve tokens and their probabilities", **name)),
+    "chapters/10_decoders.html": ("next_token", lambda **name: NextToken(prompts=["so"], logits=[[*range(12)]], tokens=[*"abcdefghijkl"], alt="Twelve tokens and their probabilities", **name)),
     "chapters/05_heads.html": ("own_sentence", lambda **name: SentenceHeads(text="so", tokens=["so"], thousandths=[[[[1000]]]], alt="One token and its weight", **name)),
     "chapters/16_kv_cache.html": ("both_ways", lambda **name: BothWays(text="so", without=[1], kept=[1], n=1, alt="One pass and its tokens", **name)),
 }

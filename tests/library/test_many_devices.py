@@ -26,6 +26,7 @@ from conftest import sweep
 
 from tfmlib.accounting import NAMED_SHAPES, total_parameters
 from tfmlib.decoders import GPT2
+from tfmlib.many_devices import ParallelSteps, parallel_moments
 from tfmlib.many_devices import core as M
 from tfmlib.many_devices.cluster import CheckpointReader, TrainingRun, check_training, fresh_name, read_arguments
 from tfmlib.many_devices.context import chunk_positions, train_context_parallel
@@ -248,7 +249,7 @@ def test_ranks_that_never_communicate_drift_apart(wrong):
 
 # --- the figure ---------------------------------------------------------------------------------------------------
 
-MOMENTS = M.parallel_moments()
+MOMENTS = parallel_moments()
 
 
 def test_moments_are_whole():
@@ -280,7 +281,7 @@ def steps(browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("steps")
     for path in Path(str(ASSETS)).glob("*.*"):
         if path.suffix in (".js", ".css"): shutil.copy(path, folder)
-    figure = M.ParallelSteps("Four ranks, and what each of them holds", names=list(MOMENTS), moments=[[list(m) for m in moments] for moments in MOMENTS.values()]).figure().html
+    figure = ParallelSteps("Four ranks, and what each of them holds", names=list(MOMENTS), moments=[[list(m) for m in moments] for moments in MOMENTS.values()]).figure().html
     (folder / "page.html").write_text(f'<!doctype html><html lang="en"><meta charset="utf-8"><link rel="stylesheet" href="figures.css">{figure}<script type="module" src="mount.js"></script>', encoding="utf-8")
     httpd = server(folder)
     threading.Thread(target=httpd.serve_forever, daemon=True).start()

@@ -115,8 +115,8 @@ def upper(quantity: dict) -> float:
 def spread_of(rows: list[dict]) -> str:
     "How far the times of these cases vary, in a sentence: ours, and the others'."
     def most(names):
-        return max((t["q90"] - t["q10"]) / t["median"] for r in rows for name, t in r.items()
-                   if name.removesuffix(" ms") in names)
+        return max((upper(t) - t.get("q10", t["median"])) / t["median"] for r in rows
+                   for name, t in r.items() if name.removesuffix(" ms") in names)
     others = {name for r in rows for name in speeds(r)} - {"ours"}
     here, there = (f"{100 * most(names):.0f}" for names in (["ours"], others))
     return "\u202f%".join((" From the 10", " to the 90", " quantile, ours range over at most "
