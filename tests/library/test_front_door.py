@@ -11,11 +11,12 @@ from tfmlib.workbench import book_text
 NOTEBOOK = ("matplotlib", "IPython", "ipywidgets", "anywidget", "traitlets", "sacrebleu")
 TOUCH = """
 import json, sys, time
+begun = time.process_time()
 import torch, numpy
 start = time.process_time()
 import tfmlib
 for name in tfmlib.__all__: getattr(tfmlib, name)
-print(json.dumps([time.process_time() - start, [m for m in sys.modules if m.partition('.')[0] in set(sys.argv[1:])]]))
+print(json.dumps([time.process_time() - start, start - begun, [m for m in sys.modules if m.partition('.')[0] in set(sys.argv[1:])]]))
 """
 
 
@@ -36,7 +37,7 @@ def test_the_door_is_small_and_leads_where_it_says():
 
 
 def test_touching_every_name_needs_no_notebook_and_little_time():
-    "At most 0.3 seconds of the processor on top of PyTorch, the best of three; what a notebook needs is not imported."
+    "At most 0.3 seconds of the processor on top of PyTorch, which takes about 1.8 itself: a sixth of it where everything is slower. The best of three; what a notebook needs is not imported."
     runs = [json.loads(subprocess.run([sys.executable, "-c", TOUCH, *NOTEBOOK], capture_output=True, text=True, check=True).stdout) for _ in range(3)]
-    assert [loaded for _, loaded in runs] == [[]] * 3
-    assert min(taken for taken, _ in runs) < .3, runs
+    assert [loaded for *_, loaded in runs] == [[]] * 3
+    assert min(taken / max(.3, torch / 6) for taken, torch, _ in runs) < 1, runs

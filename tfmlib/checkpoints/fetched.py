@@ -85,10 +85,13 @@ def fetch_model(name: str) -> Path:
 def real_result(name: str, key: str, compute: Callable[[Path], object]):
     "What a real model gives: computed and compared where it is, or else on record."
     path, known = find_model(name), comparisons().get(key)
+    recording = os.environ.get("TFM_REAL") == "record"
+    need(known is not None or path and recording, "key", repr(key),
+         "a key of tfmlib/assets/compared.json")
     if path is None: return known["value"]
     found = portable(compute(path), key)
     source = f"{WHEELS[name].package} {WHEELS[name].version}"
-    if os.environ.get("TFM_REAL") == "record":
+    if recording:
         record_comparison(key, {"with": source, "value": found})
     elif json.dumps(found) != json.dumps(known["value"]):
         raise ClaimError(f"{key}: computed: {found}; on record: {known['value']}")
