@@ -101,12 +101,16 @@ def cells(root: Path) -> dict[str, tuple[Cell, ...]]:
 def workbench(root: Path) -> list[str]: return tomllib.loads((root / "pyproject.toml").read_text())["tool"]["tfmlib"]["workbench"]
 
 
+FRONT = "library"        # the page of the workbench that writes tfmlib's own modules and uses everything: it stands after all
+
+
 def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, int]:
     """Where a notebook stands: the workbench in its declared order, the paths 01 to 22, then the pages in depth; a practice page after all of its chapter.
 
     A whole page, which is not divided into path and depth yet, stands among the paths for them, and among the depth pages for itself and for those.
     """
     which, (number, _, tail) = kind(name), Path(name).name.partition("_")
+    if which == "workbench" and tail == FRONT: return 4, 0, 0
     if which == "workbench":
         if tail not in bench: raise ValueError(f"{name}: not in the workbench that pyproject.toml declares ({', '.join(bench)})")
         return 0, bench.index(tail), 0
@@ -137,6 +141,7 @@ def module_of(name: str, book: Iterable[Cell] = ()) -> str:
     if which == "depth":                                          # NN_name, or NN_name_topic
         said = re.fullmatch(r"(\w+)\.(?!core$)\w+", declared)
         return declared if said and f"{tail}_".startswith(f"{said[1]}_") else f"{tail}.depth"
+    if which == "workbench" and tail == FRONT: return "__main__"
     if which == "workbench" and re.fullmatch(r"workbench\.\w+", declared): return declared
     return {"practice": f"practice.{tail}", "workbench": f"workbench.{tail}"}.get(which, f"{tail}.core")
 
@@ -240,7 +245,7 @@ def directive_lines(root: Path) -> list[str]:
             faults += [f"{cell.where}: «{line.strip()}» stands below the cell's first line and would be ignored" for line in code if DIRECTIVE.match(line.strip())]
             elsewhere = cell.directives.get("export")
             package = module_of(name, book).partition(".")[0]
-            if elsewhere and not elsewhere.startswith(f"{package}."): faults.append(f"{cell.where}: it exports to {elsewhere}; expected a module of the package {package}")
+            if elsewhere and not elsewhere.startswith(f"{package}.") and (package, elsewhere) != ("__main__", "__init__"): faults.append(f"{cell.where}: it exports to {elsewhere}; expected a module of the package {package}")
     written = [c.directives["default_exp"] for book in books.values() for c in book if "default_exp" in c.directives]
     return faults + [f"tfmlib.{module}: {written.count(module)} notebooks write it" for module in sorted(set(written)) if written.count(module) > 1]
 

@@ -28,13 +28,14 @@ INSTALL = LOOK + '''\
 import subprocess
 import sys
 
-if importlib.util.find_spec("tfmlib") is None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "git+{url}@v{version}"], check=True)
+if not all(map(importlib.util.find_spec, ("tfmlib", "anywidget"))):
+    wanted = ["git+{url}@v{version}", "tfmlib[notebook]"]
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *wanted], check=True)
     importlib.invalidate_caches()'''
 EXPLAIN = LOOK + '''
-if importlib.util.find_spec("tfmlib") is None:
+if not all(map(importlib.util.find_spec, ("tfmlib", "anywidget"))):
     raise ModuleNotFoundError("tfmlib is not installed. In a terminal, in your clone of the book, run "
-                              "`python -m pip install .`, then restart this notebook's kernel.")'''
+                              "`python -m pip install '.[notebook]'`, then restart this notebook's kernel.")'''
 
 
 def setup_source(url: str, version: str) -> str:

@@ -86,7 +86,7 @@ def main() -> None:
     for module, name in second().items():                     # nbdev appends to it, and wants it to be there
         path = ROOT / "tfmlib" / f"{module.replace('.', '/')}.py"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(HEAD.format(name=name))
+        path.write_text(HEAD.format(name=name) if "." in module else HEAD.format(name=name).replace("../../", "../"))
     subprocess.run([Path(sys.executable).with_name("nbdev-export")], cwd=ROOT, check=True)
     for module, text in offered().items():                    # nbdev takes the page's first sentence
         path = ROOT / "tfmlib" / f"{module.replace('.', '/')}.py"

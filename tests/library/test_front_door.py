@@ -5,10 +5,17 @@ import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+
+import pytest
 
 import tfmlib
+from tfmlib.__main__ import COMMANDS, SIZES, main
 from tfmlib.workbench import book_text
 
+PAGE = json.loads((Path(__file__).resolve().parents[2] / "chapters/00_library.ipynb").read_text(encoding="utf-8"))
+LINES = [line.replace("python ", f"{sys.executable} ") for cell in PAGE["cells"] if cell["cell_type"] == "markdown"
+         for block in re.findall(r"```sh\n(.*?)```", "".join(cell["source"]), re.S) for line in block.splitlines()]
 NOTEBOOK = ("matplotlib", "IPython", "ipywidgets", "anywidget", "traitlets", "sacrebleu")
 TOUCH = """
 import json, sys, time
@@ -49,3 +56,89 @@ def test_touching_every_name_needs_no_notebook_and_little_time(tmp_path):
     runs = [json.loads(subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
     assert [loaded for *_, loaded in runs] == [[]] * 3
     assert min(taken / max(.3, torch / 6) for taken, torch, _ in runs) < 1, runs
+
+
+# --- the command line ---------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(tfmlib.__file__).parents[1]))
+    (tmp_path / "text.txt").write_text(" ".join(book_text("v1")[0].split())[:20_000], encoding="utf-8")
+    return tmp_path
+
+
+def test_the_commands_of_the_page_run_one_after_the_other(texts):
+    "As they are written there, each in a process of its own; what is fetched or installed is left out."
+    for line in (line for line in LINES if "-m tfmlib " in line and " fetch " not in line):
+        done = subprocess.run(line, shell=True, capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stderr and done.stdout.strip(), (line, done.stderr)
+    assert (texts / "folder/config.json").is_file() and sum("-m tfmlib " in line for line in LINES) == len(COMMANDS)
+
+
+@pytest.mark.whole
+def test_two_processes_train_as_the_page_says(texts):
+    [line] = [line for line in LINES if line.startswith("torchrun")]
+    done = subprocess.run(f"{Path(sys.executable).with_name('torchrun')}{line.removeprefix('torchrun')}", shell=True, capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout.strip().splitlines()[-1])["step"] == 4, done.stderr
+
+
+SMALL = "train text.txt run --steps 4 --width 16 --layers 1 --heads 2 --kv-heads 1 --length 16 --max-len 32 --rows 4 --vocab-size 260 --every 2".split()
+
+
+def said(words, capsys):
+    "What a command ends with."
+    with pytest.raises(SystemExit) as ended: main(words)
+    return str(ended.value.code) + capsys.readouterr().err
+
+
+def test_a_run_that_was_interrupted_ends_with_the_same_weights(texts, monkeypatch, capsys):
+    main(SMALL)
+    whole = tfmlib.load_model("run/model.safetensors").state_dict()
+    assert "perplexity" in capsys.readouterr().out
+    calls, loss = [], tfmlib.next_token_loss
+    def interrupted(*a):
+        calls.append(1)
+        if len(calls) == 4: raise KeyboardInterrupt
+        return loss(*a)
+    again = [word.replace("run", "second") for word in SMALL]
+    monkeypatch.setattr(tfmlib, "next_token_loss", interrupted, raising=False)
+    assert "the same command continues" in said(again, capsys)
+    monkeypatch.delattr(tfmlib, "next_token_loss")
+    main(again)
+    second = tfmlib.load_model("second/model.safetensors").state_dict()
+    assert second.keys() == whole.keys() and all(second[name].equal(t) for name, t in whole.items())
+    assert "rate" in said([*SMALL, "--rate", "1"], capsys), "a run is not continued as another"
+
+
+@pytest.mark.parametrize("option", [*SIZES, "rate", "dropout"])
+def test_a_number_that_cannot_be_is_refused_in_one_line(texts, capsys, option):
+    if option == "seed": return main([*SMALL, "--seed", "-1"])
+    heard = said([*SMALL, f"--{option}", "-1"], capsys)
+    assert heard.startswith("python -m tfmlib train: ") and ("got" in heard or "expected" in heard) and "Traceback" not in heard
+
+
+def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
+    (texts / "bytes").write_bytes(b"caf\xe9")
+    (texts / "short").write_text("short")
+    (texts / "empty").mkdir()
+    for words, part in ((["tokenizer", "bytes", "x"], "text: bytes: byte 3 is not UTF-8"), (["tokenizer", "none", "x"], "none"),
+                        (["train", "short", "run"], "text: got"), ([*SMALL, "--device", "tpu9"], "device: got 'tpu9'"),
+                        (["generate", "nowhere", "a"], "model: there is no file or folder nowhere"), (["generate", "empty", "a"], "model: empty is neither"),
+                        (["generate", "short", "a"], "model: short is neither"), (["export", "empty", "x"], "model: empty is neither")):
+        heard = said(words, capsys)
+        assert part in heard and heard.startswith(f"python -m tfmlib {words[0]}: ") and "Traceback" not in heard, heard
+    main(SMALL)
+    for more, part in ((["--temperature", "-1"], "temperature, top-k, top-p: t: -1.0"), (["--top-p", "2"], "top-p: p: 2.0"), (["--top-k", "0"], "top-p: k: 0"), (["--chat"], "chat: run has no chat template"),
+                       (["--tokens", "-3"], "max_new_tokens")):
+        assert part in said(["generate", "run", "The", *more], capsys)
+    assert "prompt: got no token" in said(["generate", "run", ""], capsys)
+    assert "family" in said(["export", "run", "x", "--family", "gpt5"], capsys) and not (texts / "x").exists()
+
+
+def test_every_option_is_described(capsys):
+    for name in COMMANDS:
+        with pytest.raises(SystemExit): main([name, "--help"])
+        shown = capsys.readouterr().out
+        assert all(re.search(rf"{flag}\b[^\n]*(\n +)?\S+ \S+", shown) for flag in re.findall(r"^  (--[\w-]+)", shown, re.M)) and "None" not in shown.replace("(default: None)", "")

@@ -247,7 +247,7 @@ def run(*command, **kwargs) -> subprocess.CompletedProcess:
 def test_setup_without_address_says_how_to_install(tmp_path):
     done = run(sys.executable, "-S", "-I", "-c", colab.setup_source("", "1.0"), cwd=tmp_path)
     assert done.returncode == 1
-    assert "ModuleNotFoundError: tfmlib is not installed" in done.stderr and "pip install ." in done.stderr
+    assert "ModuleNotFoundError: tfmlib is not installed" in done.stderr and "pip install '.[notebook]'" in done.stderr
 
 
 def test_setup_does_nothing_where_tfmlib_is(tmp_path):
@@ -258,7 +258,7 @@ def test_setup_does_nothing_where_tfmlib_is(tmp_path):
 
 def test_setup_pins_only_the_book(tmp_path):
     source = colab.setup_source("https://github.com/a/b", "1.2.3")
-    assert re.findall(r"install\", \"-q\", (.*)\]", source) == ['"git+https://github.com/a/b@v1.2.3"']
+    assert re.findall(r"wanted = (.*)", source) == ['["git+https://github.com/a/b@v1.2.3", "tfmlib[notebook]"]']
     assert not re.search(r"torch|numpy", source)
 
 
