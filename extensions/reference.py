@@ -84,7 +84,7 @@ class Reference(SphinxDirective):
         "The names that `tfmlib` itself offers, each a link to the module that writes it."
         offers = re.findall(r'^    "(\w+)": "([\w ]+)",$', self.read("__init__")[1], re.M)
         homes = {(module.partition(".")[0], name): f"../api/{chapter}.html#tfmlib.{module}.{name}" for chapter, its in every.items() for module in its for name in self.read(module)[2]}
-        links = [f'<a href="{homes[package, name]}"><code>{name}</code></a>' for package, names in offers for name in names.split()]
+        links = [f'<a href="{homes[package, name]}"><code>{name}</code></a>' for package, names in offers for name in names.split() if (package, name) in homes]
         return nodes.raw("", f'<p class="tfm-names"><a href="../chapters/00_library.html"><code>tfmlib</code></a> {", ".join(links)}</p>', format="html")
 
     def module(self, page: str, module: str) -> nodes.section:

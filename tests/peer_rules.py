@@ -13,9 +13,9 @@ OWN_WAY = {"chapters/12_checkpoints": {"huggingface_hub"}, "chapters/18_flash_at
 
 
 def given(root: Path) -> set[str]:
-    "The packages that every reader has: Python's own, this one, and what it depends on."
-    depends = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
-    return {re.match(r"[\w-]+", line)[0] for line in depends} | BROUGHT | set(sys.stdlib_module_names) | {"tfmlib"}
+    "The packages that every reader has: Python's own, this one, and what it depends on in a notebook."
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    return {re.match(r"[\w-]+", line)[0] for line in [*project["dependencies"], *project["optional-dependencies"]["notebook"]]} | BROUGHT | set(sys.stdlib_module_names) | {"tfmlib"}
 
 
 def peers_of(tree: ast.AST, known: set[str]) -> set[str]:

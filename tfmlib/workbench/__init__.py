@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .. import offer
 
 if TYPE_CHECKING:
+    from .areas import *
     from .checkers import *
     from .checks import *
     from .claims import *
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .processes import *
     from .properties import *
     from .records import *
+    from .sentence import *
+    from .tables import *
     from .tensor_files import *
     from .training import *
     from .translation import *
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from .writer import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
+    'areas': """
+        AXES Area area flow note cell_mark picture""",
     'checkers': """
         Mismatch short apart expect Result Overtime time_limit Checker name_of argument arguments
         reason began_in said same expect_untouched""",
@@ -68,6 +73,10 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'records': """
         RECORD_FIELDS spread timed Record is_spread parse_record load_record processor driver
         circumstances Pending recorded""",
+    'sentence': """
+        Sentence load_sentence""",
+    'tables': """
+        Table table""",
     'tensor_files': """
         tensors_digest flush folder_beside replacing save_tensors load_tensors Checkpoint
         model_tensors writable unlike restore""",
