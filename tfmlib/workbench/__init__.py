@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'areas': """
-        AXES Area area flow note cell_mark picture""",
+        AXES UNLABELLED UNMARKED Area Labels Marks area flow note cell_mark picture""",
     'checkers': """
         Mismatch short apart expect Result Overtime time_limit Checker name_of argument arguments
         reason began_in said same expect_untouched""",
