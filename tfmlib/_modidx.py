@@ -3861,6 +3861,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'tfmlib.workbench.areas._check_area': ('diagrams.html#_check_area', 'tfmlib/workbench/areas.py'),
                                         'tfmlib.workbench.areas._edges': ('diagrams.html#_edges', 'tfmlib/workbench/areas.py'),
                                         'tfmlib.workbench.areas._layer': ('diagrams.html#_layer', 'tfmlib/workbench/areas.py'),
+                                        'tfmlib.workbench.areas._length': ('diagrams.html#_length', 'tfmlib/workbench/areas.py'),
                                         'tfmlib.workbench.areas._outline': ('diagrams.html#_outline', 'tfmlib/workbench/areas.py'),
                                         'tfmlib.workbench.areas._shown': ('diagrams.html#_shown', 'tfmlib/workbench/areas.py'),
                                         'tfmlib.workbench.areas.area': ('diagrams.html#area', 'tfmlib/workbench/areas.py'),

@@ -77,6 +77,11 @@ def _outline(x: float, y: float, width: float, height: float, kind: str = "ink")
                 f'rx="3" stroke="{var(kind)}" stroke-width="2.4"')
 
 
+def _length(n: int, axis: str) -> str:
+    "How long an axis is, in words."
+    return f"width {n}" if axis == "width" else f"{n} {axis}"
+
+
 def _edges(area: Area, labels: "Labels", marks: "Marks") -> str:
     "The names of rows and columns, and the two axes with their lengths."
     left, top, right, bottom = area.box
@@ -89,10 +94,10 @@ def _edges(area: Area, labels: "Labels", marks: "Marks") -> str:
     *_, n, m = area.values.shape
     down, across = ((axis, AXES[axis]) if axis else ("", "quiet") for axis in labels.axes)
     if across[0]:
-        out.append(text((left + right) / 2, bottom + 17, f"{m} {across[0]}", colour=across[1]))
+        out.append(text((left + right) / 2, bottom + 17, _length(m, across[0]), colour=across[1]))
     if down[0]:
         out.append(f'<g transform="rotate(90 {right + 6:g} {(top + bottom) / 2:g})">'
-                   + text(right + 6, (top + bottom) / 2, f"{n} {down[0]}", colour=down[1])
+                   + text(right + 6, (top + bottom) / 2, _length(n, down[0]), colour=down[1])
                    + "</g>")
     return "".join(out)
 
