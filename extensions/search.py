@@ -49,7 +49,7 @@ def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
             if word not in COMMON and (word == "√" or len(word) > 1 and not NUMBER.fullmatch(word)): where[word].append((number, (count > 1) + (count > 4)))
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
-            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), e["anchor"], e["title"], shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
+            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), e["anchor"], e["title"], shorten(e["line"], 125, placeholder=" …"), *e["also"]] for e in entries],
             "words": " ".join(sorted(where)), "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 
 
