@@ -60,7 +60,7 @@ class Reference(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         self.root = Path(self.env.srcdir)
         every = modules(self.root, self.root / self.config.external_toc_path)
-        if not self.arguments: return [self.door(every), *(node for chapter, its in every.items() for node in self.overview(chapter, its))]
+        if not self.arguments: return [*self.door(every), *(node for chapter, its in every.items() for node in self.overview(chapter, its))]
         if self.arguments[0] not in every: raise self.error(f"tfmlib-reference: no chapter is called {self.arguments[0]!r} and writes a module")
         return [self.module(page, module) for module, page in every[self.arguments[0]].items()]
 
@@ -80,12 +80,14 @@ class Reference(SphinxDirective):
             made.append(nodes.raw("", f'<p class="tfm-names">{where} {", ".join(links)}</p>', format="html"))
         return made
 
-    def door(self, every: dict[str, dict[str, str]]) -> nodes.raw:
-        "The names that `tfmlib` itself offers, each a link to the module that writes it."
+    def door(self, every: dict[str, dict[str, str]]) -> list[nodes.Node]:
+        "The names that `tfmlib` itself offers, each a link to the module that writes it; nothing in a book that does not write them."
+        page = next((its["__init__"] for its in every.values() if "__init__" in its), None)
+        if page is None: return []
         offers = re.findall(r'^    "(\w+)": "([\w ]+)",$', self.read("__init__")[1], re.M)
         homes = {(module.partition(".")[0], name): f"../api/{chapter}.html#tfmlib.{module}.{name}" for chapter, its in every.items() for module in its for name in self.read(module)[2]}
         links = [f'<a href="{homes[package, name]}"><code>{name}</code></a>' for package, names in offers for name in names.split() if (package, name) in homes]
-        return nodes.raw("", f'<p class="tfm-names"><a href="../chapters/00_library.html"><code>tfmlib</code></a> {", ".join(links)}</p>', format="html")
+        return [nodes.raw("", f'<p class="tfm-names"><a href="../{page}.html"><code>tfmlib</code></a> {", ".join(links)}</p>', format="html")]
 
     def module(self, page: str, module: str) -> nodes.section:
         file, source, names = self.read(module)

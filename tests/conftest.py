@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -124,10 +125,23 @@ def served(book) -> str:
     httpd.shutdown()
 
 
-def patient(context):
-    "The context, which waits for what it waits for longer than a loaded machine needs."
-    context.set_default_timeout(180_000)
-    return context
+class Chromium:
+    "A browser without a window. One that has ended, which the tests that follow can do nothing about, is started again when it is asked for something."
+    def __init__(self, launch): self.launch, self.running = launch, launch()
+    def new_context(self, **how): return self.opened("new_context", how)
+    def new_page(self, **how): return self.opened("new_page", how)
+
+    def opened(self, kind: str, how: dict):
+        "A context or a page, which waits for what it waits for longer than a loaded machine needs."
+        from playwright.sync_api import Error
+        try: found = getattr(self.running, kind)(**how)
+        except Error:
+            if self.running.is_connected(): raise
+            warnings.warn("Chromium had ended between two tests or in one of them; it is started again", stacklevel=3)
+            self.running = self.launch()
+            found = getattr(self.running, kind)(**how)
+        found.set_default_timeout(180_000)
+        return found
 
 
 def painted(page) -> None:
@@ -156,11 +170,9 @@ def browser():
     from playwright.sync_api import sync_playwright
     assert CHROMIUM, "no Chromium on this machine (Debian's package: chromium)"
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        new_context = chromium.new_context
-        chromium.new_context = lambda **how: patient(new_context(**how))
+        chromium = Chromium(lambda: playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS))
         yield chromium
-        chromium.close()
+        chromium.running.close()
 
 
 def tracked(*which: str) -> list[str]:

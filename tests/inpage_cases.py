@@ -159,6 +159,10 @@ a.index_add(0, torch.tensor([0, 0, 1]), b) :: 2x3 3x3
 a.index_add(0, torch.tensor([0, 0, 1]), b, alpha=2) :: 2x3 3x3
 a.index_copy(0, torch.tensor([1]), b) :: 2x3 1x3
 a.index_fill(1, torch.tensor([1]), 7.) :: 2x3
+a.index_put((torch.tensor([0, 2]), torch.tensor(1)), b) :: 3x2 2
+a.index_put((torch.tensor([[True, False], [True, True]]),), b) :: 2x2 3
+torch.index_put(a, [torch.tensor([1, 0])], b[0], accumulate=True) :: 3x2 1
+a.index_put((torch.tensor([0, 0, 1]),), b, accumulate=True) :: 2x3 3x3
 F.pad(a, (1, 2)) + F.pad(a, (1, 2), value=3.) :: 2x3
 F.pad(a, (-1, 1, 0, 2)) :: 2x3
 a @ b :: 2x3 3x2
@@ -223,6 +227,7 @@ x = a * 1; x.copy_(b); r = x + a
 x = a * 1; x.zero_(); x.fill_(2.); r = x + a
 x = a.exp(); y = x.detach(); r = x * y
 x = a * 1; x.index_add_(0, torch.tensor([0]), b[None]); r = x
+x = a * 1; x.index_put_((torch.tensor(1), torch.tensor([2, 0])), b[:2]); r = x * a
 x = a * 1; x.scatter_(1, torch.tensor([[0], [1]]), 3.); r = x
 x = a * 1; x.diagonal().add_(1.); r = x * x
 x = a * 1; x.unsqueeze(0)[0, 1, 2] = b[0]; x -= 1; x /= 2; r = x
@@ -344,6 +349,13 @@ torch.zeros(2, 3)[2]
 torch.zeros(2, 3)[0, 0, 0]
 torch.zeros(2)[torch.tensor([.5])]
 torch.zeros(3)[::-1]
+torch.zeros(3).index_put((torch.tensor([3]),), torch.tensor(1.))
+torch.zeros(3).index_put((torch.tensor([0]),), torch.tensor(1.).double())
+torch.zeros(3).index_put((torch.tensor([0, 1]),), torch.zeros(3))
+torch.zeros(3).index_put((torch.tensor([.5]),), torch.tensor(1.))
+torch.zeros(3).index_put((torch.tensor([0]),), 1.)
+torch.zeros(3).index_put(([0],), torch.tensor(1.))
+torch.zeros(3).index_put(torch.tensor([0]), torch.tensor(1.))
 torch.cat([torch.zeros(2, 3), torch.zeros(2, 2)])
 torch.stack([torch.zeros(2), torch.zeros(3)])
 torch.zeros(2, 3).sum(2)

@@ -38,6 +38,13 @@ def comparisons(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
         if makes_comparison(node): yield node.args[0].value, set(node.args[1].value.split())
 
 
+def asked(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    "The results on record that a piece of code asks for: of its comparisons, and of real models (`real_result(\"model\", \"key\", …)`). Their keys, and what records them."
+    for key, _ in comparisons(tree): yield key, "TFM_PEERS"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "real_result": yield node.args[1].value, "TFM_REAL"
+
+
 def outside(node: ast.AST) -> Iterator[ast.AST]:
     "What runs when a cell runs, comparisons aside: not the bodies of functions, not what `compared` is given."
     if isinstance(node, ast.FunctionDef | ast.ClassDef) or makes_comparison(node): return
@@ -79,7 +86,7 @@ def faults(books: dict[str, list[Cell]], recorded: set[str], known: set[str]) ->
     for name, cells in books.items():
         found += in_cells(name, cells, known)
         for cell in (c for c in cells if c.kind == "code"):
-            for key, _ in comparisons(cell.tree):
+            for key, switch in asked(cell.tree):
                 if keys.setdefault(key, name) != name: found.append(f"{cell.where}: the key «{key}» is that of a comparison in {keys[key]}")
-                if key not in recorded: found.append(f"{cell.where}: no result of «{key}» is on record; run it with TFM_PEERS=record")
+                if key not in recorded: found.append(f"{cell.where}: no result of «{key}» is on record; run it with {switch}=record")
     return found + [f"compared.json: no cell compares «{key}»" for key in sorted(recorded - keys.keys())]

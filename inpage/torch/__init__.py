@@ -69,6 +69,7 @@ _BOTH = {
     _move: """flip roll repeat_interleave index_select masked_select tril triu diag_embed
         diag gather take_along_dim scatter scatter_add index_add index_copy index_fill
         nonzero""",
+    _index: "index_put",
     _matrix: "matmul mm bmm mv dot addmm outer",
     _make: "clone",
 }
@@ -92,7 +93,7 @@ _OTHER_NAMES = {"clip": "clamp", "multiply": "mul", "subtract": "sub", "divide":
                 "less_equal": "le", "swapaxes": "transpose", "ravel": "flatten"}
 _INPLACE = """add sub mul div pow clamp masked_fill exp log sqrt neg abs relu sigmoid tanh
     round floor ceil square reciprocal rsqrt sin cos nan_to_num cumsum scatter scatter_add
-    index_add index_copy index_fill tril triu remainder"""
+    index_add index_copy index_fill index_put tril triu remainder"""
 
 for _module, _names in _BOTH.items():
     for _name in _names.split():

@@ -103,13 +103,28 @@ def setitem(self, key, value):
 @operation("index_put_")
 def index_put_(input, key, value):
     "Write at an index with lists or tensors in it."
-    x = input
+    lone = not isinstance(value, Tensor) or not value.ndim
+    return overwrite(input, put(input, key, assigned(input, value) if lone else value))
+
+
+@operation()
+def index_put(input, indices, values, accumulate=False):
+    "A tensor with values, or with values added, at indices, which are tensors."
+    if not isinstance(indices, tuple | list):
+        raise TypeError("index_put(): argument 'indices' must be tuple of Tensors")
+    for what in (*indices, values):
+        if not isinstance(what, Tensor):
+            raise TypeError(f"index_put(): expected Tensor, got {type(what).__name__}")
+    return put(input, plain_key(tuple(indices), input)[0], values, accumulate)
+
+
+def put(x: Tensor, key: tuple, new: Tensor, adds: bool = False) -> Tensor:
+    "A tensor with other numbers at an index, or with those added to its own."
     there = indexed(x._a, key)
-    new = assigned(x, value)
-    if isinstance(value, Tensor) and value.dtype is not x.dtype and value.ndim:
+    if new.dtype is not x.dtype:
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
-            f"{x.dtype} for the destination and {value.dtype} for the source."
+            f"{x.dtype} for the destination and {new.dtype} for the source."
         )
     try: np.broadcast_to(new._a, there.shape)
     except ValueError:
@@ -117,16 +132,16 @@ def index_put_(input, key, value):
             f"shape mismatch: value tensor of shape {list(new.shape)} cannot be "
             f"broadcast to indexing result of shape {list(there.shape)}"
         ) from None
-    a = x._a.copy()
-    a[key] = new._a
-    shape = new._a.shape
+    a, shape = x._a.copy(), new._a.shape
+    if adds: np.add.at(a, key, new._a)
+    else: a[key] = new._a
     def outside(g):
+        if adds: return g
         g = g.copy()
         g[key] = 0
         return g
-    result = made(a, x.dtype, (x, outside),
-                  (new, lambda g: broadcast_back(g[key], shape)))
-    return overwrite(x, result)
+    inside = lambda g: broadcast_back(g[key], shape)
+    return made(a, x.dtype, (x, outside), (new, inside))
 
 
 @operation("copy_")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import swept
 from axe_playwright_python.sync_playwright import Axe
-from conftest import awake, laid_out, painted, sweep
+from conftest import Chromium, awake, laid_out, painted, sweep
+from playwright.sync_api import Error
 from serve import server
 
 pytestmark = pytest.mark.browser
@@ -341,3 +342,16 @@ def test_links_to_sections_land_on_their_heading(browser, served, name, size):
     number, missed = misplaced(context.new_page(), f"{served}/{name}")
     context.close()
     assert not missed, f"{len(missed)} of {number + 2}: {missed[:5]}"
+
+
+def test_a_browser_that_has_ended_is_started_again(browser):
+    "Else every test after it would fail, too. It is said; and what a running browser refuses is refused."
+    own = Chromium(browser.launch)
+    with pytest.raises(Error): own.running.new_browser_cdp_session().send("Browser.crash")
+    with pytest.warns(UserWarning, match="Chromium had ended.*; it is started again"): page = own.new_page()
+    page.goto("data:text/html,<p>here")
+    assert page.inner_text("p") == "here"
+    again = own.running
+    with pytest.raises(Error): own.new_context(viewport={"width": "wide", "height": 9})
+    assert own.running is again and page.inner_text("p") == "here"
+    again.close()

@@ -50,7 +50,7 @@ def found_in(*sources: str, name: str = "chapters/04_x", recorded: tuple = ("a",
 @pytest.mark.parametrize("sources", [
     ["def f():\n    import peer\n    return peer.x", COMPARES], [HELPED], ["import torch, json", f"def f(): from peer.b import c\n{COMPARES}"],
     ["def f(): import peer", 'x = compared("a", "peer", "a", lambda: [f() for _ in range(2)])'],
-    ["def f(): import peer", f"claim('a', true_when=[{COMPARES}['b']])"]])
+    ["def f(): import peer", f"claim('a', true_when=[{COMPARES}['b']])"], ['real_result("model", "a", f)']])
 def test_comparison_is_no_fault(sources):
     assert found_in(*sources) == []
 
@@ -64,7 +64,8 @@ def test_comparison_is_no_fault(sources):
     (["def f(): import other", COMPARES], "«0»: imports other, which no comparison of this page names"),
     (["m = importlib.import_module('other.part')", COMPARES], "imports other, which no comparison"),
     ([COMPARES, 'compared("b", "peer", "a", f)'], "«1»: no result of «b» is on record"),
-    ([], "no cell compares «a»")])
+    (["def f(path): import peer", 'real_result("model", "a", f)'], "uses f, which needs a peer, outside a comparison"),
+    (['real_result("model", "b", f)'], "«0»: no result of «b» is on record; run it with TFM_REAL=record"), ([], "no cell compares «a»")])
 def test_peer_outside_a_comparison_is_a_fault(sources, said):
     assert any(said in fault for fault in found_in(*sources)), found_in(*sources)
 

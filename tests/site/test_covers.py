@@ -143,7 +143,7 @@ def with_cover(root: Path, cover: str = COVER_PAGE, of: tuple[str, ...] = ("part
     (root / "parts").mkdir()
     (root / "parts/tools.md").write_text(cover, encoding="utf-8")
     (root / "index.md").write_text(FRONT, encoding="utf-8")
-    toc = {"format": "jb-book", "root": "index", "parts": [{"caption": "I · Tools", "chapters": [{"file": page} for page in of]}, {"caption": "Back", "chapters": [{"file": "claims"}, {"file": "reference", "sections": [{"file": "api/00_proof"}]}]}]}
+    toc = {"format": "jb-book", "root": "index", "parts": [{"caption": "I · Tools", "chapters": [{"file": page} for page in of]}, {"caption": "Back", "chapters": [{"file": "about/claims"}, {"file": "about/reference", "sections": [{"file": "api/00_proof"}]}]}]}
     (root / "_toc.yml").write_text(yaml.safe_dump(toc, allow_unicode=True), encoding="utf-8")
     return root
 

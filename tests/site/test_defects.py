@@ -219,10 +219,11 @@ TOC = {"format": "jb-book", "root": "index", "chapters": [{"file": "chapters/00_
 
 def small(target: Path) -> Path:
     "A book of one chapter, with its claims and its reference."
-    copied(target, "extensions", "inpage", "tfmlib", "tools", "tests/nbval.cfg", "chapters/00_proof.ipynb", "_config.yml", "references.bib", "about/claims.md", "about/reference.md", "api/00_proof.md", "pyproject.toml")
+    copied(target, "extensions", "inpage", "tfmlib", "tools", "tests/nbval.cfg", "chapters/00_proof.ipynb", "_config.yml", "references.bib", "about/claims.md", "api/00_proof.md", "pyproject.toml")
     entries = [e for e in ledger_rules.entries(target) if e["chapter"] == "00"]
     (target / "tfmlib/assets/claims.yml").write_text(yaml.safe_dump(entries, allow_unicode=True), encoding="utf-8")
     (target / "index.md").write_text("# A small book\n\nIt has one chapter, its claims and its reference, and is there to be spoilt by the tests.\n")
+    (target / "about/reference.md").write_text("# All names\n\nThe book's own page leads to pages that are not here.\n\n```{tfmlib-reference}\n```\n")
     (target / "_toc.yml").write_text(yaml.safe_dump(TOC))
     return target
 

@@ -141,6 +141,12 @@ def test_search_for_nothing_and_for_what_is_not_there(page):
 
 
 @pytest.mark.browser
+def test_script_and_build_know_the_same_kinds(page):
+    page.goto("search.html")
+    assert tuple(page.evaluate("search.kinds")) == KINDS
+
+
+@pytest.mark.browser
 def test_script_and_build_cut_words_alike(page, index):
     "The words under which the build files a text are those that the script looks for."
     page.goto("search.html")

@@ -1,7 +1,9 @@
 // The search: ranks what searchindex.js lists (extensions/search.py writes it) and shows it. Nothing else is fetched.
 const search = (() => {                            // searchindex.js calls it, once
-const KINDS = ["page", "name", "term", "section", "depth", "claim", "exercise", "back"];
-const BONUS = { page: 85, name: 80, term: 75, section: 50, claim: 10, exercise: 5, back: 0 };
+const KINDS = {                                    // as search.py lists them: its bonus, and what is said before the page's title
+  page: [85, ""], name: [80, "defined in "], term: [75, "term, defined in "], section: [50, "section of "], depth: [50, "section of "],
+  claim: [10, "claim in "], exercise: [5, "in "], back: [0, "section of "],
+}, kinds = Object.keys(KINDS);
 const SHOWN = 60;
 
 const folded = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").replace(/\bsqrt(?![a-z])|\bsquare[ -]roots?\b/gi, " √ ");
@@ -21,7 +23,7 @@ let book;                                        // what the index holds, made r
 function read(index) {
   const entries = index.entries.map(([kind, page, anchor, title, line, ...also], number) => {
     const spelt = [title, ...also].map((t) => t.replace(/^[\d.]+ · |^Exercise: |\s*\([^)]*\)$/g, ""));
-    return { number, kind: KINDS[kind], page: index.pages[page], anchor, title, line, also, spelt, keys: spelt.map(key), words: spelt.map((t) => words(t)) };
+    return { number, kind: kinds[kind], page: index.pages[page], anchor, title, line, also, spelt, keys: spelt.map(key), words: spelt.map((t) => words(t)) };
   });
   const vocabulary = index.words.split(" "), said = index.said.split(" ");
   book = { entries, vocabulary, said: new Map(vocabulary.map((word, k) => [word, said[k]])) };
@@ -79,7 +81,7 @@ function results(query) {
       else if (Math.min(...fits) > 0) score = Math.max(score, 500 * Math.min(...fits) + 200 * part);
       else if (asked.every((_, i) => fits[i] || written[i])) score = Math.max(score, 100 * fits.filter(Boolean).length / asked.length + 5 * text);
     });
-    if (score) found.push({ entry, score: score + Math.min(text, 40) + BONUS[entry.kind] - practice - bench - constant });
+    if (score) found.push({ entry, score: score + Math.min(text, 40) + KINDS[entry.kind][0] - practice - bench - constant });
   }
   return found.sort((a, b) => b.score - a.score || a.entry.number - b.entry.number).map(({ entry }) => entry);
 }
@@ -88,8 +90,7 @@ function shown(entry) {
   const item = document.createElement("li"), link = document.createElement("a"), [page, chapter] = entry.page;
   link.href = `${page}.html${entry.anchor ? `#${encodeURIComponent(entry.anchor)}` : ""}`;
   link.append(entry.kind === "name" ? Object.assign(document.createElement("code"), { textContent: entry.title }) : [entry.title, ...entry.also].join(", "));
-  const where = { page: "", name: "defined in ", term: "term, defined in ", section: "section of ", claim: "claim in ", exercise: "in ", back: "section of " }[entry.kind];
-  const small = Object.assign(document.createElement("small"), { textContent: entry.kind === "page" ? "" : where + chapter });
+  const small = Object.assign(document.createElement("small"), { textContent: entry.kind === "page" ? "" : KINDS[entry.kind][1] + chapter });
   const line = Object.assign(document.createElement("p"), { textContent: entry.line });
   if (entry.kind === "claim" && entry.line.includes(". ")) {       // what is true comes first, and the common wording stands small
     line.textContent = `Commonly said: ${entry.title}`;
@@ -112,5 +113,5 @@ function show(query) {
   out.replaceChildren(said, list);
 }
 
-return Object.assign(read, { words, results });
+return Object.assign(read, { words, results, kinds });
 })();
