@@ -128,3 +128,22 @@ def test_a_term_shows_its_sentence_to_pointer_keyboard_and_finger(browser, serve
     link.tap()
     page.wait_for_url("**/glossary.html#term-*")
     context.close()
+
+
+@pytest.mark.browser
+def test_a_citation_shows_its_reference(browser, served):
+    context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True, base_url=served)
+    page = context.new_page()
+    page.goto("chapters/04_attention.html")
+    cited, tip = page.locator(".tfm-text a[href*='bibliography.html#']").first, page.locator(".tfm-tip")
+    assert cited.get_attribute("title") is None and cited.get_attribute("data-sentence").count(".") > 2
+    cited.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    assert tip.is_visible() and "Attention is all you need" in tip.inner_text() and "2017" in tip.inner_text()
+    page.keyboard.press("Escape")
+    cited.tap()
+    assert tip.is_visible() and "04_attention" in page.url, "the first touch shows it"
+    cited.tap()
+    page.wait_for_url("**/bibliography.html#*")
+    context.close()

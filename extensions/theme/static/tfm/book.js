@@ -57,7 +57,7 @@ const seen = new IntersectionObserver((entries) => entries.filter((e) => e.isInt
 for (const id of links.keys()) { const section = document.getElementById(id); if (section) seen.observe(section); }
 
 const tip = Object.assign(document.createElement("div"), { id: "tfm-tip", className: "tfm-tip", role: "tooltip", hidden: true });
-let term, leaving;                               // the link to the glossary whose sentence is shown; a pointer on its way from one to the other
+let term, leaving;                               // the link to the glossary or to a reference whose sentence is shown; a pointer on its way from one to the other
 const hideTip = () => { clearTimeout(leaving); term?.removeAttribute("aria-describedby"); term = undefined; tip.hidden = true; };
 const placeTip = () => {
   const lines = term.getClientRects(), at = lines[lines.length - 1], own = tip.getBoundingClientRect();
@@ -73,7 +73,7 @@ const showTip = (link) => {
   tip.hidden = false;
   placeTip();
 };
-const terms = document.querySelectorAll(".tfm-text a[href*='glossary.html#term-'][title]");
+const terms = document.querySelectorAll(".tfm-text a:is([href*='glossary.html#term-'], [href*='bibliography.html#'])[title]");
 if (terms.length) document.body.append(tip);
 for (const link of terms) {
   link.dataset.sentence = link.title;            // the browser's own tooltip knows no keyboard and no finger
