@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tfmlib.attention import attention, causal_mask, padding_mask
-from tfmlib.heads import HeadView, MultiHeadAttention, attention_from_torch, grouped_query_attention
+from tfmlib.heads import (
+    HeadView,
+    MultiHeadAttention,
+    SimpleMultiHeadAttention,
+    attention_from_torch,
+    grouped_query_attention,
+)
 
 small = st.integers(1, 4)
 MASKS = st.sampled_from(["none", "bool", "float", "padding", "per head", "rows"])
@@ -282,3 +288,21 @@ def test_what_else_the_part_wants_to_know_is_handed_on_by_name():
     layer(x, positions=[5, 6, 9])
     assert told == [[5, 6, 9]]
     with pytest.raises(TypeError, match="elsewhere"): layer(x, elsewhere=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(small, small, small, small, small, st.sampled_from(["none", "bool", "padding", "per head"]), st.booleans(), st.integers(0, 99))
+def test_the_short_class_is_the_long_one_without_options(B, T, S, H, D, kind, crosses, seed):
+    "The same parameters under the same names, the same numbers."
+    torch.manual_seed(seed)
+    short = SimpleMultiHeadAttention(H * D, H).double()
+    long = MultiHeadAttention(H * D, H).double()
+    long.load_state_dict(short.state_dict())
+    x = draw(seed, B, T, H * D)
+    memory = draw(seed + 1, B, S, H * D) if crosses else None
+    mask = masked(kind, seed + 2, B, H, T, S if crosses else T)
+    for got, wanted in zip(short(x, memory, mask), long(x, memory, mask)): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+def test_the_short_class_refuses_heads_that_do_not_divide_the_width():
+    with pytest.raises(ValueError, match="n_heads: 3; expected a divisor of d_model, 8"): SimpleMultiHeadAttention(8, 3)

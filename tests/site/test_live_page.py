@@ -8,7 +8,7 @@ from conftest import awake, laid_out, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 LIVE = ROOT / "tfmlib/assets/live"
-FIGURES = {"chapters/10_decoders.html": "next_token", "chapters/05_heads.html": "own_sentence", "chapters/16_kv_cache.html": "both_ways"}
+FIGURES = {"chapters/10_decoders.html": "next_token", "chapters/depth/05_heads.html": "own_sentence", "chapters/16_kv_cache.html": "both_ways"}
 pytestmark = pytest.mark.browser
 
 
@@ -154,7 +154,7 @@ def test_a_reader_can_see_the_heads_on_any_sentence(opened, rounded):
     import torch
 
     from tfmlib.tokens import book_tokenizer, printable
-    page, figure, _ = opened("chapters/05_heads.html", viewport={"width": 390, "height": 844})
+    page, figure, _ = opened("chapters/depth/05_heads.html", viewport={"width": 390, "height": 844})
     example = json.loads((LIVE / "heads.json").read_text(encoding="utf-8"))
     assert [t.rsplit(" ", 1)[0] for t in figure.locator(".tfm-token").all_text_contents()] == example["tokens"]
     text, tokenizer = loaded(figure), book_tokenizer()

@@ -9,10 +9,14 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .figures import *
+    from .own_sentence import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        grouped_query_attention group_mask MultiHeadAttention attention_from_torch""",
+        SimpleMultiHeadAttention grouped_query_attention group_mask MultiHeadAttention
+        attention_from_torch""",
     'figures': """
-        HeadView SentenceHeads""",
+        HeadView""",
+    'own_sentence': """
+        SentenceHeads""",
 })
