@@ -19,7 +19,7 @@ OUT = Path(__file__).resolve().parent.parent / "tfmlib/assets/sentence.safetenso
 PLACES = {"owl": ("in", "barn"), "fox": ("under", "tree"), "cat": ("on", "roof"), "frog": ("by", "pond"), "bat": ("in", "cave"), "hen": ("on", "nest")}
 VERBS, ADJECTIVES = ("sleeps", "waits", "sings"), ("old", "grey", "small")
 VOCABULARY = [".", "the", *PLACES, *VERBS, "in", "under", "on", "by", *(place for _, place in PLACES.values()), *ADJECTIVES, "that", "saw"]
-SENTENCE = "the owl sleeps in the barn".split()
+SENTENCE, LONGER = "the owl sleeps in the barn".split(), "the old owl that saw the fox sleeps in the barn".split()
 LENGTH, SEED = 12, 1
 
 
@@ -72,8 +72,8 @@ def main() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     torch.set_num_threads(1)
     model = trained()
-    tensors = {f"model.{name}": t.detach().contiguous() for name, t in model.state_dict().items()} | moments(model, SENTENCE)
-    save_tensors(OUT, tensors, {"vocabulary": json.dumps(VOCABULARY), "words": json.dumps(SENTENCE), "command": "python -m bench.sentence"})
+    tensors = {f"model.{name}": t.detach().contiguous() for name, t in model.state_dict().items()} | moments(model, SENTENCE) | {"longer": moments(model, LONGER)["weights"]}
+    save_tensors(OUT, tensors, {"vocabulary": json.dumps(VOCABULARY), "words": json.dumps(SENTENCE), "longer": json.dumps(LONGER), "command": "python -m bench.sentence"})
     print(OUT, OUT.stat().st_size)
 
 

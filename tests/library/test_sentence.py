@@ -19,6 +19,8 @@ def model():
 def test_the_librarys_decoder_computes_what_is_kept(model):
     kept = load_sentence()
     assert kept.words == made.SENTENCE and kept.vocabulary == made.VOCABULARY
+    assert kept.longer == made.LONGER
+    torch.testing.assert_close(made.moments(model, kept.longer)["weights"], kept.tensors["longer"], atol=1e-5, rtol=1e-5)
     for name, t in made.moments(model, kept.words).items(): torch.testing.assert_close(t, kept.tensors[name], atol=1e-5, rtol=1e-5)
 
 

@@ -54,7 +54,7 @@ def _shown(value: float, digits: int) -> str:
 
 def _layer(v: np.ndarray, x: float, y: float, cell: float, kind: str, strongest: float,
            digits: int | None, hidden: np.ndarray | None) -> str:
-    "The cells of a matrix: the larger a number, the stronger its colour."
+    "The cells of a matrix: the larger a number, the stronger its colour; below zero, it is grey."
     out = []
     n, m = v.shape
     for i, j in np.ndindex(n, m):
@@ -63,7 +63,7 @@ def _layer(v: np.ndarray, x: float, y: float, cell: float, kind: str, strongest:
             out.append(rect(left, top, cell - 1, cell - 1, "url(#@@h)"))
             continue
         part = min(1, abs(float(v[i, j])) / strongest) if strongest else 0
-        out.append(rect(left, top, cell - 1, cell - 1, var(kind),
+        out.append(rect(left, top, cell - 1, cell - 1, var(kind if v[i, j] >= 0 else "quiet"),
                         f'fill-opacity="{.07 + .43 * part:.2f}"'))
         if digits is not None:
             out.append(text(left + cell / 2 - .5, top + cell / 2 + 4,

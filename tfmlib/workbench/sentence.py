@@ -20,6 +20,7 @@ class Sentence(NamedTuple):
     words: list[str]
     vocabulary: list[str]
     tensors: dict[str, Tensor]  # T tokens, C = 8, H = 2 heads, D = 4, V = 26
+    longer: list[str]  # a sentence with a clause; its weights are tensors["longer"]
 
     def model(self) -> dict[str, Tensor]:
         "The decoder's parameters."
@@ -34,4 +35,5 @@ def load_sentence() -> Sentence:
           safe_open(path, "pt") as file):
         facts = json.loads(file.metadata()["facts"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return Sentence(json.loads(facts["words"]), json.loads(facts["vocabulary"]), tensors)
+    words, vocabulary, longer = (json.loads(facts[n]) for n in ("words", "vocabulary", "longer"))
+    return Sentence(words, vocabulary, tensors, longer)

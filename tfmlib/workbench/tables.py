@@ -17,7 +17,7 @@ class Table(dict):
         self.cells, self.columns, self.caption = cells, columns, caption
 
     def __repr__(self) -> str:
-        lines = [self.columns, *([name, *(mark + told for told, mark in cells)]
+        lines = [self.columns, *([str(name), *(mark + told for told, mark in cells)]
                                  for name, cells in zip(self, self.cells, strict=True))]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("  ".join([str(line[0]).ljust(widths[0]), *(
