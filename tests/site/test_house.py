@@ -51,7 +51,9 @@ def commands(text: str) -> list[str]:
 
 def test_readme_gives_the_two_commands():
     given = [c for c in commands(read("README.md")) if not c.startswith(("git clone ", "cd "))]
-    assert given == ["make book", "make test", "make help"]
+    of_library = [c.split()[3] for c in given if c.startswith("python -m tfmlib ")]
+    assert [c for c in given if not c.startswith("python -m tfmlib ")] == ["make book", "make test", "make help"]
+    assert len(of_library) > 2 and {*of_library} <= {*re.findall(r'^    "(\w+)": \(', read("tfmlib/__main__.py"), re.M)}
 
 
 def test_make_help_explains_every_target():
