@@ -40,8 +40,8 @@ def numbers(text: str) -> list[int]:
 
 
 def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
-    """The index as the script reads it: pages, entries, words, and for each word the entries that say it: thrice the step from one to the next, and 1 if
-    often, 2 if very often."""
+    """The index as the script reads it: pages, entries (a name without its anchor, which is made of it), words, and for each word the entries that say it:
+    thrice the step from one to the next, and 1 if often, 2 if very often."""
     pages = list(titles)
     where = defaultdict(list)
     for number, entry in enumerate(entries):
@@ -49,7 +49,7 @@ def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
             if word not in COMMON and (word == "√" or len(word) > 1 and not NUMBER.fullmatch(word)): where[word].append((number, (count > 1) + (count > 4)))
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
-            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), e["anchor"], e["title"], shorten(e["line"], 125, placeholder=" …"), *e["also"]] for e in entries],
+            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), "" if e["kind"] == "name" else e["anchor"], e["title"], shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
             "words": " ".join(sorted(where)), "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 
 

@@ -21,7 +21,8 @@ const stems = (word) => [word, ...["s", "es", "ed", "ing"].filter((end) => word.
 
 let book;                                        // what the index holds, made ready once
 function read(index) {
-  const entries = index.entries.map(([kind, page, anchor, title, line, ...also], number) => {
+  const entries = index.entries.map(([kind, page, place, title, line, ...also], number) => {
+    const anchor = kinds[kind] === "name" ? `tfm-${title}` : place;
     const spelt = [title, ...also].map((t) => t.replace(/^[\d.]+ · |^Exercise: |\s*\([^)]*\)$/g, ""));
     return { number, kind: kinds[kind], page: index.pages[page], anchor, title, line, also, spelt, keys: spelt.map(key), words: spelt.map((t) => words(t)) };
   });
