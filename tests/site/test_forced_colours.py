@@ -23,8 +23,9 @@ CONTRAST = """(pair) => {                            // WCAG's contrast of two c
 def figures() -> dict[str, str]:
     "Each interactive figure of the chapters -> a page that shows it."
     found = {}
-    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
-        for name in re.findall(r'data-module=\\"(\w+)\\"', path.read_text(encoding="utf-8")): found.setdefault(name, f"chapters/{path.stem}.html")
+    for path in [*sorted((ROOT / "chapters").glob("*.ipynb")), *sorted((ROOT / "chapters/depth").glob("*.ipynb"))]:
+        page = path.relative_to(ROOT).with_suffix(".html").as_posix()
+        for name in re.findall(r'data-module=\\"(\w+)\\"', path.read_text(encoding="utf-8")): found.setdefault(name, page)
     return found
 
 

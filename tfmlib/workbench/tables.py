@@ -25,7 +25,7 @@ class Table(dict):
             for line in lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{escape(c)}</th>' for c in self.columns)
+        head = "".join(f'<th scope="col">{escape(c)}</th>' if c else "<td></td>" for c in self.columns)
         body = "".join(
             f'<tr><th scope="row">{escape(str(name))}</th>' + "".join(
                 f"<td><strong>{escape(told)}</strong></td>" if mark
