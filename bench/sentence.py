@@ -20,7 +20,7 @@ PLACES = {"owl": ("in", "barn"), "fox": ("under", "tree"), "cat": ("on", "roof")
 VERBS, ADJECTIVES = ("sleeps", "waits", "sings"), ("old", "grey", "small")
 VOCABULARY = [".", "the", *PLACES, *VERBS, "in", "under", "on", "by", *(place for _, place in PLACES.values()), *ADJECTIVES, "that", "saw"]
 SENTENCE, LONGER = "the owl sleeps in the barn".split(), "the old owl that saw the fox sleeps in the barn".split()
-LENGTH, SEED = 12, 1
+LENGTH, SEED, SEEDS = 12, 1, 12
 
 
 def spoken(rng: random.Random) -> list[str]:
@@ -68,12 +68,20 @@ def moments(model: nn.Module, words: list[str]) -> dict[str, Tensor]:
     return {name: t[0].contiguous() for name, t in told.items()}
 
 
+def facts(model: nn.Module) -> list[float]:
+    "Perplexity on sentences of another seed; then, for each head, the weight from sleeps to owl, from the last the to owl, and from it to in."
+    weights = moments(model, SENTENCE)["weights"]
+    found = [tfm.perplexity(model, rows(500, 7)), *(float(weights[head, at, to]) for at, to in ((2, 1), (4, 1), (4, 3)) for head in (0, 1))]
+    return [round(x, 3) for x in found]
+
+
 def main() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     torch.set_num_threads(1)
-    model = trained()
+    models = [trained(seed) for seed in range(SEEDS)]
+    model = models[SEED]
     tensors = {f"model.{name}": t.detach().contiguous() for name, t in model.state_dict().items()} | moments(model, SENTENCE) | {"longer": moments(model, LONGER)["weights"]}
-    save_tensors(OUT, tensors, {"vocabulary": json.dumps(VOCABULARY), "words": json.dumps(SENTENCE), "longer": json.dumps(LONGER), "command": "python -m bench.sentence"})
+    save_tensors(OUT, tensors, {"vocabulary": json.dumps(VOCABULARY), "words": json.dumps(SENTENCE), "longer": json.dumps(LONGER), "seeds": json.dumps([*map(facts, models)]), "command": "python -m bench.sentence"})
     print(OUT, OUT.stat().st_size)
 
 

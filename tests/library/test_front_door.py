@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tfmlib
-from tfmlib.__main__ import COMMANDS, SIZES, main
+from tfmlib.__main__ import COMMANDS, SIZES, create_parser, main
 from tfmlib.workbench import book_text
 
 PAGE = json.loads((Path(__file__).resolve().parents[2] / "chapters/00_library.ipynb").read_text(encoding="utf-8"))
@@ -133,12 +133,66 @@ def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
     for more, part in ((["--temperature", "-1"], "temperature, top-k, top-p: t: -1.0"), (["--top-p", "2"], "top-p: p: 2.0"), (["--top-k", "0"], "top-p: k: 0"), (["--chat"], "chat: run has no chat template"),
                        (["--tokens", "-3"], "max_new_tokens")):
         assert part in said(["generate", "run", "The", *more], capsys)
-    assert "prompt: got no token" in said(["generate", "run", ""], capsys)
+    assert "text: ''" in said(["generate", "run", ""], capsys)
     assert "family" in said(["export", "run", "x", "--family", "gpt5"], capsys) and not (texts / "x").exists()
 
 
-def test_every_option_is_described(capsys):
-    for name in COMMANDS:
-        with pytest.raises(SystemExit): main([name, "--help"])
-        shown = capsys.readouterr().out
-        assert all(re.search(rf"{flag}\b[^\n]*(\n +)?\S+ \S+", shown) for flag in re.findall(r"^  (--[\w-]+)", shown, re.M)) and "None" not in shown.replace("(default: None)", "")
+def test_every_option_is_described():
+    [commands] = [action.choices for action in create_parser()._actions if action.choices]
+    assert list(commands) == list(COMMANDS)
+    for name, parser in commands.items():
+        for action in parser._actions: assert len((action.help or "").split()) > 1, f"{name} {action.dest}"
+        assert all(word in parser.format_help() for action in parser._actions for word in action.option_strings)
+
+
+def test_a_run_is_continued_only_as_itself(texts, capsys):
+    "Another text, tokenizer, length or size of a batch is refused by its name, and what the run has is left as it was."
+    main(SMALL)
+    held = {path.name: path.read_bytes() for path in (texts / "run").iterdir()}
+    (texts / "other.txt").write_text("another text " * 500)
+    main("tokenizer other.txt other.json --vocab-size 260".split())
+    more = [word.replace("text.txt", "other.txt") for word in SMALL]
+    for words, part in ((more, "text"), ([*SMALL, "--tokenizer", "other.json"], "tokenizer: other.json is not that of run"), ([*SMALL, "--length", "8"], "length"),
+                        ([*SMALL, "--rows", "2"], "rows"), ([*SMALL, "--seed", "5"], "seed"), ([*SMALL, "--width", "32"], "")):
+        heard = said(words, capsys)
+        assert heard.startswith("python -m tfmlib train: ") and part in heard and "Traceback" not in heard, heard
+    assert {path.name: path.read_bytes() for path in (texts / "run").iterdir()} == held
+    main(SMALL)
+
+
+def test_a_run_and_its_export_write_the_same(texts, capsys):
+    main(SMALL)
+    main("export run folder".split())
+    capsys.readouterr()
+    told = []
+    for model in ("run", "folder"):
+        main(["generate", model, "The", "--tokens", "8", "--seed", "3"])
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] and told[0].startswith("The")
+
+
+def test_a_chat_template_is_found_beside_a_model(texts, capsys):
+    main(SMALL)
+    main("export run folder".split())
+    path = texts / "folder/tokenizer_config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"chat_template": "{{ messages[0].content }}{{ eos_token }}:", "eos_token": "!"}))
+    asked = []
+    from tfmlib.checkpoints import PublishedModel
+    old = PublishedModel.write
+    try:
+        PublishedModel.write = lambda self, text, *a, **k: asked.append(text) or "answer"
+        main(["generate", "folder", "why", "--chat"])
+        (texts / "folder/chat_template.jinja").write_text("[{{ messages[0].content }}]")
+        main(["generate", "folder", "why", "--chat"])
+    finally: PublishedModel.write = old
+    assert asked == ["why!:", "[why]"] and capsys.readouterr().out.endswith("answer\nanswer\n")
+
+
+def test_an_encoder_writes_nothing(texts, capsys):
+    encoder = tfmlib.build(tfmlib.ModelConfig("encoder", 20, 16, 1, 2, max_len=8))
+    tfmlib.save_model("encoder.safetensors", encoder)
+    (texts / "enc").mkdir()
+    (texts / "encoder.safetensors").rename(texts / "enc/model.safetensors")
+    tfmlib.save_tokenizer(tfmlib.Tokenizer(), "enc/tokenizer.json")
+    assert "it is no decoder" in said(["generate", "enc", "a"], capsys)

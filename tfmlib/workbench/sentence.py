@@ -21,6 +21,7 @@ class Sentence(NamedTuple):
     vocabulary: list[str]
     tensors: dict[str, Tensor]  # T tokens, C = 8, H = 2 heads, D = 4, V = 26
     longer: list[str]  # a sentence with a clause; its weights are tensors["longer"]
+    seeds: list[list[float]]  # of other trainings: perplexity, then weights of both heads
 
     def model(self) -> dict[str, Tensor]:
         "The decoder's parameters."
@@ -35,5 +36,5 @@ def load_sentence() -> Sentence:
           safe_open(path, "pt") as file):
         facts = json.loads(file.metadata()["facts"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    words, vocabulary, longer = (json.loads(facts[n]) for n in ("words", "vocabulary", "longer"))
-    return Sentence(words, vocabulary, tensors, longer)
+    told = {name: json.loads(facts[name]) for name in ("words", "vocabulary", "longer", "seeds")}
+    return Sentence(tensors=tensors, **told)
