@@ -39,8 +39,19 @@ def numbers(text: str) -> list[int]:
     return found
 
 
+def place(entry: Entry) -> str | int:
+    "Where an entry is on its page; nothing for a name, whose anchor is made of it, and 0 where the anchor is `slug` of the title."
+    if entry["kind"] == "name": return ""
+    return 0 if entry["anchor"] and entry["anchor"] == slug(entry["title"]) else entry["anchor"]
+
+
+def slug(title: str) -> str:
+    "What most headings' anchors are; the script computes the same."
+    return re.sub("^[-0-9]+|-+$", "", re.sub("[^a-z0-9]+", "-", title.removeprefix("Exercise: ").lower()))
+
+
 def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
-    """The index as the script reads it: pages, entries (a name without its anchor, which is made of it), words, and for each word the entries that say it:
+    """The index as the script reads it: pages, entries (anchors that can be computed left out), words, and for each word the entries that say it:
     thrice the step from one to the next, and 1 if often, 2 if very often."""
     pages = list(titles)
     where = defaultdict(list)
@@ -49,7 +60,7 @@ def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
             if word not in COMMON and (word == "√" or len(word) > 1 and not NUMBER.fullmatch(word)): where[word].append((number, (count > 1) + (count > 4)))
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
-            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), "" if e["kind"] == "name" else e["anchor"], e["title"], shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
+            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), place(e), e["title"], shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
             "words": " ".join(sorted(where)), "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 
 

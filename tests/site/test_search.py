@@ -12,7 +12,7 @@ from conftest import sweep
 from findable import folded, spoken, words
 from nbdev_cells import public_names
 from pages import notebooks
-from search import KINDS, coded, numbers
+from search import KINDS, coded, numbers, slug
 from term_places import told
 
 pytestmark = [pytest.mark.slow]
@@ -95,6 +95,17 @@ def test_every_term_is_found_first_where_it_is_defined(page, index):
     page.wait_for_function("typeof search === 'function'")
     found = page.evaluate("all => all.map(query => search.results(query).slice(0, 2).map(e => e.page[0]))", [term for term, _ in terms])
     assert [(term, own, pages) for (term, own), pages in zip(terms, found, strict=True) if own not in pages] == []
+
+
+@pytest.mark.browser
+def test_anchors_made_of_titles_are_made_alike(page, index):
+    "Which headings leave out their anchor is decided here, and what it was is computed in the script."
+    left_out = [(title, index["pages"][at][0]) for _, at, anchor, title, *_ in index["entries"] if anchor == 0][::40]
+    assert len(left_out) > 15
+    page.goto("search.html")
+    page.wait_for_function("typeof search === 'function'")
+    found = page.evaluate("all => all.map(([title, at]) => search.results(title).find(e => e.title === title && e.page[0] === at)?.anchor)", left_out)
+    assert found == [slug(title) for title, _ in left_out]
 
 
 @pytest.mark.browser
@@ -181,7 +192,7 @@ def test_index_is_small(book, index):
 def test_links_of_the_index_lead_somewhere(book, index):
     anchors = {}
     for kind, number, anchor, title, *_ in index["entries"]:
-        name, anchor = index["pages"][number][0], f"tfm-{title}" if KINDS[kind] == "name" else anchor
+        name, anchor = index["pages"][number][0], f"tfm-{title}" if KINDS[kind] == "name" else slug(title) if anchor == 0 else anchor
         if name not in anchors: anchors[name] = set(re.findall(r'\bid="([^"]+)"', (book / f"{name}.html").read_text(encoding="utf-8")))
         assert not anchor or anchor in anchors[name], (name, anchor, title)
 

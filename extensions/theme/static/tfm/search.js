@@ -19,10 +19,12 @@ const words = (text) => units(text).flatMap(({ whole, parts }) => (parts.length 
 const key = (text) => units(text).map((u) => u.whole).join("");
 const stems = (word) => [word, ...["s", "es", "ed", "ing"].filter((end) => word.endsWith(end) && word.length - end.length > 3).map((end) => word.slice(0, -end.length))];
 
+const slug = (title) => title.replace(/^Exercise: /, "").toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^[-0-9]+|-+$/g, "");  // as search.py's
+
 let book;                                        // what the index holds, made ready once
 function read(index) {
   const entries = index.entries.map(([kind, page, place, title, line, ...also], number) => {
-    const anchor = kinds[kind] === "name" ? `tfm-${title}` : place;
+    const anchor = kinds[kind] === "name" ? `tfm-${title}` : place === 0 ? slug(title) : place;
     const spelt = [title, ...also].map((t) => t.replace(/^[\d.]+ · |^Exercise: |\s*\([^)]*\)$/g, ""));
     return { number, kind: kinds[kind], page: index.pages[page], anchor, title, line, also, spelt, keys: spelt.map(key), words: spelt.map((t) => words(t)) };
   });
