@@ -51,8 +51,8 @@ def slug(title: str) -> str:
 
 
 def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
-    """The index as the script reads it: pages, entries (anchors that can be computed left out), words, and for each word the entries that say it:
-    thrice the step from one to the next, and 1 if often, 2 if very often."""
+    """The index as the script reads it: pages, entries (anchors that can be computed left out), the words that say nothing, the others, and for each of
+    these the entries that say it: thrice the step from one to the next, and 1 if often, 2 if very often."""
     pages = list(titles)
     where = defaultdict(list)
     for number, entry in enumerate(entries):
@@ -61,7 +61,7 @@ def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
             "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), place(e), e["title"], shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
-            "words": " ".join(sorted(where)), "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
+            "common": " ".join(sorted(COMMON)), "words": " ".join(sorted(where)), "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 
 
 def index(app) -> dict:

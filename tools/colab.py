@@ -1,10 +1,11 @@
 """Write the Colab copies of the chapters to build/colab: python tools/colab.py [FOLDER]
 
 A copy shows right in any notebook program: MyST is resolved, solutions are folded, and its first cell installs `tfmlib`
-where it is missing. Code, ids, tags and stored outputs are those of the chapter.
+where it is missing; without an address of the book, a wheel is laid beside the copies, which Colab is asked to upload. Code, ids, tags and stored outputs are those of the chapter.
 """
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -32,15 +33,24 @@ if not all(map(importlib.util.find_spec, ("tfmlib", "anywidget"))):
     wanted = ["git+{url}@v{version}", "tfmlib[notebook]"]
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", *wanted], check=True)
     importlib.invalidate_caches()'''
-EXPLAIN = LOOK + '''
+EXPLAIN = LOOK + '''import subprocess
+import sys
+
 if not all(map(importlib.util.find_spec, ("tfmlib", "anywidget"))):
-    raise ModuleNotFoundError("tfmlib is not installed. In a terminal, in your clone of the book, run "
-                              "`python -m pip install '.[notebook]'`, then restart this notebook's kernel.")'''
+    if "google.colab" not in sys.modules:
+        raise ModuleNotFoundError("tfmlib is not installed. In a terminal, in your clone of the book, run "
+                                  "`python -m pip install '.[notebook]'`, then restart this notebook's kernel.")
+    from google.colab import files
+
+    print("Choose tfmlib-{version}-py3-none-any.whl, which lies beside this copy.")
+    wheel = f"./{next(iter(files.upload()))}[notebook]"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", wheel], check=True)
+    importlib.invalidate_caches()'''
 
 
 def setup_source(url: str, version: str) -> str:
     "The set-up cell: installs the tagged library from `url`; without an address, says how to install a clone."
-    return INSTALL.format(url=url.removesuffix("/"), version=version) if url else EXPLAIN
+    return INSTALL.format(url=url.removesuffix("/"), version=version) if url else EXPLAIN.replace("{version}", version)
 
 
 def glued(nb: NotebookNode) -> dict[str, str]:
@@ -123,6 +133,8 @@ def main(folder: str = "build/colab") -> None:
         paths = write(ROOT, ROOT / folder)
     except Unresolved as error:
         sys.exit(str(error))
+    if not Book(ROOT).repository:
+        subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(ROOT / folder), str(ROOT)], check=True, capture_output=True)
     print(f"{len(paths)} Colab copies in {folder}")
 
 

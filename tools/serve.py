@@ -1,6 +1,7 @@
 """Serve a built book on localhost with gzip, as a static host does: python tools/serve.py [FOLDER] [PORT]"""
 import gzip
 import http.server
+import re
 import sys
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,6 +22,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self):
         path = Path(self.translate_path(self.path))
         path = path / "index.html" if path.is_dir() and self.path.split("?")[0].endswith("/") else path
+        if not path.exists() and (lost := Path(self.directory) / "404.html").is_file(): return self.lost(lost)
         if path.suffix not in PACKED or not path.is_file() or "gzip" not in self.headers.get("Accept-Encoding", ""):
             return super().do_GET()
         body = packed(path, path.stat().st_mtime_ns)
@@ -29,6 +31,15 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Vary", "Accept-Encoding")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def lost(self, page: Path):
+        "The book's own page for an unknown address, its links counted from the root."
+        body = re.sub(r'\b(href|src|action)="(?!https?:|data:|#|/)', r'\1="/', page.read_text(encoding="utf-8")).encode()
+        self.send_response(404)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 

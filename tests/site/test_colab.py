@@ -250,6 +250,16 @@ def test_setup_without_address_says_how_to_install(tmp_path):
     assert "ModuleNotFoundError: tfmlib is not installed" in done.stderr and "pip install '.[notebook]'" in done.stderr
 
 
+def test_setup_on_colab_without_address_asks_for_the_wheel(tmp_path):
+    "Colab's upload is played: the file that was chosen is what pip is asked for, with what notebooks need."
+    play = ("import subprocess, sys, types\ncolab = types.ModuleType('google.colab')\n"
+            "colab.files = types.SimpleNamespace(upload=lambda: {'tfmlib-1.0-py3-none-any (1).whl': b''})\n"
+            "sys.modules |= {'google': types.ModuleType('google'), 'google.colab': colab}\nsubprocess.run = lambda command, **k: print(*command[1:])\n")
+    done = run(sys.executable, "-S", "-I", "-c", play + colab.setup_source("", "1.0"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["Choose tfmlib-1.0-py3-none-any.whl, which lies beside this copy.", "-m pip install -q ./tfmlib-1.0-py3-none-any (1).whl[notebook]"]
+
+
 def test_setup_does_nothing_where_tfmlib_is(tmp_path):
     for url in ("", "https://example.invalid/a/b"):
         done = run(sys.executable, "-c", colab.setup_source(url, "1.0"), cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})

@@ -1,7 +1,11 @@
 """Formulas, code and the pages' frame, as files: KaTeX's version, bad formulas, few elements, and what a page must not load."""
+import os
 import re
 import subprocess
 import sys
+import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,6 +13,7 @@ import pytest
 import rules  # noqa: F401  (the extensions' folder on the path)
 from pygments import highlight
 from pygments.lexers import PythonLexer
+from serve import server
 from slim import Slim, slim
 
 katex = pytest.importorskip("sphinxcontrib.katex")
@@ -70,6 +75,44 @@ def test_two_scripts_and_an_accent_are_flat(tmp_path):
     flat, boxes = (tmp_path / "out/index.html").read_text().split("<p>")[1:3]
     assert "vlist" not in flat and boxes.count("vlist-t2") == 3 and flat.count("width:0;") == 2 and flat.count('data-accent="ˉ"') == 1 and flat.count("<math") == 3
     assert [re.sub("<[^>]*>", "", t) for t in re.findall(r'width:0;[^>]*>(.)</span>', flat)] == ["t", "⊤"]
+
+
+EQUATIONS = """() => [...document.querySelectorAll(".katex-display")].filter((e) => e.clientWidth && e.scrollWidth > e.clientWidth + 1).map((e) => {
+  const ground = getComputedStyle(e);
+  return [e.textContent.slice(0, 40), e.scrollWidth, e.clientWidth, ground.overflowX === "auto" && ground.backgroundAttachment.split(", ").includes("local") && ground.backgroundImage.split("gradient(").length === 5];
+})"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 390])
+def test_display_equations_are_whole_or_show_that_they_go_on(book, served, browser, width):
+    "On a wide screen each fits; on a phone one that does not has a shadow at its edge, which goes when it has been scrolled."
+    names = [p.relative_to(book).as_posix() for p in sorted(Path(book).glob("chapters/**/*.html")) if "katex-display" in p.read_text(encoding="utf-8")]
+    assert len(names) > 15
+    page, cut = browser.new_page(viewport={"width": width, "height": 900}), []
+    for name in names if os.environ.get("TFM_WHOLE") else names[::3]:
+        page.goto(f"{served}/{name}")
+        page.add_style_tag(content="* { content-visibility: visible !important }")
+        cut += [(name, *found) for found in page.evaluate(EQUATIONS)]
+    page.close()
+    assert [found for found in cut if width > 600 or not found[-1]] == []
+
+
+def test_a_page_has_one_viewport_and_fetches_both_faces_of_its_text(book):
+    html = (Path(book) / "chapters/04_attention.html").read_text(encoding="utf-8")
+    assert html.count('name="viewport"') == 1
+    assert re.findall(r'<link rel="preload" href="[^"]*wght-(\w+)\.woff2', html) == ["normal", "italic"]
+
+
+def test_an_unknown_address_is_answered_with_the_books_page(tmp_path):
+    "With the status 404, and links that hold at any depth."
+    (tmp_path / "404.html").write_text('<a href="index.html">Begin</a><a href="https://example.org/">x</a>')
+    with server(tmp_path) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        with pytest.raises(urllib.error.HTTPError) as failed: urllib.request.urlopen(f"http://127.0.0.1:{httpd.server_port}/a/b.html")
+        body = failed.value.read().decode()
+        httpd.shutdown()
+    assert failed.value.code == 404 and body == '<a href="/index.html">Begin</a><a href="https://example.org/">x</a>'
 
 
 @pytest.mark.slow
@@ -146,10 +189,10 @@ def test_code_has_a_span_only_where_it_is_coloured():
     assert html.count("<span") == 14 and "x[" in html and "(x, *, y=" in html
 
 
-def test_a_list_of_numbers_is_one_span():
+def test_brackets_and_operators_have_no_colour():
     html = highlight("x = f([1, 2.5, [-3, None]], 4) + 5\ny = ('a', 'b')\nz = {'a': 'b', 'c': 1 if x else 2}\n", PythonLexer(), Slim(nowrap=True))
     spans = re.findall(r'<span class="(\w+)">(.*?)</span>', html.replace("&#39;", "'"))
-    assert spans == [("m", "1, 2.5, [-3, None]], 4"), ("m", "5"), ("s", "'a', 'b'"), ("s", "'a': 'b', 'c'"), ("m", "1"), ("k", "if"), ("k", "else"), ("m", "2")]
+    assert spans == [("m", "1, 2.5"), ("m", "3, None"), ("m", "4"), ("m", "5"), ("s", "'a', 'b'"), ("s", "'a'"), ("s", "'b', 'c'"), ("m", "1"), ("k", "if"), ("k", "else"), ("m", "2")]
 
 
 @pytest.mark.parametrize("html, kept", [

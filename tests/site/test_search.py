@@ -98,6 +98,22 @@ def test_every_term_is_found_first_where_it_is_defined(page, index):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("query, where, heading", [
+    ("why divide by sqrt", "04_attention", "Why the square root"), ("sofmax", "04_attention", "softmax"), ("layernrom", "07_block", "LayerNorm"),
+    ("kv cahce", "16_kv_cache", "KV cache"), ("how is the memory of a training step counted", "13_accounting", "The memory of a training step")])
+def test_common_words_are_left_out_and_misspelt_ones_are_understood(page, query, where, heading):
+    page.goto("search.html")
+    page.wait_for_function("typeof search === 'function'")
+    found = page.evaluate("query => search.results(query).slice(0, 5).map(e => [e.page[0], e.title])", query)
+    assert any(where in place and heading in title for place, title in found), found
+    page.locator(".tfm-search-page input").fill(query)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#search-results li")
+    said = page.locator("#search-results > p").inner_text()
+    assert (", for " in said) == (query in ("sofmax", "layernrom", "kv cahce")), said
+
+
+@pytest.mark.browser
 def test_anchors_made_of_titles_are_made_alike(page, index):
     "Which headings leave out their anchor is decided here, and what it was is computed in the script."
     left_out = [(title, index["pages"][at][0]) for _, at, anchor, title, *_ in index["entries"] if anchor == 0][::40]

@@ -20,7 +20,7 @@ function render({ model, el }) {
   const put = (key, value) => { model.set(key, value); model.save_changes(); };
   const sum = list => list.reduce((a, b) => a + b, 0), many = (n, what, more = `${what}s`) => `${n} ${n === 1 ? what : more}`;
   const time = ms => `${ms.toFixed(ms < 100 ? 1 : 0)} ms`;
-  let live = null, runs = {}, frame = 0;          // runs: of each way, the ids that it has written, the tokens that its passes have processed, and its milliseconds
+  let live = null, runs = {}, frame = 0, next = null;          // next: the way that writes when this one is done; runs: of each way, the ids that it has written, the tokens that its passes have processed, and its milliseconds
 
   const ids = () => live.tokenizer.encode(model.get("lead") + text.value);
   const whole = run => run && run.processed.length === model.get("n");
@@ -57,20 +57,23 @@ function render({ model, el }) {
     if (!frame && $(".tfm-readout").textContent !== say(room)) $(".tfm-readout").textContent = say(room);
   }
 
-  const stop = () => { cancelAnimationFrame(frame); frame = 0; };
+  const stop = () => { cancelAnimationFrame(frame); frame = 0; next = null; };
   const forget = () => { stop(); runs = {}; draw(); };
 
-  function write({ key, keep }) {                 // a pass a frame, so that the page stays awake; the milliseconds are those of the passes alone
+  function write(way) {                           // a pass a frame, so that the page stays awake; the milliseconds are those of the passes alone
+    const { key, keep } = way;
+    if (frame && runs[key] === undefined) { next = way; return; }     // the other one writes its text to the end
     stop();
-    WAYS.forEach(way => { if (!whole(runs[way.key])) delete runs[way.key]; });
+    WAYS.forEach(({ key }) => { if (!whole(runs[key])) delete runs[key]; });
     const run = runs[key] = { ids: [], processed: [], ms: 0 }, steps = writing(live.decoder, ids(), keep);
-    const next = () => {
+    const step = () => {
       const { id, processed, ms } = steps.next().value;
       run.ids.push(id); run.processed.push(processed); run.ms += ms;
-      frame = whole(run) ? 0 : requestAnimationFrame(next);
+      frame = whole(run) ? 0 : requestAnimationFrame(step);
       draw();
+      if (!frame && next) { const other = next; next = null; write(other); }
     };
-    frame = requestAnimationFrame(next);
+    frame = requestAnimationFrame(step);
   }
 
   offered(el, model, found => {

@@ -97,15 +97,12 @@ addEventListener("scroll", () => term && placeTip(), { passive: true });     // 
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") hideTip();
-  if (event.key !== "/" || event.target.closest("input, textarea, select, [contenteditable]")) return;
+  const asked = event.key === "k" && (event.ctrlKey || event.metaKey) || event.key === "/" && !event.target.closest("input, textarea, select, [contenteditable]");
+  if (!asked) return;
   const field = document.getElementById("tfm-q");
   if (field?.checkVisibility()) { event.preventDefault(); field.focus(); }
 });
 
 let before;
-addEventListener("beforeprint", () => {
-  before = [root.dataset.theme, [...document.querySelectorAll("details:not([open])")]];
-  root.dataset.theme = "light";
-  before[1].forEach((d) => (d.open = true));
-});
-addEventListener("afterprint", () => { root.dataset.theme = before[0]; before[1].forEach((d) => (d.open = false)); });
+addEventListener("beforeprint", () => { before = root.dataset.theme; root.dataset.theme = "light"; });    // a closed fold stays closed
+addEventListener("afterprint", () => { root.dataset.theme = before; });

@@ -29,7 +29,7 @@ function read(index) {
     return { number, kind: kinds[kind], page: index.pages[page], anchor, title, line, also, spelt, keys: spelt.map(key), words: spelt.map((t) => words(t)) };
   });
   const vocabulary = index.words.split(" "), said = index.said.split(" ");
-  book = { entries, vocabulary, said: new Map(vocabulary.map((word, k) => [word, said[k]])) };
+  book = { entries, common: new Set(index.common.split(" ")), vocabulary, said: new Map(vocabulary.map((word, k) => [word, said[k]])) };
   show(new URLSearchParams(location.search).get("q") ?? "");
 }
 
@@ -70,8 +70,35 @@ function inText({ whole, parts }) {
   return found;
 }
 
+function apart(a, b, most) {                     // letters changed, added, left out or swapped with their neighbour; `most` + 1 where there are more
+  if (Math.abs(a.length - b.length) > most) return most + 1;
+  let before = [], row = [...Array(b.length + 1).keys()];
+  for (let i = 1; i <= a.length; i++) {
+    const last = row;
+    row = [i];
+    for (let j = 1; j <= b.length; j++) {
+      row[j] = Math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] !== b[j - 1]));
+      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) row[j] = Math.min(row[j], before[j - 2] + 1);
+    }
+    if (Math.min(...row) > most) return most + 1;
+    before = last;
+  }
+  return row[b.length];
+}
+
+function meant(query) {                          // without common words, and with words that the book does not know as it spells the nearest
+  const all = units(query), telling = all.filter(({ whole }) => !book.common.has(whole));
+  const how = (word) => numbers(book.said.get(word)).length;
+  return (telling.length ? telling : all).map(({ whole, parts }) => {
+    const known = (word) => book.vocabulary.some((other) => fit(word, other));
+    if (whole.length < 4 || known(whole) || parts.length > 1 && parts.every(known)) return parts.length > 1 ? parts.join("_") : whole;
+    const most = whole.length < 8 ? 1 : 2, near = book.vocabulary.map((other) => [apart(whole, other, most), other]).filter(([far]) => far <= most);
+    return near.sort(([a, x], [b, y]) => a - b || how(y) - how(x))[0]?.[1] ?? whole;
+  }).join(" ");
+}
+
 function results(query) {
-  const asked = units(query), whole = key(query), said = asked.map(inText), found = [];
+  const asked = units(meant(query)), whole = key(query), said = asked.map(inText), found = [];
   if (!asked.length) return [];
   for (const entry of book.entries) {
     const practice = entry.page[0].includes("/practice/") ? 45 : 0, bench = /\/00_/.test(entry.page[0]) ? 5 : 0;
@@ -104,13 +131,18 @@ function shown(entry) {
   return item;
 }
 
+function unknown(query) {                        // which words were taken for others
+  const said = units(meant(query)).map((u) => u.whole), own = units(query).map((u) => u.whole), changed = said.filter((word) => !own.includes(word));
+  return changed.length ? `, for ${changed.join(", ")}` : "";
+}
+
 function show(query) {
   const field = document.querySelector(".tfm-search-page input"), out = document.getElementById("search-results");
   field.value = query;
   if (!query.trim()) return;
   const found = results(query), list = document.createElement("ul"), said = document.createElement("p");
   const many = found.length > SHOWN ? `, of which the first ${SHOWN} are listed` : "";
-  said.textContent = found.length ? `${found.length} ${found.length === 1 ? "result" : "results"}${many}` : "Nothing found. Try fewer or shorter words.";
+  said.textContent = found.length ? `${found.length} ${found.length === 1 ? "result" : "results"}${many}${unknown(query)}` : "Nothing found. Try fewer or shorter words.";
   list.className = "search";
   list.append(...found.slice(0, SHOWN).map(shown));
   out.replaceChildren(said, list);
