@@ -29,7 +29,7 @@ function read(index) {
     return { number, kind: kinds[kind], page: index.pages[page], anchor, title, line, also, spelt, keys: spelt.map(key), words: spelt.map((t) => words(t)) };
   });
   const vocabulary = index.words.split(" "), said = index.said.split(" ");
-  book = { entries, common: new Set(index.common.split(" ")), vocabulary, said: new Map(vocabulary.map((word, k) => [word, said[k]])) };
+  book = { entries, common: new Set(index.common.split(" ")), spelt: [...new Set([...vocabulary, ...entries.flatMap((e) => e.words.flat())])], vocabulary, said: new Map(vocabulary.map((word, k) => [word, said[k]])) };
   show(new URLSearchParams(location.search).get("q") ?? "");
 }
 
@@ -88,11 +88,11 @@ function apart(a, b, most) {                     // letters changed, added, left
 
 function meant(query) {                          // without common words, and with words that the book does not know as it spells the nearest
   const all = units(query), telling = all.filter(({ whole }) => !book.common.has(whole));
-  const how = (word) => numbers(book.said.get(word)).length;
+  const how = (word) => numbers(book.said.get(word) ?? "").length;
   return (telling.length ? telling : all).map(({ whole, parts }) => {
-    const known = (word) => book.vocabulary.some((other) => fit(word, other));
+    const known = (word) => book.spelt.some((other) => fit(word, other));
     if (whole.length < 4 || known(whole) || parts.length > 1 && parts.every(known)) return parts.length > 1 ? parts.join("_") : whole;
-    const most = whole.length < 8 ? 1 : 2, near = book.vocabulary.map((other) => [apart(whole, other, most), other]).filter(([far]) => far <= most);
+    const most = whole.length < 8 ? 1 : 2, near = book.spelt.map((other) => [apart(whole, other, most), other]).filter(([far]) => far <= most);
     return near.sort(([a, x], [b, y]) => a - b || how(y) - how(x))[0]?.[1] ?? whole;
   }).join(" ");
 }
