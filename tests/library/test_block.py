@@ -20,6 +20,7 @@ from tfmlib.block import (
     PostNorm,
     PreNorm,
     RMSNorm,
+    SimpleTransformerBlock,
     SwiGLU,
     TransformerBlock,
     TransformerStack,
@@ -214,6 +215,23 @@ def test_where_the_norm_stands(around, wanted):
     out, shown = around(norm, inner, after)(x)
     close(out, wanted(norm, inner, after, x))
     assert shown is None
+
+
+@pytest.mark.parametrize("T, masked", [(1, True), (5, True), (5, False)])
+def test_the_short_block_is_the_block_from_parts(T, masked):
+    torch.manual_seed(0)
+    short = SimpleTransformerBlock(8, 2).double()
+    for p in short.parameters(): nn.init.normal_(p, std=0.5)
+    whole = TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)), feed_forward=PreNorm(LayerNorm(8), FeedForward(8))).double()
+    names = {"attention.inner": short.attention, "attention.norm": short.norm1, "feed_forward.norm": short.norm2, "feed_forward.inner": short.feed_forward}
+    whole.load_state_dict({f"{name}.{key}": w for name, part in names.items() for key, w in part.state_dict().items()})
+    x, mask = draw(1, 2, T, 8), causal_mask(T, T) if masked else None
+    (out, weights), (wanted, shown) = short(x, mask), whole(x, mask=mask)
+    close(out, wanted)
+    close(weights, shown["attention"])
+    for part in (short.attention.o_proj, short.feed_forward.down):
+        for p in part.parameters(): nn.init.zeros_(p)
+    close(short(x, mask)[0], x)                                          # adds nothing, changes nothing
 
 
 def test_what_is_named_goes_to_the_first_and_what_is_named_after_a_sublayer_to_it():

@@ -29,7 +29,7 @@ FIRST = {                                          # what is typed -> where the 
     "masks": "04_attention.html#masks-who-may-attend-to-whom", "multi-head attention": "05_heads.html#attention-with-several-heads", "attention": "04_attention.html#tfm-attention",
     "scaled dot-product attention": "04_attention.html#the-formula", "vanishing gradients": "01_recurrence.html#vanishing-and-exploding", "cross-entropy": "10_decoders.html#the-loss-by-hand",
     "swiglu": "07_block.html#tfm-SwiGLU", "grouped-query": "05_heads.html#fewer-keys-than-queries", "tokeniz": "03_tokens.html#tfm-Tokenizer",
-    "positions": "06_positions.html", "warm-up": "07_block.html#does-it-train", "ADAMW": "00_training.html#tfm-AdamW", "encoders": "09_encoders.html", "encoder": "08_transformer.html#tfm-Encoder",
+    "positions": "06_positions.html", "warm-up": "depth/07_block.html#does-it-train-post-norm-tuned", "ADAMW": "00_training.html#tfm-AdamW", "encoders": "09_encoders.html", "encoder": "08_transformer.html#tfm-Encoder",
     "score": "04_attention.html#a-soft-dictionary", "log-sum-exp": "17_flash_attention.html#the-backward-pass-without-the-matrix", "hidden state": "01_recurrence.html#one-cell",
     "bfloat16": "00_training.html#half-the-bits-where-it-is-safe", "masked-language modelling": "09_encoders.html#masked-language-modelling",
 }

@@ -44,8 +44,8 @@ function render({ model, el }) {
     const i = model.get("block"), [size, gradient, alike] = runs[shown].map(values => values[i]), none = model.get("norm") === "none";
     el.querySelectorAll("[data-key] button").forEach(b => {
       const key = b.parentElement.dataset.key;
-      b.setAttribute("aria-pressed", JSON.stringify(model.get(key)) === b.dataset.value);
       if (key === "place") b.disabled = none;
+      b.setAttribute("aria-pressed", !b.disabled && JSON.stringify(model.get(key)) === b.dataset.value);
     });
     slider.value = i;
     $("label .tfm-value").textContent = depths[i];

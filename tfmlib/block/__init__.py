@@ -8,13 +8,16 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .activations import *
     from .figures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        upcast subtract_mean divide_by_rms check_rows LayerNorm RMSNorm Sublayer PreNorm PostNorm
-        NoResidual gelu gelu_tanh FeedForward GatedFeedForward SwiGLU swiglu_d_ff Dropout
-        TransformerBlock TransformerStack block_from_torch""",
+        upcast check_rows check_norm rowwise subtract_mean divide_by_rms LayerNorm RMSNorm
+        FeedForward SimpleTransformerBlock GatedFeedForward SwiGLU swiglu_d_ff Dropout Sublayer
+        PreNorm PostNorm NoResidual TransformerBlock TransformerStack block_from_torch""",
+    'activations': """
+        gelu gelu_tanh""",
     'figures': """
         DepthView""",
 })
