@@ -25,6 +25,7 @@ from tfmlib.positions import (
     SinusoidalEmbedding,
     YaRN,
     alibi_slopes,
+    apply_rope,
     default_scaling,
     inverse_frequencies,
     relative_position_bucket,
@@ -245,6 +246,14 @@ def test_the_score_sees_only_the_offset(seed, shift, neighbours, kind):
 
 
 @settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([2, 4, 10, 64]), st.sampled_from([100., 10_000., 500_000.]), st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
+def test_the_short_function_is_the_class_without_options(seed, width, base, dtype):
+    t, places = draw(seed, 2, 3, 4, width).to(dtype), torch.tensor([5, 0, 99_999, 7])
+    assert torch.equal(apply_rope(t, places, base), RotaryEmbedding(width, base).rotate(t, places))
+    assert torch.equal(apply_rope(t[0, 0], places.int(), base), apply_rope(t, places, base)[0, 0])
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]), st.booleans())
 def test_weights_carry_over_between_the_layouts(seed, groups, repeat, bias):
     torch.manual_seed(seed)
@@ -358,6 +367,11 @@ def test_a_trainable_table_belongs_to_the_layer():
 
 q, x = torch.zeros(2, 4, 3, 8), torch.zeros(2, 3, 8)
 REFUSED = {
+    "short, odd": (lambda: apply_rope(q[..., :7], torch.arange(3)), "dim: 7"),
+    "short, whole queries": (lambda: apply_rope(q.long(), torch.arange(3)), "t: torch.int64, (2, 4, 3, 8); expected floating point"),
+    "short, places": (lambda: apply_rope(q, torch.arange(4)), "positions: (4,)"),
+    "short, places of a batch": (lambda: apply_rope(q, torch.zeros(2, 3, dtype=torch.long)), "positions: (2, 3); expected (T,)"),
+    "short, base": (lambda: apply_rope(q, torch.arange(3), 1.), "base: 1.0"),
     "odd rotary width": (lambda: RotaryEmbedding(7), "dim: 7"),
     "odd sinusoid": (lambda: SinusoidalEmbedding(7), "dim: 7"),
     "base": (lambda: RotaryEmbedding(8, 1.), "base: 1.0"),

@@ -9,14 +9,18 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .figures import *
+    from .layouts import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        MAX_TABLE PositionalEncoding check_positions inverse_frequencies rotation_angles
-        SinusoidalEmbedding PositionTable positions_of LearnedEmbedding relative_position_bucket
-        RelativePositionBias alibi_slopes ALiBi PositionalAttention query_key_positions biased_mask
-        default_scaling RotaryEmbedding to_half_split to_interleaved RopeScaling
-        PositionInterpolation NTKAware DynamicNTK Llama3Scaling YaRN blend_frequencies LongRoPE""",
+        MAX_TABLE check_positions check_pairs checked_rotation rotation_angles inverse_frequencies
+        rotate_pairs apply_rope PositionalEncoding SinusoidalEmbedding PositionTable positions_of
+        LearnedEmbedding relative_position_bucket RelativePositionBias alibi_slopes ALiBi
+        PositionalAttention query_key_positions biased_mask default_scaling RotaryEmbedding
+        RopeScaling PositionInterpolation NTKAware DynamicNTK Llama3Scaling YaRN blend_frequencies
+        LongRoPE""",
     'figures': """
         RotaryView""",
+    'layouts': """
+        to_half_split to_interleaved""",
 })
