@@ -33,9 +33,12 @@ from tfmlib.tokens import (
     load_tokenizer,
     merge_pair,
     merge_steps,
+    pair_counts,
     printable,
     save_tokenizer,
     show_tokens,
+    simple_apply_bpe,
+    simple_learn_bpe,
     train_book_tokenizer,
     train_tokenizer,
     unicode_to_bytes,
@@ -157,6 +160,20 @@ def recounted(counts: dict[bytes, int], size: int) -> list[tuple[bytes, bytes]]:
 @given(st.dictionaries(st.binary(min_size=1, max_size=8) | st.text("abc", min_size=1, max_size=9).map(str.encode), st.integers(1, 9), max_size=12), st.integers(256, 290))
 def test_the_heap_finds_what_recounting_finds(counts, size):
     assert learn_bpe(counts, size) == recounted(counts, size)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.binary(min_size=1, max_size=8) | st.text("abc ", min_size=1, max_size=9).map(str.encode), st.integers(1, 9), max_size=12), st.integers(0, 40), st.text("abc ", max_size=30) | st.text(max_size=9))
+def test_the_learner_and_the_encoder_of_the_chapter_find_what_the_fast_ones_find(counts, merges, text):
+    learned = simple_learn_bpe(counts, merges)
+    assert learned == learn_bpe(counts, 256 + merges)
+    made, piece = Tokenizer(learned), text.encode()
+    assert simple_apply_bpe(piece, learned) == made.tokens(apply_bpe([ID[b] for b in piece], made.ranks))
+
+
+def test_pairs_are_counted_with_their_overlaps():
+    counts = {b"hooo": 2, b"owl": 3, b"h": 9, b"": 4}
+    assert pair_counts({piece: [*piece.decode()] for piece in counts}, counts) == {("h", "o"): 2, ("o", "o"): 4, ("o", "w"): 3, ("w", "l"): 3}
 
 
 @settings(max_examples=150, deadline=None)

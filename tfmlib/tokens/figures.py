@@ -5,11 +5,14 @@
 # %% auto #0
 __all__ = ['show_tokens', 'MergeSteps', 'merge_steps']
 
-# %% ../../chapters/03_tokens.ipynb #chips-figure
+# %% ../../chapters/03_tokens.ipynb #interactive-class
+# fold: The figure
 from collections.abc import Sequence
 
-from .core import printable
-from ..workbench import Picture, figure, svg, text as label, var
+import traitlets
+
+from .core import Tokenizer, printable
+from ..workbench import Interactive, Picture, figure, svg, text as label, var
 
 
 def show_tokens(
@@ -32,12 +35,6 @@ def show_tokens(
         out.append(label(x + width / 2, y + 20, text))
         x += width
     return figure(svg("".join(out), 446, y + 32, alt), alt, caption)
-
-# %% ../../chapters/03_tokens.ipynb #interactive-class
-import traitlets
-
-from .core import Tokenizer
-from ..workbench import Interactive
 
 
 class MergeSteps(Interactive):
