@@ -165,6 +165,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'tfmlib/alignment/core.py'),
                                        'tfmlib.alignment.core.alignment_error_rate': ( 'alignment.html#alignment_error_rate',
                                                                                        'tfmlib/alignment/core.py'),
+                                       'tfmlib.alignment.core.checked_source': ( 'alignment.html#checked_source',
+                                                                                 'tfmlib/alignment/core.py'),
                                        'tfmlib.alignment.core.context_vector': ( 'alignment.html#context_vector',
                                                                                  'tfmlib/alignment/core.py'),
                                        'tfmlib.alignment.core.final_state': ('alignment.html#final_state', 'tfmlib/alignment/core.py'),

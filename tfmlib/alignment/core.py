@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['SPECIALS', 'PAD', 'BOS', 'EOS', 'UNK', 'Vocabulary', 'GRUEncoder', 'final_state', 'GRUDecoder', 'FixedContextDecoder',
-           'Seq2Seq', 'shift_right', 'translation_loss', 'greedy_decode', 'AdditiveScore', 'context_vector',
-           'BahdanauDecoder', 'MultiplicativeScore', 'LuongDecoder', 'hard_alignment', 'alignment_error_rate']
+           'Seq2Seq', 'shift_right', 'translation_loss', 'greedy_decode', 'checked_source', 'AdditiveScore',
+           'context_vector', 'BahdanauDecoder', 'MultiplicativeScore', 'LuongDecoder', 'hard_alignment',
+           'alignment_error_rate']
 
 # %% ../../chapters/02_alignment.ipynb #imports-export
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +20,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 from ..workbench import need
 
-# %% ../../chapters/02_alignment.ipynb #vocabulary-export
+# %% ../../chapters/02_alignment.ipynb #translator-export
+# fold: The translator: vocabulary, encoder, decoder, training loss, greedy decoding
 SPECIALS = ("<pad>", "<begin>", "<end>", "<unknown>")
 PAD, BOS, EOS, UNK = range(4)
 
@@ -68,7 +71,6 @@ class Vocabulary:
         if EOS in row: row = row[:row.index(EOS)]
         return [self.words[i] for i in row if i not in (PAD, BOS)]
 
-# %% ../../chapters/02_alignment.ipynb #encoder-export
 class GRUEncoder(nn.Module):
     "A bidirectional GRU; its states at each word are the annotations of the source."
     def __init__(
@@ -110,7 +112,6 @@ def final_state(
     half, last = h.shape[-1] // 2, mask.sum(1) - 1
     return torch.cat([h[torch.arange(len(h)), last, :half], h[:, 0, half:]], -1)
 
-# %% ../../chapters/02_alignment.ipynb #decoder-export
 class GRUDecoder(nn.Module):
     "Base class of the decoders: embedding, GRU cell, logits from state and context."
     def __init__(
@@ -155,7 +156,6 @@ class FixedContextDecoder(GRUDecoder):
         s = self.cell(torch.cat([self.embedding(word), c], -1), s)
         return self.logits(s, c), s, None  # logits, state, no weights
 
-# %% ../../chapters/02_alignment.ipynb #translator-export
 class Seq2Seq(nn.Module):
     "An encoder and a decoder."
     def __init__(self, encoder: nn.Module, decoder: nn.Module):
@@ -225,41 +225,47 @@ def greedy_decode(
         ended = ended | (word == EOS)
     return torch.stack(written, 1)
 
+
+def checked_source(average: Callable) -> Callable:
+    "Refuse scores, annotations and masks that do not fit."
+    @wraps(average)
+    def refusing(scores: Tensor, h: Tensor, mask: Tensor):
+        shape = tuple(scores.shape)
+        need(scores.ndim == 2, "scores", shape, "(B, S)")
+        need(h.ndim == 3 and tuple(h.shape[:2]) == shape, "h", tuple(h.shape),
+             f"(B, S, C) with B, S = {shape}")
+        need(tuple(mask.shape) == shape, "mask", tuple(mask.shape),
+             f"the shape of the scores, {shape}")
+        need(mask.dtype == torch.bool, "mask", mask.dtype, "booleans, True at real words")
+        need(bool(mask.any(1).all()), "mask", "a row without a real word",
+             "at least one in each sentence")
+        return average(scores, h, mask)
+    return refusing
+
 # %% ../../chapters/02_alignment.ipynb #additive-export
 class AdditiveScore(nn.Module):
     "Bahdanau's score: v · tanh(W s + U h)."
-    def __init__(self, hidden_size: int):  # C
+    def __init__(self, hidden_size: int):                                # C
         super().__init__()
-        self.W, self.U = (
-            nn.Linear(hidden_size, hidden_size, bias=False),
-            nn.Linear(hidden_size, hidden_size, bias=False),
-        )
+        self.W = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.U = nn.Linear(hidden_size, hidden_size, bias=False)
         self.v = nn.Linear(hidden_size, 1, bias=False)
 
-    # (B, S, C), the same at every step
-    def keys(self, h: Tensor) -> Tensor:
+    def keys(self, h: Tensor) -> Tensor:                                 # (B, S, C)
         return self.U(h)
 
-    def forward(self, s: Tensor, keys: Tensor) -> Tensor:  # (B, C), (B, S, C)
+    def forward(self, s: Tensor, keys: Tensor) -> Tensor:     # (B, C), (B, S, C)
         return self.v((self.W(s)[:, None] + keys).tanh())[..., 0]        # (B, S)
 
 
+@checked_source
 def context_vector(
-    scores: Tensor,              # (B, S)
-    h: Tensor,                   # annotations (B, S, C)
-    mask: Tensor,                # True at real words (B, S)
-) -> tuple[Tensor, Tensor]:      # context (B, C), attention weights (B, S)
+    scores: Tensor,          # (B, S)
+    h: Tensor,               # annotations (B, S, C)
+    mask: Tensor,            # True at real words (B, S)
+) -> tuple[Tensor, Tensor]:  # context (B, C), attention weights (B, S)
     "Average the annotations with the softmax of the scores over real words."
-    shape = tuple(scores.shape)
-    need(scores.ndim == 2, "scores", shape, "(B, S)")
-    need(h.ndim == 3 and tuple(h.shape[:2]) == shape, "h", tuple(h.shape),
-         f"(B, S, C) with B, S = {shape}")
-    need(tuple(mask.shape) == shape, "mask", tuple(mask.shape),
-         f"the shape of the scores, {shape}")
-    need(mask.dtype == torch.bool, "mask", mask.dtype, "booleans, True at real words")
-    need(bool(mask.any(1).all()), "mask", "a row without a real word",
-         "at least one in each sentence")
-    weights = scores.masked_fill(~mask, -math.inf).softmax(-1)
+    weights = scores.masked_fill(~mask, -math.inf).softmax(-1)           # (B, S)
     return (weights[:, None] @ h)[:, 0], weights
 
 # %% ../../chapters/02_alignment.ipynb #bahdanau-export
@@ -269,19 +275,17 @@ class BahdanauDecoder(GRUDecoder):
         super().__init__(vocab_size, hidden_size, context_size=hidden_size)
         self.score = score
 
-    def begin(self, h: Tensor, mask: Tensor) -> tuple:
+    def begin(self, h: Tensor, mask: Tensor) -> tuple:      # (B, S, C), (B, S)
         return self.initial_state(h, mask), (h, self.score.keys(h), mask)
 
-    def forward(
-        self, word: Tensor, s: Tensor, source: tuple
-    ) -> tuple:  # (B,), (B, C), from `begin`
+    def forward(self, word: Tensor, s: Tensor, source: tuple) -> tuple:  # (B,), (B, C)
         h, keys, mask = source
-        # s is still the previous state
-        c, weights = context_vector(self.score(s, keys), h, mask)
+        c, weights = context_vector(self.score(s, keys), h, mask)        # s is s_{t-1}
         s = self.cell(torch.cat([self.embedding(word), c], -1), s)
         return self.logits(s, c), s, weights
 
-# %% ../../chapters/02_alignment.ipynb #multiplicative-export
+# %% ../../chapters/02_alignment.ipynb #variants-export
+# fold: Luong's score and decoder; measures of alignment (both explained in depth)
 class MultiplicativeScore(nn.Module):
     "Luong's general score: s · (W h)."
     def __init__(self, hidden_size: int):  # C
@@ -311,7 +315,7 @@ class LuongDecoder(GRUDecoder):
         c, weights = context_vector(self.score(s, keys), h, mask)  # s is the new state
         return self.logits(s, c), s, weights
 
-# %% ../../chapters/02_alignment.ipynb #aer-export
+
 def hard_alignment(
     weights: Tensor,      # (..., T, S)
     target_mask: Tensor,  # True at real target words (..., T)

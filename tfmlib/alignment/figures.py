@@ -6,10 +6,14 @@
 __all__ = ['SoftDictionary', 'show_alignments']
 
 # %% ../../chapters/02_alignment.ipynb #soft-class
+# fold: The two figures that this page draws itself
+from collections.abc import Sequence
+
 import numpy as np
 import traitlets
+from torch import Tensor
 
-from ..workbench import Interactive, need, rect, svg, text, var
+from ..workbench import Interactive, Picture, figure, need, rect, svg, text, var
 
 
 class SoftDictionary(Interactive):
@@ -47,13 +51,6 @@ class SoftDictionary(Interactive):
         answer = f"answer {weights @ self.values:.2f}".replace("-", "−")
         return svg("".join(out) + text(240, 56 + 30 * len(weights), answer), 400,
                    70 + 30 * len(weights), self.alt)
-
-# %% ../../chapters/02_alignment.ipynb #compared-export
-from collections.abc import Sequence
-
-from torch import Tensor
-
-from ..workbench import Picture, figure
 
 
 def show_alignments(
