@@ -16,6 +16,7 @@ from tfmlib.recurrence import (
     RecurrentLayer,
     Reversed,
     RNNCell,
+    SimpleRNN,
     backprop_through_time,
     first_symbol,
     gradient_norms,
@@ -133,6 +134,27 @@ def test_rebuilt_copies():
     ours = rnn_from_torch(theirs)
     with torch.no_grad(): theirs.weight_ih_l0.zero_()
     assert all(float(p.detach().abs().sum()) > 0 for p in ours.parameters())
+
+
+# --- the network of the chapter ---------------------------------------------------------------------------------
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, small, st.integers(1, 9), small, small)
+def test_the_simple_network_is_pytorchs(seed, B, T, inputs, width):
+    torch.manual_seed(seed)
+    theirs, ours = nn.RNN(inputs, width, batch_first=True, dtype=torch.float64), SimpleRNN(inputs, width).double()
+    ours.load_state_dict({"W.weight": theirs.weight_ih_l0, "U.weight": theirs.weight_hh_l0, "W.bias": theirs.bias_ih_l0 + theirs.bias_hh_l0})
+    x, first = draw(seed, B, T, inputs), draw(seed + 1, B, width)
+    torch.testing.assert_close(ours(x), theirs(x)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours(x, first), theirs(x, first[None])[0], rtol=0, atol=1e-12)
+
+
+def test_the_simple_network_goes_on_from_a_state():
+    torch.manual_seed(0)
+    net, x = SimpleRNN(3, 4).double(), draw(0, 2, 9, 3)
+    whole = net(x)
+    torch.testing.assert_close(net(x[:, 4:], whole[:, 3]), whole[:, 4:], rtol=0, atol=1e-12)
+    assert not torch.allclose(net(x[:, 4:]), whole[:, 4:])
 
 
 # --- gradients through time ---------------------------------------------------------------------------------------
@@ -262,3 +284,15 @@ def test_the_figure_draws_what_autograd_finds(eigenvalue, coupling, gate, squash
         h = gate * h + (1 - gate) * (z.tanh() if squash else z)
     np.testing.assert_allclose(figure.growth(), [1., *wanted[::-1]], atol=1e-12)
     assert "<svg" in figure.picture() and (ASSETS / "gradient_journey.js").is_file()
+
+
+@pytest.mark.parametrize("weight, gate, squash", [(1.2, 0., False), (1.2, 0., True), (0.5, 0.91, False), (2., 0.3, True)])
+def test_the_figure_with_one_feature_is_a_product_of_numbers(weight, gate, squash):
+    figure = GradientFlow(alt="growth of a gradient", features=1, eigenvalue=weight, coupling=5., gate=gate, squash=squash, steps=30)
+    h, factors = 0., []
+    for t in range(30):
+        z = weight * h + 0.5 * math.sin(0.3 * t)
+        new, slope = (math.tanh(z), 1 - math.tanh(z) ** 2) if squash else (z, 1.)
+        h = gate * h + (1 - gate) * new
+        factors.append(gate + (1 - gate) * slope * weight)
+    np.testing.assert_allclose(figure.growth(), np.cumprod([1., *factors[::-1]]), rtol=1e-9)

@@ -1,5 +1,6 @@
-// A gradient on its way back through a network of two features.
-// State: eigenvalue and coupling of the matrix U = [[λ, s], [0, λ]], gate (fraction of the old state), squash (tanh?), steps (T).
+// A gradient on its way back through a network of one feature, or of two.
+// State: features; eigenvalue and coupling of the matrix U = [[λ, s], [0, λ]], gate (fraction of the old state), squash (tanh?), steps (T).
+// With one feature, only the first of the two is looked at, and nothing is coupled to it.
 const SPANS = [2, 4, 6, 8, 12];                  // powers of ten that are drawn, up and down
 const W = 480, H = 250, LEFT = 52, TOP = 10, RIGHT = 12, BOTTOM = 40;
 
@@ -20,8 +21,9 @@ function stretch([a, b, c, d]) {                 // the largest singular value o
   return half + other;
 }
 
-function journey({ eigenvalue, coupling, gate, squash, steps }) {  // the norm of J_T J_{T−1} … at each distance from the last step
-  const U = [eigenvalue, coupling, 0, eigenvalue], jacobians = [];
+function journey({ features, eigenvalue, coupling, gate, squash, steps }) {  // the norm of J_T J_{T−1} … at each distance from the last step
+  const one = features === 1, U = [eigenvalue, one ? 0 : coupling, 0, eigenvalue], jacobians = [];
+  const size = one ? P => Math.abs(P[0]) : stretch;
   let h = [0, 0];
   for (let t = 0; t < steps; t++) {
     const z = [U[0] * h[0] + U[1] * h[1] + 0.5 * Math.sin(0.3 * t), U[2] * h[0] + U[3] * h[1] + 0.5 * Math.cos(0.5 * t)];
@@ -31,18 +33,19 @@ function journey({ eigenvalue, coupling, gate, squash, steps }) {  // the norm o
   }
   const norms = [1];
   let P = [1, 0, 0, 1];
-  for (const J of jacobians.reverse()) { P = times(P, J); norms.push(stretch(P)); }
-  return { norms, most: Math.max(...jacobians.map(stretch)) };
+  for (const J of jacobians.reverse()) { P = times(P, J); norms.push(size(P)); }
+  return { norms, most: Math.max(...jacobians.map(size)) };
 }
 
 function render({ model, el }) {
-  const keys = ["eigenvalue", "coupling", "gate", "squash", "steps"];
+  const keys = ["features", "eigenvalue", "coupling", "gate", "squash", "steps"], one = model.get("features") === 1;
+  const alone = one ? "λ" : "the eigenvalue";
   const state = () => Object.fromEntries(keys.map(key => [key, model.get(key)]));
   const start = JSON.stringify(state());
   const slider = (key, name, low, high, by) => `<label class="tfm-control">${name} <span class="tfm-value" aria-hidden="true"></span>
     <input type="range" data-key="${key}" min="${low}" max="${high}" step="${by}"></label>`;
   el.innerHTML = `
-    <div class="tfm-journey">${slider("eigenvalue", "eigenvalue λ", 0, 1.5, 0.01)}${slider("coupling", "coupling", 0, 10, 0.1)}
+    <div class="tfm-journey">${slider("eigenvalue", one ? "weight λ" : "eigenvalue λ", 0, 1.5, 0.01)}${one ? "" : slider("coupling", "coupling", 0, 10, 0.1)}
       ${slider("gate", "gate f", 0, 1, 0.01)}${slider("steps", "steps T", 5, 500, 5)}</div>
     <div class="tfm-controls"><span class="tfm-buttons" role="group" aria-label="activation"><button type="button">linear</button><button type="button">tanh</button></span>
       <button type="button" class="tfm-reset">reset</button></div>
@@ -75,9 +78,9 @@ function render({ model, el }) {
     plot(norms, factor, steps);
     const peak = norms.indexOf(Math.max(...norms)), lost = norms.findLastIndex(v => v >= 0.01) + 1;
     const end = short(norms[steps]);
-    $("svg").setAttribute("aria-label", `growth of the gradient over ${steps} steps: at its largest ${short(norms[peak])} at distance ${peak}, at the end ${end}; the eigenvalue alone would give ${short(factor ** steps)}`);
-    $(".tfm-readout").textContent = `After ${steps} steps ${end}; the eigenvalue alone predicts ${short(factor ** steps)}. Largest ${short(norms[peak])}, at distance ${peak}. `
-      + (lost > steps ? "At the end still above 0.01. " : `Below 0.01 from distance ${lost} on. `) + `A single step stretches by up to ${short(most)}.`;
+    $("svg").setAttribute("aria-label", `growth of the gradient over ${steps} steps: at its largest ${short(norms[peak])} at distance ${peak}, at the end ${end}; ${alone} alone would give ${short(factor ** steps)}`);
+    $(".tfm-readout").textContent = `After ${steps} steps ${end}; ${alone} alone predicts ${short(factor ** steps)}. Largest ${short(norms[peak])}, at distance ${peak}. `
+      + (lost > steps ? "At the end still above 0.01. " : `Below 0.01 from distance ${lost} on. `) + (one ? `The largest factor of a single step is ${short(most)}.` : `A single step stretches by up to ${short(most)}.`);
   }
 
   const put = (key, value) => { model.set(key, value); model.save_changes(); };

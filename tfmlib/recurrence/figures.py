@@ -15,8 +15,9 @@ from ..workbench import Interactive, curves
 
 
 class GradientFlow(Interactive):
-    "How a gradient grows on its way back through a network of two features, set by the reader."
+    "How a gradient grows on its way back through one or two features, set by the reader."
     module = "gradient_journey"
+    features = traitlets.Int(2).tag(sync=True)        # 1 or 2; one is coupled to nothing
     eigenvalue = traitlets.Float(0.9).tag(sync=True)  # both eigenvalues of the recurrent matrix
     # how much the first feature receives of the second
     coupling = traitlets.Float(0.).tag(sync=True)
@@ -26,7 +27,8 @@ class GradientFlow(Interactive):
 
     def growth(self) -> np.ndarray:
         "The spectral norm of the product of Jacobians by distance from the last step (T + 1,)."
-        U, eye = np.array([[self.eigenvalue, self.coupling], [0., self.eigenvalue]]), np.eye(2)
+        coupling = self.coupling if self.features == 2 else 0.
+        U, eye = np.array([[self.eigenvalue, coupling], [0., self.eigenvalue]]), np.eye(2)
         h, jacobians = np.zeros(2), []
         for t in range(self.steps):
             z = U @ h + 0.5 * np.array([math.sin(0.3 * t), math.cos(0.5 * t)])
@@ -35,11 +37,12 @@ class GradientFlow(Interactive):
             jacobians.append(self.gate * eye + (1 - self.gate) * slope[:, None] * U)
         products = [eye]
         for J in reversed(jacobians): products.append(products[-1] @ J)
-        return np.linalg.norm(np.stack(products), 2, (1, 2))
+        n = self.features
+        return np.linalg.norm(np.stack(products)[:, :n, :n], 2, (1, 2))
 
     def picture(self) -> str:
         alone = self.gate + (1 - self.gate) * self.eigenvalue
-        lines = {"growth": self.growth(), "eigenvalue": alone ** np.arange(self.steps + 1.)}
+        lines = {"growth": self.growth(), "λ alone": alone ** np.arange(self.steps + 1.)}
         lines = {name: line.clip(1e-12, 1e12) for name, line in lines.items()}
         return curves(
             range(self.steps + 1),
