@@ -95,7 +95,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:                      # (..., C)
         check_rows(x, self.up.in_features)
-        return self.down(self.activation(self.up(x)))            # (..., F), then (..., C)
+        return self.down(self.activation(self.up(x)))            # to (..., F), back
 
 # %% ../../chapters/07_block.ipynb #simple-export
 class SimpleTransformerBlock(nn.Module):
