@@ -1,4 +1,4 @@
-"""Admonitions, exercises and solutions of the class `dropdown`, and a chapter's further claims, fold by the browser's own <details>, without a script."""
+"""Admonitions, exercises and solutions of the class `dropdown`, a chapter's further claims and an exercise's wrong answers fold by the browser's own <details>, without a script."""
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
@@ -34,7 +34,25 @@ class FoldSection(SphinxPostTransform):
             section.children = [title, nodes.raw("", f"<details><summary>{summary}</summary>", format="html"), *rest, nodes.raw("", "</details>", format="html")]
 
 
+WRONG = "Wrong answers to "
+
+
+class FoldWrongAnswers(SphinxPostTransform):
+    "Keep the heading of an exercise's wrong answers in sight, and put what is said about them into a fold, for it gives much away."
+    default_priority = 902
+    formats = ("html",)
+
+    def run(self, **_) -> None:
+        for section in list(self.document.findall(nodes.section)):
+            if not isinstance(section[0], nodes.title) or not section[0].astext().startswith(WRONG): continue
+            title, *rest = section.children
+            count = sum("tag_mutant" in cell["classes"] for part in rest for cell in part.findall(nodes.container))
+            summary = f"Show {count} wrong answers: each with its mistake, and what the check says"
+            section.children = [title, nodes.raw("", f'<details class="tfm-wrong-answers"><summary>{summary}</summary>', format="html"), *rest, nodes.raw("", "</details>", format="html")]
+
+
 def setup(app):
+    app.add_post_transform(FoldWrongAnswers)
     app.add_post_transform(Fold)
     app.add_post_transform(FoldSection)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

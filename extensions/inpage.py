@@ -1,13 +1,14 @@
 """Practice in the page: gives practice pages and chapters the editors' script, and says what it needs to know.
 
 An exercise's empty answer becomes an editor by check.js; *Check* asks the book's own checkers. A chapter's cell that is tagged `edit` becomes
-one by run.js. Nothing else is fetched before the press (inpage_files.py says what then is). Where set-up could not bring Pyodide, practice
-pages say so, and a chapter's cell stays as it is.
+one by run.js. Nothing else is fetched before the first focus or press (inpage_files.py says what then is). Where set-up could not bring
+Pyodide, practice pages say so, and a chapter's cell stays as it is; where it could not bring CodeMirror, editors are text areas.
 """
 import json
 import re
 from pathlib import Path
 
+import codemirror
 from inpage_files import ROOT, elsewhere, lay_out, module_of, version
 
 KILLS = ROOT / "tfmlib/assets/kills.json"
@@ -15,7 +16,9 @@ LIMIT = 10_000                                          # ms that one case may t
 CHAPTERS = "chapters/"
 PRACTICE = f"{CHAPTERS}practice/"
 INTRO = ("On this page you can also write your answers in place and press <em>Check</em>. The first press loads Python and NumPy from this site, 9 MB that your "
-         "browser keeps. Your answers stay in your browser. A small stand-in takes the place of PyTorch; if an answer needs what it lacks, it says so.")
+         "browser keeps. Your answers, and which exercises you have solved, stay in your browser. A small stand-in takes the place of PyTorch; if an answer needs what it lacks, it says so.")
+SOLVED = ('<div class="tfm-solved-of"><progress max="{n}" value="0" aria-label="Exercises solved on this page"></progress>'
+          "<span>0 of {n} exercises solved.</span></div>")
 UNAVAILABLE = ("<em>Check</em> is not available in this copy of the book, because Pyodide could not be downloaded when the book was set up. "
                "The exercises run in Jupyter and in Colab.")
 STUB = re.compile(r'(<div class="cell tag_stub tag_exercise-(\w+)[^>]*>.*?</pre></div>\s*</div>\s*)(?=</div>)', re.S)
@@ -51,12 +54,12 @@ def told(page: str, sizes: dict[str, int], name: str) -> dict:
     "What the script of a practice page needs to know."
     module = module_of(page)
     python = {"zips": ["book", module], "modules": ["judge", f"tfmlib.practice.{module}"]}
-    return python | {"page": module, "version": name, "sizes": sizes, "limit": LIMIT, "titles": titles_of(page), "elsewhere": elsewhere().get(page, {}), "imports": imports_of(page)}
+    return python | {"page": module, "code": codemirror.there(), "version": name, "sizes": sizes, "limit": LIMIT, "titles": titles_of(page), "elsewhere": elsewhere().get(page, {}), "imports": imports_of(page)}
 
 
 def told_chapter(page: str, sizes: dict[str, int], name: str) -> dict:
     "What the script of a chapter needs to know."
-    return {"zips": ["cell"], "modules": ["cell"], "page": page, "version": name, "sizes": {n: size for n, size in sizes.items() if n != "book.zip"}, "limit": LIMIT}
+    return {"zips": ["cell"], "modules": ["cell"], "page": page, "code": codemirror.there(), "version": name, "sizes": {n: size for n, size in sizes.items() if n != "book.zip"}, "limit": LIMIT}
 
 
 def only(page: str, body: str) -> str:
@@ -88,7 +91,9 @@ def practice(app, stem: str, context) -> None:
     app.add_css_file("inpage/check.css")
     context["body"] = only(stem, context["body"])
     if "*" in elsewhere().get(stem, {}): return
-    context["body"] = FIRST.sub(rf'\1\n<p>{INTRO if app.inpage_sizes else UNAVAILABLE}</p>', context["body"], count=1)
+    count = len(titles_of(stem).keys() - elsewhere().get(stem, {}).keys())
+    said = f"<p>{INTRO}</p>{SOLVED.format(n=count)}" if app.inpage_sizes else f"<p>{UNAVAILABLE}</p>"
+    context["body"] = FIRST.sub(lambda match: f"{match[1]}\n{said}", context["body"], count=1)
     if app.inpage_sizes: editors(app, context, "check.js", told(stem, app.inpage_sizes, app.config.tfm_inpage))
 
 

@@ -1,7 +1,8 @@
 """What pages that run Python need, as the book serves it in `_static/inpage/`: scripts, Pyodide, NumPy, and zips with the book's own Python.
 
-A page loads editor.js, check.js and check.css; the rest (worker.js, Pyodide, NumPy, the stand-in for PyTorch in book.zip, and the page's
-checkers) is fetched when a reader presses *Check*. A chapter's cell needs NumPy and cell.zip alone.
+A page loads editor.js, check.js and check.css. The first focus or press fetches code.js and codemirror.js, the editor; the rest (worker.js,
+Pyodide, NumPy, the stand-in for PyTorch in book.zip, and the page's checkers) is fetched when a reader presses *Check*. A chapter's cell
+needs NumPy and cell.zip alone.
 """
 import hashlib
 import io
@@ -11,6 +12,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
+import codemirror
 import pyodide
 import yaml
 from sphinx.errors import ConfigError
@@ -18,7 +20,7 @@ from sphinx.errors import ConfigError
 ROOT = pyodide.ROOT
 HERE = pyodide.INPAGE
 ELSEWHERE = HERE / "elsewhere.yml"
-SERVED = ("editor.js", "check.js", "run.js", "check.css", "worker.js")
+SERVED = ("editor.js", "check.js", "run.js", "check.css", "worker.js", "code.js")
 LIBRARY = ("__init__.py", "workbench/__init__.py", "workbench/validation.py", *(f"workbench/{module}.py" for module in ("claims", "checkers", "checks", "gradients", "properties")), "practice/__init__.py")
 COUNTED = ("pyodide.asm.wasm", "python_stdlib.zip")      # what Pyodide fetches, and is long
 DATE = (2020, 1, 1, 0, 0, 0)                            # the same bytes whenever they are packed
@@ -62,7 +64,7 @@ def cell_zip() -> bytes:
 
 def script(name: str) -> bytes:
     "A file that is served; the one that it imports is fetched anew when anything changes."
-    return (HERE / name).read_bytes().replace(b'"./editor.js"', f'"./editor.js?v={version()}"'.encode())
+    return re.sub(rb'"(\./(?:editor|codemirror)\.js)"', rf'"\1?v={version()}"'.encode(), (HERE / name).read_bytes())
 
 
 def lock(text: str) -> str:
@@ -86,6 +88,9 @@ def lay_out(target: Path) -> dict[str, int]:
     shutil.rmtree(target, ignore_errors=True)
     (target / "py").mkdir(parents=True)
     for name in SERVED: (target / name).write_bytes(script(name))
+    if codemirror.there():
+        (target / "codemirror.js").write_text(codemirror.bundle(), encoding="utf-8")
+        shutil.copyfile(codemirror.kept() / "LICENSE", target / "LICENSE-CODEMIRROR.txt")
     if not pyodide.there():
         shutil.rmtree(target / "py")
         return {}
@@ -101,5 +106,5 @@ def lay_out(target: Path) -> dict[str, int]:
 
 def version() -> str:
     "A name for all that the editors need; pages are written anew when it changes."
-    parts = [book_zip(), cell_zip(), *(p.read_bytes() for p in practice_modules()), *((HERE / name).read_bytes() for name in (*SERVED, "elsewhere.yml", "pins.json")), str(pyodide.there()).encode()]
+    parts = [book_zip(), cell_zip(), *(p.read_bytes() for p in practice_modules()), *((HERE / name).read_bytes() for name in (*SERVED, "elsewhere.yml", "pins.json")), Path(codemirror.__file__).read_bytes(), str((pyodide.there(), codemirror.there())).encode()]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:8]

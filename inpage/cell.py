@@ -58,14 +58,15 @@ def short(text: str) -> str:
 
 
 def outputs(source: str) -> dict:
-    "What a cell prints, its value, and the lines about its error."
-    printed, value, error = io.StringIO(), "", None
+    "What a cell prints, its value, the lines about its error, and where that arose."
+    printed, value, error, line = io.StringIO(), "", None, None
     with (contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed),
           np.printoptions(), warnings.catch_warnings()):
         warnings.simplefilter("default")
         try: value = value_of(source, {"__name__": "__main__"})
-        except BaseException as raised: error = lines_of(raised)
-    return {"printed": short(printed.getvalue()), "value": short(value), "error": error}
+        except BaseException as raised: error, line = lines_of(raised), line_of(raised)
+    return {"printed": short(printed.getvalue()), "value": short(value), "error": error,
+            "line": line}
 
 
 def answer(source: str, tell: Callable) -> str:

@@ -1,11 +1,11 @@
 // The editors of the book: a text area in place of a cell's code, its buttons, the worker that runs
 // Python for all of them, and drafts that stay in this browser. What is done with the code is said
-// by check.js (practice pages) and run.js (chapters). Nothing is fetched before the first press;
-// then worker.js and what it needs.
+// by check.js (practice pages) and run.js (chapters). Nothing is fetched before the first focus or
+// press, which brings code.js with CodeMirror; the first press brings worker.js and what it needs.
 const here = new URL("./", import.meta.url);
 export const told = JSON.parse(document.getElementById("tfm-inpage").textContent);
 const START = 120_000;                           // ms that nothing may arrive at the start
-const INDENT = "    ";
+const TABS = "Tab indents; Escape, then Tab leaves the editor; ";
 const ENDLESS = "Is there a loop without an end? If not, this device is too slow for it, " +
   "and Jupyter or Colab is not.";
 
@@ -61,51 +61,42 @@ function asked(given, say) {              // what Python answers to what it is g
 
 // --- drafts: kept in this browser -------------------------------------------------------
 
-const stored = (change) => { try { return change(localStorage); } catch { return null; } };
+export const stored = (change) => { try { return change(localStorage); } catch { return null; } };
 const draft = (key) => stored((s) => s.getItem(key));
 function keep(key, text, stub) {
   stored((s) => (text === stub ? s.removeItem(key) : s.setItem(key, text)));
 }
 
-// --- the editor: a text area that knows Tab, Enter and Escape ---------------------------
+// --- the editor: a text area, and with the first focus or press CodeMirror in its place ---
 
-function replaceLines(area, change) {            // change the lines that are selected
-  const { value, selectionStart: a, selectionEnd: b } = area;
-  const from = value.lastIndexOf("\n", a - 1) + 1, block = value.slice(from, b);
-  const lines = block.split("\n").map(change).join("\n");
-  area.setSelectionRange(from, b);
-  insert(area, lines);
-  area.setSelectionRange(from, from + lines.length);
-}
+let asking;                                      // code.js, or null where it cannot be had
+const library = () => (asking ??= !told.code ? Promise.resolve(null) :
+  import(`./code.js?v=${told.version}`).catch(() => { asking = undefined; return null; }));
 
-function insert(area, text) {                    // as if typed: undo takes it back
+const composed = (area) => new Promise((done) => {
+  if (area.dataset.composing === undefined) done();
+  else area.addEventListener("compositionend", () => setTimeout(done), { once: true });
+});
+
+function replace(area, text) {                   // one step, which the browser can undo
   area.focus();
-  if (document.execCommand(text ? "insertText" : "delete", false, text)) return;
-  area.setRangeText(text, area.selectionStart, area.selectionEnd, "end");
+  area.select();
+  if (document.execCommand("insertText", false, text)) return;
+  area.value = text;
   area.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
-function newLine(area) {                         // with the indentation of the line above
-  const { value, selectionStart: at } = area;
-  const line = value.slice(value.lastIndexOf("\n", at - 1) + 1, at);
-  insert(area, `\n${line.match(/^ */)[0]}${/:\s*(#.*)?$/.test(line) ? INDENT : ""}`);
-}
+const plain = (area) => ({
+  text: () => area.value, set: (text) => replace(area, text), mark() {},
+});
 
-function onKey(event, area, run) {
-  const { key: pressed } = event, free = area.dataset.free !== undefined;
-  if (pressed === "Escape") { area.dataset.free = ""; return; }
-  if (pressed === "Enter" && (event.ctrlKey || event.metaKey)) run();
-  else if (pressed === "Enter" && !event.shiftKey && !event.isComposing) newLine(area);
-  else if (pressed === "Tab" && !free && !event.ctrlKey && !event.altKey) {
-    const many = area.value.slice(area.selectionStart, area.selectionEnd).includes("\n");
-    if (event.shiftKey) replaceLines(area, (line) => line.replace(/^ {1,4}/, ""));
-    else if (many) replaceLines(area, (line) => (line ? INDENT + line : line));
-    else insert(area, INDENT);
-  } else {
-    if (pressed !== "Tab" && pressed !== "Shift") delete area.dataset.free;
-    return;
+const upgrades = [];                             // of all editors of the page
+async function upgraded(first) {                 // the first one at once, the others when there is time
+  await first();
+  for (const upgrade of upgrades) if (upgrade !== first) {
+    await new Promise((go) => setTimeout(go));
+    await upgrade();
   }
-  event.preventDefault();
 }
 
 const fitted = (area) => { area.rows = area.value.split("\n").length + 1; };
@@ -147,9 +138,9 @@ export function box([head, ...rest], style) {    // its first line in bold
 
 // --- one editor -------------------------------------------------------------------------
 
-// `word` is on its button, `keys` beneath it; `given` makes what Python is asked from the text,
-// `show` puts the answer into `place`; `on` hears of a press and of a reset.
-export function editor(cell, { id, key, label, title, word, keys, given, show, on, more = [] }) {
+// `word` is on its button, `first` and the keys beneath it; `given` makes what Python is asked from
+// the text, `show` puts the answer into `place`; `on` hears of a press and of a reset.
+export function editor(cell, { id, key, label, title, word, first = "", given, show, on, more = [] }) {
   const pre = cell.querySelector("pre"), stub = pre.textContent.trimEnd() + "\n";
   const area = element("textarea", {
     value: draft(key) ?? stub, spellcheck: false, autocomplete: "off", id,
@@ -159,38 +150,62 @@ export function editor(cell, { id, key, label, title, word, keys, given, show, o
   const said = element("span", { role: "status", className: "tfm-trying" });
   const place = element("div", { className: "tfm-answered" });
   place.setAttribute("aria-live", "polite");
-  let round = 0;                                 // a reset forgets the run that is on its way
-  const press = button(word, title, run), reset = button("Reset", title, () => {
+  let code = plain(area), round = 0;             // a reset forgets the run that is on its way
+  const press = button(word, title, run), reset = button("Reset", title, async () => {
     round += 1;
-    area.setSelectionRange(0, area.value.length);
-    insert(area, stub);
+    await upgrade();
+    upgraded(upgrade);
+    code.set(stub);
+    code.mark(null);
     on.reset?.(place);
   });
   const bar = element("div", { className: "tfm-try" }, press, reset, ...more, said);
-  const hint = element("p", { className: "tfm-try-keys", id: `${id}-keys`, textContent: keys });
+  const hint = element("p", { className: "tfm-try-keys", id: `${id}-keys` });
+  const keys = (tabs) => { hint.textContent = `${first}${tabs}Ctrl and Enter ${word.toLowerCase()}.`; };
 
   async function run() {
     if (press.ariaDisabled === "true") return;
     press.ariaDisabled = "true";
     said.textContent = "Waiting …";
     on.press?.(place);
+    upgraded(upgrade);
+    code.mark(null);
     const mine = round;
-    const answer = await asked(given(area.value), (data) => {
+    const answer = await asked(given(code.text()), (data) => {
       const text = progress(data);
       if (said.textContent !== text) said.textContent = text;
     });
     said.textContent = "";
-    if (mine === round) show(place, answer);
+    if (mine === round) {
+      show(place, answer);
+      code.mark(answer.line ?? null);
+    }
     press.ariaDisabled = "false";
     place.dataset.answer = JSON.stringify(answer);
   }
 
-  area.addEventListener("keydown", (event) => onKey(event, area, run));
-  area.addEventListener("blur", () => { delete area.dataset.free; });
-  area.addEventListener("input", () => { fitted(area); keep(key, area.value, stub); });
+  const before = area.value, changed = (text) => keep(key, text, stub);
+  async function upgrade() {
+    const found = await library();
+    if (!found) return keys("");
+    await composed(area);
+    if (area.isConnected) code = found.mount(area, { before, label, run, changed });
+  }
+
+  upgrades.push(upgrade);
+  area.addEventListener("focus", () => upgraded(upgrade));
+  area.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    run();
+  });
+  area.addEventListener("compositionstart", () => { area.dataset.composing = ""; });
+  area.addEventListener("compositionend", () => { delete area.dataset.composing; });
+  area.addEventListener("input", () => { fitted(area); changed(area.value); });
   pre.parentElement.classList.add("tfm-editor");
   pre.parentElement.querySelector(".tfm-copy")?.remove();
   pre.replaceWith(area);
   fitted(area);
-  return { bar, hint, place, text: () => area.value };
+  keys(told.code ? TABS : "");
+  return { bar, hint, place, text: () => code.text() };
 }

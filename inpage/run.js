@@ -3,7 +3,6 @@ import { box, editor, element, failure, told } from "./editor.js";
 
 const FIRST = "You can change this code. The first Run loads Python and NumPy from this site, 9 MB " +
   "that your browser keeps. ";
-const KEYS = "Tab indents; Escape, then Tab leaves the editor; Ctrl and Enter run.";
 
 const output = (text) => element("div", { className: "output text_plain" },
   element("div", { className: "highlight" }, element("pre", { textContent: text, tabIndex: 0 })));
@@ -22,7 +21,7 @@ function editable(cell, n) {
   const title = cell.closest("section").querySelector("h1, h2, h3").firstChild.textContent;
   const made = editor(cell, {
     id: `cell-${n}`, key: `tfm-edit:${told.page}/${n}`, label: `Code to change: ${title}`, title,
-    word: "Run", keys: (n === 1 ? FIRST : "") + KEYS,
+    word: "Run", first: n === 1 ? FIRST : "",
     given: (source) => [source],
     show(place, answer) {
       stored?.setAttribute("hidden", "");

@@ -3933,6 +3933,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'tfmlib/workbench/checkers.py'),
                                            'tfmlib.workbench.checkers.Result.text': ( 'proof.html#result.text',
                                                                                       'tfmlib/workbench/checkers.py'),
+                                           'tfmlib.workbench.checkers._unwritten': ( 'proof.html#_unwritten',
+                                                                                     'tfmlib/workbench/checkers.py'),
                                            'tfmlib.workbench.checkers.apart': ('proof.html#apart', 'tfmlib/workbench/checkers.py'),
                                            'tfmlib.workbench.checkers.argument': ('proof.html#argument', 'tfmlib/workbench/checkers.py'),
                                            'tfmlib.workbench.checkers.arguments': ('proof.html#arguments', 'tfmlib/workbench/checkers.py'),

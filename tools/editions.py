@@ -28,7 +28,7 @@ RULE = ("This edition was made from the pages of the web edition. What is folded
         "Interactive figures are shown in their initial state.")
 LEFT_OUT = re.compile(r"(index|about/(reference|gallery|cards))$|(api|gallery)/")
 SCREEN = {"script", "style", "form", "button", "select"}                        # elements, and classes below, that only a screen can use
-SCREEN_CLASSES = {"headerlink", "tfm-launch", "tfm-turn", "tfm-letters", "toctree-wrapper", "tfm-overview", "tfm-kills", "sd-summary-state-marker", "tag_check", "tag_mutant"}
+SCREEN_CLASSES = {"headerlink", "tfm-launch", "tfm-turn", "tfm-letters", "toctree-wrapper", "tfm-overview", "tfm-kills", "tfm-solved-of", "sd-summary-state-marker", "tag_check", "tag_mutant"}
 CAMEL = {name.lower(): name for name in ("viewBox", "preserveAspectRatio", "refX", "refY", "markerWidth", "markerHeight", "markerUnits", "patternUnits",
                                          "patternTransform", "gradientUnits", "gradientTransform", "clipPathUnits", "textLength", "lengthAdjust")}
 CAMEL_TAGS = {"clippath": "clipPath", "lineargradient": "linearGradient", "textpath": "textPath"}

@@ -83,6 +83,7 @@ def reduced(cells: list[NotebookNode], with_hints: bool) -> list[NotebookNode]:
     gone, kept = given_away(cells), []
     for i, cell in enumerate(cells):
         if cell.cell_type == "markdown":
+            cell.source = cell.source.replace("Each exercise has", "In the book, each exercise has")     # hints, a solution, and wrong answers: not here
             text = "" if i in gone else hints(cell.source, wanted=False)
             ladder = hints(cell.source, wanted=True) if with_hints else ""
             cell.source = cell.source if i not in gone and with_hints else "\n\n".join(t for t in (text, ladder) if t)

@@ -107,14 +107,18 @@ def small_torch(version: str) -> bool:
     return False
 
 
-# --- Pyodide ------------------------------------------------------------------------------------------------------
+# --- for the pages ------------------------------------------------------------------------------------------------
+
+PAGES = {"pyodide": ("Pyodide", "practice pages cannot check answers"), "codemirror": ("CodeMirror", "the pages' editors are plain text areas")}
+
 
 def practice() -> None:
-    "Pyodide, with which the pages check answers (6 MB, by npm). Without it the book is built all the same, and says so."
-    try: run("Pyodide by npm", [sys.executable, ROOT / "extensions" / "pyodide.py"])
-    except Failed as error:
-        why = str(error).strip().split("\n")[-1]
-        print(f"Pyodide could not be had ({why}), so practice pages cannot check answers. With a network, `python extensions/pyodide.py` brings it.", flush=True)
+    "Pyodide, with which the pages check answers (6 MB, by npm), and CodeMirror, their editor (0.9 MB). Without them the book is built all the same."
+    for script, (name, lost) in PAGES.items():
+        try: run(f"{name} by npm", [sys.executable, ROOT / "extensions" / f"{script}.py"])
+        except Failed as error:
+            why = str(error).strip().split("\n")[-1]
+            print(f"{name} could not be had ({why}), so {lost}. With a network, `python extensions/{script}.py` brings it.", flush=True)
 
 
 def built() -> str:

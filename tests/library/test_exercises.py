@@ -259,6 +259,12 @@ def test_answers_gathered_in_a_section_of_their_own_go_too(lists, the_book):
     assert "All answers" not in text and "What to take away" in text and "_solution" not in text and "Write `largest(values)`" in text
 
 
+def test_a_handout_says_where_the_hints_are_that_it_leaves_out(lists, the_book):
+    nb = practice.notebook()
+    nb.cells[0].source += "\n\nEach exercise has hints, a solution, and a gallery of wrong answers."
+    assert "\n\nIn the book, each exercise has hints" in shown(exercises.handout(practice.write(nb, lists), the_book, "1"))
+
+
 def test_a_handout_that_names_an_answer_is_refused(lists, the_book):
     nb = practice.notebook()
     cell(nb, "double-about").source += "\n\nDo it as `double_solution` does."

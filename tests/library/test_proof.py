@@ -117,6 +117,31 @@ def test_a_checker_never_raises(attempt):
     assert not result.passed and result.failed == "it doubles" and "\n" not in result.why
 
 
+def empty(x): raise NotImplementedError("one line")
+
+
+class Empty:
+    def __call__(self, x): return x
+    def forward(self, x): raise NotImplementedError("one line")
+
+
+def relays(x): return empty(x)
+
+
+def in_words(x): raise NotImplementedError
+
+
+@pytest.mark.parametrize("attempt, written", [(empty, False), (in_words, False), (Empty, False), (relays, True), (torch.nn.Module, True), (lambda x: 1 / 0, True)])
+def test_an_empty_answer_is_not_called_wrong(attempt, written):
+    "It fails, but says neither ✗ nor what was tried; an error of the same kind from elsewhere is one of the answer's."
+    checker = Checker("double")
+    @checker.property("it doubles", (1.,))
+    def _(attempt, x): expect((attempt().forward if isinstance(attempt, type) else attempt)(x), 2 * x)
+    result = checker.examine(attempt)
+    assert not result.passed and result.failed == "it doubles" and result.written == written
+    assert result.text().startswith("✗ double: not yet\n" if written else "– double: nothing is written yet\n")
+
+
 def test_a_checker_sees_an_argument_changed_and_says_that_first():
     def both(x): x *= 3; return x
     assert checker(lambda x: 2 * x).passed

@@ -232,6 +232,12 @@ def test_copy(copies, path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: str(p.relative_to(ROOT / "chapters")))
+def test_copies_promise_nothing_elsewhere_that_they_contain(copies, path):
+    "Hints, solutions and wrong answers are in the copy itself."
+    assert "In the book, each exercise has" not in "\n".join(c.source for c in nbformat.read(copies[path], as_version=4).cells)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: str(p.relative_to(ROOT / "chapters")))
 def test_links_between_copies_lead_somewhere(copies, path):
     for cell in nbformat.read(copies[path], as_version=4).cells:
         for target in re.findall(r"\]\(([^):]+\.ipynb)\)", cell.source) if cell.cell_type == "markdown" else []:

@@ -43,7 +43,7 @@ def page(html: str, name: str = "chapters/practice/04_attention") -> editions.Pa
 
 def test_what_is_folded_is_opened_moved_or_left_out():
     cell = '<div class="cell {kind}"><details class="hide"><summary>{title}</summary><pre>{code}</pre></details>{out}</div>'
-    text = page(f"""<section><h1>Practice</h1><section id="one"><h2>One</h2><div class="exercise">Write it.</div>
+    text = page(f"""<section><h1>Practice</h1><div class="tfm-solved-of"><progress></progress>0 of 12</div><section id="one"><h2>One</h2><div class="exercise">Write it.</div>
         <p>The checker, if you want to see it:</p><p class="tfm-exported">tfmlib.x</p>{cell.format(kind="tag_hide-input", title="check", code="CHECKER", out="")}
         <p>Your answer:</p><div class="cell tag_stub"><pre>STUB</pre></div><div class="cell tag_check"><pre>check(stub)</pre></div>
         <details class="sd-dropdown"><summary>Hint 1</summary><p>A HINT</p></details><p>A solution, and its check:</p>
@@ -52,7 +52,7 @@ def test_what_is_folded_is_opened_moved_or_left_out():
         <section id="wrong-answers-to-one"><h3>Wrong</h3>WRONG</section></section>
         <section id="two"><h2>Two</h2><p>A picture.</p>{cell.format(kind="tag_hide-input", title="The code", code="DRAW", out="<svg></svg>")}</section></section>""").text
     said = text.get_text(" ", strip=True)
-    assert not re.search("CHECKER|WRONG|passes|DRAW|A solution, and|The checker|check\\(stub|tfmlib", said)
+    assert not re.search("CHECKER|WRONG|0 of 12|passes|DRAW|A solution, and|The checker|check\\(stub|tfmlib", said)
     assert text.find("svg") is not None and text.find("details") is None
     assert said.index("STUB") < said.index("A picture") < said.index("Hints and solutions") < said.index("A HINT") < said.index("SOLVED")
 

@@ -154,7 +154,8 @@ def test_a_name_of_the_page_is_found(monkeypatch):
     ("import torch_", "", "", ["✗ ModuleNotFoundError in line 1", "import torch_", "ModuleNotFoundError: No module named 'torch_'", runner.MISSING]),
     ("import sys\nsys.exit(3)", "", "", ["✗ SystemExit in line 2", "sys.exit(3)", "SystemExit: 3"]), ("'x' * 9000", "", "'" + 3999 * "x" + " …", None)])
 def test_a_cell_is_run_as_in_a_notebook(source, printed, value, error):
-    assert runner.outputs(source) == {"printed": printed, "value": value, "error": error}
+    line = int(error[0].rpartition(" ")[2]) if error else None
+    assert runner.outputs(source) == {"printed": printed, "value": value, "error": error, "line": line}
 
 
 def test_each_run_starts_from_nothing():

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions")]
+import codemirror  # noqa: E402
 import inpage_files  # noqa: E402
 import kills  # noqa: E402
 import pyodide  # noqa: E402
@@ -31,10 +32,10 @@ CLOSE = {"torch.float64": 1e-11, "torch.float32": 3e-6, "torch.float16": 2e-3, "
 KINDS = ("stub", "solutions", "mutants")
 
 
-def standing_in(*command: str) -> subprocess.CompletedProcess:
+def standing_in(*command: str, **how) -> subprocess.CompletedProcess:
     "Run Python with the stand-in in PyTorch's place."
     env = os.environ | {"PYTHONPATH": str(ROOT / "inpage"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, cwd=ROOT)
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, cwd=ROOT, **how)
 
 
 def said(*command: str):
@@ -148,10 +149,53 @@ def test_a_refusal_that_an_answer_swallows_is_no_verdict():
 
 def test_a_cell_that_does_not_run_is_told_with_its_line():
     assert judged("x = 1\ndef effect(:\n")["lines"][1] == "  fails: the cell runs (line 2)"
-    assert judged("x = 1\n\n1 / 0\n")["lines"][1:] == ["  fails: the cell runs (line 3)", "  it raised ZeroDivisionError: division by zero"]
+    assert judged("x = 1\n\n1 / 0\n")["lines"][1:] == ["  fails: the cell runs (line 3)", "  it raised ZeroDivisionError: division by zero", "in line 3 of your answer: 1 / 0"]
     assert judged("print('x' * 9999)\n")["printed"] == "x" * 4000
     assert judged("y = 2")["lines"][1:] == ["  fails: the cell defines effect", "  there is no effect after it"]
     assert judged("import sys; sys.exit(3)")["failed"] == "the cell runs (line 1)"
+
+
+def test_an_error_in_a_checked_answer_is_told_with_its_line():
+    "The line of the answer itself, not that of the checker or of the library in which it surfaced."
+    found = judged("import math\ndef effect(change):\n    change = change.lower()\n    return math.sqrt(change)\n\nx = 1\n")
+    assert found["line"] == 4 and found["lines"][-1] == "in line 4 of your answer: return math.sqrt(change)"
+    wrong = judged("def effect(change): return 'same'")
+    assert wrong["line"] is None and not wrong["passed"] and "line" not in " ".join(wrong["lines"])
+    assert judged("x = 1\ndef effect(:\n")["line"] == 2
+
+
+def test_an_empty_answer_is_told_from_a_wrong_one():
+    empty = judged("def effect(change):\n    raise NotImplementedError('eight predictions')")
+    assert not empty["passed"] and not empty["written"] and empty["line"] is None
+    assert empty["lines"] == ["– effect: nothing is written yet", "  it still raises NotImplementedError"]
+    assert judged("def other(): raise NotImplementedError('x')\ndef effect(change): return other()")["written"]
+
+
+PASTED = """
+import json, judge
+found = {}
+for name, source in json.loads(sys.stdin.read())["parts"].items():
+    said = judge.verdict(PAGE, name, source["own"], printed=source["others"])
+    if not said["passed"]: found[name] = said["lines"]
+print(json.dumps(found))"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", sweep(CHECKED, *TRIED, "03_tokens", "14_scaling_laws"))
+def test_printed_solutions_pass_as_they_are(stem):
+    "Pasted as the page prints them, under the name that they have there; they may call one another."
+    parts = {}
+    for cell in inpage.cells_of(stem):
+        tags, source = cell["metadata"].get("tags", []), "".join(cell["source"])
+        if "solution" in tags and "def " in source: parts[next(t for t in tags if t.startswith("exercise-"))[9:]] = source
+    assert parts.keys() == inpage.titles_of(stem).keys()
+    others = {name: "\n".join(other for about, other in parts.items() if about != name) for name in parts}
+    asked = {"parts": {name: {"own": source, "others": others[name]} for name, source in parts.items()}}
+    code = f"import torch, sys\nsys.path.append('.')\nPAGE = {inpage_files.module_of(stem)!r}{PASTED}"
+    done = standing_in("-c", code, input=json.dumps(asked))
+    assert done.returncode == 0, done.stderr[-3000:]
+    elsewhere = inpage_files.elsewhere().get(stem, {})
+    assert {name: lines for name, lines in json.loads(done.stdout.splitlines()[-1]).items() if name not in elsewhere} == {}
 
 
 def test_a_checker_tells_where_it_is_and_is_left_as_it_was():
@@ -204,6 +248,39 @@ def test_another_package_is_refused(tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
+def test_another_editor_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(codemirror, "kept", lambda: tmp_path / "kept")
+    other = tmp_path / "codemirror-view-6.0.0.tgz"
+    other.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="expected sha512-"): codemirror.unpack("@codemirror/view", other)
+    assert not codemirror.there() and not (tmp_path / "kept").exists()
+
+
+def test_modules_become_one(tmp_path, monkeypatch):
+    "Each way in which a package imports and exports; what is not known is refused, and so is nothing that only looks like it."
+    monkeypatch.setattr(codemirror, "kept", lambda: tmp_path)
+    sources = {
+        "crelt": "/** says */\nexport default function made() { return 'made'; }\n",
+        "w3c-keyname": "// what\nexport var base = { 1: 'one' };\nexport class Kept {}\n",
+        "@codemirror/state": "import made from 'crelt';\nimport { base as b,\n  Kept } from \"w3c-keyname\";\nconst told = { import: 1, export: 2 };\nexport { told as said, made, b };\nexport { Kept as Same } from 'w3c-keyname';\n"}
+    monkeypatch.setattr(codemirror, "PACKAGES", {name: {"version": "1"} for name in sources})
+    monkeypatch.setattr(codemirror, "OFFERED", {"state": "@codemirror/state"})
+    for name, source in sources.items(): codemirror.file(name).write_text(source, encoding="utf-8")
+    (tmp_path / "one.mjs").write_text(codemirror.bundle() + "console.log(JSON.stringify([$codemirror_state.said, $codemirror_state.made(), $codemirror_state.b, typeof $codemirror_state.Same]));", encoding="utf-8")
+    done = subprocess.run([node_binary(), tmp_path / "one.mjs"], capture_output=True, text=True)
+    assert json.loads(done.stdout) == [{"import": 1, "export": 2}, "made", {"1": "one"}, "function"], done.stderr
+    assert "says" not in codemirror.bundle() and "// what" not in codemirror.bundle()
+    with pytest.raises(ValueError, match="export async function f"): codemirror.module("x", "export async function f() {}")
+
+
+def test_without_codemirror_pages_are_told_so(tmp_path, monkeypatch):
+    assert inpage.told("04_attention", {}, "v")["code"] == inpage.told_chapter("04_attention", {}, "v")["code"] == codemirror.there()
+    monkeypatch.setattr(codemirror, "kept", lambda: tmp_path / "none")
+    inpage_files.lay_out(tmp_path / "inpage")
+    assert not (tmp_path / "inpage/codemirror.js").exists() and (tmp_path / "inpage/editor.js").exists()
+    assert inpage.told("04_attention", {}, "v")["code"] is inpage.told_chapter("04_attention", {}, "v")["code"] is False
+
+
 def test_another_numpy_is_refused():
     text = json.dumps({"info": {}, "packages": {"numpy": {"file_name": "numpy-9.whl", "sha256": "0"}}})
     with pytest.raises(inpage_files.ConfigError, match="another NumPy"): inpage_files.lock(text)
@@ -237,7 +314,7 @@ def test_a_page_is_told_of_its_exercises(stem):
     compile(told["imports"], stem, "exec")
 
 
-@pytest.mark.parametrize("name", ["editor.js", "check.js", "run.js", "worker.js"])
+@pytest.mark.parametrize("name", ["editor.js", "check.js", "run.js", "code.js", "worker.js"])
 def test_scripts_can_be_read(name, tmp_path):
     script = tmp_path / (name if name == "worker.js" else name.replace(".js", ".mjs"))
     script.write_text((ROOT / "inpage" / name).read_text(encoding="utf-8"), encoding="utf-8")

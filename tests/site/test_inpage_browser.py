@@ -10,17 +10,51 @@ from test_inpage import BOOK, CHECKED, ROOT, TRIED, inpage, inpage_files
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PAGE = "chapters/practice/04_attention.html"
+FIRST = 200_000                                   # bytes on the wire that the first focus may take
 MOST = 9_000_000                                  # bytes on the wire, with gzip, that the first press may take
-PRESS = """async ([name, source]) => {             // as a reader does it: write, press Check, wait for the verdict
-  const cell = document.querySelector(`.tag_stub.tag_exercise-${name}`), area = cell.querySelector("textarea");
-  area.value = source;
-  area.dispatchEvent(new Event("input", { bubbles: true }));
-  const said = cell.querySelector(".tfm-answered");
-  delete said.dataset.answer;
+EDITOR = """const editorOf = async (cell) => {      // the editor that a focus brings
+  cell.querySelector("textarea")?.focus();
+  while (!cell.querySelector(".cm-editor")) await new Promise((go) => setTimeout(go, 20));
+  const at = performance.getEntriesByType("resource").find((entry) => entry.name.includes("/codemirror.js")).name;
+  return (await import(at)).view.EditorView.findFromDOM(cell.querySelector(".cm-editor"));
+};
+const pressed = async (cell, source) => {        // as a reader does it: write, press, wait for the answer
+  const editor = await editorOf(cell), place = cell.querySelector(".tfm-answered");
+  editor.dispatch({ changes: { from: 0, to: editor.state.doc.length, insert: source } });
+  delete place.dataset.answer;
   cell.querySelector(".tfm-try button").click();
-  while (!said.dataset.answer) await new Promise((go) => setTimeout(go, 20));
-  return JSON.parse(said.dataset.answer);
-}"""
+  while (!place.dataset.answer) await new Promise((go) => setTimeout(go, 20));
+  return JSON.parse(place.dataset.answer);
+};"""
+PRESS = f"async ([name, source]) => {{ {EDITOR} return pressed(document.querySelector(`.tag_stub.tag_exercise-${{name}}`), source); }}"
+TEXT = f"async (cell) => {{ {EDITOR} return (await editorOf(cell)).state.doc.toString(); }}"
+
+
+class Area:
+    "The editor of a cell: its text area, and what takes its place."
+    def __init__(self, cell): self.cell, self.page = cell, cell.page
+
+    def focus(self):
+        "Enter it, and wait until it is the editor of code."
+        area = self.cell.locator("textarea")
+        if area.count(): area.focus()
+        self.cell.locator(".cm-content").focus()
+        return self
+
+    def type(self, text: str):
+        "Type in place of everything, each line ended by Enter."
+        self.focus().press("Control+a")
+        for n, line in enumerate(text.split("\n")):
+            if n: self.page.keyboard.press("Enter")
+            self.page.keyboard.type(line)
+        return self
+
+    def press(self, key: str): self.page.keyboard.press(key)
+    def text(self) -> str: return self.cell.evaluate(TEXT)
+    def is_focused(self) -> bool: return self.cell.locator(".cm-content").evaluate("a => a === document.activeElement")
+
+
+def of(page, name: str) -> Area: return Area(page.locator(f".tag_stub.tag_exercise-{name}"))
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +154,11 @@ def test_nothing_is_fetched_before_the_press_and_little_after_it(browser, served
     session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
     page.goto(PAGE)
     page.wait_for_load_state("networkidle")
-    ours = [url.rpartition("/inpage/")[2].partition("?")[0] for url in asked if "/inpage/" in url]
-    assert sorted(ours) == ["check.css", "check.js", "editor.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in ours) < 16_000
+    def ours(since: int = 0) -> list[str]: return sorted(url.rpartition("/inpage/")[2].partition("?")[0] for url in asked[since:] if "/inpage/" in url)
+    assert ours() == ["check.css", "check.js", "editor.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in ours()) < 17_500
+    before = len(asked)
+    of(page, "effect").focus()
+    assert ours(before) == ["code.js", "codemirror.js"] and sum(packed_size(ROOT / "_build/html/_static/inpage" / name) for name in ours(before)) < FIRST
     before = len(asked)
     assert press(page, "effect", "def effect(change): return 'same'")["kind"] == "verdict"
     fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in asked[before:] if "/inpage/" in url}
@@ -154,53 +191,209 @@ def test_a_name_that_is_not_in_the_page_is_no_wrong_answer(ready):
 
 
 def test_the_keyboard_writes_indents_checks_and_leaves(page):
-    area = page.locator(".tag_stub.tag_exercise-effect textarea")
-    area.fill("def effect(change):")
-    area.press("End")
-    area.press("Enter")
-    page.keyboard.type("x = 1")
-    assert area.input_value() == "def effect(change):\n    x = 1"
+    area = of(page, "effect").type("def effect(change):\nx = 1")
+    assert area.text() == "def effect(change):\n    x = 1"
     area.press("Shift+Tab")
-    assert area.input_value() == "def effect(change):\nx = 1"
-    area.press("End")
+    assert area.text() == "def effect(change):\nx = 1"
     area.press("Tab")
-    assert area.input_value().endswith("x = 1    ") and area.evaluate("a => a === document.activeElement")
+    assert area.text().endswith("x = 1   ") and area.is_focused()                  # to the next column of four
     area.press("Control+z")
-    assert area.input_value().endswith("x = 1")
-    area.select_text()
+    assert area.text().endswith("x = 1")
+    area.press("Control+a")
     area.press("Tab")
-    assert area.input_value() == "    def effect(change):\n    x = 1"
-    area.press("Escape")
+    assert area.text() == "    def effect(change):\n    x = 1"
+    for leaves in ("Check", "Check"):                                              # also the second time
+        area.press("Escape")
+        area.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == leaves
+        page.keyboard.press("Shift+Tab")
+        assert area.is_focused()
+    area.press("Tab")
+    assert area.is_focused(), "what Escape allowed ended when the editor was left"
+
+
+def test_undo_and_redo_lose_nothing_and_what_is_typed_survives_a_reload(page):
+    "Three lines with Enter, undone step by step and redone; what was typed before the editor came can be undone too."
+    area = of(page, "effect")
+    stub, lines = area.cell.locator("textarea").input_value(), "def effect(change):\n    a = [1]\n    return a"
+    area.type("def effect(change):\na = [1]\nreturn a")
+    assert area.text() == lines
+    area.press("Control+z")
+    assert lines.startswith(area.text()) and area.text().startswith("def effect(change):\n    a = [1]")
+    area.press("Control+y")
+    assert area.text() == lines
+    for _ in range(20): area.press("Control+z")
+    assert area.text() == stub
+    for _ in range(20): area.press("Control+Shift+Z")
+    assert area.text() == lines
+    page.reload()
+    assert area.cell.locator("textarea").input_value() == lines and area.text() == lines
+
+
+def test_what_is_typed_while_the_editor_is_on_its_way_stays(page):
+    held = []
+    page.route("**/codemirror.js*", lambda route: held.append(route))
+    plain = page.locator(".tag_stub.tag_exercise-effect textarea")
+    stub = plain.input_value()
+    with page.expect_request("**/codemirror.js*"): plain.focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("x = 12")
+    page.keyboard.press("ArrowLeft")
+    while not held: page.wait_for_timeout(20)
+    assert page.locator(".cm-editor").count() == 0
+    held[0].continue_()
+    area = of(page, "effect")
+    page.locator(".tag_stub.tag_exercise-effect .cm-content").wait_for()
+    assert area.is_focused() and area.text() == "x = 12"
+    page.keyboard.type("0")
+    assert area.text() == "x = 102"
+    for _ in range(2): area.press("Control+z")
+    assert area.text() == stub
+
+
+def test_code_has_the_books_colours_numbers_and_matching_brackets(page):
+    area = of(page, "effect").type("def effect(change):\nreturn [1, 'a', None]  # so")
+    page.keyboard.press("Home")
+    for _ in range(7): page.keyboard.press("ArrowRight")
+    shown = area.cell.locator(".cm-content").evaluate("e => [...e.querySelectorAll('.k, .nf, .m, .s, .c')].map(s => [s.className, s.textContent])")
+    assert shown == [["k", "def"], ["nf", "effect"], ["k", "return"], ["m", "1"], ["s", "'a'"], ["m", "None"], ["c", "# so"]]
+    word = "e => getComputedStyle(e).color"
+    assert area.cell.locator(".cm-content .k").first.evaluate(word) == page.locator(".highlight pre .k").first.evaluate(word)
+    assert [n for n in area.cell.locator(".cm-lineNumbers .cm-gutterElement").all_text_contents() if n] [-2:] == ["1", "2"]
+    assert area.cell.locator(".cm-matchingBracket").all_text_contents() == ["[", "]"]
+
+
+def test_the_line_that_failed_is_marked_and_named(ready):
+    said = press(ready, "one_row", "def one_row(q, k, v):\n    scores = k @ q\n    return scores / nothing\n")
+    cell = ready.locator(".tag_stub.tag_exercise-one_row")
+    assert said["line"] == 3 and "in line 3 of your answer: return scores / nothing" in cell.locator(".tfm-answered").inner_text()
+    assert cell.locator(".tfm-failed").all_text_contents() == ["    return scores / nothing"]
+    ready.emulate_media(forced_colors="active")
+    assert cell.locator(".tfm-failed").evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
+    ready.emulate_media(forced_colors="none")
+    area = Area(cell).focus()
+    area.press("Control+Home")
+    area.press("Enter")
+    assert cell.locator(".tfm-failed").all_text_contents() == ["    return scores / nothing"]      # it goes with its line
+    area.press("Control+z")
+    for key in ("ArrowDown", "ArrowDown", "End", "Backspace"): area.press(key)
+    assert cell.locator(".tfm-failed").count() == 0
+    assert press(ready, "one_row", "def one_row(q, k, v): return 2")["line"] is None and cell.locator(".tfm-failed").count() == 0
+
+
+@pytest.mark.parametrize("how", ["it was not there at set-up", "it does not come"])
+def test_without_codemirror_the_text_area_stays_with_the_browsers_own_undo(browser, served, how):
+    context = browser.new_context(base_url=served)
+    page = context.new_page()
+    def without(route):
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace('"code": true', '"code": false'))
+    if how == "it does not come": page.route("**/codemirror.js*", lambda route: route.abort())
+    else: page.route("**/practice/*.html", without)
+    page.goto(PAGE)
+    cell = page.locator(".tag_stub.tag_exercise-effect")
+    area = cell.locator("textarea")
+    stub = area.input_value()
+    area.focus()
+    cell.locator(".tfm-try-keys").get_by_text(re.compile("^Ctrl and Enter check")).wait_for()
+    page.keyboard.press("Control+a")
+    for line in ("def effect(change):", "    a = 1"):
+        page.keyboard.type(line)
+        page.keyboard.press("Enter")
+    page.keyboard.type("    return a")
+    lines = "def effect(change):\n    a = 1\n    return a"
+    assert area.input_value() == lines
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Control+Shift+Z")
+    assert area.input_value() == lines
+    page.reload()
+    assert area.input_value() == lines
+    cell.get_by_role("button", name="Reset").click()
+    page.wait_for_function("stub => document.querySelector('.tag_stub.tag_exercise-effect textarea').value === stub", arg=stub)
+    area.press("Control+z")
+    assert area.input_value() == lines
     area.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Check"
-    page.keyboard.press("Shift+Tab")
-    assert area.evaluate("a => a === document.activeElement")
+    assert page.evaluate(f"typeof ({PRESS})") == "function" and page.locator(".cm-editor").count() == 0
+    area.press("Control+Enter")
+    cell.locator(".tfm-check").wait_for()
+    context.close()
+
+
+def test_a_printed_solution_passes_and_its_exercise_gets_a_tick(ready):
+    ready.evaluate("Object.keys(localStorage).filter((key) => key.startsWith('tfm-solved')).forEach((key) => localStorage.removeItem(key))")
+    ready.reload()
+    progress, line = ready.locator(".tfm-solved-of progress"), ready.locator(".tfm-solved-of span")
+    heading = ready.locator("section:has(> .tag_stub.tag_exercise-one_row) > h2")
+    assert line.inner_text() == "0 of 12 exercises solved." and heading.locator(".tfm-solved").count() == 0
+    asked = []
+    ready.on("request", lambda request: asked.append(request.url))
+    printed = ready.locator(".tag_solution.tag_exercise-one_row pre").first.text_content()
+    assert press(ready, "one_row", printed)["passed"]
+    assert heading.locator(".tfm-solved").inner_text().strip() == "✓ solved" and "solved" in heading.aria_snapshot()
+    assert line.inner_text() == "1 of 12 exercises solved. Next: What changes the output?" and progress.evaluate("p => p.value") == 1
+    assert progress.get_attribute("aria-label") == "Exercises solved on this page"
+    assert [url for url in asked if "/_static/inpage/" not in url] == [], "a tick asks for nothing"
+    ready.reload()
+    assert heading.locator(".tfm-solved").count() == 1 and line.inner_text().startswith("1 of 12")
+    ready.locator(".tag_exercise-one_row").get_by_role("button", name="Reset").click()
+    line.get_by_text("0 of 12 exercises solved.").wait_for()
+    assert heading.locator(".tfm-solved").count() == 0
+
+
+def test_a_printed_solution_may_call_another(known):
+    "As learn_merges does, which calls the solutions of two exercises above it."
+    page = known.new_page()
+    page.goto("chapters/practice/03_tokens.html")
+    printed = page.locator(".tag_solution.tag_exercise-learn_merges pre").first.text_content()
+    assert "count_pairs_solution(" in printed and press(page, "learn_merges", printed)["passed"]
+    page.close()
+
+
+def test_an_empty_answer_is_not_called_wrong(ready):
+    "Neither as the page is built, nor when it is checked; and what gives answers away is folded."
+    ready.reload()
+    assert ready.locator(".tag_check .tfm-check").count() == 12 and ready.locator(".tag_check .tfm-check:not(.tfm-none)").count() == 0
+    said = ready.locator(".tag_check.tag_exercise-effect .tfm-check").text_content()
+    assert "nothing is written yet" in said and "✗" not in said
+    ready.locator(".tag_stub.tag_exercise-effect").get_by_role("button", name="Reset").click()
+    of(ready, "effect").focus().press("Control+Enter")
+    box = ready.locator(".tag_stub.tag_exercise-effect .tfm-check")
+    box.wait_for()
+    assert "tfm-none" in box.get_attribute("class") and "nothing is written yet" in box.inner_text()
+    wrong = ready.locator("section[id^=wrong-answers-to]")
+    assert wrong.count() == 12 and ready.locator("section[id^=wrong-answers-to] > :is(p, .cell)").count() == 0
+    assert re.fullmatch(r"Show \d+ wrong answers: .*", wrong.first.locator("> details > summary").inner_text())
+    assert not wrong.first.locator("details p").first.is_visible()
+    ready.goto(PAGE + "#" + ready.locator(".tag_mutant[id]").first.get_attribute("id"))
+    assert ready.locator(".tag_mutant[id]").first.is_visible(), "a link to a wrong answer opens the fold"
 
 
 def test_control_and_enter_check(ready):
-    area = ready.locator(".tag_stub.tag_exercise-effect textarea")
-    area.fill("def effect(change): return 'doubled'")
-    area.press("Control+Enter")
+    of(ready, "effect").type("def effect(change): return 'doubled'").press("Control+Enter")
     ready.locator(".tag_stub.tag_exercise-effect .tfm-check").get_by_text("you predict 'doubled'").wait_for()
 
 
 def test_answers_stay_can_be_reset_and_become_a_notebook(page):
-    area = page.locator(".tag_stub.tag_exercise-effect textarea")
-    stub = area.input_value()
-    area.fill("def effect(change): return 'same'")
+    area = of(page, "effect")
+    stub = area.cell.locator("textarea").input_value()
+    area.type("def effect(change): return 'same'")
+    of(page, "one_row").type("def one_row_solution(q, k, v): return 1")
     page.reload()
-    assert area.input_value() == "def effect(change): return 'same'"
+    assert area.cell.locator("textarea").input_value() == "def effect(change): return 'same'"
     with page.expect_download() as download: page.locator(".tag_exercise-effect").get_by_role("button", name="Download notebook").click()
     notebook = json.loads(open(download.value.path(), encoding="utf-8").read())
     sources = [cell["source"] for cell in notebook["cells"]]
     assert download.value.suggested_filename == "practice_attention.ipynb" and "def effect(change): return 'same'" in sources and "check_effect(effect)" in sources
+    assert any(source.endswith("return 1\n\n\none_row = one_row_solution") for source in sources)
     assert "from tfmlib.practice.attention import *" in sources[2]
     import nbformat
     nbformat.validate(nbformat.from_dict(notebook))
     page.locator(".tag_exercise-effect").get_by_role("button", name="Reset").click()
-    assert area.input_value() == stub and page.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-answer'))") == []
+    area.cell.locator(".cm-editor").wait_for()
+    assert area.text() == stub and page.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-answer'))") == ["tfm-answer:attention/one_row"]
     area.press("Control+z")
-    assert area.input_value() == "def effect(change): return 'same'"
+    assert area.text() == "def effect(change): return 'same'"
 
 
 @pytest.mark.parametrize("theme", sweep(["light", "dark"], "dark"))
@@ -213,7 +406,7 @@ def test_editors_and_verdicts_are_accessible_and_fit_a_phone(ready, theme):
     assert cell.locator(".tfm-answered").get_attribute("aria-live") == "polite" and cell.get_by_role("status").count() == 1
     snapshot = cell.aria_snapshot()
     assert all(part in snapshot for part in ('textbox "Your answer: What changes the output?"', 'button "Check: What changes the output?"', "effect: not yet", "seen"))
-    assert cell.locator("textarea").evaluate("a => document.getElementById(a.getAttribute('aria-describedby')).textContent").startswith("Tab indents; Escape")
+    assert cell.locator(".cm-content").evaluate("a => document.getElementById(a.getAttribute('aria-describedby')).textContent").startswith("Tab indents; Escape")
     laid_out(page)
     assert [v["id"] for v in Axe().run(page, {"include": [[".tag_stub"]]}, {"resultTypes": ["violations"]}).response["violations"]] == []
     for width in (390, 320):
@@ -234,21 +427,13 @@ def test_a_loop_without_an_end_is_ended_and_the_next_answer_is_checked(ready):
 @pytest.mark.whole
 def test_kernels_are_not_edited_here(page):
     page.goto("chapters/practice/18_flash_attention_gpu.html")
-    assert page.locator("textarea").count() == 0 and page.locator(".tfm-only").count() == page.locator(".tag_stub").count() > 5
+    assert page.locator("textarea").count() == page.locator(".tfm-solved-of").count() == 0 and page.locator(".tfm-only").count() == page.locator(".tag_stub").count() > 5
 
 
 # --- a chapter's cell to change -----------------------------------------------------------------------------------
 
 CHAPTER = "chapters/04_attention.html"
-RUN = """async ([source]) => {                      // write, press Run, wait
-  const cell = document.querySelector(".tag_edit"), area = cell.querySelector("textarea"), place = cell.querySelector(".tfm-answered");
-  area.value = source;
-  area.dispatchEvent(new Event("input", { bubbles: true }));
-  delete place.dataset.answer;
-  cell.querySelector(".tfm-try button").click();
-  while (!place.dataset.answer) await new Promise((go) => setTimeout(go, 20));
-  return JSON.parse(place.dataset.answer);
-}"""
+RUN = f"async ([source]) => {{ {EDITOR} return pressed(document.querySelector('.tag_edit'), source); }}"
 
 
 @pytest.fixture(scope="module")
@@ -274,13 +459,13 @@ def test_a_chapter_shows_the_cell_as_it_is_until_it_runs(chapter, served):
     cell, source = chapter.locator(".tag_edit"), tagged("04_attention")["attend-numpy"].source
     cell.scroll_into_view_if_needed()              # far below, a page is not laid out, and has no text
     cell.locator(".cell_output:visible").wait_for()
-    assert chapter.before == ["check.css", "editor.js", "run.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in chapter.before) < 16_000
+    assert chapter.before == ["check.css", "editor.js", "run.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in chapter.before) < 14_000
     assert cell.locator("textarea").input_value() == source + "\n" and stored(tagged("04_attention")["attend-numpy"]) in cell.locator(".cell_output").inner_text()
     assert "The first Run loads Python and NumPy from this site, 9 MB" in cell.inner_text()
     count = len(chapter.asked)
-    assert run(chapter, "print('seen')\n3 * 4") == {"kind": "verdict", "printed": "seen\n", "value": "12", "error": None}
+    assert run(chapter, "print('seen')\n3 * 4") == {"kind": "verdict", "printed": "seen\n", "value": "12", "error": None, "line": None}
     fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in chapter.asked[count:] if "/inpage/" in url}
-    assert fetched == {"worker.js", *(f"py/{name}" for name in (*inpage_files.pyodide.FILES, inpage_files.numpy_wheel().name, "cell.zip"))}
+    assert fetched == {"code.js", "codemirror.js", "worker.js", *(f"py/{name}" for name in (*inpage_files.pyodide.FILES, inpage_files.numpy_wheel().name, "cell.zip"))}
     assert all(url.startswith((served, "blob:", "data:")) for url in chapter.asked)
     assert cell.locator(".cell_output:visible").inner_text().split() == ["seen", "12"]
 
@@ -294,20 +479,20 @@ def test_every_cell_gives_its_output_and_what_its_answer_says(chapter):
 
 
 def test_an_error_names_its_line_and_reset_brings_the_output_back(chapter):
-    cell, area = chapter.locator(".tag_edit"), chapter.locator(".tag_edit textarea")
-    area.fill("x = [1, 2]\nx[2]\n")
-    area.press("Control+Enter")
+    cell, area = chapter.locator(".tag_edit"), Area(chapter.locator(".tag_edit"))
+    area.type("x = [1, 2]\nx[2]\n").press("Control+Enter")
     cell.get_by_text("✗ IndexError in line 2").wait_for()
+    assert cell.locator(".tfm-failed").all_text_contents() == ["x[2]"]
     assert "x[2]" in cell.locator(".tfm-check").inner_text() and cell.locator(".cell_output:visible").count() == 0
     assert "only NumPy" in " ".join(run(chapter, "import torch")["error"])
-    assert run(chapter, "x = 1") == {"kind": "verdict", "printed": "", "value": "", "error": None} and "(no output)" in cell.inner_text()
-    area.press("Escape")
+    assert run(chapter, "x = 1") == {"kind": "verdict", "printed": "", "value": "", "error": None, "line": None} and "(no output)" in cell.inner_text()
+    area.focus().press("Escape")
     for name in ("Run", "Reset"):
         chapter.keyboard.press("Tab")
         assert chapter.evaluate("document.activeElement.textContent") == name
     chapter.keyboard.press("Enter")
     source = tagged("04_attention")["attend-numpy"]
-    assert area.input_value() == source.source + "\n" and cell.locator(".cell_output:visible").inner_text().strip() == stored(source)
+    assert area.text() == source.source + "\n" and cell.locator(".cell_output:visible").inner_text().strip() == stored(source)
     assert chapter.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-edit'))") == []
 
 
@@ -333,11 +518,11 @@ def test_a_draft_stays_and_a_loop_without_an_end_is_ended(chapter):
         answer = route.fetch()
         route.fulfill(response=answer, body=answer.text().replace(f'"limit": {inpage.LIMIT}', '"limit": 1000'))
     chapter.route("**/04_attention.html", hurried)
-    chapter.locator(".tag_edit textarea").fill("while True: pass")
+    area, output = Area(chapter.locator(".tag_edit")), chapter.locator(".tag_edit .cell_output")
+    area.type("while True: pass")
     chapter.reload()
-    area, output = chapter.locator(".tag_edit textarea"), chapter.locator(".tag_edit .cell_output")
-    assert area.input_value() == "while True: pass" and output.is_visible()
-    assert run(chapter, area.input_value())["kind"] == "stopped"
+    assert area.cell.locator("textarea").input_value() == "while True: pass" and output.is_visible()
+    assert run(chapter, area.text())["kind"] == "stopped"
     assert "the cell took more than 1 second" in chapter.locator(".tag_edit .tfm-answered").inner_text() and not output.is_visible()
     chapter.locator(".tag_edit").get_by_role("button", name="Reset").click()
     assert output.is_visible()

@@ -140,7 +140,7 @@ def test_the_default_build_comes_last_and_is_announced(ran, monkeypatch, capsys)
     install.main()
     said = capsys.readouterr().out
     assert "3 GB" in said and "Ctrl-C" in said and "PIP_EXTRA_INDEX_URL" in said and said.endswith("built for CUDA 13.0\n")
-    assert "requirements.txt" in ran[-2][-1] and ran[-1][-1].endswith("pyodide.py")
+    assert "requirements.txt" in ran[-3][-1] and ran[-2][-1].endswith("pyodide.py") and ran[-1][-1].endswith("codemirror.py")
 
 
 def test_without_pyodide_set_up_goes_on_and_says_what_is_missing(monkeypatch, capsys):
@@ -149,6 +149,7 @@ def test_without_pyodide_set_up_goes_on_and_says_what_is_missing(monkeypatch, ca
     install.practice()
     said = capsys.readouterr().out
     assert "ENOTFOUND" in said and "practice pages cannot check answers" in said and "extensions/pyodide.py" in said
+    assert "the pages' editors are plain text areas" in said and "extensions/codemirror.py" in said
 
 
 def test_another_failure_is_not_taken_for_a_missing_build(ran, monkeypatch):

@@ -133,10 +133,16 @@ class Result:
     failed: str | None = None
     why: str = ""
     shown: bool = field(default=False, repr=False)
+    written: bool = field(default=True, repr=False)  # or is it still the empty answer?
 
     def text(self) -> str:
         if self.passed:
             return f"✓ {self.exercise}: every property holds ({self.tried} cases)"
+        if not self.written:
+            return (
+                f"– {self.exercise}: nothing is written yet\n"
+                "  it still raises NotImplementedError"
+            )
         return f"✗ {self.exercise}: not yet\n  fails: {self.failed}\n  {self.why}"
 
     def _ipython_display_(self):
@@ -146,8 +152,9 @@ class Result:
         self.shown = True
         head, *rest = self.text().split("\n", 2)
         body = "".join(f"<p>{html.escape(line.strip())}</p>" for line in rest)
+        kind = "pass" if self.passed else "fail" if self.written else "none"
         page = (
-            f'<div class="tfm-check tfm-{"pass" if self.passed else "fail"}" '
+            f'<div class="tfm-check tfm-{kind}" '
             f'role="status"><p><strong>{html.escape(head)}</strong></p>{body}</div>'
         )
         from IPython.display import publish_display_data
@@ -254,6 +261,7 @@ class Checker:
                         tried,
                         statement,
                         reason(error, case, attempt),
+                        written=not _unwritten(error, attempt),
                     )
         return Result(self.exercise, name, True, tried)
 
@@ -312,6 +320,16 @@ def began_in(error: BaseException, attempt) -> bool:
         or not codes
         or attempt.__code__ in codes
     )
+
+
+def _unwritten(error: BaseException, attempt) -> bool:
+    "Is it the error that an empty answer raises?"
+    if isinstance(error, Mismatch):  # told by the process that runs a kernel
+        return str(error).startswith("it raised NotImplementedError")
+    own = {name_of(attempt), *(vars(attempt) if isinstance(attempt, type) else ())}
+    trace = error.__traceback__
+    while trace.tb_next is not None: trace = trace.tb_next
+    return type(error) is NotImplementedError and trace.tb_frame.f_code.co_name in own
 
 
 def said(error: BaseException, attempt=None) -> str:
