@@ -19,7 +19,7 @@ from tfmlib.workbench import save_tensors
 ROOT = Path(__file__).resolve().parent.parent
 OUT, TEXT = ROOT / "tfmlib/assets/models/tour.safetensors", ROOT / "tfmlib/assets/text/novels.txt"
 MODEL = ("torch", "norm-code", "rotate-code", "mask-code", "attention-code", "swiglu-code", "block-code", "model-code", "loss-code", "write-code")
-TIMES, WORDS, LONGEST = 3, 2000, 30
+TIMES, WORDS, LONGEST = 2, 2000, 30
 PIECE = re.compile(r" ?[A-Za-z]+(?:'[a-z]+)?|[^A-Za-z]")
 MARKS = {"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"', "\u2014": " - ", "--": " - ", "_": ""}
 ENDS = re.compile(r'(?:(?<=[.!?])|(?<=[.!?]"))(?<!Mr\.)(?<!Mrs\.)\s+(?=["A-Z])')
