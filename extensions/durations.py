@@ -3,6 +3,8 @@ import json
 import re
 from pathlib import Path
 
+from pages import TOUR
+
 
 def runtime(root: Path, page: str) -> str:
     "How long a chapter runs, in words, from the record that `python -m bench pages` writes."
@@ -57,8 +59,8 @@ def estimate(notebook: dict) -> tuple[float, float]:
 
 
 def divided(root: Path, name: str) -> bool:
-    "Does a chapter have a page in depth, or is this such a page?"
-    return (root / f"chapters/depth/{Path(name).name}.ipynb").is_file()
+    "Does a chapter have a page in depth, or is this such a page? The tour is measured like a path."
+    return name == Path(TOUR).name or (root / f"chapters/depth/{Path(name).name}.ipynb").is_file()
 
 
 def section(notebook: dict, anchor: str) -> dict:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
+from durations import in_hours, taken
 from pages import parts
 from sphinx.util.docutils import SphinxDirective
 
@@ -54,8 +55,10 @@ class BookMap(SphinxDirective):
     def part(self, part: dict) -> str:
         rows = "".join(self.chapter(name, title) for name, title in part["chapters"].items())
         title, cover = escape(part["part"]), self.covers.get(part["part"])
+        there = [name for name in part["chapters"] if self.written(name)]
+        time = in_hours(sum(taken(Path(self.env.srcdir), name) for name in there)) if there else ""
         if cover: title = f'<a href="{cover}.html">{title}</a>'
-        return f"<section><h3>{title}</h3><ol>{rows}</ol></section>"
+        return f'<section><h3>{title}</h3>{f"<p>{time}</p>" if time else ""}<ol>{rows}</ol></section>'
 
     def chapter(self, name: str, title: str) -> str:
         number = f'<span class="tfm-number">{name[:2]}</span>'

@@ -32,17 +32,19 @@ PARTS = (
     Part("feed-forward", "07_block", 97, 92, 102), Part("add & norm, each", "07_block", 97, 124, 102),
     Part("logits", "10_decoders", 220, 124, 50), Part("loss", "10_decoders", 292, 92, 57), Part("sampling", "10_decoders", 288, 124, 61),
 )
-FRAME = (90, 0, 116, 155)        # round the block, which is repeated
-ARROWS = ("M39 28V38", "M39 64V69", "M39 92V87", "M46 78H84V16H95", "M148 52V58", "M148 84V90", "M148 116V122", "M306 72H286", "M220 72H201",
+FRAME = (82, 0, 124, 155)        # round the block, which is repeated
+ARROWS = ("M39 28V38", "M39 64V69", "M39 92V87", "M46 78H80V16H95", "M148 52V56H97", "M148 84V88H97", "M148 116V120H97", "M306 72H286", "M220 72H201",
           "M199 136H218", "M270 136H286", "M245 124V104H290")
 LINES = {"16_kv_cache": "M199 40H220"}                                           # what joins a part that is not there yet
 SUM = '<circle cx="39" cy="78" r="7"/><path d="M35 78H43M39 74V82"/>'
+STREAM, ADDED = 90, (56, 88, 120)                                                # it flows down past the layers, and each adds to it
+PAST = f"M{STREAM} 16V136H95", f"M{STREAM} 72H95", f"M{STREAM} 104H95"           # each reads from it
 WORDS = (("× N", 210, 14), ("source", 312, 76))
 HEAD = '<marker id="tfm-head" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="6" markerHeight="6" orient="auto"><path d="M0 0L6 3L0 6z"/></marker>'
 TITLE = "The transformer, part by part"
 SAID = ("Tokens become embeddings, to which an encoding of their positions is added. N blocks follow. Each has attention, with several heads; "
         "in an encoder–decoder model, cross-attention to the output of the encoder, which has read the source; and a feed-forward layer. "
-        "After each of them its input is added and a norm is applied. The output of the last block gives the logits, for the loss in training "
+        "The rows flow past these layers as a stream, to which each adds its output, with a norm. The output of the last block gives the logits, for the loss in training "
         "and for sampling in generation. FlashAttention computes attention in tiles, on any machine and on a GPU.")
 
 
@@ -65,6 +67,8 @@ def drawing(there: list[str], lit: str = "", way: str = "") -> str:
     "The drawing with the parts of the chapters that are there; `way` leads from the page to the chapters."
     x, y, width, height = FRAME
     arrows = "".join(f'<path d="{d}" marker-end="url(#tfm-head)"/>' for d in ARROWS) + "".join(f'<path d="{d}"/>' for chapter, d in LINES.items() if chapter in there)
+    arrows += "".join(f'<path d="{d}" marker-end="url(#tfm-head)"/>' for d in PAST)
+    arrows += "".join(f'<circle class="tfm-sum" cx="{STREAM}" cy="{y}" r="5"/><path d="M{STREAM - 3} {y}h6m-3 -3v6"/>' for y in ADDED)
     frame = f'<rect class="tfm-block" x="{x}" y="{y + .5}" width="{width}" height="{height}" rx="8"/>'
     words = "".join(f'<text class="tfm-word" x="{x}" y="{y}">{text}</text>' for text, x, y in WORDS)
     links = "".join(part(p, lit, way) for p in PARTS if p.chapter in there)

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import yaml
 
+TOUR = "chapters/00_tour"        # the book's first page: neither a chapter nor of the workbench; nothing imports from it
 NOTEBOOK = re.compile(r"chapters/(?:(depth|practice)/)?((\d\d)_\w+)")
 
 
 def kind(page: str) -> str:
-    "What a page is: workbench, path (a chapter), depth or practice; empty if it is no notebook of the book."
+    "What a page is: tour, workbench, path (a chapter), depth or practice; empty if it is no notebook of the book."
+    if page == TOUR: return "tour"
     found = NOTEBOOK.fullmatch(page)
     return "" if not found else found[1] or ("workbench" if found[3] == "00" else "path")
 

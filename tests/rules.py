@@ -107,10 +107,12 @@ FRONT = "library"        # the page of the workbench that writes tfmlib's own mo
 def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, int]:
     """Where a notebook stands: the workbench in its declared order, the paths 01 to 22, then the pages in depth; a practice page after all of its chapter.
 
+    The tour is read first, but it reads published files with the book's readers: nothing imports from it, and it writes no module.
+
     A whole page, which is not divided into path and depth yet, stands among the paths for them, and among the depth pages for itself and for those.
     """
     which, (number, _, tail) = kind(name), Path(name).name.partition("_")
-    if which == "workbench" and tail == FRONT: return 4, 0, 0
+    if which == "tour" or which == "workbench" and tail == FRONT: return 4, 0, 0
     if which == "workbench":
         if tail not in bench: raise ValueError(f"{name}: not in the workbench that pyproject.toml declares ({', '.join(bench)})")
         return 0, bench.index(tail), 0
@@ -238,7 +240,7 @@ def directive_lines(root: Path) -> list[str]:
         declared = [c.directives["default_exp"] for c in book if "default_exp" in c.directives]
         core = owned.get(f"{module_of(name, book).partition('.')[0]}.core", name)
         if kind(name) == "depth" and number(core) != number(name): faults.append(f"{name}: default_exp {', '.join(declared)}; the package is that of {core}")
-        if declared != [module_of(name, book)]: faults.append(f"{name}: default_exp {', '.join(declared) or 'is missing'}; expected {module_of(name, book)}, once")
+        if declared != [module_of(name, book)] and (declared or kind(name) != "tour"): faults.append(f"{name}: default_exp {', '.join(declared) or 'is missing'}; expected {module_of(name, book)}, once")
         for cell in (c for c in book if c.kind == "code"):
             faults += [f"{cell.where}: #| {word} is not a directive of this book ({', '.join(sorted(KNOWN))})" for word in cell.directives.keys() - KNOWN]
             code = cell.source.splitlines()[len(cell.directives):]

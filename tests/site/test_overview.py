@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import rules  # noqa: F401  (the extensions' folder on the path)
-from overview import ARROWS, FRAME, HEIGHT, LINES, PARTS, WIDTH, drawing
+from overview import ADDED, ARROWS, FRAME, HEIGHT, LINES, PARTS, PAST, STREAM, WIDTH, drawing
 
 ROOT = Path(__file__).resolve().parents[2]
 THERE = [p.chapter for p in PARTS if (ROOT / f"chapters/{p.chapter}.ipynb").exists()]
@@ -47,8 +47,14 @@ def test_parts_lie_apart_and_hold_their_words():
 @pytest.mark.parametrize("path", [*ARROWS, *LINES.values()])
 def test_arrows_join_parts(path):
     "Each begins and ends at a part, at the sum, or at the word «source»."
-    places = [(p.x, p.y, p.width, p.height) for p in PARTS] + [(32, 71, 14, 14), (306, 66, 43, 12)]
+    places = [(p.x, p.y, p.width, p.height) for p in PARTS] + [(32, 71, 14, 14), (306, 66, 43, 12)] + [(STREAM - 5, y - 5, 10, 10) for y in ADDED]
     assert all(any(near(point, *place) for place in places) for point in ends(path))
+
+
+def test_each_layer_reads_from_the_stream_and_adds_to_it():
+    inside = [p for p in PARTS if FRAME[0] < p.x < FRAME[0] + FRAME[2] and not p.small]
+    assert all(any(near(ends(path)[1], p.x, p.y, p.width, p.height) for path in (*PAST, *ARROWS)) for p in inside), "each is reached"
+    assert all(any(ends(path)[1] == (STREAM + 7, y) for path in ARROWS) for y in ADDED) and FRAME[0] + 5 < STREAM < min(p.x for p in inside) - 6
 
 
 def test_the_block_frames_what_is_repeated():
