@@ -14,8 +14,8 @@ COLOURED = {                                    # kind of token -> the kind whos
     Generic.Prompt: Generic.Output, Generic.Output: Generic.Output, Generic.Heading: Generic.Output, Generic.Subheading: Generic.Output,
     Generic.Inserted: Generic.Inserted, Generic.Deleted: Generic.Deleted,
 }
-BETWEEN = re.compile(r"[, \n]+")
-ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: BETWEEN}   # kinds that go on across these: 1, 2, 3 is one
+BETWEEN = re.compile(r"[, \n-]+")
+ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[, \n:]+")}   # kinds that go on across these, not across brackets: 1, -2 is one, and "a": "b"
 UNUSED = [                                      # wrappers in the markup of others -> what is kept of them
     (re.compile(r'<span class="pre">([^<]*)</span>'), r"\1"),
     (re.compile(r"(<pre[^>]*>)<span></span>"), r"\1"),
