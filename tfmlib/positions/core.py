@@ -72,7 +72,7 @@ def rotation_angles(
 def inverse_frequencies(
     dim: int,               # D, features of a head (or C, of a model)
     base: float = 10_000.,
-) -> Tensor:                # (D/2,) float64: 1, … , just above 1 / base
+) -> Tensor:                # (D/2,) float64: 1, …, base ** (-(D - 2) / D)
     "The angle by which each pair of features turns from one position to the next."
     check_pairs(dim, base)
     return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
