@@ -257,7 +257,7 @@ class AdditiveScore(nn.Module):
     def forward(self, s: Tensor, keys: Tensor) -> Tensor:     # (B, C), (B, S, C)
         return self.v((self.W(s)[:, None] + keys).tanh())[..., 0]        # (B, S)
 
-
+# %% ../../chapters/02_alignment.ipynb #context-export
 @checked_source
 def context_vector(
     scores: Tensor,          # (B, S)
