@@ -150,7 +150,7 @@ def text_and_english(names: dict) -> tuple[Bigrams, list[str]]:
 def test_after_a_short_training_it_writes_more_like_english(seed):
     "A twelfth of the page's steps: by more than a nat per word, on the mean of five samples."
     steps = int(re.search(r"steps, losses = (\d+)", CELLS["train"])[1])
-    names = page("imports", *MODEL, "text", "before", "train", before=("manual_seed(0)", f"manual_seed({seed})"), train=(f"steps, losses = {steps}", f"steps, losses = {steps // 12}"))
+    names = page("imports", *MODEL, "text", "text-glue", "before", "train", before=("manual_seed(0)", f"manual_seed({seed})"), train=(f"steps, losses = {steps}", f"steps, losses = {steps // 12}"))
     english, pieces = text_and_english(names)
     torch.manual_seed(seed)
     untrained = names["Transformer"](len(pieces), width=128, layers=4, heads=4, groups=2, hidden=320)
@@ -159,7 +159,7 @@ def test_after_a_short_training_it_writes_more_like_english(seed):
 
 
 def test_the_model_that_was_trained_longer_is_the_same_and_better():
-    names = page("imports", *MODEL, "text", "before")
+    names = page("imports", *MODEL, "text", "text-glue", "before")
     longer = names["Transformer"](len(names["pieces"]), width=128, layers=4, heads=4, groups=2, hidden=320)
     longer.load_state_dict({k: x.float() for k, x in load_tensors(ROOT / "tfmlib/assets/models/tour.safetensors")[0].items()})
     english, _ = text_and_english(names)
