@@ -8,7 +8,7 @@ from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Opera
 from sphinx.highlighting import PygmentsBridge
 
 COLOURED = {                                    # kind of token -> the kind whose class book.css colours; any other is plain text
-    Comment: Comment, Keyword: Keyword, Operator.Word: Keyword, Keyword.Constant: Number, Number: Number, String: String,
+    Comment: Comment, Keyword: Keyword, Operator.Word: Keyword, Keyword.Constant: Text, Number: Number, String: String,
     Name.Function: Name.Function, Name.Class: Name.Function, Name.Decorator: Name.Function, Name.Tag: Name.Function,
     Name.Exception: Error, Generic.Error: Error, Generic.Traceback: Error, Error: Error,
     Generic.Prompt: Generic.Output, Generic.Output: Generic.Output, Generic.Heading: Generic.Output, Generic.Subheading: Generic.Output,

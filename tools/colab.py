@@ -128,12 +128,14 @@ def write(root: Path, out: Path, repository: str | None = None) -> list[Path]:
     return written
 
 
-def main(folder: str = "build/colab") -> None:
+def main(folder: str | None = None) -> None:
+    "Copies in the folder; without one in build/colab, and there the wheel, unless it can be had from the book's address."
+    alone, folder = folder is None, folder or "build/colab"
     try:
         paths = write(ROOT, ROOT / folder)
     except Unresolved as error:
         sys.exit(str(error))
-    if not Book(ROOT).repository:
+    if alone and not Book(ROOT).repository:
         subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(ROOT / folder), str(ROOT)], check=True, capture_output=True)
     print(f"{len(paths)} Colab copies in {folder}")
 
