@@ -19,6 +19,7 @@ from tfmlib.workbench import save_tensors
 ROOT = Path(__file__).resolve().parent.parent
 OUT, TEXT = ROOT / "tfmlib/assets/models/tour.safetensors", ROOT / "tfmlib/assets/text/novels.txt"
 MODEL = ("torch", "norm-code", "rotate-code", "mask-code", "attention-code", "swiglu-code", "block-code", "model-code", "loss-code", "write-code")
+RUN = ("imports", *MODEL, "text", "text-glue", "before", "train")              # what trains it
 TIMES, WORDS, LONGEST = 2, 2000, 30
 PIECE = re.compile(r" ?[A-Za-z]+(?:'[a-z]+)?|[^A-Za-z]")
 MARKS = {"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"', "\u2014": " - ", "--": " - ", "_": ""}
@@ -31,11 +32,11 @@ def cells() -> dict[str, str]:
     return {cell["id"]: "".join(cell["source"]) for cell in page["cells"] if cell["cell_type"] == "code"}
 
 
-def trained(times: int) -> torch.nn.Module:
+def trained(times: float) -> torch.nn.Module:
     "The model of the page after so many times its steps."
     code, names = cells(), {}
-    code["train"] = re.sub(r"steps, losses = (\d+)", lambda m: f"steps, losses = {times * int(m[1])}", code["train"])
-    for id in ("imports", *MODEL, "text", "before", "train"): exec(compile(code[id], id, "exec"), names)
+    code["train"] = re.sub(r"steps, losses = (\d+)", lambda m: f"steps, losses = {round(times * int(m[1]))}", code["train"])
+    for id in RUN: exec(compile(code[id], id, "exec"), names)
     return names["model"]
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.tour import MODEL, RUN
 from tfmlib.checkpoints import find_model, gguf_tokenizer
 from tfmlib.workbench import book_text, load_tensors, read_gguf
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = {cell["id"]: "".join(cell["source"]) for cell in json.loads((ROOT / "chapters/00_tour.ipynb").read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"}
-MODEL = ("torch", "norm-code", "rotate-code", "mask-code", "attention-code", "swiglu-code", "block-code", "model-code", "loss-code", "write-code")
 LLAMA = {"model.embed_tokens": "embedding", "model.norm": "norm", "model.layers": "blocks", "self_attn.q_proj": "attention.query", "self_attn.k_proj": "attention.key", "self_attn.v_proj": "attention.value",
          "self_attn.o_proj": "attention.out", "mlp": "feed_forward", "_proj": "", "input_layernorm": "norm1", "post_attention_layernorm": "norm2"}
 
@@ -150,7 +150,7 @@ def text_and_english(names: dict) -> tuple[Bigrams, list[str]]:
 def test_after_a_short_training_it_writes_more_like_english(seed):
     "A twelfth of the page's steps: by more than a nat per word, on the mean of five samples."
     steps = int(re.search(r"steps, losses = (\d+)", CELLS["train"])[1])
-    names = page("imports", *MODEL, "text", "text-glue", "before", "train", before=("manual_seed(0)", f"manual_seed({seed})"), train=(f"steps, losses = {steps}", f"steps, losses = {steps // 12}"))
+    names = page(*RUN, before=("manual_seed(0)", f"manual_seed({seed})"), train=(f"steps, losses = {steps}", f"steps, losses = {steps // 12}"))
     english, pieces = text_and_english(names)
     torch.manual_seed(seed)
     untrained = names["Transformer"](len(pieces), width=128, layers=4, heads=4, groups=2, hidden=320)
@@ -159,7 +159,7 @@ def test_after_a_short_training_it_writes_more_like_english(seed):
 
 
 def test_the_model_that_was_trained_longer_is_the_same_and_better():
-    names = page("imports", *MODEL, "text", "text-glue", "before")
+    names = page(*RUN[:-1])
     longer = names["Transformer"](len(names["pieces"]), width=128, layers=4, heads=4, groups=2, hidden=320)
     longer.load_state_dict({k: x.float() for k, x in load_tensors(ROOT / "tfmlib/assets/models/tour.safetensors")[0].items()})
     english, _ = text_and_english(names)
