@@ -12,6 +12,7 @@ const LEAVING = 60_000;                          // ms after Escape in which Tab
 const colours = language.HighlightStyle.define([
   { tag: [tags.keyword, tags.operatorKeyword, tags.modifier], class: "k" },
   { tag: tags.number, class: "m" },
+  { tag: [tags.bool, tags.null], class: "plain" },       // they would be keywords
   { tag: [tags.string, tags.special(tags.string)], class: "s" },
   { tag: tags.comment, class: "c" },
   { tag: [tags.function(tags.definition(tags.variableName)), tags.className, tags.meta],
