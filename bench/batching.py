@@ -10,11 +10,10 @@ from statistics import fmean
 import torch
 
 from bench import over_seeds, ticked
-from tfmlib.decoders import MODERN
+from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.kv_cache import CachedCausalLM
 from tfmlib.kv_cache.batching import Request, Scheduler, continuous, static
 from tfmlib.kv_cache.paged import BlockPool
-from tfmlib.transformer import ModelConfig, build
 
 DEVICE, SEED, TRACES, REQUESTS, PLACES = "cpu", 0, 5, 48, 8
 CONFIG = ModelConfig("decoder", 2048, 256, 4, 8, 192, n_kv_heads=2, **MODERN)

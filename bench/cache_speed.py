@@ -6,9 +6,8 @@ import torch
 
 from bench import scaled
 from tfmlib.accounting import fused_causal
-from tfmlib.decoders import MODERN
+from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.kv_cache import CachedCausalLM
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 7

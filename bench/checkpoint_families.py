@@ -17,8 +17,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers import __version__ as VERSION
 
-from tfmlib.checkpoints import core as checkpoints  # noqa: F401 — all families are built
-from tfmlib.transformer.pretrained import from_pretrained
+from tfmlib.checkpoints import from_pretrained
 from tfmlib.workbench import spread
 
 DEVICE = "cpu"

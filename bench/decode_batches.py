@@ -10,8 +10,7 @@ import torch
 
 from bench import scaled
 from tfmlib.accounting import fused_causal, measure_machine, multiplied_parameters, shapes_of
-from tfmlib.decoders import MODERN
-from tfmlib.transformer import ModelConfig, build
+from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.workbench import spread, timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 7

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from bench import rates, ticked
 from tfmlib.attention import attention
+from tfmlib.checkpoints import MODEL_CONFIGS, build, to_pretrained
 from tfmlib.decoders import CausalLM, next_token_loss
 from tfmlib.flash_attention import blockwise_attention
-from tfmlib.transformer import MODEL_CONFIGS
-from tfmlib.transformer.pretrained import to_pretrained
 from tfmlib.workbench import AdamW, advance, parameter_groups, timed
 
 DEVICE = "cpu"
@@ -51,7 +50,7 @@ class Theirs(nn.Module):
 def models(length: int, seed: int) -> dict[str, nn.Module]:
     "The same weights four times."
     shape = MODEL_CONFIGS["GPT-2 small"].sized(VOCAB, WIDTH, LAYERS, HEADS, length)
-    ours = {name: CausalLM(shape, part, seed) for name, part in (("fused", fused), ("tiles", tiles), ("matrix", matrix))}
+    ours = {name: build(shape, part, seed) for name, part in (("fused", fused), ("tiles", tiles), ("matrix", matrix))}
     return ours | {"Hugging Face": Theirs(ours["fused"])}
 
 

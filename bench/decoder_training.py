@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench import over_seeds, ticked
+from tfmlib.checkpoints import MODEL_CONFIGS, build, save_model
 from tfmlib.decoders import CausalLM, SamplingConfig, chunk, generate, next_token_loss
 from tfmlib.tokens import book_tokenizer
-from tfmlib.transformer import MODEL_CONFIGS
-from tfmlib.transformer.pretrained import save_model
 from tfmlib.workbench import (
     AdamW,
     History,
@@ -144,7 +143,7 @@ def nats(model: CausalLM, x: Tensor, last: int = LENGTH) -> float:
 
 def begun(name: str, seed: int) -> tuple[CausalLM, AdamW, object]:
     "A model before its first step, its optimiser, and its batches."
-    model = CausalLM(MODEL_CONFIGS["toy Llama"], attention_fn=fused, seed=seed)
+    model = build(MODEL_CONFIGS["toy Llama"], attention_fn=fused, seed=seed)
     optimiser = AdamW(parameter_groups(model, DECAY), WarmupCosine(PEAK, STEPS // 20, STEPS), betas=(0.9, 0.95), clip=1.0)
     return model, optimiser, epochs(chunk(tokens(name)[0], LENGTH + 1), size=BATCH, seed=seed)
 

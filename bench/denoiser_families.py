@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from transformers import __version__ as VERSION
 
 from bench.checkpoint_families import their_lines
+from tfmlib.checkpoints import from_pretrained
 from tfmlib.denoisers.families import full_beam_search, read_target_tokens, write_greedily, write_with_beams
-from tfmlib.transformer.pretrained import from_pretrained
 from tfmlib.workbench import spread
 
 DEVICE = "cpu"

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench import over_seeds, size, ticked
 from bench.translators import fused
 from tfmlib.alignment import BOS, EOS, PAD
-from tfmlib.decoders import MODERN
+from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.denoisers import (
     Example,
     Objective,
@@ -56,7 +56,6 @@ from tfmlib.denoisers.story_grammar import (
 )
 from tfmlib.encoders.tag_grammar import MASK
 from tfmlib.heads import grouped_query_attention
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, spread, train
 
 DEVICE = "cpu"
@@ -142,7 +141,7 @@ KINDS = {
 def made(name: str, seed: int, attention_fn: Callable = fused) -> nn.Module:
     "The network: one stack of LAYERS blocks, or two of half as many, as large in all."
     V, shape = len(STORY_WORDS), dict(MODERN)
-    if KINDS[name].stacks == 1: return PrefixLM(ModelConfig("decoder", V, WIDTH, LAYERS, HEADS, LONGEST, d_ff=192, **shape), attention_fn, seed)
+    if KINDS[name].stacks == 1: return PrefixLM(build(ModelConfig("decoder", V, WIDTH, LAYERS, HEADS, LONGEST, d_ff=192, **shape), attention_fn, seed))
     return build(ModelConfig("encoder-decoder", V, WIDTH, LAYERS // 2, HEADS, LONGEST, n_encoder_layers=LAYERS // 2, d_ff=150, **shape), attention_fn, seed)
 
 

@@ -23,15 +23,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench import climbed, over_seeds, size, ticked
 from bench.encoder_sides import AMBIGUOUS, GRAMMAR, WARM, WIDTH, config, fused
+from tfmlib.checkpoints import build, save_model
 from tfmlib.encoders import Bert, Electra, masked_lm_loss, replaced_token_loss
 from tfmlib.encoders.tag_grammar import CLS, LEXICON, SEP, TAGS, TOPICS, Corruption, best_fill, forward_backward
 from tfmlib.heads import grouped_query_attention
-from tfmlib.transformer.pretrained import own_tensors, save_model
 from tfmlib.workbench import (
     AdamW,
     WarmupCosine,
     load_tensors,
     mix_seed,
+    own_tensors,
     parameter_groups,
     save_tensors,
     seeded,
@@ -84,10 +85,10 @@ def made(kind: str, seed: int, attention_fn: Callable = fused) -> nn.Module:
     plain = config(kind == "causal LM", heads="replaced-token" if by_replacement(kind) else "masked-lm")
     if kind.endswith("disentangled"):
         plain = replace(plain, attention="disentangled", positions="disentangled", options=plain.options | {"max_relative": 16})
-    encoder = Bert(plain, attention_fn, seed)
+    encoder = build(plain, attention_fn, seed)
     if not by_replacement(kind): return encoder
     narrow, (width, layers) = config(False, heads="masked-lm", embedding_dim=WIDTH), GENERATOR
-    return Electra(Bert(narrow.sized(len(LEXICON), width, layers, narrow.n_heads, 2 * width), attention_fn, seed + 1_000), encoder)
+    return Electra(build(narrow.sized(len(LEXICON), width, layers, narrow.n_heads, 2 * width), attention_fn, seed + 1_000), encoder)
 
 
 def loss_of(kind: str) -> Callable:
@@ -157,7 +158,7 @@ def with_head(kind: str, model: nn.Module, task: str, seed: int, pooling: str = 
     "The same encoder with a new head."
     model = model.discriminator if by_replacement(kind) else model
     options = model.config.options | {"heads": task, "n_labels": len(TAGS if task == "tagging" else TOPICS), "pooling": pooling}
-    new = Bert(replace(model.config, options=options), fused, seed)
+    new = build(replace(model.config, options=options), fused, seed)
     for part in ("embedding", "stack"): getattr(new, part).load_state_dict(getattr(model, part).state_dict())
     return new
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from bench import climbed, over_seeds, ticked
 from bench.encoder_objectives import LABELLED, TESTS, TUNE_PEAKS, TUNED, WORKERS, noted, worth
 from bench.encoder_sides import GRAMMAR, WARM, config, fused
+from tfmlib.checkpoints import build
 from tfmlib.encoders import Bert, masked_lm_loss
 from tfmlib.encoders.tag_grammar import CLS, LEXICON, SEP, Corruption, HiddenMarkovModel, forward_backward
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, spread, train
@@ -80,7 +81,7 @@ def batches(recipe: Recipe, seed: int) -> Callable[[int], tuple[Tensor, ...]]:
 def learn(recipe: Recipe, peak: float, seed: int, passes: int) -> Bert:
     "An encoder after so many passes over the corpus."
     heads = "masked-lm+next-sentence" if recipe.next_sentence else "masked-lm"
-    model, steps = Bert(config(False, heads=heads, n_segments=2), fused, seed), passes * -(-DOCUMENTS // recipe.batch)
+    model, steps = build(config(False, heads=heads, n_segments=2), fused, seed), passes * -(-DOCUMENTS // recipe.batch)
     optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, min(WARM, steps // 4), steps), clip=1.)
     train(model, pretraining_loss, batches(recipe, seed), steps, optimiser, seed=seed)
     return model
@@ -124,7 +125,7 @@ def pair_accuracy(model: nn.Module, seed: int, n: int = 4 * LABELLED) -> float:
         return float((model(ids, segments)["next-sentence"].argmax(-1) == label).double().mean())
     models = {}
     def wrong(peak: float) -> float:
-        models[peak] = new = Bert(replace(model.config, options=model.config.options | {"heads": "next-sentence"}), fused, seed)
+        models[peak] = new = build(replace(model.config, options=model.config.options | {"heads": "next-sentence"}), fused, seed)
         new.load_state_dict(model.state_dict(), strict=False)                  # with the pooling head, where it was trained
         train(new, loss, batch, TUNED, AdamW(parameter_groups(new, 0.01), WarmupCosine(peak, 20, TUNED), clip=1.), seed=seed)
         return -right(new, -1)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from bench import over_seeds, size, ticked
 from bench.translators import fused
-from tfmlib.encoders import BERT, Bert
+from tfmlib.checkpoints import ModelConfig, build
+from tfmlib.encoders import BERT
 from tfmlib.encoders.tag_grammar import LEXICON, TAGS, TagGrammar
-from tfmlib.transformer import ModelConfig
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, spread, train
 
 DEVICE = "cpu"
@@ -49,7 +49,7 @@ def judged(logits: Tensor, words: Tensor, tags: Tensor) -> dict[str, float]:
 
 def learn(kind: str, peak: float, seed: int, steps: int, watch: Callable | None = None):
     "A tagger after training on fresh texts, and what was noted on the way."
-    model = Bert(config(KINDS[kind]), fused, seed)
+    model = build(config(KINDS[kind]), fused, seed)
     optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, WARM, steps), clip=1.)
     return model, train(model, tagging_loss, lambda step: texts(seed, step, TEXTS), steps, optimiser, watch=watch and (lambda step: watch(model, step)), seed=seed)
 
@@ -58,7 +58,7 @@ def compared(kind: str, seed: int) -> list[dict]:
     "One kind of tagger: the choice of its rate, and its learning curve."
     torch.set_num_threads(1)
     kept, test, rows = texts(seed, -1, TESTS), texts(seed, -2, TESTS), []
-    facts = {"sees": kind, "parameters": size(Bert(config(KINDS[kind])))}
+    facts = {"sees": kind, "parameters": size(build(config(KINDS[kind])))}
     @torch.no_grad()
     def judge(model, some):
         model.eval()

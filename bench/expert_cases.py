@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import tfmlib.mixture_of_experts.families  # noqa: F401 — registers the families
 from bench.checkpoint_families import ENDS, rope
-from tfmlib.transformer.pretrained import from_pretrained
+from tfmlib.checkpoints import from_pretrained
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 T = dict(vocab_size=61, hidden_size=24, intermediate_size=28, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=48, **ENDS)

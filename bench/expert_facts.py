@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
-from tfmlib.decoders import MODERN
+from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.mixture_of_experts import mutual_information, tokens_per_expert
 from tfmlib.mixture_of_experts.balancing import load_balancing_loss
 from tfmlib.mixture_of_experts.models import hidden_and_routings
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE, SEED = "cpu", 0

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
+from tfmlib.checkpoints import MODEL_CONFIGS, build, save_model
 from tfmlib.decoders import CausalLM, cross_entropy, next_token_loss
 from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention
-from tfmlib.transformer import MODEL_CONFIGS
-from tfmlib.transformer.pretrained import save_model
 from tfmlib.workbench import AdamW, History, WarmupCosine, parameter_groups, seeded, spread, train
 
 DEVICE = "cpu"
@@ -37,7 +36,7 @@ def repeated(n: int, g: torch.Generator, after: int | None = None) -> tuple[Tens
 
 def small(layers: int, seed: int) -> CausalLM:
     "A decoder of nothing but attention."
-    return CausalLM(MODEL_CONFIGS["toy Llama"].sized(WORDS, WIDTH, layers, HEADS, LENGTH, ffn="none"), attention_fn=fused, seed=seed)
+    return build(MODEL_CONFIGS["toy Llama"].sized(WORDS, WIDTH, layers, HEADS, LENGTH, ffn="none"), attention_fn=fused, seed=seed)
 
 
 def again(period: Tensor) -> Tensor:  # (n, LENGTH - 1)

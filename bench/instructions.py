@@ -11,9 +11,8 @@ from torch import Tensor
 
 from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
+from tfmlib.checkpoints import MODEL_CONFIGS, build, save_model
 from tfmlib.decoders import CausalLM, generate, next_token_loss
-from tfmlib.transformer import MODEL_CONFIGS
-from tfmlib.transformer.pretrained import save_model
 from tfmlib.workbench import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
@@ -74,12 +73,12 @@ def trained(model: CausalLM, batch, steps: int, seed: int, stop: int | None, wat
 def of_sheets(seed: int, stop: int | None = None) -> tuple[CausalLM, History]:
     "A model of sheets."
     shape = MODEL_CONFIGS["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST)
-    return trained(CausalLM(shape, attention_fn=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed, stop)
+    return trained(build(shape, attention_fn=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed, stop)
 
 
 def taught(base: CausalLM, way: str, seed: int, stop: int | None = None) -> tuple[CausalLM, History, list[dict]]:
     "The model taught to answer, and what it could do on the way."
-    model = CausalLM(base.config, attention_fn=fused)
+    model = build(base.config, attention_fn=fused)
     model.load_state_dict(base.state_dict())
     found = [look(model, seed)]
 

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from bench import size
 from bench.decoder_training import Reckoning, fused
-from tfmlib.decoders import MODERN, CausalLM
+from tfmlib.checkpoints import MODERN, ModelConfig
+from tfmlib.decoders import CausalLM
 from tfmlib.tokens import Tokenizer, train_tokenizer
-from tfmlib.transformer import ModelConfig
 from tfmlib.workbench import (
     AdamW,
     Checkpoint,

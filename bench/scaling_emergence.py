@@ -15,8 +15,8 @@ from torch import Tensor
 from bench import over_seeds, size
 from bench.decoder_training import fused
 from bench.scaling import CODE, Runs, code_digest
-from tfmlib.decoders import MODERN, CausalLM
-from tfmlib.transformer import ModelConfig
+from tfmlib.checkpoints import MODERN, ModelConfig, build
+from tfmlib.decoders import CausalLM
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
@@ -60,7 +60,7 @@ def run(c: dict) -> dict:
     "One network, and its scores on the way."
     torch.set_num_threads(1)
     began, C, seed = time.process_time(), c["C"], c["seed"]
-    model = CausalLM(ModelConfig("decoder", SYMBOLS + 1, C, LAYERS, C // HEAD_DIM, 2 * LENGTH + 1, **MODERN), fused, seed)
+    model = build(ModelConfig("decoder", SYMBOLS + 1, C, LAYERS, C // HEAD_DIM, 2 * LENGTH + 1, **MODERN), fused, seed)
     optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(c["rate"], c["steps"] // 20, c["steps"], c["rate"] / 10), betas=(0.9, 0.95), clip=1.0)
     history = train(model, loss, lambda step: rows(ROWS, seed, 1, step), c["steps"], optimiser, seed=seed,
                     watch=lambda step: scores(model, seed) if step in WATCHED or step == c["steps"] else None)

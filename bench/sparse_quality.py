@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
 from bench.decoder_training import fused
-from tfmlib.decoders import MODERN, CausalLM
+from tfmlib.checkpoints import MODERN, ModelConfig, build
+from tfmlib.decoders import CausalLM
 from tfmlib.sparse import (
     block_ends,
     causal,
@@ -41,7 +42,6 @@ from tfmlib.sparse import (
 )
 from tfmlib.sparse.native import NativeSparseAttention
 from tfmlib.tokens import book_tokenizer
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, prose, train
 
 DEVICE, SEED = "cpu", 0

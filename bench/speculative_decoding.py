@@ -12,12 +12,11 @@ import torch
 
 from bench.decoder_training import BATCH, DECAY, LENGTH, MODELS, PEAK, fused, tokens
 from bench.decoder_training import nats as nats_of
+from tfmlib.checkpoints import MODEL_CONFIGS, build, load_model, save_model
 from tfmlib.decoders import CausalLM, SamplingConfig, chunk, next_token_loss
 from tfmlib.kv_cache import CachedCausalLM, generate_cached
 from tfmlib.kv_cache.speculative import ModelDraft, NGramDraft, generate_speculative
 from tfmlib.tokens import book_tokenizer
-from tfmlib.transformer import MODEL_CONFIGS
-from tfmlib.transformer.pretrained import load_model, save_model
 from tfmlib.workbench import AdamW, WarmupCosine, epochs, parameter_groups, spread, train
 
 DEVICE, SEED = "cpu", 0
@@ -29,7 +28,7 @@ WAYS = {"greedy": None, "sampled": SamplingConfig()}
 
 def ship_draft(seed: int) -> CausalLM:
     "Train the draft, and write it."
-    model = CausalLM(CONFIG, attention_fn=fused, seed=seed)
+    model = build(CONFIG, attention_fn=fused, seed=seed)
     optimiser = AdamW(parameter_groups(model, DECAY), WarmupCosine(PEAK, STEPS // 20, STEPS), betas=(0.9, 0.95), clip=1.0)
     train(model, next_token_loss, epochs(chunk(tokens("prose")[0], LENGTH + 1), size=BATCH, seed=seed), STEPS, optimiser, seed=seed)
     save_model(MODELS / "prose_draft.safetensors", model, command=COMMAND, text="prose", seed=str(seed), steps=str(STEPS), tokenizer=book_tokenizer().source)

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
 from bench.scaling import Runs, code_digest, key
+from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.checkpoints.parts import Scores
-from tfmlib.decoders import MODERN, cross_entropy
+from tfmlib.decoders import cross_entropy
 from tfmlib.heads import grouped_query_attention
 from tfmlib.linear_and_state_space import HybridCausalLM
 from tfmlib.tokens import book_tokenizer
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import AdamW, Diverged, WarmupCosine, mix_seed, parameter_groups, prose, train
 
 DEVICE, SEED = "cpu", 0

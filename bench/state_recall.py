@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
 from bench.scaling import Runs, code_digest
-from tfmlib.decoders import MODERN
+from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.linear_and_state_space import recalled_pairs
 from tfmlib.linear_and_state_space.delta import delta_rule
 from tfmlib.linear_and_state_space.linear import linear_attention
 from tfmlib.linear_and_state_space.mixers import RecurrentState, StateMixer
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import AdamW, Diverged, WarmupCosine, mix_seed, parameter_groups, recall, train
 
 DEVICE, SEED = "cpu", 0

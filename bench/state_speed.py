@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from bench import scaled
-from tfmlib.decoders import MODERN
+from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.kv_cache import KVCache
 from tfmlib.linear_and_state_space import CachedHybridLM
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 9

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from bench import over_seeds, size, ticked
 from bench.decoder_training import MODELS, fused
+from tfmlib.checkpoints import MODEL_CONFIGS, build, save_model
 from tfmlib.decoders import CausalLM, generate, next_token_loss
-from tfmlib.transformer import MODEL_CONFIGS
-from tfmlib.transformer.pretrained import save_model
 from tfmlib.workbench import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
 DEVICE = "cpu"
@@ -74,7 +73,7 @@ def misled(model: CausalLM, seed: int) -> float:
 
 def learn(way: str, seed: int, stop: int | None = None) -> tuple[CausalLM, History, int]:
     "A trained model, its history, and how many tokens it has read; `stop` ends the training early."
-    model = CausalLM(MODEL_CONFIGS["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, 2 * SLOTS + 5), attention_fn=fused, seed=seed)
+    model = build(MODEL_CONFIGS["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, 2 * SLOTS + 5), attention_fn=fused, seed=seed)
     long, short = (row(*problems(1, seeded(0)), w)[0].shape[1] - 1 for w in ("written steps", "at once"))
     steps = round(STEPS * long / short) if way == "at once, as many tokens" else STEPS
     def batch(step): return row(*problems(BATCH, seeded(seed, 0, step)), way)

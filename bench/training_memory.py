@@ -14,9 +14,9 @@ from torch import nn
 
 from bench import ticked
 from tfmlib.accounting import RecomputedBlock, fused_causal
-from tfmlib.decoders import GPT2, LLAMA3, next_token_loss
+from tfmlib.checkpoints import GPT2, LLAMA3, ModelConfig, build
+from tfmlib.decoders import next_token_loss
 from tfmlib.heads import grouped_query_attention
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import spread
 
 DEVICE, SEED, REPEATS = "cpu", 0, 3

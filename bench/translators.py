@@ -29,9 +29,9 @@ from tfmlib.alignment import (
     shift_right,
     translation_loss,
 )
+from tfmlib.checkpoints import ModelConfig, build, save_model
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
-from tfmlib.transformer import InverseSqrtSchedule, ModelConfig, Transformer, build, greedy_search, make_log_probs_fn
-from tfmlib.transformer.pretrained import save_model
+from tfmlib.transformer import InverseSqrtSchedule, Transformer, greedy_search, make_log_probs_fn
 from tfmlib.workbench import AdamW, History, Pair, bleu, epochs, pairs, parameter_groups, spread, train
 
 DEVICE = "cpu"

@@ -18,7 +18,8 @@ from bench.lstm import attentive
 from bench.translation import ENGLISH, FRENCH, KNOWN, tensors
 from bench.translators import LONGEST, ROWS, SEEDS, WARM, chosen_on, fused, quality, tested_on
 from tfmlib.alignment import PAD, translation_loss
-from tfmlib.transformer import InverseSqrtSchedule, ModelConfig, build
+from tfmlib.checkpoints import ModelConfig, build
+from tfmlib.transformer import InverseSqrtSchedule
 from tfmlib.workbench import AdamW, History, Pair, epochs, pairs, parameter_groups, spread, train
 
 DEVICE = "cpu"

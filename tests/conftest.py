@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -200,9 +201,9 @@ def clone(tmp_path):
 
 @pytest.fixture
 def early_families(monkeypatch):
-    "Families as chapters 8 and 10 leave them, whatever later chapters a test file of this process has imported."
-    from tfmlib.decoders import core as decoders
-    from tfmlib.transformer.pretrained import FAMILIES
+    "The two families that chapter 12 reads first, and Marian, whatever else this process has imported."
+    from tfmlib.checkpoints import FAMILIES, LATER, llama_family, read_mistral
+    for module in LATER: import_module(f"tfmlib.{module}")
     for name in [name for name in FAMILIES if name not in ("marian", "gpt2", "llama", "mistral")]: monkeypatch.delitem(FAMILIES, name)
-    monkeypatch.setitem(FAMILIES, "llama", decoders.llama_family("LlamaForCausalLM"))
-    monkeypatch.setitem(FAMILIES, "mistral", decoders.llama_family("MistralForCausalLM")._replace(read=decoders.read_mistral))
+    monkeypatch.setitem(FAMILIES, "llama", llama_family("LlamaForCausalLM"))
+    monkeypatch.setitem(FAMILIES, "mistral", llama_family("MistralForCausalLM")._replace(read=read_mistral))

@@ -28,7 +28,6 @@ MANY_PARAMETERS = {"tfmlib.workbench.figures.matrix": "a picture of a tensor is 
 LONG_MODULES: dict[str, tuple[int, str]] = {  # the statements it may have, and why
     "tfmlib.checkpoints": (355, "folders read and written as transformers does, and what must be refused before anything is"),
     "tfmlib.flash_attention_gpu.kernels": (500, "kernels share their helpers, those of decoding too; what launches them and the table it chooses from are beside them"),
-    "tfmlib.transformer": (420, "the configuration of every model, the registries of parts, what builds from them, and the searches"),
     "tfmlib.practice": (530, "a page of exercises is as long as its checkers, and cases of every size, type and magnitude take a line each"),
 }
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}

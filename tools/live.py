@@ -9,10 +9,9 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import tfmlib.decoders.core  # noqa: E402, F401  (adds decoders to what can be built)
+from tfmlib.checkpoints import load_model  # noqa: E402
 from tfmlib.tokens import book_tokenizer, printable  # noqa: E402
-from tfmlib.transformer.pretrained import load_model, load_tensors, save_tensors  # noqa: E402
-from tfmlib.workbench import prose  # noqa: E402
+from tfmlib.workbench import load_tensors, prose, save_tensors  # noqa: E402
 
 MODELS = ("prose",)
 LEAD, EXAMPLE = "\n\n", "The old king was in the city. The old king wanted his ship."

@@ -40,8 +40,8 @@ def cases(name: str, found) -> list[dict]:
 def memory(s: Setting, n: int) -> dict:
     "Predicted and measured megabytes of the second of two steps."
     from tfmlib.accounting import fused_causal, peak_memory, shapes_of
-    from tfmlib.decoders import LLAMA3, next_token_loss
-    from tfmlib.transformer import ModelConfig, build
+    from tfmlib.checkpoints import LLAMA3, ModelConfig, build
+    from tfmlib.decoders import next_token_loss
     V, C, L, H, F, B, T = s.steps[n]
     config = ModelConfig("decoder", V, C, L, H, T, d_ff=F, **LLAMA3)
     gpu = s.device == "cuda"
@@ -78,8 +78,7 @@ def recorded_graph(call: Callable) -> Callable:
 def decoding(s: Setting) -> Iterator[dict]:
     "The GPU's own peak and bandwidth, then one token for each sequence of several batches."
     from tfmlib.accounting import fused_causal, multiplied_parameters, shapes_of
-    from tfmlib.decoders import MODERN
-    from tfmlib.transformer import ModelConfig, build
+    from tfmlib.checkpoints import MODERN, ModelConfig, build
     dtype = half() if s.device == "cuda" else torch.float32
     square, long = torch.randn(s.square, s.square, device=s.device).to(dtype), torch.ones(s.numbers, device=s.device, dtype=dtype)
     took = timed({"product": lambda a=square: a @ a, "sum": long.sum}, s.repeats)      # noise, since a product of ones takes less power and is faster

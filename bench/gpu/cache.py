@@ -37,9 +37,8 @@ def cases(name: str, found) -> list[dict]:
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
     "One length of the context."
     from tfmlib.accounting import fused_causal
-    from tfmlib.decoders import MODERN
+    from tfmlib.checkpoints import MODERN, ModelConfig, build
     from tfmlib.kv_cache import CachedCausalLM
-    from tfmlib.transformer import ModelConfig, build
     s, S = SETTINGS[name], case["S"]
     V, C, L, H = s.sizes
     dtype = half() if s.device == "cuda" else torch.float32

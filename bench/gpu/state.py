@@ -35,8 +35,8 @@ def cases(name: str, found) -> list[dict]:
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
     "One length of the context."
     from bench.state_speed import PATTERNS, bytes_of, config_of, memory_after, step_of
+    from tfmlib.checkpoints import build
     from tfmlib.linear_and_state_space import CachedHybridLM
-    from tfmlib.transformer import build
     s, S = SETTINGS[name], case["S"]
     dtype = half() if s.device == "cuda" else torch.float32
     row = {"case": "state", "S": S, "C": s.sizes[1], "L": s.sizes[2]}

@@ -51,8 +51,8 @@ from tfmlib.accounting import (
     weight_matrices,
     weights_read,
 )
-from tfmlib.decoders import GPT2, LLAMA3, MODERN, next_token_loss
-from tfmlib.transformer import ModelConfig, build, count_parameters
+from tfmlib.checkpoints import GPT2, LLAMA3, MODERN, ModelConfig, build, count_parameters
+from tfmlib.decoders import next_token_loss
 from tfmlib.workbench import ASSETS
 
 PAPER = ModelShape(7, 6, 2, 3, 1, 2, 10)

@@ -22,7 +22,15 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
+)
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from bench.checkpoint_families import (
@@ -42,13 +50,30 @@ from bench.checkpoint_families import (
     rope,
 )
 from tfmlib.checkpoints import (
+    ATTENTION,
+    BIASED,
+    DOWN,
+    FAMILIES,
+    IGNORED_KEYS,
+    LLAMA_FIELDS,
+    MODEL_CONFIGS,
+    PLAIN,
+    UP,
     GenerationSettings,
+    ModelConfig,
     PublishedModel,
+    build,
+    choice,
+    config_from_pretrained,
     export_folder,
     fill_from,
     folder_size,
+    from_pretrained,
+    layered,
+    llama_like,
     load,
     read_generation,
+    to_pretrained,
     with_head,
 )
 from tfmlib.checkpoints import core as checkpoints
@@ -61,8 +86,6 @@ from tfmlib.decoders import SamplingConfig, generate
 from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention, RotaryEmbedding
 from tfmlib.tokens import train_tokenizer
-from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, build
-from tfmlib.transformer.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
 from tfmlib.workbench import tensor_files
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -1031,3 +1054,31 @@ def test_alibi_of_falcon_is_computed_in_bfloat16(heads, length):
 def test_what_would_load_and_compute_something_else_is_refused(name, keys):
     sizes = dict(gpt_neox=["Pythia 6.9B"], phi=["Phi-2"], gptj=["GPT-J 6B"], bloom=["BLOOM 7B"], llama=["Llama 3 8B"])[name]
     with pytest.raises(ValueError, match=f"^({'|'.join(keys)}|rope_scaling)"): config_from_pretrained({key: value for key, value in PUBLISHED_CONFIGS[sizes[0]].items() if key not in keys} | keys)
+
+
+# --- a family that the book does not have is a row and names ------------------------------------------------------
+
+STARCODER2 = llama_like(
+    "Starcoder2ForCausalLM", {"norm": "layernorm", "attention": "multi-head", **BIASED},
+    {"hidden_act": choice("ffn", PLAIN, "gelu_pytorch_tanh"), "use_bias": (True,), "sliding_window": (None,)},
+    keys=("residual_dropout", "embedding_dropout"),
+    fields={key.replace("rms_norm_eps", "norm_epsilon"): field for key, field in LLAMA_FIELDS.items()},
+    parts={"model.embed_tokens": "embedding", "model.norm": "stack.norm", **layered("model.layers", {
+        **{f"self_attn.{name}_proj": ATTENTION.format(name) for name in "qkvo"},
+        "mlp.c_fc": UP, "mlp.c_proj": DOWN,
+        "input_layernorm": "attention.norm", "post_attention_layernorm": "feed_forward.norm"})})
+
+
+def test_a_family_that_is_not_there_is_a_row(monkeypatch):
+    "StarCoder2, in eleven lines: equal logits, and the same tensors back."
+    assert "starcoder2" not in FAMILIES
+    monkeypatch.setitem(FAMILIES, "starcoder2", STARCODER2)
+    torch.manual_seed(0)
+    theirs = Starcoder2ForCausalLM(Starcoder2Config(vocab_size=61, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                                    max_position_embeddings=48, bos_token_id=None, eos_token_id=None)).double().eval()
+    for p in theirs.parameters(): torch.nn.init.normal_(p, std=.3)
+    ours, ids = from_pretrained(theirs.state_dict(), theirs.config.to_dict()), torch.randint(61, (3, 17))
+    with torch.no_grad(): assert float((ours(ids) - theirs(ids).logits).abs().max()) < 1e-6 < 1 < float(ours(ids).abs().max())
+    back = to_pretrained(ours, "starcoder2")
+    assert back.keys() == theirs.state_dict().keys() and all(torch.equal(back[name], t) for name, t in theirs.state_dict().items())
+    with pytest.raises(ValueError, match="^use_bias: False"): from_pretrained(theirs.state_dict(), theirs.config.to_dict() | {"use_bias": False})

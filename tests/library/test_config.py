@@ -15,7 +15,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, Qwen3Config, Qwen3ForCausalLM
 
 from tfmlib.alignment import shift_right
-from tfmlib.decoders import LLAMA_PARTS, ROPE, CausalLM, llama_family, llama_names, next_token_loss, read_rope
+from tfmlib.checkpoints import (
+    ATTENTIONS,
+    FAMILIES,
+    FFNS,
+    LLAMA_PARTS,
+    MODEL_CONFIGS,
+    POSITIONS,
+    ROPE,
+    ModelConfig,
+    Part,
+    build,
+    count_parameters,
+    from_pretrained,
+    llama_family,
+    llama_names,
+    load_model,
+    read_rope,
+    save_model,
+    to_pretrained,
+)
+from tfmlib.decoders import CausalLM, next_token_loss
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.positions import (
     DynamicNTK,
@@ -26,17 +46,7 @@ from tfmlib.positions import (
     SinusoidalEmbedding,
     YaRN,
 )
-from tfmlib.transformer import ATTENTIONS, FFNS, MODEL_CONFIGS, POSITIONS, ModelConfig, Part, build, count_parameters
-from tfmlib.transformer.pretrained import (
-    FAMILIES,
-    fill_weights,
-    from_pretrained,
-    load_model,
-    own_tensors,
-    save_model,
-    to_pretrained,
-)
-from tfmlib.workbench import need
+from tfmlib.workbench import fill_weights, need, own_tensors
 
 pytestmark = pytest.mark.usefixtures("early_families")
 
@@ -155,7 +165,7 @@ def test_a_configuration_refuses_by_name(change, said):
 
 @pytest.mark.parametrize("config, said", [
     (partial(replace, ONE, source_vocab_size=7), "source_vocab_size: 7, of decoder; expected None"), (partial(replace, ONE, n_encoder_layers=1), "n_encoder_layers: 1, of decoder"),
-    (lambda: build(replace(ONE, max_len=None)), "max_len: None"), (lambda: build(replace(BOTH, positions="learned")), "max_len: None"), (lambda: CausalLM(BOTH), "config: of kind 'encoder-decoder'"),
+    (lambda: build(replace(ONE, max_len=None)), "max_len: None"), (lambda: build(replace(BOTH, positions="learned")), "max_len: None"), 
     (lambda: run(build(replace(BOTH, max_len=3))), "x: 4 tokens; expected at most 3"), (lambda: count_parameters(replace(BOTH, positions="sines first")), "positions: got 'sines first'")])
 def test_what_does_not_go_together_is_refused_by_name(config, said):
     with pytest.raises(ValueError, match=f"^{said}"): config()
@@ -180,8 +190,8 @@ ELSEWHERE = {"experts": dict(ffn="experts", options={"n_experts": 3}), "recurren
              "hybrid": dict(kind="hybrid decoder", attention="hybrid"), "latent": dict(attention="latent", head_dim=6, positions="partial rotary", options={"kv_rank": 3, "rotary_dim": 2}), "bert": dict(kind="bert", positions="learned"), "no prefix": dict(ffn="gated gelu")}
 FRESH = """
 import importlib, json, pkgutil, sys
-from tfmlib.transformer.pretrained import FAMILIES, config_from_pretrained, load_model
-from tfmlib.transformer import LATER, MODELS, REGISTRIES
+from tfmlib.checkpoints import FAMILIES, config_from_pretrained, load_model
+from tfmlib.checkpoints import LATER, MODELS, REGISTRIES
 what, paths = sys.argv[1], sys.argv[2:-1]
 def fresh(): assert not [n for n in sys.modules if n.removeprefix('tfmlib.') in LATER[-2:]]
 fresh()

@@ -16,9 +16,14 @@ from transformers import (
 )
 
 from tfmlib.alignment import PAD
-from tfmlib.decoders import core as decoders  # noqa: F401 — its families
-from tfmlib.transformer import MODEL_CONFIGS
-from tfmlib.transformer.pretrained import FAMILIES, IGNORED_KEYS, check_config, config_from_pretrained, from_pretrained
+from tfmlib.checkpoints import (
+    FAMILIES,
+    IGNORED_KEYS,
+    MODEL_CONFIGS,
+    check_config,
+    config_from_pretrained,
+    from_pretrained,
+)
 
 pytestmark = pytest.mark.usefixtures("early_families")
 
@@ -112,7 +117,7 @@ def test_other_families_are_refused_by_name(kind):
     "By what they are, and by what else their configuration says if they call themselves one of ours."
     theirs = loud(kind, FOREIGN[kind])
     state, config = theirs.state_dict(), theirs.config.to_dict()
-    with pytest.raises(ValueError, match=f"^model_type: got '{kind}', expected one of marian, gpt2, llama, mistral"): from_pretrained(state, config)
+    with pytest.raises(ValueError, match=f"^model_type: got '{kind}', expected one of gpt2, llama, mistral, marian"): from_pretrained(state, config)
     for ours in FAMILIES:
         with pytest.raises(ValueError, match=r"^[a-z_\d]+: .*expected"): from_pretrained(state, config | {"model_type": ours, "architectures": None})
 
@@ -240,7 +245,7 @@ def test_marian_refuses_other_families_by_name(kind):
     sizes = dict(d_ff=24, d_kv=4, num_layers=1, num_heads=4) if kind == "t5" else {n: v for n, v in SMALL.items() if n != "vocab_size"} | dict(max_position_embeddings=64)
     if kind == "fsmt": sizes |= dict(langs=["de", "en"], src_vocab_size=40, tgt_vocab_size=40)
     theirs = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, vocab_size=40, **{n: v for n, v in sizes.items() if n != "vocab_size"}))
-    with pytest.raises(ValueError, match=f"^model_type: got '{kind}', expected one of marian"): from_marian(theirs)
+    with pytest.raises(ValueError, match=f"^model_type: got '{kind}', expected one of gpt2, llama, mistral, marian"): from_marian(theirs)
     theirs.config.model_type = "marian"
     with pytest.raises(ValueError, match=r"^[a-z_\d]+: .*expected"): from_marian(theirs)
 

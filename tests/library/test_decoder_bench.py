@@ -12,8 +12,8 @@ import bench.decoder_training as training
 import bench.induction as induction
 import bench.instructions as instructions
 import bench.thinking as thinking
+from tfmlib.checkpoints import load_model
 from tfmlib.decoders import next_token_loss
-from tfmlib.transformer.pretrained import load_model
 from tfmlib.workbench import load_tensors, prose, seeded, train
 
 FEW = 5

@@ -12,8 +12,17 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from transformers.generation import logits_process as theirs_
 
 from tfmlib.attention import attention
+from tfmlib.checkpoints import (
+    MODEL_CONFIGS,
+    ModelConfig,
+    build,
+    count_parameters,
+    from_pretrained,
+    load_model,
+    save_model,
+    to_pretrained,
+)
 from tfmlib.decoders import (
-    CausalLM,
     NextToken,
     SamplingConfig,
     chunk,
@@ -30,9 +39,7 @@ from tfmlib.decoders import (
     top_p,
 )
 from tfmlib.decoders import core as decoders
-from tfmlib.transformer import MODEL_CONFIGS, ModelConfig, count_parameters
-from tfmlib.transformer.pretrained import fill_weights, from_pretrained, load_model, save_model, to_pretrained
-from tfmlib.workbench import AdamW, parameter_groups, save_tensors, train
+from tfmlib.workbench import AdamW, fill_weights, parameter_groups, save_tensors, train
 
 pytestmark = pytest.mark.usefixtures("early_families")
 
@@ -125,16 +132,16 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(peer):
                         (state | {name: state[name][None]}, f"{name}: \\(1, ")):
         with pytest.raises(ValueError, match=said): from_pretrained(wrong, config)
     with pytest.raises(ValueError, match="model_type: got 'bert', expected one of .*gpt2, llama, mistral"): from_pretrained(state, config | {"model_type": "bert"})
-    with pytest.raises(ValueError, match="family: got 'bert'"): to_pretrained(CausalLM(shape), "bert")
+    with pytest.raises(ValueError, match="family: got 'bert'"): to_pretrained(build(shape), "bert")
     other = "llama" if family == "gpt2" else "gpt2"
-    with pytest.raises(ValueError, match=f"family: {other}, whose models differ"): to_pretrained(CausalLM(shape), other)
+    with pytest.raises(ValueError, match=f"family: {other}, whose models differ"): to_pretrained(build(shape), other)
 
 
 @pytest.mark.parametrize("change", [dict(positions="none"), dict(norm="layernorm"), dict(attention_bias=True), dict(ffn="gelu_tanh")])
 def test_a_shape_of_another_kind_has_no_name_there(change):
     "A model that rotates nothing has the tensors of one that does: the names alone do not tell."
     with pytest.raises(ValueError, match=f"family: llama, whose models differ from this one in .*{[*change][0]}"):
-        to_pretrained(CausalLM(replace(MODERN, **change)), "llama")
+        to_pretrained(build(replace(MODERN, **change)), "llama")
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -159,13 +166,13 @@ def test_mixed_number_types_are_refused_by_name():
     with pytest.raises(ValueError, match=f"{name}: torch.float64; expected torch.float32, as "): from_pretrained(state | {name: state[name].double()}, config)
     for wrong, was in ((state[name].long(), "torch.int64"), (state[name].tolist(), "list")):
         with pytest.raises(ValueError, match=f"{name}: {was}; expected floating-point numbers"): from_pretrained(state | {name: wrong}, config)
-    model = CausalLM(TINY)
+    model = build(TINY)
     mixed = model.state_dict() | {"positional_encoding.weight": torch.zeros(12, 15, dtype=torch.float16)}
     with pytest.raises(ValueError, match="positional_encoding.weight: torch.float16"): fill_weights(model, mixed)
 
 
 def test_a_refused_state_changes_nothing():
-    model = CausalLM(TINY)
+    model = build(TINY)
     before = {k: t.clone() for k, t in model.state_dict().items()}
     wrong = {k: t + 1 for k, t in before.items()} | {"stack.norm.weight": torch.zeros(3)}
     with pytest.raises(ValueError, match="stack.norm.weight: \\(3,\\); expected \\(15,\\)"): fill_weights(model, wrong)
@@ -174,7 +181,7 @@ def test_a_refused_state_changes_nothing():
 
 @pytest.mark.parametrize("name, count", [("GPT-2 small", 124_439_808), ("Llama 3 8B", 8_030_261_248)])
 def test_published_sizes(name, count):
-    with torch.device("meta"): model = CausalLM(MODEL_CONFIGS[name])
+    with torch.device("meta"): model = build(MODEL_CONFIGS[name])
     assert sum(p.numel() for p in model.parameters()) == sum(count_parameters(MODEL_CONFIGS[name]).values()) == count
 
 
@@ -184,7 +191,7 @@ def test_published_sizes(name, count):
 def test_the_formula_counts_what_the_model_has(vocab, layers, heads, D, hidden, norm, places, feed, bias, tied):
     shape = ModelConfig("decoder", vocab, 12, layers, heads[0], 7, n_kv_heads=heads[1], head_dim=D, d_ff=hidden, norm=norm, norm_position="pre", positions=places, ffn=feed,
                         attention_bias=bias, ffn_bias=bias, tie_embeddings=tied)
-    with torch.device("meta"): model = CausalLM(shape)
+    with torch.device("meta"): model = build(shape)
     found = {"embedding": model.embedding, "positions": model.positional_encoding, "head": model.lm_head or torch.nn.Identity()}
     counted = {name: sum(p.numel() for p in part.parameters()) for name, part in found.items()}
     for name, word in (("attention", "attention.inner"), ("feed-forward", "feed_forward.inner"), ("norms", "norm.")):
@@ -196,7 +203,7 @@ def test_the_formula_counts_what_the_model_has(vocab, layers, heads, D, hidden, 
 
 @pytest.mark.parametrize("shape", [TINY, MODERN, TINY.sized(23, 12, 1, 2, 12, positions="none", ffn="none")], ids=["old", "modern", "bare"])
 def test_the_future_is_not_seen_and_padding_is_not_read(shape):
-    model, ids = CausalLM(shape), tokens(0, 3, 9)
+    model, ids = build(shape), tokens(0, 3, 9)
     for t in range(1, 9):
         other = ids.clone()
         other[:, t:] = (other[:, t:] + 1) % 23
@@ -211,7 +218,7 @@ def test_the_future_is_not_seen_and_padding_is_not_read(shape):
 def test_weights_are_shown_and_the_part_can_be_chosen():
     seen = []
     def noted(q, k, v, mask): seen.append(mask); return attention(q, k, v, mask)
-    model, ids = CausalLM(TINY, attention_fn=noted), tokens(0, 2, 5)
+    model, ids = build(TINY, attention_fn=noted), tokens(0, 2, 5)
     x, shown = model.hidden_states(ids)
     assert x.shape == (2, 5, 15) and [w.shape for w in shown] == [(2, 3, 5, 5)] * 2 and len(seen) == 2
     assert all(float(w.detach().triu(1).abs().max()) == 0 and gap(w.sum(-1), torch.ones(2, 3, 5)) < 1e-5 for w in shown)
@@ -219,9 +226,9 @@ def test_weights_are_shown_and_the_part_can_be_chosen():
 
 def test_a_seed_is_a_model():
     torch.manual_seed(1)
-    a = CausalLM(MODERN, seed=3)
+    a = build(MODERN, seed=3)
     torch.manual_seed(2)
-    b, c = CausalLM(MODERN, seed=3), CausalLM(MODERN, seed=4)
+    b, c = build(MODERN, seed=3), build(MODERN, seed=4)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
     assert not torch.equal(a.embedding.weight, c.embedding.weight)
     assert abs(float(next_token_loss(a, tokens(0, 64, 12))[0].detach()) / (64 * 11) - math.log(23)) < .5
@@ -229,7 +236,7 @@ def test_a_seed_is_a_model():
 
 def test_half_precision_and_gradients_for_every_weight():
     for shape in (TINY, MODERN):
-        model, ids = CausalLM(shape), tokens(0, 2, 9)
+        model, ids = build(shape), tokens(0, 2, 9)
         next_token_loss(model, ids)[0].backward()
         assert all(p.grad is not None and float(p.grad.abs().sum()) > 0 for p in model.parameters())
         assert gap(model(ids), model.bfloat16()(ids).float()) < .1
@@ -247,7 +254,7 @@ def test_half_precision_and_gradients_for_every_weight():
     (torch.tensor([[1, 2]]), torch.tensor([[True]]), "padding_mask: torch.bool, \\(1, 1\\)"),
     (torch.tensor([[1, 2]]), torch.tensor([[False, False]]), "padding_mask: a row without a token")])
 def test_bad_tokens_are_refused(ids, real, said):
-    for act in (lambda: CausalLM(TINY)(ids, real), lambda: generate(CausalLM(MODERN), ids, 0 if ids.dim() == 2 and ids.shape[1] == 13 else 1, padding_mask=real)):
+    for act in (lambda: build(TINY)(ids, real), lambda: generate(build(MODERN), ids, 0 if ids.dim() == 2 and ids.shape[1] == 13 else 1, padding_mask=real)):
         with pytest.raises(ValueError, match=said): act()
 
 
@@ -260,12 +267,12 @@ def test_shapes_that_are_none_are_refused(change, said):
 
 @pytest.mark.parametrize("shape, said", [(TINY.sized(5, 15, 1, 2, 3), "n_heads: 2"), (MODERN.sized(5, 16, 1, 4, 3, n_kv_heads=3), "n_kv_heads: 3"), (MODERN.sized(5, 15, 1, 3, 3), "dim: 5")])
 def test_shapes_whose_numbers_do_not_fit_are_refused(shape, said):
-    with pytest.raises(ValueError, match=said): CausalLM(shape)
+    with pytest.raises(ValueError, match=said): build(shape)
 
 
 def test_places_beyond_the_longest_are_refused():
     for shape in (TINY, MODERN):
-        with pytest.raises(ValueError, match="positions: from 8 to 12; expected from 0 to 11"): CausalLM(shape)(tokens(0, 1, 5), positions=torch.arange(8, 13))
+        with pytest.raises(ValueError, match="positions: from 8 to 12; expected from 0 to 11"): build(shape)(tokens(0, 1, 5), positions=torch.arange(8, 13))
 
 
 # --- loss ---------------------------------------------------------------------------------------------------------
@@ -283,7 +290,7 @@ def test_loss_is_pytorchs_and_hugging_faces():
 
 def test_surprise_adds_up_to_the_text():
     "The sum of the surprises is minus the log-probability found one step at a time."
-    model, ids = CausalLM(MODERN), tokens(0, 1, 12)
+    model, ids = build(MODERN), tokens(0, 1, 12)
     step = sum(float(model(ids[:, :t])[0, -1].detach().log_softmax(-1)[ids[0, t]]) for t in range(1, 12))
     assert abs(step + float(next_token_loss(model, ids)[0].detach())) < 1e-4
 
@@ -305,14 +312,14 @@ def test_rows_predict_every_token_once(length, count):
     (tokens(0, 2, 4), torch.ones(2, 3, dtype=torch.bool), "loss_mask: torch.bool, \\(2, 3\\)"), (tokens(0, 2, 4), torch.arange(4).expand(2, 4) == 0, "loss_mask: no token after the first"),
     (tokens(0, 1, 14), None, "ids: 13 tokens")])
 def test_losses_without_sense_are_refused(ids, counted, said):
-    with pytest.raises(ValueError, match=said): next_token_loss(CausalLM(TINY), ids, counted)
+    with pytest.raises(ValueError, match=said): next_token_loss(build(TINY), ids, counted)
 
 
 def test_other_refusals_of_loss():
     with pytest.raises(ValueError, match="targets: \\(3,\\); expected \\(2,\\)"): cross_entropy(torch.zeros(2, 5), torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="length: 1"): chunk([1, 2, 3], 1)
-    with pytest.raises(ValueError, match="loss_mask: \\(2, 4\\)"): perplexity(CausalLM(TINY), tokens(0, 2, 4), torch.zeros(2, 4, dtype=torch.bool))
-    with pytest.raises(ValueError, match="ids: \\(0, 5\\)"): perplexity(CausalLM(TINY), torch.zeros(0, 5, dtype=torch.long))
+    with pytest.raises(ValueError, match="loss_mask: \\(2, 4\\)"): perplexity(build(TINY), tokens(0, 2, 4), torch.zeros(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="ids: \\(0, 5\\)"): perplexity(build(TINY), torch.zeros(0, 5, dtype=torch.long))
 
 
 # --- sampling -----------------------------------------------------------------------------------------------------
@@ -386,7 +393,7 @@ def test_draws_follow_the_shares_and_the_seed():
 # --- generation ---------------------------------------------------------------------------------------------------
 
 def test_generation_is_seeded_greedy_and_stops():
-    model, ids = CausalLM(MODERN), tokens(0, 3, 4)
+    model, ids = build(MODERN), tokens(0, 3, 4)
     warm = SamplingConfig(temperature=2.)
     a, b, c = generate(model, ids, 8, warm, seed=1), generate(model, ids, 8, warm, seed=1), generate(model, ids, 8, warm, seed=2)
     assert torch.equal(a, b) and not torch.equal(a, c) and torch.equal(a[:, :4], ids)
@@ -400,7 +407,7 @@ def test_generation_is_seeded_greedy_and_stops():
 
 def test_padded_prompts_go_on_as_they_would_alone():
     for shape in (TINY, MODERN):
-        model, ids = CausalLM(shape), tokens(0, 2, 5)
+        model, ids = build(shape), tokens(0, 2, 5)
         real = torch.tensor([[False, False, True, True, True], [True] * 5])
         together = generate(model, ids, 4, padding_mask=real)
         assert torch.equal(together[:1, 2:], generate(model, ids[:1, 2:], 4)) and torch.equal(together[1:], generate(model, ids[1:], 4))
@@ -412,13 +419,13 @@ def test_padded_prompts_go_on_as_they_would_alone():
     (dict(max_new_tokens=1, padding_mask=torch.tensor([[True, False, True, True]])), "padding_mask: padding after a token"),
     (dict(max_new_tokens=1, eos=[]), r"eos: \[\]; expected None, or at least one"), (dict(max_new_tokens=1, eos=99), "eos: from 99"), (dict(max_new_tokens=1, eos=.5), "eos: ")])
 def test_generation_that_cannot_be_is_refused(told, said):
-    with pytest.raises(ValueError, match=said): generate(CausalLM(TINY), tokens(0, 1, 4), **told)
+    with pytest.raises(ValueError, match=said): generate(build(TINY), tokens(0, 1, 4), **told)
 
 
 # --- files --------------------------------------------------------------------------------------------------------
 
 def test_a_model_and_its_facts_come_back(tmp_path):
-    model = CausalLM(MODERN, seed=5)
+    model = build(MODERN, seed=5)
     save_model(tmp_path / "m.safetensors", model, made="by hand")
     back = load_model(tmp_path / "m.safetensors")
     assert back.config == MODERN and back.facts["made"] == "by hand" and not back.training
@@ -426,7 +433,7 @@ def test_a_model_and_its_facts_come_back(tmp_path):
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
-    state, facts = CausalLM(TINY).state_dict(), {"config": json.dumps(asdict(TINY))}
+    state, facts = build(TINY).state_dict(), {"config": json.dumps(asdict(TINY))}
     for name, made, said in (("less", {k: t for k, t in state.items() if k != "positional_encoding.weight"}, "state: positional_encoding.weight missing"), ("more", state | {"x": torch.zeros(1)}, "state: x unknown"),
                              ("other", state | {"positional_encoding.weight": torch.zeros(12, 14)}, "positional_encoding.weight: \\(12, 14\\); expected \\(12, 15\\)")):
         save_tensors(tmp_path / f"{name}.safetensors", made, facts)
@@ -437,7 +444,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
 
 
 def test_it_learns_and_the_loop_takes_its_loss():
-    model, ids = CausalLM(TINY), torch.arange(12).repeat(8, 1)
+    model, ids = build(TINY), torch.arange(12).repeat(8, 1)
     before = perplexity(model, ids)
     history = train(model, next_token_loss, lambda step: (ids,), 30, AdamW(parameter_groups(model), 1e-2))
     assert perplexity(model, ids) < before / 4 and len(history["loss"]) == 30
@@ -475,12 +482,12 @@ def test_what_is_exported_has_a_docstring():
 def test_numbers_of_tokens_out_of_range_are_refused_wherever_they_are_read():
     "Also the last of a row, which is predicted and never looked up; and the -100 of other libraries."
     for bad, said in ((23, "ids: from 1 to 23; expected from 0 to 22"), (-100, "ids: from -100 to 2")):
-        with pytest.raises(ValueError, match=said): next_token_loss(CausalLM(TINY), torch.tensor([[1, 1, 2, bad]]))
+        with pytest.raises(ValueError, match=said): next_token_loss(build(TINY), torch.tensor([[1, 1, 2, bad]]))
     with pytest.raises(ValueError, match="ids: torch.float32; expected int64"): cross_entropy(torch.zeros(1, 3), torch.zeros(1))
     for bad in (torch.tensor([[3]]), torch.tensor([[-1]])):
         with pytest.raises(ValueError, match="ids: from"): repetition_penalty(torch.zeros(1, 3), bad, 2.)
     with pytest.raises(ValueError, match="ids: \\(1, 1\\); expected \\(2, T\\)"): repetition_penalty(torch.zeros(2, 3), torch.zeros(1, 1, dtype=torch.long), 2.)
-    with pytest.raises(ValueError, match="eos: from 23 to 23"): generate(CausalLM(TINY), tokens(0, 1, 4), 1, eos=23)
+    with pytest.raises(ValueError, match="eos: from 23 to 23"): generate(build(TINY), tokens(0, 1, 4), 1, eos=23)
 
 
 @pytest.mark.parametrize("row", [[-torch.inf] * 3, [0., math.nan, 1.], [0., torch.inf, 1.]])

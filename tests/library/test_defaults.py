@@ -12,11 +12,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from bench import checkpoint_families, denoiser_families, expert_cases
 from bench.checkpoint_families import rope
-from tfmlib.checkpoints import completed, load
+from tfmlib.checkpoints import (
+    IGNORED_KEYS,
+    MODERN,
+    ModelConfig,
+    build,
+    completed,
+    config_from_pretrained,
+    from_pretrained,
+    load,
+)
 from tfmlib.checkpoints.tensor_files import read_header
-from tfmlib.decoders import MODERN
-from tfmlib.transformer import ModelConfig, build
-from tfmlib.transformer.pretrained import IGNORED_KEYS, config_from_pretrained, from_pretrained
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,6 +9,15 @@ from transformers.models.mt5 import modeling_mt5
 from transformers.models.t5 import modeling_t5
 
 from bench.denoiser_families import CASES, PADDED, apart, batch, config_of, loud, ours_of, sides, written
+from tfmlib.checkpoints import (
+    FAMILIES,
+    IGNORED_KEYS,
+    ModelConfig,
+    build,
+    config_from_pretrained,
+    from_pretrained,
+    to_pretrained,
+)
 from tfmlib.denoisers.families import (
     PUBLISHED_DENOISERS,
     ScaleFreeAttention,
@@ -22,15 +31,8 @@ from tfmlib.denoisers.families import (
 )
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.positions import relative_position_bucket
-from tfmlib.transformer import ModelConfig, beam_search, build, make_log_probs_fn
-from tfmlib.transformer.pretrained import (
-    FAMILIES,
-    IGNORED_KEYS,
-    config_from_pretrained,
-    from_pretrained,
-    own_tensors,
-    to_pretrained,
-)
+from tfmlib.transformer import beam_search, make_log_probs_fn
+from tfmlib.workbench import own_tensors
 
 BASES = {"t5": "t5, wide heads", "t5 v1.1": "t5 v1.1, wide heads", "mt5": "mt5", "bart": "bart, uneven", "mbart": "mbart, a language"}
 

@@ -16,7 +16,8 @@ from bench import denoiser_instructions, denoiser_longer
 from bench import denoiser_objectives as base
 from tfmlib.accounting import shapes_of, training_flops
 from tfmlib.alignment import BOS, EOS, PAD
-from tfmlib.decoders import MODERN, CausalLM, SamplingConfig
+from tfmlib.checkpoints import MODERN, ModelConfig, build
+from tfmlib.decoders import SamplingConfig
 from tfmlib.denoisers import (
     Denoising,
     Example,
@@ -66,7 +67,6 @@ from tfmlib.denoisers.story_grammar import (
     write_on,
 )
 from tfmlib.encoders.tag_grammar import MASK
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import seeded
 
 READS = ("chapters/",)
@@ -81,7 +81,7 @@ def bare(story): return story[:int((story > EOS).sum())]
 
 def model(kind: str = "decoder", seed: int = 0):
     shape = ModelConfig(kind, V, 16, 2, 2, 64, **MODERN)
-    return PrefixLM(shape, seed=seed).eval() if kind == "decoder" else build(shape, seed=seed).eval()
+    return PrefixLM(build(shape, seed=seed)).eval() if kind == "decoder" else build(shape, seed=seed).eval()
 
 
 def chi_square(found: Counter, expected: dict) -> float:
@@ -405,12 +405,12 @@ def test_the_prefix_mask_entry_by_entry():
         for t, s in itertools.product(range(4), repeat=2): assert bool(mask[b, 0, t, s]) == (s <= t or s < n)
     for bad in (torch.tensor([5]), torch.tensor([-1]), torch.tensor([1.]), torch.tensor(1)):
         with pytest.raises(ValueError, match="prefix: "): prefix_mask(bad, 4)
-    with pytest.raises(ValueError, match="positions: 'relative'"): PrefixLM(ModelConfig("decoder", 9, 8, 1, 2, 8, positions="relative"))
+    with pytest.raises(ValueError, match="decoder: with a relative bias for one direction"): PrefixLM(build(ModelConfig("decoder", 9, 8, 1, 2, 8, positions="relative")))
 
 
 def test_without_a_prefix_it_is_a_causal_lm():
     network, ids = model(), STORIES[:3]
-    plain = CausalLM(network.config, seed=0).eval()
+    plain = network.decoder
     torch.testing.assert_close(network(ids), plain(ids))
     both = network(ids, torch.tensor([5, 5, 5]))
     changed = ids.clone()
@@ -558,7 +558,7 @@ def test_confidence_comes_first():
 def test_operations_are_those_of_the_formula_attention_included():
     "PyTorch does not count its fused attention on a processor, so the measurement counts a network that attends in plain products."
     steps = [base.batch("causal LM", 0, step)[1].shape for step in range(8)]       # they follow a token to begin with
-    [shape] = shapes_of(base.made("causal LM", 0).config)
+    [shape] = shapes_of(base.made("causal LM", 0).decoder.config)
     assert base.operations("causal LM") == round(sum(training_flops(shape, B, 1 + T) for B, T in steps) / 8)
 
 

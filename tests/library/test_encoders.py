@@ -12,6 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
+from tfmlib.checkpoints import (
+    FAMILIES,
+    ModelConfig,
+    build,
+    config_from_pretrained,
+    from_pretrained,
+    join_parts,
+    split_parts,
+    to_pretrained,
+)
 from tfmlib.encoders import (
     BERT,
     HEADS,
@@ -42,15 +52,6 @@ from tfmlib.encoders.tag_grammar import (
     normalise,
     to_ids,
     to_text,
-)
-from tfmlib.transformer import ModelConfig, build
-from tfmlib.transformer.pretrained import (
-    FAMILIES,
-    config_from_pretrained,
-    from_pretrained,
-    join_parts,
-    split_parts,
-    to_pretrained,
 )
 from tfmlib.workbench import seeded
 
@@ -208,7 +209,7 @@ def test_no_prediction_beats_the_best_fill():
 
 
 def test_the_masked_lm_loss_is_pytorchs_at_the_chosen_positions():
-    model, ids = Bert(config()), words(3, 9)
+    model, ids = build(config()), words(3, 9)
     seen, chosen = Corruption(.5)(ids, len(LEXICON), seeded(3))
     total, count = masked_lm_loss(model, seen, ids, chosen)
     logits = model(seen)["masked-lm"]
@@ -224,7 +225,7 @@ def test_the_masked_lm_loss_is_pytorchs_at_the_chosen_positions():
 @torch.no_grad()
 def test_padding_changes_no_result(more, side):
     names = "masked-lm+classification+tagging+span+next-sentence+replaced-token"
-    model, ids = Bert(config(names, **more)).eval(), words(3, 9)
+    model, ids = build(config(names, **more)).eval(), words(3, 9)
     there = torch.ones(3, 4, dtype=torch.bool)
     parts = [(ids, torch.ones_like(ids, dtype=torch.bool)), (torch.randint(len(LEXICON), (3, 4)), ~there)]
     padded, mask = (torch.cat(p, 1) for p in zip(*(parts if side == "right" else parts[::-1])))
@@ -236,7 +237,7 @@ def test_padding_changes_no_result(more, side):
 
 @torch.no_grad()
 def test_the_causal_option_hides_the_future_and_nothing_else():
-    both, left, ids = Bert(config()), Bert(config(causal=True)), words(2, 8)
+    both, left, ids = build(config()), build(config(causal=True)), words(2, 8)
     assert all(torch.equal(a, b) for a, b in zip(both.parameters(), left.parameters()))
     other = ids.clone()
     other[:, 5] = (other[:, 5] - MASK) % (len(LEXICON) - MASK - 1) + MASK + 1
@@ -255,7 +256,7 @@ def test_pooling_is_what_it_says():
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_learns(head):
-    model, ids = Bert(config(head, n_labels=3)), words(4, 7)
+    model, ids = build(config(head, n_labels=3)), words(4, 7)
     [logits] = model(ids).values()
     assert logits.shape == {"masked-lm": (4, 7, len(LEXICON)), "tagging": (4, 7, 3), "span": (4, 7, 2), "classification": (4, 3), "next-sentence": (4, 2), "replaced-token": (4, 7), "pooler": (4, 12)}[head]
     logits.square().sum().backward()
@@ -264,21 +265,21 @@ def test_every_head_learns(head):
 
 
 def test_wrong_input_is_refused_by_name():
-    model, ids = Bert(config()), words(2, 5)
+    model, ids = build(config()), words(2, 5)
     for arguments, said in [((ids.float(),), "ids: "), ((ids[0],), "ids: "), ((words(1, 41),), "ids: 41 tokens; expected at most 40"), ((ids + 99,), "ids: from "),
                             ((ids, ids), "segments: from "), ((ids, torch.zeros(2, 4, dtype=torch.long)), r"segments: \(2, 4\); expected \(2, 5\)"),
                             ((ids, None, torch.ones(2, 5)), "padding_mask: torch.float32"), ((ids, None, torch.zeros(2, 5, dtype=torch.bool)), "padding_mask: a row without a token")]:
         with pytest.raises(ValueError, match=said): model(*arguments)
-    with pytest.raises(ValueError, match="segments: given; expected None"): Bert(config(n_segments=0))(ids, torch.zeros_like(ids))
-    with pytest.raises(ValueError, match="'masked'.* expected"): Bert(config("masked"))
-    with pytest.raises(ValueError, match="positions: .*; expected 'disentangled'"): Bert(config(attention="disentangled", positions="rotary"))
-    with pytest.raises(ValueError, match="max_len"): Bert(config(max_len=None))
+    with pytest.raises(ValueError, match="segments: given; expected None"): build(config(n_segments=0))(ids, torch.zeros_like(ids))
+    with pytest.raises(ValueError, match="'masked'.* expected"): build(config("masked"))
+    with pytest.raises(ValueError, match="positions: .*; expected 'disentangled'"): build(config(attention="disentangled", positions="rotary"))
+    with pytest.raises(ValueError, match="max_len"): build(config(max_len=None))
     assert isinstance(build(config()), Bert)
 
 
 @torch.no_grad()
 def test_the_last_layer_fills_in_what_the_model_says():
-    model, ids = Bert(config()).eval(), words(2, 6)
+    model, ids = build(config()).eval(), words(2, 6)
     found = layer_fills(model, ids)
     assert found.shape == (3, 2, 6, len(LEXICON))
     torch.testing.assert_close(found[-1], model(ids)["masked-lm"].softmax(-1))
@@ -287,7 +288,7 @@ def test_the_last_layer_fills_in_what_the_model_says():
 
 # --- ELECTRA, sentence vectors --------------------------------------------------------------------------------------
 
-def electra() -> Electra: return Electra(Bert(config(width=6, embedding_dim=12), seed=1), Bert(config("replaced-token")))
+def electra() -> Electra: return Electra(build(config(width=6, embedding_dim=12), seed=1), build(config("replaced-token")))
 
 
 def test_the_replaced_token_loss_is_the_slow_one():
@@ -315,7 +316,7 @@ def test_generator_and_discriminator_share_one_table_and_no_gradient():
         replaced_token_loss(model, seen, ids, chosen, weight).backward()
         grads.append([p.grad.clone() for name, p in model.generator.named_parameters() if name.startswith("stack")])
     assert all(torch.equal(a, b) for a, b in zip(*grads))                       # the discriminator teaches the generator nothing
-    with pytest.raises(ValueError, match="generator: .*to share it"): Electra(Bert(config(width=6)), Bert(config("replaced-token")))
+    with pytest.raises(ValueError, match="generator: .*to share it"): Electra(build(config(width=6)), build(config("replaced-token")))
 
 
 def test_the_contrastive_loss_is_the_slow_one():
@@ -351,7 +352,7 @@ def test_too_few_buckets_are_refused():
 @pytest.mark.parametrize("types", ["c2p|p2c", "c2p", "p2c", ""])
 @pytest.mark.parametrize("buckets", [0, 4])
 def test_disentangled_scores_are_the_slow_ones(types, buckets):
-    model = Bert(config(attention="disentangled", positions="disentangled", max_relative=6, position_buckets=buckets, pos_att_type=types, table_norm=True))
+    model = build(config(attention="disentangled", positions="disentangled", max_relative=6, position_buckets=buckets, pos_att_type=types, table_norm=True))
     layer, x, T, D = model.stack.blocks[0].attention.inner, torch.randn(2, 9, 12), 9, 4
     table = layer.attention_fn.encoding
     rows, span = table.norm(table.weight), table.span
@@ -481,7 +482,7 @@ def test_parts_by_head_are_joined_and_split(heads, n, width):
 
 
 def test_bert_base_has_110_million_parameters():
-    with torch.device("meta"): model = Bert(ModelConfig("bert", 30_522, 768, 12, 12, 512, **BERT, options={"heads": "masked-lm+next-sentence"}))
+    with torch.device("meta"): model = build(ModelConfig("bert", 30_522, 768, 12, 12, 512, **BERT, options={"heads": "masked-lm+next-sentence"}))
     assert sum(p.numel() for p in model.parameters()) == 110_106_428                # Hugging Face's BertForPreTraining
 
 

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from bench import expert_facts, expert_text, size
+from tfmlib.checkpoints import build
 from tfmlib.mixture_of_experts.balancing import BiasedRouting
 from tfmlib.mixture_of_experts.models import total_and_active
-from tfmlib.transformer import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

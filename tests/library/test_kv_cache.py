@@ -21,7 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bench.checkpoint_families import CASES, IDS, REAL, loud, ours_of
 from bench.deepseek_names import latent_state
 from tfmlib.attention import attention, causal_mask
-from tfmlib.decoders import MODERN, SamplingConfig, generate
+from tfmlib.checkpoints import MODERN, ModelConfig, build
+from tfmlib.decoders import SamplingConfig, generate
 from tfmlib.flash_attention_gpu import flash_attention_fn
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.kv_cache import (
@@ -56,7 +57,6 @@ from tfmlib.kv_cache.speculative import (
     generate_speculative,
     next_probabilities,
 )
-from tfmlib.transformer import ModelConfig, build
 
 ASSETS = Path(str(files("tfmlib"))) / "assets"
 SMALL = ModelConfig("decoder", 61, 24, 2, 4, 64, n_kv_heads=2, d_ff=28, **MODERN)

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfmlib.attention import attention, causal_mask
-from tfmlib.decoders import MODERN, SamplingConfig, generate
+from tfmlib.checkpoints import MODERN, ModelConfig, build
+from tfmlib.decoders import SamplingConfig, generate
 from tfmlib.kv_cache import KVCache, generate_cached
 from tfmlib.linear_and_state_space import (
     MIXERS,
@@ -62,7 +63,6 @@ from tfmlib.linear_and_state_space.state_space import (
     zero_order_hold,
 )
 from tfmlib.recurrence import scan
-from tfmlib.transformer import ModelConfig, build
 from tfmlib.workbench import var
 
 ASSETS = Path(str(files("tfmlib"))) / "assets"

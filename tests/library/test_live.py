@@ -22,12 +22,12 @@ import live  # noqa: E402
 from formulas import node_binary  # noqa: E402
 
 import tfmlib.decoders.core as decoders  # noqa: E402
+from tfmlib.checkpoints import load_model  # noqa: E402
 from tfmlib.decoders import NextToken  # noqa: E402
 from tfmlib.heads import SentenceHeads  # noqa: E402
 from tfmlib.kv_cache import BothWays, CachedCausalLM, generate_cached  # noqa: E402
 from tfmlib.tokens import BOOK_FILE, book_tokenizer, printable  # noqa: E402
-from tfmlib.transformer.pretrained import load_model, load_tensors, save_tensors  # noqa: E402
-from tfmlib.workbench import LIVE, prose  # noqa: E402
+from tfmlib.workbench import LIVE, load_tensors, prose, save_tensors  # noqa: E402
 
 MODELS = files("tfmlib") / "assets/models"
 SHIPPED = ("prose", "book", "prose_draft", "answers", "questions", "thinking", "copying", "copying_one")

@@ -25,7 +25,7 @@ import torch.distributed.checkpoint as dcp
 from conftest import sweep
 
 from tfmlib.accounting import NAMED_SHAPES, total_parameters
-from tfmlib.decoders import GPT2
+from tfmlib.checkpoints import GPT2, MODEL_CONFIGS
 from tfmlib.many_devices import ParallelSteps, parallel_moments
 from tfmlib.many_devices import core as M
 from tfmlib.many_devices.cluster import CheckpointReader, TrainingRun, check_training, fresh_name, read_arguments
@@ -44,7 +44,6 @@ from tfmlib.many_devices.local_processes import (
 from tfmlib.many_devices.pipeline import bubble, most_kept, schedule, simulate, train_pipeline
 from tfmlib.many_devices.tensor import train_tensor_parallel
 from tfmlib.many_devices.torch_native import train_ddp, train_dtensor, train_fsdp, train_pipelining
-from tfmlib.transformer import MODEL_CONFIGS
 from tfmlib.workbench import ASSETS, WarmupCosine
 
 READS = ("chapters/15_",)

@@ -21,8 +21,18 @@ from bench.checkpoint_families import CASES, IDS, REAL, apart, loud, ours_of
 from bench.expert_cases import EXPERT_CASES, expert_model_of, loud_experts, published_state
 from tfmlib.accounting import NAMED_SHAPES, active_parameters, total_parameters
 from tfmlib.block import FeedForward, SwiGLU
-from tfmlib.checkpoints import load
-from tfmlib.decoders import MODERN, generate
+from tfmlib.checkpoints import (
+    FAMILIES,
+    IGNORED_KEYS,
+    MODERN,
+    ModelConfig,
+    build,
+    config_from_pretrained,
+    from_pretrained,
+    load,
+    to_pretrained,
+)
+from tfmlib.decoders import generate
 from tfmlib.kv_cache import CachedCausalLM
 from tfmlib.mixture_of_experts import (
     ExpertList,
@@ -61,8 +71,6 @@ from tfmlib.mixture_of_experts.models import (
     total_and_active,
     total_and_active_by_building,
 )
-from tfmlib.transformer import ModelConfig, build
-from tfmlib.transformer.pretrained import FAMILIES, IGNORED_KEYS, config_from_pretrained, from_pretrained, to_pretrained
 
 ASSETS = Path(str(files("tfmlib"))) / "assets"
 SMALL = ModelConfig("decoder", 61, 24, 2, 4, 64, n_kv_heads=2, d_ff=20, **MODERN)

@@ -10,10 +10,10 @@ from conftest import sweep
 import tfmlib.checkpoints.core  # noqa: F401 — all parts are registered
 import tfmlib.linear_and_state_space.core  # noqa: F401
 import tfmlib.mixture_of_experts.families  # noqa: F401
+from tfmlib.checkpoints import MODEL_CONFIGS
 from tfmlib.many_devices.context import RingAttention, train_context_parallel
 from tfmlib.many_devices.local_processes import Job, Processes, ProcessFailed, largest_difference, train_alone
 from tfmlib.many_devices.tensor import train_tensor_parallel
-from tfmlib.transformer import MODEL_CONFIGS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = MODEL_CONFIGS["toy Llama"].sized(48, 16, 4, 4, 32, n_kv_heads=4, d_ff=24)

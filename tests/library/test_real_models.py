@@ -12,19 +12,20 @@ import torch
 from test_files import fact, gguf, text
 
 from tfmlib.checkpoints import (
+    build,
     chat,
     chat_text,
+    config_from_pretrained,
     fetch_model,
     fetched,
     find_model,
     load,
     load_gguf,
     real_result,
+    to_pretrained,
     unpack_model,
 )
 from tfmlib.checkpoints.gguf_models import GGUF_KEYS, GGUF_LAYER, GGUF_OUTSIDE
-from tfmlib.transformer import build
-from tfmlib.transformer.pretrained import config_from_pretrained, to_pretrained
 from tfmlib.workbench import ClaimError
 
 SMALL = dict(vocab_size=9, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, rope_theta=100.,

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tfmlib.attention import causal_mask
-from tfmlib.decoders import MODERN, generate
+from tfmlib.checkpoints import MODERN, ModelConfig, build
+from tfmlib.decoders import generate
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
 from tfmlib.sparse import (
     PatternView,
@@ -46,7 +47,6 @@ from tfmlib.sparse.blocks import (
 )
 from tfmlib.sparse.longformer import LongformerAttention
 from tfmlib.sparse.native import BlockCompression, NativeSparseAttention, select_blocks
-from tfmlib.transformer import ModelConfig, build
 
 READS = ("chapters/practice/19_",)
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ import torch
 from conftest import sweep
 
 from bench import size, state_language, state_recall, state_speed
+from tfmlib.checkpoints import build
 from tfmlib.linear_and_state_space import CachedHybridLM
-from tfmlib.transformer import build
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("one_thread")

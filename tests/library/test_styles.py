@@ -396,9 +396,9 @@ def test_no_page_is_left_out():
 def test_the_families_of_checkpoints_12_are_those_that_accept():
     "The checker of `family_of` does without the library: what it knows of the six configurations is what the library says of them."
     import tfmlib.checkpoints.families  # noqa: F401 — adds the families to the table
+    from tfmlib.checkpoints import config_from_pretrained
     from tfmlib.checkpoints.published import PUBLISHED_CONFIGS
     from tfmlib.practice import checkpoints
-    from tfmlib.transformer.pretrained import config_from_pretrained
 
     def accepts(kind, config):
         try: return bool(config_from_pretrained(config | {"model_type": kind}))

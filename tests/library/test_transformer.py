@@ -12,27 +12,36 @@ from torch import nn
 
 from tfmlib.alignment import BOS, EOS, PAD, shift_right, translation_loss
 from tfmlib.attention import causal_mask
+from tfmlib.checkpoints import (
+    MODEL_CONFIGS,
+    MODERN,
+    ModelConfig,
+    build,
+    count_parameters,
+    from_pretrained,
+    to_pretrained,
+)
+from tfmlib.decoders import gpt2, llama
+from tfmlib.denoisers import modern_transformer
+from tfmlib.encoders import BERT, MaskedLMHead, bert
 from tfmlib.positions import PositionalEncoding, SinusoidalEmbedding
 from tfmlib.transformer import (
-    MODEL_CONFIGS,
     DecodingView,
     Hypothesis,
     InverseSqrtSchedule,
-    ModelConfig,
     TokenEmbedding,
     Transformer,
     beam_search,
-    build,
-    count_parameters,
     greedy_search,
     label_smoothed_cross_entropy,
     label_smoothed_loss,
     length_penalty,
     make_log_probs_fn,
+    original_transformer,
     source_mask,
     stacks_from_torch,
 )
-from tfmlib.transformer.pretrained import MarianSinusoidalEmbedding, from_pretrained, to_pretrained
+from tfmlib.transformer.marian import MarianSinusoidalEmbedding
 from tfmlib.workbench import AdamW, parameter_groups, train
 
 SMALL = ModelConfig("encoder-decoder", 14, 8, 2, 2, source_vocab_size=11, d_ff=12)
@@ -71,6 +80,24 @@ def test_the_sizes_of_the_paper():
 def test_one_table_serves_source_target_and_scores():
     model = build(replace(SMALL, source_vocab_size=None))
     assert model.source_embedding is model.target_embedding and len([n for n, _ in model.named_parameters() if "embedding.weight" in n]) == 1
+
+
+def test_the_builder_makes_what_the_chapters_assemble():
+    "The configured builder returns the same classes, and from one seed the same weights, as the models put together by hand."
+    bert_shape = ModelConfig("bert", 20, 16, 2, 2, 12, **BERT, options={"heads": "masked-lm", "n_segments": 0, "causal": True})
+    both = ModelConfig("encoder-decoder", 30, 16, 2, 2, source_vocab_size=20, d_ff=40, dropout=.1)
+    modern = ModelConfig("encoder-decoder", 30, 16, 2, 2, **MODERN)
+    pairs = [(build(both), original_transformer(30, 16, 2, 2, 40, 20)), (build(replace(both, source_vocab_size=None), seed=5), original_transformer(30, 16, 2, 2, 40, seed=5)),
+             (build(MODEL_CONFIGS["toy GPT-2"]), gpt2(2048, 96, 2, 4, 128)), (build(MODEL_CONFIGS["toy Llama"]), llama(2048, 96, 2, 4, 128, 2)),
+             (build(replace(MODEL_CONFIGS["toy Llama"], tie_embeddings=False, d_ff=100)), llama(2048, 96, 2, 4, 128, 2, 100, tied=False)),
+             (build(bert_shape), bert(20, 16, 2, 2, 12, {"masked-lm": MaskedLMHead}, 0, causal=True)), (build(modern), modern_transformer(30, 16, 2, 2))]
+    for ours, by_hand in pairs:
+        a, b = ours.state_dict(), by_hand.state_dict()
+        assert type(ours) is type(by_hand) and [*a] == [*b] and all(torch.equal(a[name], b[name]) for name in a), type(ours)
+        ids = torch.randint(3, 20, (2, 7))
+        with torch.no_grad(): results = [model.eval()(ids, ids) if isinstance(model, Transformer) else model.eval()(ids) for model in (ours, by_hand)]
+        logits = [r[0] if isinstance(r, tuple) else r["masked-lm"] if isinstance(r, dict) else r for r in results]
+        assert torch.equal(*logits)
 
 
 def test_pre_norm_has_a_norm_at_each_end():

@@ -13,8 +13,7 @@ from bench import size
 from bench.lstm import attentive, one_vector
 from tfmlib.alignment import PAD, Seq2Seq, greedy_decode, shift_right
 from tfmlib.block import LayerNorm
-from tfmlib.transformer import count_parameters
-from tfmlib.transformer.pretrained import load_model
+from tfmlib.checkpoints import count_parameters, load_model
 from tfmlib.workbench import held_out, load_record, load_tensors
 
 

@@ -24,7 +24,7 @@ def rounded():
     import torch
 
     import tfmlib.decoders.core  # noqa: F401  (the kind of its model)
-    from tfmlib.transformer.pretrained import load_model
+    from tfmlib.checkpoints import load_model
     model = load_model("prose")
     with torch.no_grad():
         for p in model.parameters(): p.copy_(p.half())

@@ -27,9 +27,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from ..block import swiglu_d_ff
-from ..decoders import GPT2, MODERN
+from ..checkpoints import GPT2, MODEL_CONFIGS, MODERN, ModelConfig, encoder_config
 from ..encoders import BERT
-from ..transformer import MODEL_CONFIGS, ModelConfig, encoder_config
 from ..workbench import check_sizes, need, timed
 
 # %% ../../chapters/13_accounting.ipynb #shape-export

@@ -8,12 +8,14 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .builder import *
     from .chat import *
     from .families import *
     from .fetched import *
     from .figures import *
     from .gguf_models import *
     from .parts import *
+    from .pretrained import *
     from .published import *
     from .tensor_files import *
     from .tokenizer_files import *
@@ -25,6 +27,14 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         GenerationSettings generation_part read_generation read_targets PublishedModel with_head
         ZeroBias read_folder read_settings read_tokenizer folder_size load published_config
         completed save_tensors_of write_json move_over exported_tokenizer export_folder""",
+    'builder': """
+        NORMS NORM_POSITIONS ATTENTIONS RELATIVE POSITIONS ACTIVATIONS FFNS REGISTRIES MODELS
+        MODEL_KINDS SIZES OPTIONAL_SIZES ROPE_SCALINGS LATER EMBEDDINGS GPT2 MODERN LLAMA3
+        MODEL_CONFIGS FORMULA Part build_sublayer build_heads build_rotary build_relative build_ffn
+        ModelConfig with_later check_model_config declared_options check_options read_scaling
+        build_block build_stack build_encoding build build_embedding build_embeddings encoder_config
+        build_transformer Encoder build_encoder decoder_parts build_decoder count_stack
+        count_parameters""",
     'chat': """
         refuse_chat chat_text""",
     'families': """
@@ -48,7 +58,13 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         FFN_NAMES NORM_NAMES BLOCK_NAMES ParallelBlock SharedNormBlock Scale build_joined build_norm
         build_scale OffsetRMSNorm PartialRotary LayeredRotary is_set DividedALiBi build_partial
         capped_attention window_mask with_sinks Scores HeadwiseNorm AdaptedAttention build_adapted
-        AdaptedCausalLM position_words attention_words describe_parts""",
+        AdaptedCausalLM build_adapted_decoder position_words attention_words describe_parts""",
+    'pretrained': """
+        FAMILIES IGNORED_KEYS FIELD_TYPES GPT2_PARTS LLAMA_PARTS TABLE ROPE GPT2_FIELDS GPT2_VALUES
+        GPT2_FIXED LLAMA_FIELDS LLAMA_VALUES LLAMA_FIXED TensorName Family layer_names check_config
+        read_key config_from_pretrained tensor_names join_parts split_parts published_tensor
+        to_pretrained from_pretrained originals with_copies with_absent check_copies output_name
+        gpt2_names llama_names read_rope read_mistral llama_family is_name save_model load_model""",
     'published': """
         LLAMA31_ROPE GPT_KEYS PUBLISHED_CONFIGS PUBLISHERS plain like_llama""",
     'tensor_files': """

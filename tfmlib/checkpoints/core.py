@@ -24,7 +24,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..block import swiglu_d_ff
+from .builder import (
+    ModelConfig, build, declared_options, encoder_config, with_later)
 from .families import read_number
+from .pretrained import (
+    FAMILIES, check_copies, config_from_pretrained, originals, split_parts, tensor_names,
+    to_pretrained, with_absent, with_copies)
 from .tensor_files import (
     FREQUENCIES, NUMBER_TYPES, StoredTensor, read_json, stored_tensors)
 from .tokenizer_files import (
@@ -33,14 +38,10 @@ from ..decoders import GENERATORS, CausalLM, SamplingConfig
 from ..denoisers.families import TargetTokens, read_target_tokens, write_greedily
 from ..heads import grouped_query_attention
 from ..tokens import Tokenizer
-from ..transformer import (
-    ModelConfig, Transformer, build, declared_options, encoder_config, with_later)
-from ..transformer.pretrained import (
-    FAMILIES, check_copies, check_state, config_from_pretrained, originals,
-    own_tensors, split_parts, tensor_names, to_pretrained, with_absent, with_copies)
-from tfmlib.workbench import (
-    WordPieceTokenizer, check_number, check_type, flush, folder_beside, need, one_of, replacing,
-    uninterrupted)
+from ..transformer import Transformer
+from ..workbench import (
+    WordPieceTokenizer, check_number, check_state, check_type, flush, folder_beside, need, one_of,
+    own_tensors, replacing, uninterrupted)
 
 # %% ../../chapters/12_checkpoints.ipynb #weights-export
 ALIASES = {"gpt_neox": {"embed_out.weight": "lm_head.weight"}}  # in its older files

@@ -14,10 +14,10 @@ import torch
 
 import tfmlib.denoisers.families  # noqa: F401 — registers the families of chapter 11
 import tfmlib.checkpoints.parts  # noqa: F401 — registers the parts that these families use
-from ..workbench import need, one_of
-from ..decoders import GPT2_FIELDS, LLAMA_FIELDS, LLAMA_PARTS, TABLE
-from ..transformer.pretrained import FAMILIES, Family, TensorName, own_tensors
-from ..transformer import ModelConfig, build
+from .builder import ModelConfig, build
+from .pretrained import (
+    FAMILIES, GPT2_FIELDS, LLAMA_FIELDS, LLAMA_PARTS, TABLE, Family, TensorName)
+from ..workbench import need, one_of, own_tensors
 
 # %% ../../chapters/12_checkpoints.ipynb #read-export
 def read_number(config: Mapping, key: str, default=None, kinds: tuple = (int, float)):

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from .core import GenerationSettings, PublishedModel, fill_from
 from .tokenizer_files import LoadedTokenizer
-from ..transformer import build
-from ..transformer.pretrained import config_from_pretrained
+from . import build, config_from_pretrained
 from ..workbench import GGUFTensor, need, one_of, read_gguf
 
 GGUF_LAYER = {  # the name of a matrix in block n, there -> in Hugging Face's files

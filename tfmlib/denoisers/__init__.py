@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         document_rotation compose Example plain_example collate framed causal_lm prefix_lm
         SpanCorruption Denoising MaskedLM MaskedDiffusion lengths_of join target_logits weighted_nll
         encoder_decoder_logits causal_logits prefix_logits masked_logits Objective objectives
-        check_whole_texts diffusion_bound at_random by_confidence unmask""",
+        check_whole_texts diffusion_bound at_random by_confidence unmask modern_transformer""",
     'families': """
         T5_ATTENTION TIED UNTIED T5_ACTIVATIONS T5_FIXED T5_FIELDS T5_DEFAULTS T5_KEYS T5_CODE
         RENAMED STORED_ONCE UNUSED MARIAN BART_FIXED BART_VALUES BART_KEYS T5_GATED

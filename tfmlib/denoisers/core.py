@@ -9,12 +9,14 @@ __all__ = ['check_text', 'check_rate', 'span_counts', 'random_segments', 'span_m
            'document_rotation', 'compose', 'Example', 'plain_example', 'collate', 'framed', 'causal_lm', 'prefix_lm',
            'SpanCorruption', 'Denoising', 'MaskedLM', 'MaskedDiffusion', 'lengths_of', 'join', 'target_logits',
            'weighted_nll', 'encoder_decoder_logits', 'causal_logits', 'prefix_logits', 'masked_logits', 'Objective',
-           'objectives', 'check_whole_texts', 'diffusion_bound', 'at_random', 'by_confidence', 'unmask']
+           'objectives', 'check_whole_texts', 'diffusion_bound', 'at_random', 'by_confidence', 'unmask',
+           'modern_transformer']
 
 # %% ../../chapters/11_denoisers.ipynb #imports-export
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +25,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..alignment import BOS, EOS, PAD, shift_right
 from ..attention import causal_mask
+from ..block import PreNorm, RMSNorm, SwiGLU, TransformerBlock, TransformerStack
 from ..decoders import CausalLM, SamplingConfig, check_inputs, most_likely, sample
 from ..encoders.tag_grammar import MASK, Corruption
-from ..heads import grouped_query_attention
-from ..transformer import ModelConfig
+from ..heads import MultiHeadAttention
+from ..positions import (
+    PositionalAttention, PositionalEncoding, RelativePositionBias, RotaryEmbedding)
+from ..transformer import TokenEmbedding, Transformer, init_xavier, random_seed
 from ..workbench import check_sizes, need
 
 # %% ../../chapters/11_denoisers.ipynb #check-text-export
@@ -165,28 +170,31 @@ def prefix_mask(
     return causal_mask(T, T, prefix.device) | given[:, None, None]
 
 
-class PrefixLM(CausalLM):
+class PrefixLM(nn.Module):
     """A decoder whose rows begin with a prefix that is read in both directions.
 
     With no prefix it is a causal LM; with nothing but prefix, an encoder.
     """
-    def __init__(self, config: ModelConfig, attention_fn: Callable = grouped_query_attention,
-                 seed: int = 0):
-        need(config.positions != "relative", "positions", repr(config.positions),
-             "an encoding for both directions; a decoder's relative bias has one")
-        super().__init__(config, attention_fn, seed)
+    def __init__(self, decoder: CausalLM):
+        super().__init__()
+        one_way = [m for m in decoder.modules()
+                   if isinstance(m, RelativePositionBias) and not m.bidirectional]
+        need(not one_way, "decoder", "with a relative bias for one direction",
+             "an encoding of positions for both")
+        self.decoder, self.max_len = decoder, decoder.max_len
 
     def hidden_states(self, ids: Tensor, prefix: Tensor | None = None) -> tuple[Tensor, list]:
         "The output of the stack (B, T, C), and each block's weights."
-        check_inputs(ids, self.config.max_len)
+        check_inputs(ids, self.max_len)
         prefix = torch.zeros_like(ids[:, 0]) if prefix is None else prefix
         need(len(prefix) == len(ids), "prefix", tuple(prefix.shape), f"({len(ids)},), one a row")
-        x, shown = self.stack(self.embed(ids), mask=prefix_mask(prefix, ids.shape[1]))
+        x, mask = self.decoder.embed(ids), prefix_mask(prefix, ids.shape[1])
+        x, shown = self.decoder.stack(x, mask=mask)
         return x, [block["attention"] for block in shown]
 
     def forward(self, ids: Tensor, prefix: Tensor | None = None) -> Tensor:  # (B, T, V)
         "The logits after each token; see `hidden_states`."
-        return self.logits(self.hidden_states(ids, prefix)[0])
+        return self.decoder.logits(self.hidden_states(ids, prefix)[0])
 
 # %% ../../chapters/11_denoisers.ipynb #bart-tokens-export
 def chosen_tokens(ids: Tensor, rate: float, generator: torch.Generator) -> Tensor:
@@ -518,3 +526,23 @@ def unmask(
         else: new = sample(sampling(rows, ids.flatten()[:, None]), generator)
         ids = new.view_as(ids).where(now, ids)
     return ids
+
+# %% ../../chapters/11_denoisers.ipynb #modern-export
+def modern_transformer(vocab_size: int, d_model: int, n_layers: int, n_heads: int,
+                       d_ff: int | None = None, seed: int = 0) -> Transformer:
+    "An encoder-decoder with the parts of Llama."
+    rotary = PositionalAttention(RotaryEmbedding(d_model // n_heads))
+    def sublayer(inner): return PreNorm(RMSNorm(d_model, 1e-5), inner)
+    def attention(**how): return sublayer(MultiHeadAttention(d_model, n_heads, **how))
+    def block(**cross):
+        return TransformerBlock(attention=attention(attention_fn=rotary), **cross,
+                                feed_forward=sublayer(SwiGLU(d_model, d_ff)))
+    with random_seed(seed):
+        embedding = TokenEmbedding(vocab_size, d_model, PositionalEncoding(), scale=1.)
+        norm = partial(RMSNorm, d_model, 1e-5)
+        encoder = TransformerStack([block() for _ in range(n_layers)], norm())
+        decoder = TransformerStack(
+            [block(cross=attention()) for _ in range(n_layers)], norm())
+        model = Transformer(embedding, encoder, embedding, decoder)
+        init_xavier(model)
+    return model

@@ -17,16 +17,17 @@ from torch import Tensor, nn
 
 from ..alignment import EOS
 from ..block import GatedFeedForward
+from ..checkpoints.builder import (
+    ACTIVATIONS, ATTENTIONS, EMBEDDINGS, FFNS, POSITIONS, ModelConfig, Part,
+    build_embedding, build_embeddings)
+from ..checkpoints.pretrained import FAMILIES, Family, TensorName, layer_names
 from ..encoders.families import (
     ENCODER_ACTIVATIONS, OffsetLearnedEmbedding, with_bias)
 from ..heads import MultiHeadAttention
 from ..transformer import (
-    ACTIVATIONS, ATTENTIONS, EMBEDDINGS, FFNS, POSITIONS, Hypothesis, ModelConfig,
-    Part, TokenEmbedding, Transformer, beam_search, build_embedding, build_embeddings,
-    check_log_probs, check_search, check_token_ids, greedy_search, make_log_probs_fn)
-from tfmlib.transformer.pretrained import (
-    DECODER_PARTS, ENCODER_PARTS, FAMILIES, Family, TensorName, layer_names,
-    read_marian)
+    Hypothesis, TokenEmbedding, Transformer, beam_search, check_log_probs,
+    check_search, check_token_ids, greedy_search, make_log_probs_fn)
+from ..transformer.marian import DECODER_PARTS, ENCODER_PARTS, read_marian
 from ..workbench import need
 
 # %% ../../chapters/11_denoisers.ipynb #scale-free-export

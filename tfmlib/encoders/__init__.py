@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        POOLINGS POOL_ACTIVATIONS HEADS BERT BertEmbedding first_token mean_pooling max_pooling
-        MaskedLMHead TokenHead SequenceHead PoolerHead ReplacedTokenHead Bert init_normal
-        check_bert_inputs masked_lm_loss Electra replaced_token_loss log_bucket RelativeTable
-        position_types DisentangledAttention contrastive_loss""",
+        BertEmbedding first_token mean_pooling max_pooling MaskedLMHead TokenHead PoolerHead
+        SequenceHead ReplacedTokenHead Bert bert init_normal check_bert_inputs masked_lm_loss
+        Electra replaced_token_loss log_bucket RelativeTable DisentangledAttention contrastive_loss""",
     'families': """
-        with_bias ENCODER_LAYER DEBERTA_LAYER DEBERTA_V2_LAYER GENERAL_HEADS CLASSIFIER POOLER
-        CLS_PREDICTIONS HEAD_NAMES ENCODER_FIELDS ENCODER_ACTIVATIONS ENCODER_VALUES DEBERTA_VALUES
-        ENCODER_FIXED DEBERTA_FIXED TASKS NARROW PRETRAINING RELATIVE_KEYS head_names
-        encoder_tensors encoder_names deberta_attention deberta_v2_attention read_heads read_deberta
-        class_heads encoder_family OffsetLearnedEmbedding build_offset read_roberta read_electra""",
+        POOLINGS POOL_ACTIVATIONS HEADS BERT with_bias ENCODER_LAYER DEBERTA_LAYER DEBERTA_V2_LAYER
+        GENERAL_HEADS CLASSIFIER POOLER CLS_PREDICTIONS HEAD_NAMES ENCODER_FIELDS
+        ENCODER_ACTIVATIONS ENCODER_VALUES DEBERTA_VALUES ENCODER_FIXED DEBERTA_FIXED TASKS NARROW
+        PRETRAINING RELATIVE_KEYS sequence_parts build_masked build_sequence build_bert_embedding
+        build_bert position_types build_table build_disentangled head_names encoder_tensors
+        encoder_names deberta_attention deberta_v2_attention read_heads read_deberta class_heads
+        encoder_family OffsetLearnedEmbedding build_offset read_roberta read_electra""",
     'figures': """
         CoverWord layer_fills""",
     'tag_grammar': """

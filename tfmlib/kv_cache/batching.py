@@ -123,7 +123,7 @@ class Scheduler:
 def check_requests(requests: Sequence[Request], scheduler: Scheduler) -> None:
     "Refuse requests that could never run."
     need(len({*map(id, requests)}) == len(requests), "requests", "one of them twice", "each once")
-    longest, n_blocks = scheduler.model.config.max_len, len(scheduler.pool.uses)
+    longest, n_blocks = scheduler.model.max_len, len(scheduler.pool.uses)
     for request in requests:
         check_sizes(max_new_tokens=request.max_new_tokens)
         need(len(request.prompt) > 0, "prompt", "empty", "at least one token")

@@ -165,7 +165,8 @@ class CachedCausalLM(nn.Module):
         super().__init__()
         need(isinstance(model, CausalLM), "model", type(model).__name__, "a decoder")
         shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
-        self.model, self.config = copy.deepcopy(model, shared), model.config
+        self.model, self.n_layers = copy.deepcopy(model, shared), len(model.stack.blocks)
+        self.max_len, self.vocab_size = model.max_len, model.vocab_size
         fits = n_sinks == 0 or window is not None
         need(fits, "n_sinks", n_sinks, "0 without a window")
         if window is not None: check_sizes(window=window)
@@ -181,7 +182,7 @@ class CachedCausalLM(nn.Module):
         "An empty cache, with a ring buffer for each layer that has a window."
         def of(layer):
             fn = check_cacheable(layer).attention_fn
-            if getattr(fn, "window", None) is None: return KVCache(self.config.max_len)
+            if getattr(fn, "window", None) is None: return KVCache(self.max_len)
             return RollingCache(fn.window, fn.n_sinks)
         return ModelCache(map(of, self.attention_layers()))
 
@@ -192,15 +193,15 @@ class CachedCausalLM(nn.Module):
         padding_mask: Tensor | None = None,  # (B, T), False at padding
     ) -> Tensor:                             # (B, T, C)
         "The output of the stack for the new tokens, which are added to the cache."
-        need(len(cache.layers) == self.config.n_layers, "cache",
-             f"{len(cache.layers)} layers", f"{self.config.n_layers}")
+        need(len(cache.layers) == self.n_layers, "cache",
+             f"{len(cache.layers)} layers", f"{self.n_layers}")
         known = len(ids) if cache.lengths is None else len(cache.lengths)
         need(len(ids) == known, "ids", f"{len(ids)} rows", f"{known}, as the cache has")
         if padding_mask is None: padding_mask = torch.ones_like(ids, dtype=torch.bool)
-        check_new(ids, padding_mask, self.config.max_len)
+        check_new(ids, padding_mask, self.max_len)
         positions = cache.positions(padding_mask)
         at = positions.clamp(min=0)
-        length = check_reach(at, ids.shape[1], self.config.max_len)
+        length = check_reach(at, ids.shape[1], self.max_len)
         x = self.model.embed(ids, at)
         for block, layer in zip(self.model.stack.blocks, cache.layers):
             x, _ = block(x, positions=positions, length=length, cache=layer)
@@ -259,7 +260,7 @@ def generate_cached(
     "Like `generate`, but each token is processed only once."
     check_cached(model)
     check_generation(model, ids, max_new_tokens, padding_mask)
-    ends = end_tokens(eos, model.config.vocab_size)
+    ends = end_tokens(eos, model.vocab_size)
     g, cache = torch.Generator().manual_seed(seed), cache or model.new_cache()
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     new = ids

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..heads import grouped_query_attention
 from .core import KVCache, visible_mask
 from ..positions import PositionalAttention, PositionalEncoding
-from ..transformer import ATTENTIONS, ModelConfig, Part
+from ..checkpoints import ATTENTIONS, ModelConfig, Part
 from ..workbench import check_sizes, need
 
 # %% ../../chapters/16_kv_cache.ipynb #latent-sizes-export

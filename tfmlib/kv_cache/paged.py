@@ -138,7 +138,7 @@ def paged_cache(
     model: CachedCausalLM, pool: BlockPool, tables: list[BlockTable]
 ) -> ModelCache:
     "A cache for these sequences, in blocks of the pool."
-    cache = ModelCache(PagedCache(pool, layer, tables) for layer in range(model.config.n_layers))
+    cache = ModelCache(PagedCache(pool, layer, tables) for layer in range(model.n_layers))
     where = next(model.parameters()).device
     cache.lengths = torch.tensor([table.length for table in tables], device=where)
     return cache

@@ -26,7 +26,8 @@ from .mixers import (
     LinearAttention, RecurrentMixer, RecurrentState, Retention, SoftmaxMixer)
 from .selective import Mamba, Mamba2
 from .state_space import ssm_kernel
-from ..transformer import ATTENTIONS, MODELS, ModelConfig, Part, build_heads
+from ..checkpoints.builder import (
+    ATTENTIONS, MODELS, ModelConfig, Part, build_decoder, build_heads)
 from ..workbench import check_sizes, need
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #recalled-export
@@ -121,10 +122,9 @@ ATTENTIONS["hybrid"] = Part(build_mixer, {
 
 class HybridCausalLM(CausalLM):
     "A decoder whose layers may be recurrent."
-    kind = "hybrid decoder"
 
 
-MODELS["hybrid decoder"] = Part(HybridCausalLM)
+MODELS["hybrid decoder"] = Part(partial(build_decoder, kind=HybridCausalLM))
 
 
 class CachedHybridLM(CachedCausalLM):
@@ -132,6 +132,6 @@ class CachedHybridLM(CachedCausalLM):
     def new_cache(self) -> ModelCache:
         "Empty states and caches."
         def of(layer):
-            if isinstance(layer, MultiHeadAttention): return KVCache(self.config.max_len)
+            if isinstance(layer, MultiHeadAttention): return KVCache(self.max_len)
             return RecurrentState()
         return ModelCache(map(of, self.attention_layers()))

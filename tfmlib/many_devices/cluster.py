@@ -35,7 +35,7 @@ from .local_processes import Job, clip_together
 from .tensor import check_tensor_parallel
 from .torch_native import (
     copies_of, local_pieces, shard_model, split_tensors, take_gradients)
-from ..transformer import MODEL_CONFIGS, ModelConfig, build
+from ..checkpoints import MODEL_CONFIGS, ModelConfig, build
 from ..workbench import WarmupCosine, device, mix_seed, need, seeded, unlike
 
 # %% ../../chapters/15_many_devices.ipynb #settings-export

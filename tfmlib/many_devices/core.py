@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..accounting import (
     ModelShape, stack_shape, total_parameters, training_flops, weight_matrices)
-from ..transformer import ModelConfig
+from ..checkpoints import ModelConfig
 from ..workbench import check_sizes, need
 
 # %% ../../chapters/15_many_devices.ipynb #ring-steps-export

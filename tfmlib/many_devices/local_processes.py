@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..decoders import next_token_loss
-from ..transformer import ModelConfig, build
+from ..checkpoints import ModelConfig, build
 from ..workbench import (
     AdamW, ParameterGroup, WarmupCosine, check_number, need, seeded, train)
 

@@ -15,7 +15,7 @@ from .local_processes import (
     Job, Outcome, agree, all_gather_single, check_parts, clip_together,
     reduce_scatter_single, start_counting)
 from ..tokens import Embedding
-from ..transformer import FFNS, ModelConfig
+from ..checkpoints import FFNS, ModelConfig
 from ..workbench import need
 
 # %% ../../chapters/15_many_devices.ipynb #exchange-export

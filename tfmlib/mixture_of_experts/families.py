@@ -13,15 +13,14 @@ import torch
 from torch import nn
 
 import tfmlib.mixture_of_experts.models  # noqa: F401 — registers the layers that these families use
-from ..decoders import LLAMA_FIELDS
+from ..checkpoints import (
+    ATTENTIONS, FAMILIES, LLAMA_FIELDS, Family, ModelConfig, Part, TensorName, build)
 from ..checkpoints.families import (
     ATTENTION_BIAS, LLAMA_TENSORS, ROPE_KEYS, agreed, find_rule, layered, llama_like,
     read_layers, read_number, read_rotation, switch)
 from ..kv_cache.latent import LATENT, AbsorbedLatentAttention, build_latent
-from ..transformer.pretrained import FAMILIES, Family, TensorName
 from ..workbench import need
 from ..checkpoints.published import like_llama
-from ..transformer import ATTENTIONS, ModelConfig, Part, build
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #families-names-export
 def expert_parts(

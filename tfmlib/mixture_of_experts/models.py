@@ -21,7 +21,7 @@ from .balancing import BiasedRouting, grouped_top_k_routing
 from tfmlib.mixture_of_experts.core import (
     ExpertList, MixtureOfExperts, Router, Routing, check_block_sizes, top_k_routing,
     top_k_softmax_routing)
-from ..transformer import FFNS, ModelConfig, Part, build, declared_options
+from ..checkpoints import FFNS, ModelConfig, Part, build, declared_options
 from ..workbench import check_sizes, need, one_of
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #stacked-export

@@ -78,8 +78,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'tables': """
         Table table""",
     'tensor_files': """
-        tensors_digest flush folder_beside replacing save_tensors load_tensors Checkpoint
-        model_tensors writable unlike restore""",
+        tensors_digest flush folder_beside replacing save_tensors load_tensors own_tensors
+        common_dtype check_state fill_weights shipped_weights Checkpoint model_tensors writable
+        unlike restore""",
     'training': """
         mix_seed seeded epochs History slope advance state fits resume progress call_watch
         save_training check_run take_step train""",
