@@ -164,9 +164,10 @@ def fill_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def shipped_weights(model: nn.Module, name: str) -> nn.Module:
-    "Give a model the weights of this name that come with the book, and set it to predict."
+    "A model with the weights of this name that come with the book, and their `facts`."
     path = files("tfmlib") / f"assets/models/{name}.safetensors"
-    fill_weights(model, load_tensors(path)[0])
+    state, model.facts = load_tensors(path)
+    fill_weights(model, state)
     return model.eval()
 
 # %% ../../chapters/00_training.ipynb #state-export
