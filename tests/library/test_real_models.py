@@ -31,7 +31,7 @@ from tfmlib.workbench import (
     unpack_model,
 )
 
-READS = ["chapters/09_encoders.ipynb"]
+READS = ("chapters/09_",)
 SMALL = dict(vocab_size=9, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, rope_theta=100.,
              model_type="llama", hidden_act="silu", architectures=["LlamaForCausalLM"], tie_word_embeddings=False)
 TOKENS = [*"abcdefg", "<|end|>", "ab"]
