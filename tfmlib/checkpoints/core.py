@@ -35,7 +35,7 @@ from .tensor_files import (
 from .tokenizer_files import (
     LoadedTokenizer, check_told, tokenizer_content)
 from ..decoders import GENERATORS, CausalLM, SamplingConfig
-from ..denoisers.targets import TargetTokens, read_target_tokens, write_greedily
+from ..denoisers.families import TargetTokens, read_target_tokens, write_greedily
 from ..heads import grouped_query_attention
 from ..tokens import Tokenizer
 from ..transformer import Transformer

@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from .figures import *
     from .noises import *
     from .story_grammar import *
-    from .targets import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         span_counts random_segments span_mask span_corruption check_text check_rate check_counts
-        check_segments check_spans fill_sentinels check_positions check_prefix check_rows
+        check_segments check_spans check_positions check_prefix check_rows fill_sentinels
         infilling_lengths text_infilling Example plain_example collate framed causal_lm prefix_lm
         SpanCorruption Denoising MaskedLM lengths_of join target_logits weighted_nll
         encoder_decoder_logits causal_logits prefix_logits masked_logits Objective rolled_span_mask
@@ -30,8 +29,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         RENAMED STORED_ONCE UNUSED MARIAN BART_FIXED BART_VALUES BART_KEYS T5_GATED
         PUBLISHED_DENOISERS ScaleFreeAttention build_scale_free ScaledOutputEmbedding
         NormedEmbedding build_normed init_t5 t5_layer t5_names check_same read_t5_parts read_t5
-        t5_family bart_names read_bart bart_family t5_shape bart_shape write_with_beams best_of
-        longer full_beam_search""",
+        t5_family bart_names read_bart bart_family t5_shape bart_shape TargetTokens
+        read_target_tokens end_at write_greedily write_with_beams best_of longer full_beam_search""",
     'figures': """
         CorruptSentence""",
     'noises': """
@@ -41,6 +40,4 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         PEOPLE THINGS LOOKS PLACES WEATHER STOPS N_SENTINELS QUESTIONS STORY_WORDS N_WORDS SENTINELS
         STOP World holder_events other_events events story_ids story_text StoryGrammar expand
         fill_probabilities Question split_story write_on fill_in condense""",
-    'targets': """
-        TargetTokens read_target_tokens end_at write_greedily""",
 })

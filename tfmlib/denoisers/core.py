@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['span_counts', 'random_segments', 'span_mask', 'span_corruption', 'check_text', 'check_rate', 'check_counts',
-           'check_segments', 'check_spans', 'fill_sentinels', 'check_positions', 'check_prefix', 'check_rows',
+           'check_segments', 'check_spans', 'check_positions', 'check_prefix', 'check_rows', 'fill_sentinels',
            'infilling_lengths', 'text_infilling', 'Example', 'plain_example', 'collate', 'framed', 'causal_lm',
            'prefix_lm', 'SpanCorruption', 'Denoising', 'MaskedLM', 'lengths_of', 'join', 'target_logits',
            'weighted_nll', 'encoder_decoder_logits', 'causal_logits', 'prefix_logits', 'masked_logits', 'Objective',
@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..alignment import BOS, EOS, PAD, shift_right
 from ..attention import causal_mask
 from ..block import PreNorm, RMSNorm, SwiGLU, TransformerBlock, TransformerStack
-from ..decoders import CausalLM, SamplingConfig, check_inputs, most_likely, sample
+from ..decoders import CausalLM, check_inputs
 from ..encoders.tag_grammar import MASK, Corruption
 from ..heads import MultiHeadAttention
 from ..positions import (
@@ -92,8 +92,8 @@ def span_corruption(
         before = removed
     return torch.tensor([*inputs, eos]), torch.tensor([*targets, eos])
 
-# %% ../../chapters/11_denoisers.ipynb #examples-export
-# fold: Checks, infilling, examples, and the ways in which a model reads them
+# %% ../../chapters/11_denoisers.ipynb #checks-export
+# fold: What is refused
 def check_text(ids: Tensor, name: str = "ids", least: int = 1) -> None:
     "Refuse anything but the token ids of one text."
     fits = isinstance(ids, Tensor) and ids.ndim == 1 and ids.dtype == torch.int64
@@ -136,6 +136,27 @@ def check_spans(ids: Tensor, mask: Tensor, sentinels: Sequence[int], eos: int) -
     need(spans <= len(sentinels), "sentinels", len(sentinels), "one for each span, or more")
 
 
+def check_positions(decoder: CausalLM) -> None:
+    "Refuse an encoding of positions that knows one direction only."
+    one_way = [m for m in decoder.modules()
+               if isinstance(m, RelativePositionBias) and not m.bidirectional]
+    need(not one_way, "decoder", "with a relative bias for one direction",
+         "an encoding of positions for both")
+
+
+def check_prefix(prefix: Tensor, T: int) -> None:
+    "Refuse anything but one length for each row."
+    fits = isinstance(prefix, Tensor) and prefix.ndim == 1 and prefix.dtype == torch.int64
+    fits = fits and bool(((0 <= prefix) & (prefix <= T)).all())
+    need(fits, "prefix", prefix, f"int64 (B,), from 0 to {T}")
+
+
+def check_rows(prefix: Tensor, ids: Tensor) -> None:
+    "Refuse prefixes of more or fewer rows."
+    need(len(prefix) == len(ids), "prefix", tuple(prefix.shape), f"({len(ids)},), one a row")
+
+# %% ../../chapters/11_denoisers.ipynb #examples-export
+# fold: Filling sentinels, infilling, examples, and the ways in which a model reads them
 def fill_sentinels(
     inputs: Tensor, targets: Tensor, sentinels: Sequence[int], eos: int = EOS
 ) -> Tensor:  # (T,)
@@ -156,26 +177,6 @@ def fill_sentinels(
          targets.tolist(), "each sentinel of the inputs once, and no other")
     row = [i for token in row for i in known.get(token, [token])]
     return torch.tensor(row, dtype=torch.int64)
-
-
-def check_positions(decoder: CausalLM) -> None:
-    "Refuse an encoding of positions that knows one direction only."
-    one_way = [m for m in decoder.modules()
-               if isinstance(m, RelativePositionBias) and not m.bidirectional]
-    need(not one_way, "decoder", "with a relative bias for one direction",
-         "an encoding of positions for both")
-
-
-def check_prefix(prefix: Tensor, T: int) -> None:
-    "Refuse anything but one length for each row."
-    fits = isinstance(prefix, Tensor) and prefix.ndim == 1 and prefix.dtype == torch.int64
-    fits = fits and bool(((0 <= prefix) & (prefix <= T)).all())
-    need(fits, "prefix", prefix, f"int64 (B,), from 0 to {T}")
-
-
-def check_rows(prefix: Tensor, ids: Tensor) -> None:
-    "Refuse prefixes of more or fewer rows."
-    need(len(prefix) == len(ids), "prefix", tuple(prefix.shape), f"({len(ids)},), one a row")
 
 
 def infilling_lengths(
