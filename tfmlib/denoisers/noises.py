@@ -89,6 +89,7 @@ class MaskedDiffusion:
         return Example(row.masked_fill(hidden, MASK), row, hidden / t)
 
 # %% ../../chapters/depth/11_denoisers.ipynb #objective-export
+# fold: The six objectives
 def objectives(vocab_size: int, sentinels: Sequence[int], stop: int) -> dict[str, Objective]:
     "The objectives of this chapter, each with the architecture of its paper."
     bart = compose(lambda ids, g: sentence_permutation(ids, g, stop), text_infilling)
