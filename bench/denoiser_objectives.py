@@ -38,6 +38,7 @@ from tfmlib.denoisers import (
     story_grammar,
 )
 from tfmlib.denoisers import core as denoisers
+from tfmlib.denoisers import noises
 from tfmlib.denoisers.story_grammar import (
     N_WORDS,
     PEOPLE,
@@ -65,7 +66,7 @@ PEAKS, TRIED, STEPS, SEEDS = (0.001, 0.002, 0.004, 0.008), 300, 1_000, range(3)
 LABELLED, TUNED, TUNE_PEAKS, KEPT, TESTS = 512, 600, (0.0005, 0.002, 0.004, 0.008), 200, 400
 TASKS = "write on", "fill in", "condense"
 GRAMMAR = StoryGrammar()
-SOURCES = __file__, denoisers.__file__, story_grammar.__file__
+SOURCES = __file__, denoisers.__file__, noises.__file__, story_grammar.__file__
 DIGEST = sha256(b"".join(Path(file).read_bytes() for file in SOURCES)).hexdigest()[:12]
 CACHE = Path(gettempdir()) / f"tfm_denoisers_{DIGEST}"   # trained networks: a run that was cut off goes on, other parts use them; none of an older source
 KNOWN = objectives(N_WORDS, SENTINELS, STOP)

@@ -578,7 +578,8 @@ def test_a_reader_of_the_left_side_knows_that_a_gap_does_not_hold_the_end():
 
 def test_the_page_tells_how_it_was_measured():
     "The numbers of the protocol that no record holds."
-    text = "\n".join("".join(c["source"]) for c in notebooks(ROOT)["chapters/11_denoisers"]["cells"])
+    pages = "chapters/11_denoisers", "chapters/depth/11_denoisers"
+    text = "\n".join("".join(c["source"]) for page in pages for c in notebooks(ROOT)[page]["cells"])
     words = {3: "three", 4: "four", 8: "eight", 6: "six", 16: "16"}
     said = (f"{base.LABELLED} labelled cases of each task for {base.TUNED} steps", f"is the best of {words[len(base.PEAKS)]}, each tried in one run of "
             f"{100 * base.TRIED // base.STEPS} per cent of these steps", f"one of {words[len(base.TUNE_PEAKS)]} (or a higher one", f"first of {words[len(base.SEEDS)]} seeds",

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['T5_ATTENTION', 'TIED', 'UNTIED', 'T5_ACTIVATIONS', 'T5_FIXED', 'T5_FIELDS', 'T5_DEFAULTS', 'T5_KEYS', 'T5_CODE', 'RENAMED', 'STORED_ONCE', 'UNUSED', 'MARIAN', 'BART_FIXED', 'BART_VALUES', 'BART_KEYS', 'T5_GATED', 'PUBLISHED_DENOISERS', 'ScaleFreeAttention', 'build_scale_free', 'ScaledOutputEmbedding', 'NormedEmbedding', 'build_normed', 'init_t5', 't5_layer', 't5_names', 'check_same', 'read_t5_parts', 'read_t5', 't5_family', 'bart_names', 'read_bart', 'bart_family', 't5_shape', 'bart_shape', 'TargetTokens', 'read_target_tokens', 'end_at', 'write_greedily', 'write_with_beams', 'best_of', 'longer', 'full_beam_search']
 
-# %% ../../chapters/11_denoisers.ipynb #imports-families-export
+# %% ../../chapters/depth/11_denoisers.ipynb #imports-families-export
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -30,7 +30,8 @@ from ..transformer import (
 from ..transformer.marian import DECODER_PARTS, ENCODER_PARTS, read_marian
 from ..workbench import need
 
-# %% ../../chapters/11_denoisers.ipynb #scale-free-export
+# %% ../../chapters/depth/11_denoisers.ipynb #scale-free-export
+# fold: T5's attention, and gated layers
 class ScaleFreeAttention(MultiHeadAttention):
     "Attention whose scores are not divided by √D."
     def project_q(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, H, T, D)
@@ -49,7 +50,8 @@ ATTENTIONS["scale-free"] = Part(build_scale_free)
 FFNS.update({f"gated {name}": Part(lambda config, _, f=f: GatedFeedForward(
     config.d_model, config.d_ff, f, config.ffn_bias)) for name, f in ACTIVATIONS.items()})
 
-# %% ../../chapters/11_denoisers.ipynb #embeddings-export
+# %% ../../chapters/depth/11_denoisers.ipynb #embeddings-export
+# fold: Embeddings: scaled logits, and a norm
 class ScaledOutputEmbedding(TokenEmbedding):
     "A table whose logits are multiplied by 1/√C."
     def logits(self, h: Tensor) -> Tensor:  # (B, T, C) -> (B, T, V)
@@ -86,7 +88,8 @@ EMBEDDINGS.update({
 POSITIONS["learned, from row 2"] = Part(lambda config, _: OffsetLearnedEmbedding(
     config.max_len, config.d_model, 2))
 
-# %% ../../chapters/11_denoisers.ipynb #init-t5-export
+# %% ../../chapters/depth/11_denoisers.ipynb #init-t5-export
+# fold: T5's initial weights
 @torch.no_grad()
 def init_t5(model: Transformer, seed: int = 0) -> None:
     "Draw the weights of an encoder–decoder as T5 did; its queries are √D times smaller."
@@ -100,7 +103,8 @@ def init_t5(model: Transformer, seed: int = 0) -> None:
         if "q_proj" in name: spread = (C * D)**-.5
         p.copy_(spread * torch.randn(p.shape, generator=generator))
 
-# %% ../../chapters/11_denoisers.ipynb #t5-names-export
+# %% ../../chapters/depth/11_denoisers.ipynb #t5-names-export
+# fold: The names of T5's tensors
 T5_ATTENTION = {name: f"inner.{name}_proj" for name in "qkvo"}
 
 
@@ -131,7 +135,8 @@ def t5_names(config: ModelConfig) -> Iterator[TensorName]:
         yield TensorName(f"{side}.final_layer_norm.weight", (f"{side}.norm.weight",))
     yield TensorName("lm_head.weight", table if config.tie_embeddings else own)
 
-# %% ../../chapters/11_denoisers.ipynb #t5-rows-export
+# %% ../../chapters/depth/11_denoisers.ipynb #t5-rows-export
+# fold: The rows of T5 and mT5
 TIED = {"tie_embeddings": True, "options.embeddings": "scaled output"}
 UNTIED = {"tie_embeddings": False, "options.embeddings": "shared"}
 T5_ACTIVATIONS = {
@@ -216,7 +221,8 @@ FAMILIES.update({
     "mt5": t5_family("MT5", partial(read_t5_parts, "gated-gelu"), "gated-gelu", UNTIED,
                      (True, False))})
 
-# %% ../../chapters/11_denoisers.ipynb #bart-families-export
+# %% ../../chapters/depth/11_denoisers.ipynb #bart-families-export
+# fold: The rows of BART and mBART
 def bart_names(config: ModelConfig) -> Iterator[TensorName]:
     "The tensors of Hugging Face's BART and mBART."
     table, layers = ("source_embedding.weight",), (
@@ -268,7 +274,8 @@ def bart_family(stem: str, place: str) -> Family:
 
 FAMILIES.update({"bart": bart_family("Bart", "post"), "mbart": bart_family("MBart", "pre")})
 
-# %% ../../chapters/11_denoisers.ipynb #published-export
+# %% ../../chapters/depth/11_denoisers.ipynb #published-export
+# fold: Configurations of published models
 def t5_shape(V: int, C: int, L: int, H: int, F: int, D: int = 64, **more) -> dict:
     "A configuration of T5 by its sizes."
     return {"model_type": "t5", "vocab_size": V, "d_model": C, "num_layers": L,
@@ -298,7 +305,8 @@ PUBLISHED_DENOISERS = {  # model -> its config.json, as far as it matters
     "mBART large": bart_shape(250027, 1024, 12, 16, 4096, model_type="mbart",
                               scale_embedding=True, decoder_start_token_id=None)}
 
-# %% ../../chapters/11_denoisers.ipynb #target-tokens-export
+# %% ../../chapters/depth/11_denoisers.ipynb #target-tokens-export
+# fold: How targets begin and end
 class TargetTokens(NamedTuple):
     "The tokens with which the targets of a published model begin and end."
     start: tuple[int, ...]   # what all targets begin with; the first is never counted
@@ -333,7 +341,8 @@ def end_at(log_probs_fn: Callable, length: int, last: int | None) -> Callable:
             1, torch.tensor(last, device=y.device), 0.)
     return forced_fn
 
-# %% ../../chapters/11_denoisers.ipynb #writing-export
+# %% ../../chapters/depth/11_denoisers.ipynb #writing-export
+# fold: Writing, greedily or with beams
 def write_greedily(
     model: Transformer,
     x: Tensor,                           # sources (B, S)
@@ -368,7 +377,8 @@ def write_with_beams(
                    eos=tokens.eos, **settings)
     return tokens.start[1:] + found[0].ids
 
-# %% ../../chapters/11_denoisers.ipynb #full-beams-export
+# %% ../../chapters/depth/11_denoisers.ipynb #full-beams-export
+# fold: Beam search as Hugging Face runs it
 def best_of(found: list[Hypothesis], n: int) -> list[Hypothesis]:
     "The `n` with the highest scores, the best first."
     return sorted(found, key=lambda h: h.score, reverse=True)[:n]

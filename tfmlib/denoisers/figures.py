@@ -6,6 +6,7 @@
 __all__ = ['CorruptSentence']
 
 # %% ../../chapters/11_denoisers.ipynb #interactive-export
+# fold: The class of the figure that moves
 import traitlets
 
 from ..workbench import Interactive, rect, svg, var

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['PEOPLE', 'THINGS', 'LOOKS', 'PLACES', 'WEATHER', 'STOPS', 'N_SENTINELS', 'QUESTIONS', 'STORY_WORDS', 'N_WORDS', 'SENTINELS', 'STOP', 'World', 'holder_events', 'other_events', 'events', 'story_ids', 'story_text', 'StoryGrammar', 'expand', 'fill_probabilities', 'Question', 'split_story', 'write_on', 'fill_in', 'condense']
 
-# %% ../../chapters/11_denoisers.ipynb #imports-story-export
+# %% ../../chapters/11_denoisers.ipynb #story-export
+# fold: The grammar of the stories, the exact reader, and three tasks
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from ..encoders.tag_grammar import MASK
 from ..transformer import check_token_ids
 from ..workbench import check_sizes, need, seeded
 
-# %% ../../chapters/11_denoisers.ipynb #story-rules-export
 PEOPLE = {"ben": "he", "tom": "he", "mia": "she", "eva": "she"}
 THINGS, LOOKS = "lamp ring drum coin".split(), "old new red big".split()
 PLACES = {  # what people do there
@@ -107,7 +107,7 @@ def story_text(ids: Tensor | list[int]) -> str:
     row = ids.tolist() if isinstance(ids, Tensor) else ids
     return " ".join(STORY_WORDS[i] for i in row if i != PAD)
 
-# %% ../../chapters/11_denoisers.ipynb #story-automaton-export
+
 class StoryGrammar:
     """A writer of stories: a finite automaton, whose state is known from the words so far.
 
@@ -177,7 +177,7 @@ class StoryGrammar:
         need(state in self.worlds, "ids", repr(story_text(ids)), "a story of whole sentences")
         return self.worlds[state]
 
-# %% ../../chapters/11_denoisers.ipynb #story-posterior-export
+
 def expand(grammar: StoryGrammar, states: Tensor, word: int) -> tuple[Tensor, ...]:
     "The steps from some states: index of the state, word, state after it, probability."
     if word == MASK: start, words = grammar.p[states].nonzero(as_tuple=True)
@@ -208,7 +208,7 @@ def fill_probabilities(
         after = torch.zeros(n).double().index_add(0, start, p * after[to])
     return found, math.log(total)
 
-# %% ../../chapters/11_denoisers.ipynb #story-tasks-export
+
 @dataclass(frozen=True)
 class Question:
     "One case of a task: what is given on the left and on the right, and the answer."
