@@ -43,11 +43,11 @@ def simple_load(folder: Path) -> nn.Module:
     stored = read_safetensors(folder / "model.safetensors")
     own, made = own_tensors(model), {}
     for name in FAMILIES[config["model_type"]].names(model.config):
-        if name.theirs not in stored: continue         # a tied copy, or missing: see below
+        if name.theirs not in stored: continue         # a tied copy, or missing
         whole = stored.pop(name.theirs)
         if name.transposed: whole = whole.T
         sizes = [len(own[part]) for part in name.ours]
         made |= zip(name.ours, split_parts(whole, sizes, name.by_head))
     need(not stored, "folder", ", ".join(stored), "no tensor that nothing reads")
-    fill_weights(model, made)                          # refuses what is missing or misshapen
+    fill_weights(model, made)                          # refuses what does not fit
     return model.eval()

@@ -149,14 +149,15 @@ def config_from_pretrained(config: Mapping) -> ModelConfig:
 
 # %% ../../chapters/12_checkpoints.ipynb #two-names-export
 LLAMA_FIELDS = {
-    "vocab_size": "vocab_size", "hidden_size": "d_model", "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads", "num_key_value_heads": "n_kv_heads",
-    "head_dim": "head_dim", "intermediate_size": "d_ff",
+    "vocab_size": "vocab_size", "hidden_size": "d_model",
+    "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads", "head_dim": "head_dim", "intermediate_size": "d_ff",
     "max_position_embeddings": "max_len", "rms_norm_eps": "norm_eps",
     "tie_word_embeddings": "tie_embeddings"}
 LLAMA_PARTS = {
     **{f"self_attn.{name}_proj": f"attention.inner.{name}_proj" for name in "qkvo"},
-    **{f"mlp.{name}_proj": f"feed_forward.inner.{name}" for name in ("gate", "up", "down")},
+    **{f"mlp.{name}_proj": f"feed_forward.inner.{name}"
+       for name in ("gate", "up", "down")},
     "input_layernorm": "attention.norm",
     "post_attention_layernorm": "feed_forward.norm",
 }
@@ -313,7 +314,8 @@ def published_tensor(name: TensorName, own: Mapping[str, Tensor]) -> Tensor:
 def to_pretrained(model: nn.Module, family: str) -> dict[str, Tensor]:
     "The weights under the names of another library."
     own = own_tensors(model)
-    return {name.theirs: published_tensor(name, own) for name in tensor_names(model.config, family, own)}
+    names = tensor_names(model.config, family, own)
+    return {name.theirs: published_tensor(name, own) for name in names}
 
 
 def from_pretrained(
