@@ -12,15 +12,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
 from nbdev_cells import directives, public_names  # noqa: E402
-from pages import NOTEBOOK, kind, notebooks  # noqa: E402
+from pages import chapter, kind, notebooks  # noqa: E402
 
 FILE = ROOT / "tests/manifest.tsv"
 CALLS = {"claim": r'\bclaim\(\s*"([\w-]+)"', "record": r'\b(?:recorded|load_record)\(\s*"(\w+)"'}
 
 
-def of_cell(page: str, cell: dict) -> Iterator[tuple[str, str]]:
-    "The things that a cell holds: kind, name."
-    source, chapter = "".join(cell["source"]), NOTEBOOK.fullmatch(page)[2]
+def of_cell(chapter: str, cell: dict) -> Iterator[tuple[str, str]]:
+    "The things that a cell of a chapter holds: kind, name."
+    source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         prose = re.sub(r"```.*?```", "", source, flags=re.S)
         yield from (("heading", f"{chapter} {line.lstrip('# ').strip()}") for line in prose.splitlines() if re.match(r"##+ ", line))
@@ -34,7 +34,9 @@ def of_cell(page: str, cell: dict) -> Iterator[tuple[str, str]]:
 
 def listed(root: Path = ROOT) -> list[tuple[str, str, str]]:
     "All that the notebooks hold: kind, name, page. Practice pages repeat their headings from one to the next, and only their exercises count."
-    found = {(what, name, page) for page, notebook in notebooks(root).items() for cell in notebook["cells"] for what, name in of_cell(page, cell)
+    pages = notebooks(root)
+    own = {page: chapter(page, pages) for page in pages}                   # a second page in depth, NN_name_topic, is of the chapter, too
+    found = {(what, name, page) for page, notebook in pages.items() for cell in notebook["cells"] for what, name in of_cell(own[page], cell)
              if kind(page) != "practice" or what == "exercise"}
     return sorted(found)
 

@@ -76,7 +76,7 @@ from tfmlib.checkpoints import (
     to_pretrained,
     with_head,
 )
-from tfmlib.checkpoints import core as checkpoints
+from tfmlib.checkpoints import folders as checkpoints
 from tfmlib.checkpoints import parts as variants
 from tfmlib.checkpoints.parts import build_adapted
 from tfmlib.checkpoints.published import PUBLISHED_CONFIGS, PUBLISHERS

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import sweep
 
-import tfmlib.checkpoints.core  # noqa: F401 — all parts are registered
+import tfmlib.checkpoints.families  # noqa: F401 — all parts are registered
 import tfmlib.linear_and_state_space.core  # noqa: F401
 import tfmlib.mixture_of_experts.families  # noqa: F401
 from tfmlib.checkpoints import MODEL_CONFIGS

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .core import GenerationSettings, PublishedModel, fill_from
+from .folders import GenerationSettings, PublishedModel, fill_from
 from .tokenizer_files import LoadedTokenizer
 from . import build, config_from_pretrained
 from ..workbench import GGUFTensor, need, one_of, read_gguf

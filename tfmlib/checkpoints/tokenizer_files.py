@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SPLIT_PATTERN', 'PUNCTUATION', 'LETTER', 'DIFFERING', 'FIELDS_OF', 'isolate', 'to_letters', 'compiled', 'splitting_step', 'steps_of', 'as_template', 'added_around', 'cut_added', 'LoadedTokenizer', 'check_tokenizer', 'check_added', 'texts_of', 'told_tokens', 'check_told', 'tokenizer_content']
 
-# %% ../../chapters/12_checkpoints.ipynb #imports-tokenizer_files-export
+# %% ../../chapters/depth/12_checkpoints.ipynb #imports-tokenizer_files-export
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -16,7 +16,8 @@ from ..tokens import (
     BYTES, LETTERS, Tokenizer, apply_bpe, as_text, bytes_to_unicode, unicode_to_bytes)
 from ..workbench import need, one_of
 
-# %% ../../chapters/12_checkpoints.ipynb #tokenizer-export
+# %% ../../chapters/depth/12_checkpoints.ipynb #tokenizer-export
+# fold: Tokenizers: steps, added tokens, checks
 SPLIT_PATTERN = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+"
                  r"|\s+(?!\S)|\s+")  # GPT-2's
 PUNCTUATION = r"[\p{P}$+<=>^`|~]"
@@ -301,7 +302,8 @@ def check_told(tokenizer: LoadedTokenizer, name: str, content: Mapping) -> None:
     need(lower in (None, getattr(tokenizer, "lower", lower)), f"{name}: do_lower_case",
          lower, f"{not lower}, as in tokenizer.json")
 
-# %% ../../chapters/12_checkpoints.ipynb #book-tokenizer-export
+# %% ../../chapters/depth/12_checkpoints.ipynb #book-tokenizer-export
+# fold: A tokenizer of the book as a tokenizer.json
 def tokenizer_content(tokenizer: Tokenizer) -> dict:
     "A tokenizer of the book as a `tokenizer.json`."
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
