@@ -16,17 +16,19 @@ from tfmlib.checkpoints import (
     chat,
     chat_text,
     config_from_pretrained,
+    load,
+    load_gguf,
+    to_pretrained,
+)
+from tfmlib.checkpoints.gguf_models import GGUF_KEYS, GGUF_LAYER, GGUF_OUTSIDE
+from tfmlib.workbench import (
+    ClaimError,
     fetch_model,
     fetched,
     find_model,
-    load,
-    load_gguf,
     real_result,
-    to_pretrained,
     unpack_model,
 )
-from tfmlib.checkpoints.gguf_models import GGUF_KEYS, GGUF_LAYER, GGUF_OUTSIDE
-from tfmlib.workbench import ClaimError
 
 SMALL = dict(vocab_size=9, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, rope_theta=100.,
              model_type="llama", hidden_act="silu", architectures=["LlamaForCausalLM"], tie_word_embeddings=False)

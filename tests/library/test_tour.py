@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bench.tour import MODEL, RUN
-from tfmlib.checkpoints import find_model, gguf_tokenizer
-from tfmlib.workbench import book_text, load_tensors, read_gguf
+from tfmlib.checkpoints import gguf_tokenizer
+from tfmlib.workbench import book_text, find_model, load_tensors, read_gguf
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = {cell["id"]: "".join(cell["source"]) for cell in json.loads((ROOT / "chapters/00_tour.ipynb").read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"}

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .builder import *
     from .chat import *
     from .families import *
-    from .fetched import *
     from .figures import *
     from .gguf_models import *
     from .parts import *
@@ -47,8 +46,6 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         choice switch decoder_family llama_like with_window qwen_layers read_qwen prefixed read_neo
         read_gptj read_opt read_bloom read_mpt falcon_parts read_falcon read_granite read_smollm
         read_phi3 read_gemma read_gemma3 read_gemma1 read_gemma2""",
-    'fetched': """
-        WHEELS Wheel find_model unpack_model fetch_model real_result""",
     'figures': """
         FamilyTree""",
     'gguf_models': """

