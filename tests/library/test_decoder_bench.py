@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import sweep
 
+import bench.decoder_english as english
 import bench.decoder_speed as speed
 import bench.decoder_training as training
 import bench.induction as induction
@@ -237,3 +238,29 @@ def test_all_four_are_the_same_model_and_are_timed(monkeypatch):
     assert max(again.values()) - min(again.values()) < 1e-5 and max(again.values()) < min(losses.values())
     [row] = speed.measure(0)
     assert {"fused", "tiles", "matrix", "Hugging Face"} < row.keys()
+
+
+# --- English -----------------------------------------------------------------------------------------------------------
+
+def test_a_table_that_backs_off_gives_probabilities_and_gains_from_context():
+    "With all weight on the shorter context it is the table of single tokens; the plain one is worse the more it asks for."
+    found = english.backing_off(2, 30)
+    assert found[2] < found[1] < found[0] < english.math.log(len(english.words()[0]))
+    assert abs(english.plain(0) - found[0]) < .02 and english.plain(2) > english.plain(1)
+    assert abs(english.backing_off(1, 1e9)[1] - found[0]) < 1e-3
+
+
+def test_what_a_decoder_may_see_is_what_it_is_given():
+    "The loss with n tokens of context is that of rows of n + 1, and its training begins as on the page."
+    model, *_ = english.begun(0)
+    last = max(english.CONTEXTS)
+    wanted = next_token_loss(model, english.words()[2].unfold(0, last + 1, 1)[:, -2:])
+    assert abs(english.with_context(model, 1) - float(wanted[0] / wanted[1])) < 1e-3
+
+
+def test_the_record_of_english_has_all_that_the_page_draws(monkeypatch):
+    for name, value in {"STEPS": 2, "SEEDS": 2, "WATCHED": (0, 2), "WRITES": (2,), "CONTEXTS": (1, 3), "TABLES": (0, 1), "BATCH": 2, "WEIGHT": (10,), "EXTRA": (.01,)}.items():
+        monkeypatch.setattr(english, name, value)
+    rows = english.measure(0)
+    assert [r["model"] for r in rows] == ["chance", *["table"] * 2, *["table, backing off"] * 2, *["decoder"] * 4]
+    assert sum("written" in r for r in rows) == 1 and all(len(r["nats a token"]["each"]) == 2 for r in rows[-2:])

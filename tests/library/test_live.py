@@ -205,7 +205,7 @@ def test_what_a_page_loads_is_small_and_of_the_book(name, tmp_path):
 
 
 FIGURES = {
-    "chapters/10_decoders.html": ("next_token", lambda **name: NextToken(prompts=["so"], logits=[[*range(12)]], tokens=[*"abcdefghijkl"], alt="Twelve tokens and their probabilities", **name)),
+    "chapters/depth/10_decoders.html": ("next_token", lambda **name: NextToken(prompts=["so"], logits=[[*range(12)]], tokens=[*"abcdefghijkl"], alt="Twelve tokens and their probabilities", **name)),
     "chapters/depth/05_heads.html": ("own_sentence", lambda **name: SentenceHeads(text="so", tokens=["so"], thousandths=[[[[1000]]]], alt="One token and its weight", **name)),
     "chapters/16_kv_cache.html": ("both_ways", lambda **name: BothWays(text="so", without=[1], kept=[1], n=1, alt="One pass and its tokens", **name)),
 }

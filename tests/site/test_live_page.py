@@ -8,7 +8,7 @@ from conftest import awake, laid_out, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 LIVE = ROOT / "tfmlib/assets/live"
-FIGURES = {"chapters/10_decoders.html": "next_token", "chapters/depth/05_heads.html": "own_sentence", "chapters/16_kv_cache.html": "both_ways"}
+FIGURES = {"chapters/depth/10_decoders.html": "next_token", "chapters/depth/05_heads.html": "own_sentence", "chapters/16_kv_cache.html": "both_ways"}
 pytestmark = pytest.mark.browser
 
 
@@ -48,7 +48,7 @@ def opened(request, browser, served):
 
 
 @pytest.fixture
-def shown(opened): return opened("chapters/10_decoders.html")
+def shown(opened): return opened("chapters/depth/10_decoders.html")
 
 
 def loaded(figure):
@@ -130,7 +130,7 @@ def test_a_model_that_does_not_come_is_said_so(shown):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sweep(FIGURES, "chapters/10_decoders.html"))
+@pytest.mark.parametrize("name", sweep(FIGURES, "chapters/depth/10_decoders.html"))
 def test_nothing_is_loaded_before_the_press(opened, served, name):
     "Then the weights and the tokenizer come from the book itself; with the scripts that run the model, at most 1 MB."
     page, figure, asked = opened(name)
@@ -232,7 +232,7 @@ def test_a_reader_can_write_in_both_ways(opened, rounded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sweep(FIGURES, "chapters/10_decoders.html"))
+@pytest.mark.parametrize("name", sweep(FIGURES, "chapters/depth/10_decoders.html"))
 def test_without_a_network_the_figure_says_so(opened, name):
     page, figure, _ = opened(name)
     page.context.set_offline(True)
