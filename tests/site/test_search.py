@@ -19,13 +19,13 @@ pytestmark = [pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = {                                          # what is typed -> where the first hit leads
     "causal_mask": "04_attention.html#tfm-causal_mask", "causal mask": "04_attention.html#tfm-causal_mask", "rotary": "06_positions.html#tfm-RotaryEmbedding",
-    "why the square root": "04_attention.html#why-the-square-root", "inverse square root": "08_transformer.html#the-learning-rate", "RoPE": "06_positions.html#rotary-position-embedding",
+    "why the square root": "04_attention.html#why-the-square-root", "inverse square root": "depth/08_transformer.html#the-learning-rate", "RoPE": "06_positions.html#rotary-position-embedding",
     "rope": "06_positions.html#rotary-position-embedding", "rotary position embeddings": "06_positions.html#rotary-position-embedding",
-    "softmax": "04_attention.html#the-formula", "LSTM": "01_recurrence.html#gates", "beam search": "08_transformer.html#tfm-beam_search",
+    "softmax": "04_attention.html#the-formula", "LSTM": "01_recurrence.html#gates", "beam search": "depth/08_transformer.html#tfm-beam_search",
     "BPE": "03_tokens.html#merges-on-paper", "byte-pair encoding": "03_tokens.html#merges-on-paper", "top-p": "10_decoders.html#tfm-top_p",
     "nucleus sampling": "10_decoders.html#tfm-top_p", "layer norm": "07_block.html#tfm-LayerNorm", "LayerNorm": "07_block.html#tfm-LayerNorm",
     "layernorm": "07_block.html#tfm-LayerNorm", "layer normalisation": "07_block.html#tfm-LayerNorm", "FlashAttention": "17_flash_attention.html",
-    "flash attention": "17_flash_attention.html", "perplexity": "10_decoders.html#tfm-perplexity", "label smoothing": "08_transformer.html#training",
+    "flash attention": "17_flash_attention.html", "perplexity": "10_decoders.html#tfm-perplexity", "label smoothing": "depth/08_transformer.html#training",
     "masks": "04_attention.html#masks-who-may-attend-to-whom", "multi-head attention": "05_heads.html#attention-with-several-heads", "attention": "04_attention.html#tfm-attention",
     "scaled dot-product attention": "04_attention.html#the-formula", "vanishing gradients": "01_recurrence.html#vanishing-and-exploding", "cross-entropy": "10_decoders.html#the-loss-by-hand",
     "swiglu": "07_block.html#tfm-SwiGLU", "grouped-query": "05_heads.html#fewer-keys-than-queries", "tokeniz": "03_tokens.html#tfm-Tokenizer",

@@ -6,6 +6,7 @@
 __all__ = ['DecodingView']
 
 # %% ../../chapters/08_transformer.ipynb #interactive-class
+# fold: The class of the figure
 import torch
 import torch.nn.functional as F
 import traitlets

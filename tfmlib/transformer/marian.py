@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['ENCODER_PARTS', 'DECODER_PARTS', 'MarianSinusoidalEmbedding', 'projections', 'marian_names', 'read_marian']
 
-# %% ../../chapters/08_transformer.ipynb #imports-marian-export
+# %% ../../chapters/depth/08_transformer.ipynb #imports-marian-export
+# fold: MISSING
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -16,7 +17,8 @@ from ..checkpoints.pretrained import (
 from ..positions import SinusoidalEmbedding
 from ..workbench import check_sizes, need
 
-# %% ../../chapters/08_transformer.ipynb #marian-export
+# %% ../../chapters/depth/08_transformer.ipynb #marian-export
+# fold: The family of Marian
 class MarianSinusoidalEmbedding(SinusoidalEmbedding):
     "The original encoding, with all sines before all cosines."
     def encode(self, positions):
