@@ -73,6 +73,8 @@ from tfmlib.checkpoints import (
     llama_like,
     load,
     read_generation,
+    read_safetensors,
+    simple_load,
     to_pretrained,
     with_head,
 )
@@ -1082,3 +1084,19 @@ def test_a_family_that_is_not_there_is_a_row(monkeypatch):
     back = to_pretrained(ours, "starcoder2")
     assert back.keys() == theirs.state_dict().keys() and all(torch.equal(back[name], t) for name, t in theirs.state_dict().items())
     with pytest.raises(ValueError, match="^use_bias: False"): from_pretrained(theirs.state_dict(), theirs.config.to_dict() | {"use_bias": False})
+
+
+@pytest.mark.parametrize("name, family", [("toy GPT-2", "gpt2"), ("toy Llama", "llama")])
+def test_the_short_loader_gives_the_same_model(name, family, tmp_path):
+    "Equal tensors; a tensor too many, one too few and one of another shape are refused by name."
+    model = build(MODEL_CONFIGS[name], seed=3).eval()
+    export_folder(tmp_path, model, family)
+    again, path = simple_load(tmp_path), tmp_path / "model.safetensors"
+    assert again.config == load(tmp_path).model.config
+    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), model.state_dict().values(), strict=True))
+    state = load_file(path)
+    assert {key: t.tolist() for key, t in read_safetensors(path).items()} == {key: t.tolist() for key, t in state.items()}
+    last = [*state][-1]
+    for changed, said in (({**state, "extra": torch.zeros(1)}, "folder: extra; expected"), ({key: t for key, t in state.items() if key != last}, "missing"), (state | {last: torch.zeros(3, 5, 7)}, "; expected \\(")):
+        save_file(changed, path)
+        with pytest.raises((ValueError, RuntimeError), match=said): simple_load(tmp_path)
