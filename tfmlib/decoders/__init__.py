@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        SETTINGS GENERATORS check_token_range check_targets counted_targets chunk perplexity
+        FILTER_RANGES GENERATORS check_token_range check_targets counted_targets chunk perplexity
         check_inputs check_reach hide_padding for_attention init_weights initialised check_logits
-        check_finite_rows reshapes check_generation end_tokens end_rows longer cross_entropy
+        check_finite_rows reshapes check_generation end_tokens end_rows one_longer cross_entropy
         next_token_loss CausalLM pre_norm_stack gpt2 llama temperature top_k top_p min_p
         repetition_penalty SamplingConfig most_likely sample generate""",
     'figures': """
