@@ -1058,6 +1058,23 @@ def test_what_would_load_and_compute_something_else_is_refused(name, keys):
     with pytest.raises(ValueError, match=f"^({'|'.join(keys)}|rope_scaling)"): config_from_pretrained({key: value for key, value in PUBLISHED_CONFIGS[sizes[0]].items() if key not in keys} | keys)
 
 
+@pytest.mark.parametrize("family, name", [("gpt2", "toy GPT-2"), ("llama", "toy Llama")])
+def test_the_short_loader_refuses_a_tied_copy_with_other_numbers(tmp_path, family, name):
+    "An equal copy of the table loads, and so does a file without one; other numbers do not replace the table silently."
+    ours = build(MODEL_CONFIGS[name], seed=1).eval()
+    export_folder(tmp_path, ours, family)
+    state = to_pretrained(ours, family)
+
+    def loaded(tensors):
+        save_file({key: t.clone() for key, t in tensors.items()}, tmp_path / "model.safetensors")
+        return simple_load(tmp_path)
+
+    for tensors in (state, {key: t for key, t in state.items() if key != "lm_head.weight"}):
+        with torch.no_grad(): assert torch.equal(loaded(tensors)(IDS), ours(IDS))
+    with pytest.raises(ValueError, match="^lm_head.weight: other numbers; expected a copy of embedding.weight"): loaded(state | {"lm_head.weight": state["lm_head.weight"] + 1})
+    with pytest.raises(ValueError, match="^folder: mystery; expected only"): loaded(state | {"mystery": torch.ones(2)})
+
+
 # --- a family that the book does not have is a row and names ------------------------------------------------------
 
 STARCODER2 = llama_like(

@@ -46,8 +46,10 @@ def simple_load(folder: Path) -> nn.Module:
         if name.theirs not in stored: continue         # a tied copy, or missing
         whole = stored.pop(name.theirs)
         if name.transposed: whole = whole.T
+        fits = name.ours[0] not in made or torch.equal(whole, made[name.ours[0]])
+        need(fits, name.theirs, "other numbers", f"a copy of {name.ours[0]}")  # tied
         sizes = [len(own[part]) for part in name.ours]
         made |= zip(name.ours, split_parts(whole, sizes, name.by_head))
-    need(not stored, "folder", ", ".join(stored), "no tensor that nothing reads")
+    need(not stored, "folder", ", ".join(stored), "only tensors that the family names")
     fill_weights(model, made)                          # refuses what does not fit
     return model.eval()
