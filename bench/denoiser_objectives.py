@@ -33,12 +33,12 @@ from tfmlib.denoisers import (
     collate,
     encoder_decoder_logits,
     masked_logits,
+    noises,
     objectives,
     prefix_logits,
     story_grammar,
 )
 from tfmlib.denoisers import core as denoisers
-from tfmlib.denoisers import noises
 from tfmlib.denoisers.story_grammar import (
     N_WORDS,
     PEOPLE,
