@@ -6,6 +6,7 @@
 __all__ = ['label_smoothed_cross_entropy', 'label_smoothed_loss', 'InverseSqrtSchedule']
 
 # %% ../../chapters/depth/08_transformer.ipynb #imports-training-export
+# fold: What this module imports
 from dataclasses import dataclass
 
 import torch
