@@ -271,8 +271,9 @@ class CausalLM(nn.Module):
         self.positional_encoding = positional_encoding or PositionalEncoding()  # none
         self.dropout, self.stack, self.lm_head = Dropout(dropout), stack, lm_head
 
-    def embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:  # (B, T, C)
-        return self.dropout(self.positional_encoding.add(self.embedding(ids), positions))
+    def embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        x = self.positional_encoding.add(self.embedding(ids), positions)  # (B, T, C)
+        return self.dropout(x)
 
     def hidden_states(self, ids, padding_mask=None, positions=None):
         check_inputs(ids, self.max_len, padding_mask)
@@ -309,8 +310,7 @@ def gpt2(vocab_size: int, d_model: int, n_layers: int, n_heads: int,
 
 
 def llama(vocab_size: int, d_model: int, n_layers: int, n_heads: int, max_len: int,
-          n_kv_heads: int | None = None, d_ff: int | None = None,
-          tied: bool = True) -> CausalLM:
+          n_kv_heads: int | None = None, d_ff=None, tied: bool = True) -> CausalLM:
     "A decoder of the shape of Llama."
     rotary = PositionalAttention(RotaryEmbedding(d_model // n_heads))
     stack = pre_norm_stack(
@@ -418,7 +418,7 @@ def generate(model: nn.Module, ids: Tensor, max_new_tokens: int,
              sampling: SamplingConfig | None = None, seed: int = 0,
              padding_mask: Tensor | None = None,
              eos: int | Sequence[int] | None = None) -> Tensor:
-    "Append tokens (B, T + new), each from a pass over the whole text; greedy by default."
+    "Append tokens, each from a pass over the whole text; by default greedily."
     check_generation(model, ids, max_new_tokens, padding_mask)
     g, ends = torch.Generator().manual_seed(seed), end_tokens(eos, model.vocab_size)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
