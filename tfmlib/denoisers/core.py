@@ -40,8 +40,8 @@ def span_counts(
 ) -> tuple[int, int]:     # removed tokens, spans
     """T5's rule: how many tokens are removed, and in how many spans.
 
-    T5 rounds in 32 bits: of 39 lengths below 5,000, the first 190, it drops one token more,
-    in one span more.
+    T5 rounds in 32 bits: for 39 lengths below 5,000, the smallest being 190, it
+    removes one token more, in one span more.
     """
     check_span_sizes(length, rate, mean)
     n_noise = min(max(round(length * rate), 1), length - 1)
