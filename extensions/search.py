@@ -18,7 +18,8 @@ KINDS = ("page", "name", "term", "section", "depth", "claim", "exercise", "back"
 NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+")                                      # years are words
 DIGITS = ascii_letters + digits + "-_"                                           # 64, none of which JSON escapes
 COMMON = set("a an and are as at be been but by can do does for from has have if in into is it its no not of on one or so such than that the their them then "
-             "there these they this to was we what when where which who will with you".split())
+             "there these they this to was we what when where which who will with you about all also any both each every here how its many may more most must only other over "
+             "own same still those too up whole would".split())
 
 
 # --- the index ----------------------------------------------------------------------------------------------------

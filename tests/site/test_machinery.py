@@ -23,7 +23,7 @@ import yaml
 from docutils import nodes
 from docutils.utils import new_document
 from ledger import VERDICTS, Ledger, faults, lead, settled
-from pages import notebook_files, notebooks, title, toc_pages
+from pages import chapter, notebook_files, notebooks, title, toc_pages
 from test_defects import build, replace, small
 
 ROOT = rules.ROOT
@@ -198,7 +198,7 @@ def test_every_public_name_is_in_the_reference(book):
     books = rules.cells(ROOT)
     for module, owner in rules.owners(books).items():
         if not any(cell.exported for cell in books[owner]): continue         # a page in depth that only reads
-        page = f"api/{Path(owner).name}.html"
+        page = f"api/{chapter(owner, list(books))}.html"             # also of a second page in depth, NN_name_topic
         ids = Anchors((book / page).read_text()).ids
         tree = ast.parse((ROOT / f"tfmlib/{module.replace('.', '/')}.py").read_text())
         [public] = [ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
