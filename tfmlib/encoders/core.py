@@ -173,10 +173,8 @@ class Bert(nn.Module):
         self.embedding, self.stack, self.heads = embedding, stack, nn.ModuleDict(heads)
         self.max_len, self.causal = max_len, causal
 
-    def hidden_states(
-        self, ids: Tensor, segments: Tensor | None = None,    # (B, T) each
-        padding_mask: Tensor | None = None,                   # (B, T), False at padding
-    ) -> tuple[Tensor, list]:          # (B, T, C), weights of each block
+    def hidden_states(self, ids: Tensor, segments: Tensor | None = None,  # (B, T)
+                      padding_mask: Tensor | None = None) -> tuple[Tensor, list]:
         "The output of the stack, which the heads read."
         check_bert_inputs(self, ids, segments, padding_mask)
         positions = None if padding_mask is None else token_positions(padding_mask)
@@ -186,7 +184,11 @@ class Bert(nn.Module):
         return x, [block["attention"] for block in shown]
 
     def forward(self, ids, segments=None, padding_mask=None) -> dict[str, Tensor]:
-        "The logits of each head, by name; see `hidden_states`. Positions count tokens."
+        """The logits of each head, by name; see `hidden_states`.
+
+        Positions count tokens. `transformers` counts columns in BERT and ELECTRA: with
+        padding on the left, it agrees only if it is given these `position_ids`.
+        """
         h, _ = self.hidden_states(ids, segments, padding_mask)
         there = torch.ones_like(ids).bool() if padding_mask is None else padding_mask
         return {name: head(h, there) for name, head in self.heads.items()}
