@@ -28,7 +28,7 @@ from torch import Tensor
 
 from bench import size
 from bench.decoder_training import Reckoning, fused
-from tfmlib.checkpoints import MODERN, ModelConfig
+from tfmlib.checkpoints import MODERN, ModelConfig, build_decoder
 from tfmlib.decoders import CausalLM
 from tfmlib.tokens import Tokenizer, train_tokenizer
 from tfmlib.workbench import (
@@ -163,11 +163,7 @@ class Order:
 
 class Transferred(CausalLM):
     "A decoder in the maximal-update parametrisation: logits are divided by the width, and embeddings begin as those of the base."
-    def __init__(self, config: ModelConfig, attention_fn: Callable, seed: int):
-        super().__init__(config, attention_fn, seed)
-        with torch.no_grad(): self.embedding.weight.mul_((config.d_model / BASE)**.5)
-
-    def logits(self, x: Tensor) -> Tensor: return super().logits(x) * (BASE / self.config.d_model)
+    def logits(self, x: Tensor) -> Tensor: return super().logits(x) * (BASE / self.d_model)
 
 
 class ScaledAdamW(AdamW):
@@ -181,14 +177,17 @@ class ScaledAdamW(AdamW):
 def made(C: int, seed: int, way: str = "standard", layers: int = LAYERS) -> CausalLM:
     "The decoder of this width before its first step."
     kind = {"standard": CausalLM, "maximal update": Transferred}[way]
-    return kind(ModelConfig("decoder", corpus()["V"], C, layers, max(1, C // HEAD_DIM), LONGEST, **MODERN), fused, seed)
+    model = build_decoder(ModelConfig("decoder", corpus()["V"], C, layers, max(1, C // HEAD_DIM), LONGEST, **MODERN), fused, seed, kind)
+    if kind is Transferred:
+        with torch.no_grad(): model.embedding.weight.mul_((C / BASE)**.5)
+    return model
 
 
 def optimiser_of(model: CausalLM, rate: float | Callable[[int], float]) -> AdamW:
     "AdamW; in the maximal-update parametrisation the matrices of the blocks move the less, the wider they are."
     optimiser = ScaledAdamW(parameter_groups(model, DECAY), rate, betas=(0.9, 0.95), clip=1.0)
     if isinstance(model, Transferred):
-        optimiser.factors = {name: BASE / model.config.d_model for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("stack.")}
+        optimiser.factors = {name: BASE / model.d_model for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("stack.")}
     return optimiser
 
 

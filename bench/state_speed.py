@@ -24,7 +24,7 @@ def memory_after(cached: CachedHybridLM, S: int):
     "States and caches after S random tokens: states have read 64 of them, and caches are filled with random keys and values; neither changes the time."
     g, where = torch.Generator().manual_seed(0), next(cached.parameters())
     cache = cached.new_cache()
-    cached(torch.randint(cached.config.vocab_size, (1, 64), generator=g).to(where.device), cache)
+    cached(torch.randint(cached.vocab_size, (1, 64), generator=g).to(where.device), cache)
     for layer in cache.layers:
         if not isinstance(layer, KVCache): continue
         k = torch.randn(1, layer.k.shape[1], S - 64, layer.k.shape[3], generator=g).to(where)
