@@ -165,7 +165,7 @@ def test_a_configuration_refuses_by_name(change, said):
 
 @pytest.mark.parametrize("config, said", [
     (partial(replace, ONE, source_vocab_size=7), "source_vocab_size: 7, of decoder; expected None"), (partial(replace, ONE, n_encoder_layers=1), "n_encoder_layers: 1, of decoder"),
-    (lambda: build(replace(ONE, max_len=None)), "max_len: None"), (lambda: build(replace(BOTH, positions="learned")), "max_len: None"), 
+    (lambda: build(replace(ONE, max_len=None)), "max_len: None"), (lambda: build(replace(BOTH, positions="learned")), "max_len: None"),
     (lambda: run(build(replace(BOTH, max_len=3))), "x: 4 tokens; expected at most 3"), (lambda: count_parameters(replace(BOTH, positions="sines first")), "positions: got 'sines first'")])
 def test_what_does_not_go_together_is_refused_by_name(config, said):
     with pytest.raises(ValueError, match=f"^{said}"): config()
