@@ -18,6 +18,8 @@ from tfmlib.flash_attention import (
     blocks,
     blockwise_attention,
     combine,
+    flash_backward,
+    flash_forward,
     merge_states,
     output_and_lse,
     softmax_state,
@@ -36,7 +38,7 @@ sizes = st.integers(1, 12)
 
 def drawn(T, S, D, W, seed=0, scale=1.):
     rng = np.random.default_rng(seed)
-    return {"q": scale * rng.standard_normal((T, D)), "k": rng.standard_normal((S, D)), "v": rng.standard_normal((S, W))}
+    return {name: torch.from_numpy(x) for name, x in (("q", scale * rng.standard_normal((T, D))), ("k", rng.standard_normal((S, D))), ("v", rng.standard_normal((S, W))))}
 
 
 def heads(*shapes, seed=0, dtype=torch.float64):
@@ -52,9 +54,9 @@ rows = st.lists(scores, min_size=1, max_size=12)
 
 def seen_of(z, first=0):
     "What is seen of a row of scores whose values are their places and the squares of these."
-    z = np.array(z, dtype=float)[None]
-    at = first + np.arange(z.size)
-    return softmax_state(z, np.stack([at, at**2.], 1))
+    z = torch.tensor(z, dtype=torch.float64)[None]
+    at = first + torch.arange(z.numel(), dtype=torch.float64)
+    return softmax_state(z, torch.stack([at, at**2], 1))
 
 
 def close(a: SoftmaxState, b: SoftmaxState) -> None:
@@ -72,7 +74,7 @@ def test_merge_is_associative_and_commutative(a, b, c):
 @settings(deadline=None)
 @given(rows)
 def test_nothing_seen_is_neutral(z):
-    nothing = softmax_state(np.zeros((1, 0)), np.zeros((0, 2)))
+    nothing = SoftmaxState(torch.full((1,), -math.inf, dtype=torch.float64), torch.zeros(1).double(), torch.zeros(1, 2).double())
     close(merge_states(seen_of(z), nothing), seen_of(z))
     close(merge_states(nothing, seen_of(z)), seen_of(z))
 
@@ -95,11 +97,11 @@ def test_any_order_of_pieces_gives_the_softmax(z, chance, size):
 # --- the machine -------------------------------------------------------------------------------------------------
 
 def test_the_machine_counts_bytes_and_refuses_what_does_not_fit():
-    memory = MemoryHierarchy(40, x=np.arange(12.).reshape(6, 2), narrow=np.zeros(6, np.float32))
+    memory = MemoryHierarchy(40, x=torch.arange(12).double().view(6, 2), narrow=torch.zeros(6))
     with memory.step():
         x = memory.load("x", slice(1, 3))
-        memory.store("narrow", x.sum(1).astype(np.float32), slice(1, 3))
-        with memory.step(): memory.allocate(np.zeros(1))
+        memory.store("narrow", x.sum(1).float(), slice(1, 3))
+        with memory.step(): memory.allocate(torch.zeros(1).double())
         assert memory.held == 32
     assert (memory.read, memory.written, memory.held, memory.peak) == (32, 8, 0, 40)
     with pytest.raises(ValueError, match="capacity: 48 bytes"): memory.load("x", slice(0, 3))
@@ -107,13 +109,13 @@ def test_the_machine_counts_bytes_and_refuses_what_does_not_fit():
 
 
 def test_what_is_written_counts_as_it_lies_there():
-    memory = MemoryHierarchy(40, narrow=np.zeros(6, np.float32))
-    memory.store("narrow", np.ones(2), slice(0, 2))
+    memory = MemoryHierarchy(40, narrow=torch.zeros(6))
+    memory.store("narrow", torch.ones(2).double(), slice(0, 2))
     assert memory.written == 8
 
 
 def test_what_is_loaded_is_a_copy():
-    memory = MemoryHierarchy(1000, x=np.zeros((2, 2)))
+    memory = MemoryHierarchy(1000, x=torch.zeros(2, 2))
     memory.load("x", slice(0, 1))[:] = 5
     assert memory.slow["x"].max() == 0
 
@@ -123,7 +125,7 @@ def test_what_is_loaded_is_a_copy():
 def test_both_algorithms_are_attention_and_move_what_the_formulas_say(T, S, D, W, rows, cols, causal):
     given_ = drawn(T, S, D, W, T * S)
     mask = causal_mask(T, S) if causal else None
-    wanted = attention(*(torch.tensor(x) for x in given_.values()), mask)[0].numpy()
+    wanted = attention(*(x.clone() for x in given_.values()), mask)[0].numpy()
     flash = MemoryHierarchy(10**6, **given_)
     tiled_attention(flash, rows, cols, causal)
     np.testing.assert_allclose(flash.slow["out"], wanted, rtol=0, atol=1e-12)
@@ -145,10 +147,10 @@ def test_tiles_need_the_room_that_the_formula_says(r, c, D, W):
 @settings(deadline=None, max_examples=40)
 @given(sizes, sizes, sizes, sizes, st.booleans())
 def test_the_way_back_in_tiles(T, S, rows, cols, causal):
-    memory = MemoryHierarchy(10**6, **drawn(T, S, 3, 2, T + S), dout=np.random.default_rng(T).standard_normal((T, 2)))
+    memory = MemoryHierarchy(10**6, **drawn(T, S, 3, 2, T + S), dout=torch.from_numpy(np.random.default_rng(T).standard_normal((T, 2))))
     tiled_attention(memory, rows, cols, causal)
     tiled_backward(memory, rows, cols, causal)
-    q, k, v, dout = (torch.tensor(memory.slow[name]) for name in ("q", "k", "v", "dout"))
+    q, k, v, dout = (memory.slow[name] for name in ("q", "k", "v", "dout"))
     for name, wanted in zip(("dq", "dk", "dv"), attention_backward(q, k, v, causal_mask(T, S) if causal else None, dout)):
         np.testing.assert_allclose(memory.slow[name], wanted.numpy(), rtol=0, atol=1e-12)
 
@@ -157,11 +159,29 @@ def test_the_way_back_in_tiles(T, S, rows, cols, causal):
 @given(sizes, sizes, sizes, sizes, st.booleans())
 def test_the_way_back_moves_no_matrix_and_skips_what_is_hidden(T, S, rows, cols, causal):
     D, W = 3, 2
-    memory = MemoryHierarchy(10**6, **drawn(T, S, D, W), dout=np.ones((T, W)), out=np.ones((T, W)), lse=np.zeros(T))
+    memory = MemoryHierarchy(10**6, **drawn(T, S, D, W), dout=torch.ones(T, W).double(), out=torch.ones(T, W).double(), lse=torch.zeros(T).double())
     tiled_backward(memory, rows, cols, causal)
     seen = causal_mask(T, S) if causal else torch.ones(T, S, dtype=torch.bool)
     pairs = [i.stop - i.start for j in blocks(0, S, cols) for i in blocks(0, T, rows) if seen[i, j].any()]
     assert memory.read + memory.written == 8 * (T * (2 * W + 1) + 2 * S * (D + W) + sum(pairs) * (3 * D + W + 2))
+
+
+# --- the loops of the page ----------------------------------------------------------------------------------------
+
+@settings(deadline=None, max_examples=40)
+@given(sizes, sizes, st.integers(1, 4), st.integers(1, 4), sizes, sizes, st.booleans())
+def test_the_loops_are_attention_and_its_gradients(T, S, D, W, rows, cols, causal):
+    q, k, v = (x.requires_grad_() for x in drawn(T, S, D, W, T + S).values())
+    mask = causal_mask(T, S) if causal else None
+    wanted, dout = attention(q, k, v, mask)[0], torch.from_numpy(np.random.default_rng(T).standard_normal((T, W)))
+    gradients = torch.autograd.grad(wanted, (q, k, v), dout)
+    with torch.no_grad():
+        out, lse = flash_forward(q, k, v, (rows, cols), causal)
+        ours = flash_backward(q, k, v, out, lse, dout, (rows, cols), causal)
+    for a, b in zip((out, *ours), (wanted.detach(), *gradients)): torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    scores = (q @ k.T / math.sqrt(D)).detach()
+    if causal: scores = scores.masked_fill(~mask, -math.inf)
+    torch.testing.assert_close(lse, scores.logsumexp(1), rtol=0, atol=1e-12)
 
 
 # --- PyTorch -----------------------------------------------------------------------------------------------------

@@ -50,19 +50,16 @@ class TileTraffic(Interactive):
         return {"read": 2 * read, "written": 2 * written}
 
     def picture(self) -> str:
-        T, S, shown = (
-            len(self.scores),
-            len(self.scores[0]),
-            np.zeros((len(self.scores), len(self.scores[0]))),
-        )
+        T, S = len(self.scores), len(self.scores[0])
+        shown = np.zeros((T, S))
         for i, *j in self.steps()[:self.step]:
             if j and j[0] is not None: shown[i, j[0]] = 1
-        needed = ~is_future(slice(0, T), slice(0, S), T, S) | (not self.causal)
+        future = is_future(slice(0, T), slice(0, S), T, S).numpy() & self.causal
         return matrix(
             np.where(shown > 0, np.array(self.scores), 0),
             range(T),
             range(S),
             self.alt,
-            mask=needed & (shown > 0),
+            mask=~future & (shown > 0),
             digits=0,
         ).drawing
