@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
 from tfmlib.checkpoints import MODERN, ModelConfig, build
-from tfmlib.mixture_of_experts import mutual_information, tokens_per_expert
-from tfmlib.mixture_of_experts.balancing import load_balancing_loss
+from tfmlib.mixture_of_experts import load_balancing_loss, mutual_information, tokens_per_expert
 from tfmlib.mixture_of_experts.models import hidden_and_routings
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 

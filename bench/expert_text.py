@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from bench import climbed, over_seeds, size, ticked
 from bench.expert_facts import kept
 from tfmlib.checkpoints import MODERN, ModelConfig, build
-from tfmlib.mixture_of_experts import MixtureOfExperts, mutual_information, tokens_per_expert
-from tfmlib.mixture_of_experts.balancing import capacity, keep_within_capacity, load_balancing_loss, router_z_loss
+from tfmlib.mixture_of_experts import MixtureOfExperts, load_balancing_loss, mutual_information, tokens_per_expert
+from tfmlib.mixture_of_experts.balancing import capacity, keep_within_capacity, router_z_loss
 from tfmlib.mixture_of_experts.models import hidden_and_routings
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
 

@@ -41,6 +41,7 @@ from tfmlib.mixture_of_experts import (
     Routing,
     dispatch,
     list_pairs,
+    load_balancing_loss,
     loop_over_experts,
     mutual_information,
     sort_by_expert,
@@ -56,7 +57,6 @@ from tfmlib.mixture_of_experts.balancing import (
     grouped_top_k_routing,
     keep_best_groups,
     keep_within_capacity,
-    load_balancing_loss,
     prioritise,
     router_z_loss,
 )

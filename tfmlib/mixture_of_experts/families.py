@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SWIGLU_NAMES', 'MIXTRAL_NAMES', 'SHARED', 'GATED_SHARED', 'PLAIN_SHARED', 'OSS_YARN', 'V3_DEFAULTS', 'ROUTER_KEYS', 'SILU', 'QWEN_KEYS', 'NO_WINDOWS', 'LATENT_NAMES', 'DEEPSEEK_TENSORS', 'DEEPSEEK_FIELDS', 'DEEPSEEK_KEYS', 'DEEPSEEK', 'EVERY_LAYER', 'OSS_TENSORS', 'DEEPSEEK_YARN', 'EXPERT_CONFIGS', 'EXPERT_PUBLISHERS', 'expert_parts', 'with_tensors', 'read_count', 'read_experts', 'read_mixtral', 'read_qwen_experts', 'read_qwen2_experts', 'read_gpt_oss', 'ScaledLatentAttention', 'build_scaled_latent', 'read_score_factor', 'read_latent', 'read_deepseek', 'read_deepseek_v2', 'read_deepseek_v3', 'deepseek_parts', 'deepseek_family', 'like_deepseek', 'like_qwen', 'like_oss']
 
-# %% ../../chapters/21_mixture_of_experts.ipynb #families-imports-export
+# %% ../../chapters/depth/21_mixture_of_experts.ipynb #families-imports-export
 import math
 from collections.abc import Callable, Iterator, Mapping
 
@@ -22,7 +22,8 @@ from ..kv_cache.latent import LATENT, AbsorbedLatentAttention, build_latent
 from ..workbench import need
 from ..checkpoints.published import like_llama
 
-# %% ../../chapters/21_mixture_of_experts.ipynb #families-names-export
+# %% ../../chapters/depth/21_mixture_of_experts.ipynb #families-names-export
+# fold: The names of their tensors
 def expert_parts(
     names: Mapping[str, str],  # of an expert's matrices: theirs -> ours
     mixture: str = "mlp",      # their name of the layer
@@ -59,7 +60,8 @@ def with_tensors(family: Family, more: Mapping[str, str]) -> Family:
                     yield TensorName(theirs.format(layer), (part,))
     return family._replace(names=names)
 
-# %% ../../chapters/21_mixture_of_experts.ipynb #families-read-export
+# %% ../../chapters/depth/21_mixture_of_experts.ipynb #families-read-export
+# fold: How their configurations are read
 def read_count(config: Mapping, *keys: str) -> int:
     "The whole number above 0 that one or all of these keys give."
     found = agreed({key: read_number(config, key, kinds=(int,)) for key in keys}, None)
@@ -119,7 +121,8 @@ def read_gpt_oss(config: Mapping) -> dict:
     return (read_rotation(config, 150_000.) | read_experts(config)
             | read_layers({"sliding_window": 128, **config}, types))
 
-# %% ../../chapters/21_mixture_of_experts.ipynb #families-deepseek-export
+# %% ../../chapters/depth/21_mixture_of_experts.ipynb #families-deepseek-export
+# fold: DeepSeek's attention and configurations
 class ScaledLatentAttention(AbsorbedLatentAttention):
     "Latent attention whose scores are multiplied by a factor, as in YaRN."
     factor = 1.
@@ -195,7 +198,8 @@ def read_deepseek_v3(config: Mapping) -> dict:
     "What an absent key means there."
     return read_deepseek({**V3_DEFAULTS, **config})
 
-# %% ../../chapters/21_mixture_of_experts.ipynb #families-rows-export
+# %% ../../chapters/depth/21_mixture_of_experts.ipynb #families-rows-export
+# fold: The rows of the table of families
 ROUTER_KEYS = "router_aux_loss_coef", "output_router_logits", "router_jitter_noise"
 SILU = {"hidden_act": ("silu", "swish")}
 FAMILIES["mixtral"] = llama_like(
@@ -279,7 +283,8 @@ FAMILIES["gpt_oss"] = with_tensors(llama_like(
     LLAMA_TENSORS | layered("model.layers", {"mlp.router": "feed_forward.inner.router.proj"}),
     required=("n_kv_heads", "head_dim")), OSS_TENSORS)
 
-# %% ../../chapters/21_mixture_of_experts.ipynb #configs-export
+# %% ../../chapters/depth/21_mixture_of_experts.ipynb #configs-export
+# fold: Published configurations
 DEEPSEEK_YARN = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1,
                  "original_max_position_embeddings": 4096}
 

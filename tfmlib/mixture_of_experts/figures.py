@@ -6,10 +6,10 @@
 __all__ = ['ExpertCapacityView']
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #capacity-view-export
+# fold: The figure that moves
 import torch
 import traitlets
 
-from .balancing import keep_within_capacity, prioritise
 from .core import Routing, top_k_routing
 from ..workbench import Interactive, rect, svg, text, var
 
@@ -27,20 +27,25 @@ class ExpertCapacityView(Interactive):
         logits = torch.tensor(self.scores)
         logits[:, 0] += self.tilt
         routing = top_k_routing(logits, 1)
-        return prioritise(routing) if self.by_weight else routing
+        if not self.by_weight: return routing
+        order = routing.weight.argsort(descending=True, stable=True)
+        return Routing(*(t[order] for t in routing[:3]), logits)
+
+    def queues(self) -> list[list[int]]:
+        "For each expert its tokens, in order; it processes the first `capacity` of them."
+        routing = self.routing()
+        return [routing.token[routing.expert == e].tolist()
+                for e in range(routing.logits.shape[1])]
 
     def picture(self) -> str:
         "A column of slots for each expert, and its dropped tokens below."
-        routing = self.routing()
-        kept, drawn = set(keep_within_capacity(routing, self.capacity).token.tolist()), ""
-        for e in range(routing.logits.shape[1]):
-            mine = routing.token[routing.expert == e].tolist()
-            inside = [t for t in mine if t in kept]
+        drawn = ""
+        for e, mine in enumerate(self.queues()):
             drawn += text(40 + 90 * e, 16, f"expert {chr(65 + e)}")
             for slot in range(self.capacity):
                 y = 26 + 26 * slot
                 drawn += rect(10 + 90 * e, y, 60, 22, var("k"), 'rx="3" fill-opacity=".3"')
-                if slot < len(inside): drawn += text(40 + 90 * e, y + 16, inside[slot] + 1)
-            out = [str(t + 1) for t in mine if t not in kept]
+                if slot < len(mine): drawn += text(40 + 90 * e, y + 16, mine[slot] + 1)
+            out = [str(t + 1) for t in mine[self.capacity:]]
             drawn += text(40 + 90 * e, 44 + 26 * self.capacity, ", ".join(out) or "–")
-        return svg(drawn, 360, 54 + 26 * self.capacity, self.alt)
+        return svg(drawn, 90 * len(self.queues()), 54 + 26 * self.capacity, self.alt)
