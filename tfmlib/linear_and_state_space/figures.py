@@ -6,7 +6,7 @@
 __all__ = ['MemoryView']
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #memory-view-export
-# fold: The figure, in Python
+# fold: The next figure, in Python
 import math
 
 import traitlets
