@@ -76,7 +76,7 @@ def recalled_pairs(
     trials: int = 200,
     seed: int = 0,
 ) -> Tensor:            # (pairs,), in the order of writing
-    "How often the last value of a random key, one of 16, is read back after all writes."
+    "How often a random key reads back its last value, one of 16, after all writes."
     check_sizes(pairs=pairs, D=D, writes=writes, trials=trials)
     g = torch.Generator().manual_seed(seed)
     keys = F.normalize(torch.randn(trials, pairs, D, generator=g), dim=-1)
