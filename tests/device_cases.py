@@ -160,6 +160,6 @@ if __name__ == "__main__":                                       # what torchrun
 
 def with_all_parts(function, *arguments):
     "A form of parallelism in a process that knows every part."
-    for module in ("checkpoints", "linear_and_state_space", "mixture_of_experts"): importlib.import_module(f"tfmlib.{module}.core")
+    for module in ("checkpoints.core", "linear_and_state_space.hybrid", "mixture_of_experts.core"): importlib.import_module(f"tfmlib.{module}")
     importlib.import_module("tfmlib.mixture_of_experts.families")
     return function(*arguments)

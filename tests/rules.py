@@ -103,8 +103,8 @@ def workbench(root: Path) -> list[str]: return tomllib.loads((root / "pyproject.
 FRONT = "library"        # the page of the workbench that writes tfmlib's own modules and uses everything: it stands after all
 
 
-def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, int]:
-    """Where a notebook stands: the workbench in its declared order, the paths 01 to 22, then the pages in depth; a practice page after all of its chapter.
+def place(name: str, bench: list[str], whole: bool = False) -> tuple[int | str, ...]:
+    """Where a notebook stands: the workbench in its declared order, the paths 01 to 22, then the pages in depth, of one chapter by their names; a practice page after all of its chapter.
 
     The tour is read first, but it reads published files with the book's readers: nothing imports from it, and it writes no module.
 
@@ -115,7 +115,7 @@ def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, i
     if which == "workbench":
         if tail not in bench: raise ValueError(f"{name}: not in the workbench that pyproject.toml declares ({', '.join(bench)})")
         return 0, bench.index(tail), 0
-    return 1 + (whole or which != "path"), int(number), int(which == "practice")
+    return 1 + (whole or which != "path"), int(number), int(which == "practice"), tail
 
 
 def divided(owned: dict[str, str], name: str) -> bool:

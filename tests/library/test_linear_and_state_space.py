@@ -22,19 +22,20 @@ from tfmlib.linear_and_state_space import (
     MIXERS,
     CachedHybridLM,
     MemoryView,
+    delta_recurrence,
     draw_mixers,
+    linear_recurrence,
     mixing_matrices,
     recalled_pairs,
     toeplitz,
 )
-from tfmlib.linear_and_state_space.delta import delta_matrix, delta_recurrence, delta_rule
+from tfmlib.linear_and_state_space.delta import delta_matrix, delta_rule
 from tfmlib.linear_and_state_space.linear import (
     append_one,
     divide_by_last,
     elu_features,
     linear_attention,
     linear_matrix,
-    linear_recurrence,
     retention_decay,
 )
 from tfmlib.linear_and_state_space.mixers import (

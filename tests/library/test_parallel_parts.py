@@ -8,7 +8,7 @@ import torch
 from conftest import sweep
 
 import tfmlib.checkpoints.families  # noqa: F401 — all parts are registered
-import tfmlib.linear_and_state_space.core  # noqa: F401
+import tfmlib.linear_and_state_space.hybrid  # noqa: F401
 import tfmlib.mixture_of_experts.families  # noqa: F401
 from tfmlib.checkpoints import MODEL_CONFIGS
 from tfmlib.many_devices.context import RingAttention, train_context_parallel

@@ -26,7 +26,7 @@ def test_there_are_notebooks_to_judge():
 @pytest.mark.parametrize("earlier, later", [
     ("chapters/00_figures", "chapters/00_proof"), ("chapters/00_training", "chapters/01_recurrence"),
     ("chapters/04_attention", "chapters/depth/04_attention"), ("chapters/depth/04_attention", "chapters/practice/04_attention"), ("chapters/22_inside", "chapters/depth/01_recurrence"),
-    ("chapters/09_encoders", "chapters/10_decoders")])
+    ("chapters/09_encoders", "chapters/10_decoders"), ("chapters/depth/12_checkpoints", "chapters/depth/12_checkpoints_families"), ("chapters/depth/12_checkpoints_families", "chapters/practice/12_checkpoints")])
 def test_place(earlier, later):
     bench = rules.workbench(ROOT)
     assert rules.place(earlier, bench) < rules.place(later, bench)

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['zero_order_hold', 'bilinear', 'forward_euler', 'check_stable', 'ssm_recurrence', 'ssm_kernel', 'causal_convolution', 'check_signal', 'check_system', 'S4D', 'selective_scan', 'selective_recurrence', 'check_selective']
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #state-space-imports-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #state-space-imports-export
+# fold: Imports of the library
 import math
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from ..recurrence import scan
 from ..workbench import check_sizes, need
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #discretise-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #discretise-export
 def zero_order_hold(A: Tensor, B: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     "Exact, if the input is constant during a step; for a diagonal A with Re A < 0."
     check_stable(A, step)
@@ -33,14 +34,15 @@ def forward_euler(A: Tensor, B: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     check_stable(A, step)
     return 1 + step * A, step * B
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #stable-check-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #stable-check-export
+# fold: The checks of arguments
 def check_stable(A: Tensor, step: Tensor) -> None:
     "Raise ValueError unless the continuous system decays and time goes forward."
     low = float(A.detach().real.max())
     need(low < 0, "A", f"real parts up to {low:.4g}", "real parts below 0, so that states decay")
     need(bool((step > 0).all()), "step", f"{float(step.detach().min()):.4g}", "lengths above 0")
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #forms-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #forms-export
 def ssm_recurrence(
     a: Tensor, b: Tensor, c: Tensor,  # discretised, diagonal (..., N)
     x: Tensor,                        # (..., T)
@@ -73,7 +75,8 @@ def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:  # (..., T) each
     product = torch.fft.rfft(x, 2 * T) * torch.fft.rfft(kernel, 2 * T)
     return torch.fft.irfft(product, 2 * T)[..., :T]
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #system-check-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #system-check-export
+# fold: The checks of arguments
 def check_signal(x: Tensor) -> None:
     "Raise ValueError unless these are real numbers, one for each step."
     need(x.ndim > 0 and x.shape[-1] > 0 and x.is_floating_point(), "x",
@@ -91,7 +94,8 @@ def check_system(a: Tensor, b: Tensor, c: Tensor, x: Tensor | None = None,
     wanted = tuple(torch.broadcast_shapes(a.shape, b.shape, (*x.shape[:-1], 1)))
     need(state.shape == wanted, "state", tuple(state.shape), f"{wanted}, (..., N)")
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #s4d-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #s4d-export
+# fold: The layer
 class S4D(nn.Module):
     "A diagonal SSM for each channel, with frequencies πn: (B, T, C) -> (B, T, C)."
     def __init__(self, d_model: int, state_dim: int = 16):  # C, N
@@ -130,7 +134,7 @@ class S4D(nn.Module):
         y, state = ssm_recurrence(*self.system(), x.mT, state)
         return y.mT + self.D * x, state
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #selective-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #selective-export
 def selective_scan(
     x: Tensor, step: Tensor,      # inputs and step sizes (B, T, C)
     A: Tensor,                    # (C, N), below 0
@@ -147,7 +151,8 @@ def selective_scan(
     h = scan(a.movedim(1, -1), new.movedim(1, -1)).movedim(-1, 1)         # (B, T, C, N)
     return (h * c[:, :, None]).sum(-1), h[:, -1]
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #selective-recurrence-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #selective-recurrence-export
+# fold: The same, step by step
 def selective_recurrence(
     x: Tensor, step: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # as `selective_scan`
@@ -162,7 +167,8 @@ def selective_recurrence(
         h.append(state)
     return (torch.stack(h, 1) * c[:, :, None]).sum(-1), state
 
-# %% ../../chapters/20_linear_and_state_space.ipynb #selective-check-export
+# %% ../../chapters/depth/20_linear_and_state_space.ipynb #selective-check-export
+# fold: The checks of arguments
 def check_selective(x: Tensor, step: Tensor, A: Tensor, b: Tensor, c: Tensor,
                     state: Tensor | None = None) -> None:
     "Raise ValueError unless these are the inputs of a selective scan."
