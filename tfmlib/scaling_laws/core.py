@@ -105,6 +105,7 @@ def power_law(floor: float, *terms: tuple[float, float]) -> PowerLaw:
 def simple_fit(x: Tensor, loss: Tensor) -> "PowerLaw":  # N and D (n, 2), losses (n,)
     "The law of N and D with the least squared relative errors, from a grid of exponents."
     x, loss = check_runs(x, loss)
+    check_inputs(x, 2)
     grid = torch.arange(0.05, 1.5, 0.025, dtype=torch.float64)
     exponents = torch.cartesian_prod(grid, grid)                     # (R, 2)
     unit = x.log().mean(0).exp()                        # keeps the powers near 1

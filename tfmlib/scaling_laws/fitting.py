@@ -8,6 +8,7 @@ __all__ = ['MAX_EXPONENT', 'EXPONENTS', 'FLOORS', 'fit_three_points', 'huber', '
            'envelope', 'isoflop_minima', 'size_exponents']
 
 # %% ../../chapters/depth/14_scaling_laws.ipynb #imports-export
+# fold: Imports of the library
 import math
 from collections.abc import Callable
 
