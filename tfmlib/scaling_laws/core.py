@@ -47,7 +47,8 @@ def check_runs(x: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
         fits = bool(t.isfinite().all() and (t > 0).all())
         need(fits, name, t.flatten()[:5].tolist(), "finite numbers above 0")
     for column in x.T:
-        need(float(column.max()) > float(column.min()), "x", column[:5].tolist(), "different values")
+        varied = float(column.max()) > float(column.min())
+        need(varied, "x", column[:5].tolist(), "different values")
     needed = 2 * x.shape[1] + 1
     need(len(x) >= needed, "x", f"{len(x)} runs", f"at least {needed}, one for each constant")
     return x, loss
@@ -102,8 +103,8 @@ def power_law(floor: float, *terms: tuple[float, float]) -> PowerLaw:
     return PowerLaw(torch.tensor(floor, dtype=torch.float64), scales, exponents)
 
 # %% ../../chapters/14_scaling_laws.ipynb #fit-export
-def simple_fit(x: Tensor, loss: Tensor) -> "PowerLaw":  # N and D (n, 2), losses (n,)
-    "The law of N and D with the least squared relative errors, from a grid of exponents."
+def simple_fit(x: Tensor, loss: Tensor) -> PowerLaw:  # N, D (n, 2); losses (n,)
+    "The law with the least squared relative errors, from a grid of exponents."
     x, loss = check_runs(x, loss)
     check_inputs(x, 2)
     grid = torch.arange(0.05, 1.5, 0.025, dtype=torch.float64)
