@@ -135,6 +135,7 @@ def fit_power_law(
     return as_law(found[values.argmin()], centre, floor)
 
 # %% ../../chapters/depth/14_scaling_laws.ipynb #bootstrap-export
+# fold: The bootstrap, all resampled fits at once; an interval
 def bootstrap(
     x: Tensor, loss: Tensor,      # as in `fit_power_law`
     floor: float | None = None,
