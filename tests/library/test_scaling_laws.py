@@ -32,16 +32,22 @@ from tfmlib.scaling_laws import (
     huber,
     interval,
     isoflop_minima,
+    ladder_figure,
+    law_numbers,
     lifetime_optimal,
     log_slope,
     loss_table,
     power_law,
     predictive_samples,
+    recorded_predictions,
+    simple_fit,
     size_exponents,
+    sweep_curves,
+    sweep_runs,
 )
 from tfmlib.workbench import Record, parse_record, seeded, spread
 
-READS = ("chapters/14_", "chapters/practice/14_")
+READS = ("chapters/14_", "chapters/depth/14_", "chapters/practice/14_")
 TRUTH = power_law(2.4, (60., 0.4), (150., 0.35))
 SIZES, BUDGETS = torch.tensor([1.2e4, 4.9e4, 1.1e5, 2e5, 4.4e5, 7.9e5, 1.8e6, 3.1e6]).double(), 2.5e5 * 2 ** torch.arange(6).double()
 RUNS = torch.cartesian_prod(SIZES, BUDGETS)
@@ -86,6 +92,40 @@ def test_a_new_run_lies_in_its_prediction_interval_as_often_as_it_should():
         law_alone += low <= new <= high
     assert held >= 16 and held > law_alone
     with pytest.raises(ValueError, match="^x: "): predictive_samples(law, laws, RUNS[:5], loss[:5], at)
+
+
+def test_the_simple_fit_finds_a_law_whose_exponents_are_on_its_grid():
+    truth = power_law(2.4, (60., 0.4), (150., 0.35))
+    torch.testing.assert_close(simple_fit(RUNS, truth(RUNS)).constants(), truth.constants(), rtol=1e-6, atol=0)
+
+
+def test_no_law_near_the_simple_fit_has_smaller_relative_errors():
+    "Its scales and its floor are the best for its exponents, and no neighbour on the grid is better."
+    loss = noisy(TRUTH, RUNS, 0.004, 3)
+    found = simple_fit(RUNS, loss)
+    def off(law): return float((law(RUNS) / loss - 1).square().sum())
+    for i, step in enumerate((1.001, 0.999) * 3):
+        floor, scales = found.floor.clone(), found.scales.clone()
+        if i // 2 == 0: floor = floor * step
+        else: scales[i // 2 - 1] *= step
+        assert off(type(found)(floor, scales, found.exponents)) > off(found)
+    assert off(found) < 1.02 * off(fit_power_law(RUNS, loss, delta=10.))
+
+
+def test_the_simple_fit_predicts_a_larger_run_as_the_robust_one_does():
+    at = torch.tensor([[6e6, 1.6e7]]).double()
+    for seed in range(3):
+        loss = noisy(TRUTH, RUNS, 0.004, seed)
+        assert float(simple_fit(RUNS, loss)(at)) == pytest.approx(float(fit_power_law(RUNS, loss)(at)), rel=0.01)
+
+
+@pytest.mark.parametrize("x, loss, name", [(RUNS, torch.ones(3), "loss"), (RUNS[:4], torch.ones(4), "x"), (RUNS[:, :1], torch.ones(len(RUNS)), "x"), (-RUNS, torch.ones(len(RUNS)), "x")])
+def test_the_simple_fit_refuses(x, loss, name):
+    with pytest.raises(ValueError, match=f"^{name}: "): simple_fit(x, loss)
+
+
+def test_the_figure_takes_a_law_as_its_numbers():
+    assert law_numbers(power_law(2., (math.e, 0.5), (1., 0.25))) == pytest.approx([2, 1, 0, 0.5, 0.25])
 
 
 def by_lbfgs(start: list[float], logs, loss) -> float:
@@ -383,7 +423,7 @@ def test_the_still_picture_has_the_numbers():
 
 # --- what the page does with records that do not exist yet -----------------------------------------------------------------
 
-PAGE = {cell["id"]: cell["source"] for cell in nbformat.read(Path(__file__).resolve().parents[2] / "chapters/14_scaling_laws.ipynb", 4).cells}
+PAGE = {cell["id"]: cell["source"] for cell in nbformat.read(Path(__file__).resolve().parents[2] / "chapters/depth/14_scaling_laws.ipynb", 4).cells}
 
 
 def made_up(name: str, rows: list[dict]) -> Record:
@@ -415,6 +455,15 @@ def sweep_record() -> Record:
     return made_up("scaling_sweep", rows)
 
 
+def test_the_sweep_is_read_without_its_largest_runs_unless_they_are_asked_for():
+    record = sweep_record()
+    few, every = (sweep_runs(record, largest=largest) for largest in (False, True))
+    (x, loss), found = few, recorded_predictions(record)
+    assert len(every[0]) - len(x) == 2 * sum(D >= 2e6 for D in BUDGETS) and x.shape == (len(loss), 2) and float(x[:, 0].max()) == 48 * 256**2
+    assert [(row["C"], row["D"]) for row in found] == [(C, D) for C in (192, 256) for D in (2_000_000, 4_000_000)]
+    assert all(row["predicted"] == 3 and row["interval"] == [2.9, 3.1] and row["N"] == 48 * row["C"]**2 and row["measured"] == pytest.approx(float(TRUTH(torch.tensor([[row["N"], row["D"]]]).double())), rel=0.02) for row in found)
+
+
 @pytest.mark.whole
 def test_the_page_reads_the_sweep():
     record = sweep_record()
@@ -427,13 +476,13 @@ def test_the_page_reads_the_sweep():
     assert all(row["predicted"] == 3 and row["interval"] == [2.9, 3.1] and 2.4 < row["measured"] < 3.6 for row in held.values())
     found = page_function("by_approach")(record)
     assert len(found) == 6 and all(low <= high for low, high in found.values()) and found["blocks, law"][0] - 0.05 < float(best_exponent(TRUTH)) < found["blocks, law"][1] + 0.05
-    assert "made up" in page_function("sweep_curves")(record).html
+    assert "made up" in sweep_curves(record).html
     wide = made_up("scaling_gpu", [{"case": "text", "paragraphs": 10, "V": 900, "loss": spread([2.4])}, {
         "case": "run", "C": 512, "N": 12_582_912, "N all": 13_000_000, "D": 8_000_000, "tokens": 8_000_123, "steps": 5, "rows": 64, "peak": "0.016", "loss": spread([2.9]), "ms a step": spread([3.])}])
     entropy, (row,) = page_function("ladder")(wide, record)
     true = float(TRUTH(torch.tensor([[12_582_912, 8_000_123]])))
     assert entropy == 2.4 and row["measured"] == 2.9 and row["predicted"] == pytest.approx(true, abs=0.1) and row["E known"] == pytest.approx(true, abs=0.05)
-    assert "made up" in page_function("ladder_figure")(wide, record).html
+    assert "made up" in ladder_figure(wide, record, TRUTH).html
 
 
 def test_the_page_reads_schedules_repeats_and_the_jump():
