@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .figures import *
+    from .measures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
@@ -22,4 +23,6 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         peak_memory cache_bytes Machine seconds decode_cost""",
     'figures': """
         COUNTS COST_ROWS MEMORY_BARS H100 amount memory_bars ModelCosts calculator""",
+    'measures': """
+        SavedTensors measure_machine""",
 })
