@@ -53,6 +53,17 @@ export function amount(x, unit = "", prefixes = ",k,M,G,T,P") {            // tf
   return `${(rounded / 1000 ** at).toLocaleString("en", { maximumSignificantDigits: 4 })} ${all[at]}${unit}`.trim();
 }
 
+const BARS = [["training", "state", "kept"], ["recomputing", "state", "recomputed"], ["generation", "weights", "cache"]];   // tfmlib.accounting.MEMORY_BARS
+
+function bars(c, room) {                             // memory on each device, and a line for the memory that there is: tfmlib.accounting.memory_bars
+  const sums = BARS.map(([, a, b]) => c[a] + (c[b] || 0)), unit = 290 / Math.max(1.15 * room, ...sums), at = 84 + unit * room;
+  return BARS.map(([name, a, b], i) => {
+    const y = 26 + 30 * i, first = unit * c[a], second = unit * (c[b] || 0);
+    return `<text x="76" y="${y + 14}" text-anchor="end">${name}</text><rect x="84" y="${y}" width="${first}" height="20" style="fill:var(--tfm-2)" fill-opacity=".6"/>
+      <rect x="${84 + first}" y="${y}" width="${second}" height="20" style="fill:var(--tfm-1)" fill-opacity=".6"/><text x="${90 + first + second}" y="${y + 14}">${amount(c[b] === null ? null : sums[i], "B")}</text>`;
+  }).join("") + `<path d="M${at} 20V112" style="stroke:var(--tfm-k)" stroke-width="2"/><text x="${at}" y="14" text-anchor="middle" style="fill:var(--tfm-k)">${room / 1e9} GB</text>`;
+}
+
 function render({ model, el }) {
   const names = model.get("names"), shapes = model.get("shapes"), keys = ["chosen", "sizes", "width", "batch", "context", "devices"];
   const start = JSON.stringify(keys.map(key => [key, model.get(key)])), [peak, bandwidth, room] = model.get("machine");
@@ -65,6 +76,7 @@ function render({ model, el }) {
       <button type="button" class="tfm-reset">reset</button></div>
     <div class="tfm-duo">${SLIDERS.map(([, name, low, high]) => `<label class="tfm-control">${name} <span class="tfm-value" aria-hidden="true"></span><input type="range" min="${low}" max="${high}" step="1"></label>`).join("")}</div>
     <div class="tfm-controls">${FIELDS.map(([key, name]) => `<label class="tfm-control">${name} <input type="number" min="1" step="1" data-of="${key}"></label>`).join("")}</div>
+    <svg class="tfm-memory" viewBox="0 0 490 116" style="display:block;width:100%;max-width:640px;margin:.4rem auto" role="img" fill="currentColor" font-size="13"></svg>
     <table class="tfm-table tfm-bill"><thead><tr><th scope="col">quantity</th><th scope="col">amount</th></tr></thead><tbody></tbody></table>
     <output class="tfm-readout"></output>`;
   const $ = q => el.querySelector(q), sliders = [...el.querySelectorAll("[type=range]")], fields = [...el.querySelectorAll("[type=number]")];
@@ -80,6 +92,7 @@ function render({ model, el }) {
     fields.forEach(f => { if (f !== document.activeElement) f.value = s[f.dataset.of]; });
     if (wrong) {
       el.querySelectorAll("td").forEach(cell => { cell.textContent = "–"; });
+      $(".tfm-memory").innerHTML = "";
       $(".tfm-readout").textContent = wrong;
       return;
     }
@@ -90,6 +103,8 @@ function render({ model, el }) {
       [`training: activations, if all are kept in that width${each}`, bytes(c.kept)], [`training: the same with recomputation${each}`, bytes(c.recomputed)], [`generation: weights${each}`, bytes(c.weights)],
       [`generation: KV cache${each}`, bytes(c.cache)], ["generation: least time for the prefill", time(c["prefill seconds"])], ["generation: least time per step", time(c["decode seconds"])],
       ["generation: most tokens per second", count(c["tokens a second"])]];
+    $(".tfm-memory").innerHTML = bars(c, room * 1e9);
+    $(".tfm-memory").setAttribute("aria-label", `Memory on each device, of ${room} GB: ` + BARS.map(([name, a, b]) => `${name} ${amount(c[b] === null ? null : c[a] + c[b], "B")}`).join(", "));
     $("tbody").innerHTML = rows.map(([name, value]) => `<tr><th scope="row">${name}</th><td>${value}</td></tr>`).join("");
     const fits = c.weights + c.cache <= room * 1e9, turn = peak / bandwidth;
     $(".tfm-readout").textContent = `A decoding step does ${c.intensity.toPrecision(3)} operations per byte; this device needs ${turn.toFixed(0)} to be compute-bound, so the step is ${c.intensity < turn ? "memory-bound" : "compute-bound"}. `
