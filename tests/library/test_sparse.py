@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tfmlib.attention import causal_mask
+from tfmlib.attention import attention, causal_mask
 from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.decoders import generate
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
@@ -35,7 +35,9 @@ from tfmlib.sparse import (
     same_block,
     sink_tokens,
     sliding_window,
+    sparse_attention,
     union,
+    visited_tiles,
 )
 from tfmlib.sparse.blocks import (
     BlockList,
@@ -102,6 +104,30 @@ def test_masked_attention_adds_to_a_mask(added):
     wanted, _ = grouped_query_attention(q, k, v, pattern_mask(sliding_window(3), 9, 9) & padding)
     torch.testing.assert_close(found, wanted)
     assert not weights[1, :, :, 6:].any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 3, 8]), st.floats(.02, .7), st.integers(0, 10**6))
+def test_skipping_tiles_changes_nothing(rows, cols, size, share, seed):
+    "Outputs and gradients, with queries that see nothing and rows of tiles that are empty; T and S may differ."
+    g = torch.Generator().manual_seed(seed)
+    T, S = rows * size, cols * size
+    mask = torch.rand(T, S, generator=g) < share
+    wanted = [[bool(mask[a * size:(a + 1) * size, b * size:(b + 1) * size].any()) for b in range(cols)] for a in range(rows)]
+    assert visited_tiles(mask, size).tolist() == wanted
+    qkv = [torch.randn(2, n, 4, generator=g, dtype=torch.float64).requires_grad_() for n in (T, S, S)]
+    ours, full = sparse_attention(*qkv, mask, size), attention(*qkv, mask)[0]
+    torch.testing.assert_close(ours, full)
+    for a, b in zip(*(torch.autograd.grad(out.sin().sum(), qkv, allow_unused=True) for out in (ours, full)), strict=True):
+        torch.testing.assert_close(a if a is not None else torch.zeros_like(b), b)
+
+
+@pytest.mark.parametrize(("mask", "size", "said"), [
+    (torch.ones(6, 8, dtype=torch.bool), 4, "mask: (6, 8); expected (T, S), both multiples of size, 4"),
+    (torch.ones(8, 8), 4, "mask: torch.float32; expected bool (True = attends)"),
+    (torch.ones(2, 8, 8, dtype=torch.bool), 4, "mask: (2, 8, 8); expected (T, S), both multiples of size, 4")])
+def test_masks_that_make_no_tiles_are_refused(mask, size, said):
+    with pytest.raises(ValueError, match=re.escape(said)): visited_tiles(mask, size)
 
 
 # --- reach -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LongformerAttention']
 
-# %% ../../chapters/19_sparse.ipynb #global-imports-export
+# %% ../../chapters/depth/19_sparse.ipynb #global-imports-export
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ from ..heads import MultiHeadAttention, grouped_query_attention
 from .core import pattern_mask, sliding_window
 from ..workbench import check_sizes, need
 
-# %% ../../chapters/19_sparse.ipynb #global-export
+# %% ../../chapters/depth/19_sparse.ipynb #global-export
 class LongformerAttention(MultiHeadAttention):
     "A window on both sides, and global tokens with their own projections."
     def __init__(self, d_model: int, n_heads: int, window: int):

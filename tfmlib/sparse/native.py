@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BlockCompression', 'select_blocks', 'NativeSparseAttention', 'check_causal']
 
-# %% ../../chapters/19_sparse.ipynb #native-imports-export
+# %% ../../chapters/depth/19_sparse.ipynb #native-imports-export
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from ..heads import grouped_query_attention
 from .core import causal, intersection, pattern_mask, sliding_window
 from ..workbench import check_sizes, need
 
-# %% ../../chapters/19_sparse.ipynb #compress-export
+# %% ../../chapters/depth/19_sparse.ipynb #compress-export
 class BlockCompression(nn.Module):
     "Compresses each complete block of keys or values into a single one."
     def __init__(self, head_dim: int, block_size: int):
@@ -35,7 +35,7 @@ class BlockCompression(nn.Module):
         in_blocks = x[:, :, :n * self.block_size].unflatten(2, (n, self.block_size))
         return self.join((in_blocks + self.places).flatten(3))
 
-# %% ../../chapters/19_sparse.ipynb #select-export
+# %% ../../chapters/depth/19_sparse.ipynb #select-export
 def select_blocks(
     weights: Tensor,   # on complete blocks (B, G, T, N), 0 at blocks that are not past
     block_size: int,
@@ -103,7 +103,7 @@ class NativeSparseAttention(nn.Module):
         past = pattern_mask(causal, T, T, chosen.device)
         return (tokens & past).repeat_interleave(H // chosen.shape[1], 1)
 
-# %% ../../chapters/19_sparse.ipynb #causal-check-export
+# %% ../../chapters/depth/19_sparse.ipynb #causal-check-export
 def check_causal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
     "Refuse inputs that are not those of causal self-attention."
     check_heads(q, k, v)
