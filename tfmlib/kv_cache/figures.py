@@ -48,10 +48,10 @@ class PagedCacheView(Interactive):
             colour = var("line") if n == 0 else var("k") if n == 1 else var("v")
             drawn += rect(70 + 46 * b, 0, 42, 24, colour, 'rx="3" fill-opacity=".35"')
             drawn += label(91 + 46 * b, 17, b)
-        for row, (table, n) in enumerate(zip(self.tables, self.lengths)):
+        for row, (listed, n) in enumerate(zip(self.tables, self.lengths)):
             y = 50 + 26 * row
             drawn += label(0, y + 6, f"{chr(65 + row)}: {n}", "start")
-            drawn += "".join(label(91 + 46 * i, y + 6, b) for i, b in enumerate(table))
+            drawn += "".join(label(91 + 46 * i, y + 6, b) for i, b in enumerate(listed))
         return svg(drawn, 74 + 46 * self.n_blocks, 50 + 26 * len(self.tables), self.alt)
 
 

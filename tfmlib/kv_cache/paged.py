@@ -85,7 +85,7 @@ class PagedCache:
         need(len(k) == len(self.tables), "k", f"{len(k)} rows", f"{len(self.tables)}, a table each")
         stores = self.pool.store(self.layer, k, v)
         check_as_before(*(t.transpose(1, 2)[:1].expand(len(k), -1, -1, -1) for t in stores), k, v)
-        for table, row in zip(self.tables, positions): table.reserve(1 + int(row.max()))
+        for own, row in zip(self.tables, positions): own.reserve(1 + int(row.max()))
         stores = [t.flatten(0, 1) for t in stores]                        # (slots, G, D)
         real = positions >= 0
         slots = self.slots(positions.clamp(min=0))                        # (B, T)
@@ -107,7 +107,7 @@ class PagedCache:
     def drop(self, n: int) -> None:
         "Forget the last `n` tokens of every sequence; all layers share the tables."
         if self.layer == 0:
-            for table in self.tables: table.drop(n)
+            for own in self.tables: own.drop(n)
 
     @property
     def nbytes(self) -> int:
