@@ -43,11 +43,9 @@ from tfmlib.kv_cache.paged import (
     BlockTable,
     OutOfBlocks,
     PagedCache,
-    QuantizedCache,
-    dequantize,
     paged_cache,
-    quantize,
 )
+from tfmlib.kv_cache.quantized import QuantizedCache, dequantize, quantize
 from tfmlib.kv_cache.speculative import (
     ModelDraft,
     NGramDraft,

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Request', 'continuous', 'static', 'Scheduler', 'check_requests']
 
-# %% ../../chapters/16_kv_cache.ipynb #serving-imports-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #serving-imports-export
+# fold: What the module needs
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +19,8 @@ from .core import CachedCausalLM, check_cached
 from .paged import BlockPool, BlockTable, paged_cache
 from ..workbench import check_sizes, need
 
-# %% ../../chapters/16_kv_cache.ipynb #requests-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #requests-export
+# fold: A request, and two rules of admission
 @dataclass
 class Request:
     "A prompt to continue, and its answer so far."
@@ -45,7 +47,8 @@ def static(n_running: int, max_batch: int) -> int:
     "Admit a whole batch when the previous one has finished."
     return 0 if n_running else max_batch
 
-# %% ../../chapters/16_kv_cache.ipynb #scheduler-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #scheduler-export
+# fold: The scheduler
 class Scheduler:
     "Serves requests with one model; in each step, every running request gets a token."
     def __init__(
@@ -119,7 +122,8 @@ class Scheduler:
             if self.waiting or self.running: self.step()
             else: self.step_count = coming[0].arrival
 
-# %% ../../chapters/16_kv_cache.ipynb #requests-check-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #requests-check-export
+# fold: What is refused
 def check_requests(requests: Sequence[Request], scheduler: Scheduler) -> None:
     "Refuse requests that could never run."
     need(len({*map(id, requests)}) == len(requests), "requests", "one of them twice", "each once")

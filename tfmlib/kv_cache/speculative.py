@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['draw', 'accept_draft', 'check_speculation', 'check_draft', 'next_probabilities', 'PrefixReader', 'ModelDraft', 'NGramDraft', 'Speculation', 'generate_speculative']
 
-# %% ../../chapters/16_kv_cache.ipynb #speculative-imports-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #speculative-imports-export
+# fold: What the module needs
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from ..decoders import SamplingConfig, check_generation, most_likely
 from .core import CachedCausalLM, check_cached
 from ..workbench import check_sizes, need
 
-# %% ../../chapters/16_kv_cache.ipynb #accept-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #accept-export
 def draw(weights: Tensor, g: torch.Generator) -> int:  # (V,)
     "A token with probability proportional to its weight."
     sums = weights.double().cumsum(0)
@@ -40,7 +41,8 @@ def accept_draft(
         return [*drafted[:i], draw(rest if rest.any() else p[i], g)]
     return [*drafted, draw(p[-1], g)]
 
-# %% ../../chapters/16_kv_cache.ipynb #draft-check-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #draft-check-export
+# fold: What is refused
 def check_speculation(
     target: CachedCausalLM, ids: Tensor, max_new_tokens: int, n_draft: int
 ) -> None:
@@ -64,7 +66,8 @@ def check_draft(drafted: Sequence[int], q: Tensor, p: Tensor) -> None:
         need(0 <= token < p.shape[1], "drafted", token, f"0 to {p.shape[1] - 1}")
         need(bool(q[i, token] > 0), "q", f"0 for the drafted token {token}", "above 0")
 
-# %% ../../chapters/16_kv_cache.ipynb #reader-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #reader-export
+# fold: A model that processes only what is new in a text
 def next_probabilities(
     logits: Tensor,                   # (n, V), after the last n tokens of a text
     text: Sequence[int],
@@ -96,7 +99,8 @@ class PrefixReader:
         where = next(self.model.parameters()).device
         return self.model(torch.tensor([text[same:]], device=where), self.cache)[0]
 
-# %% ../../chapters/16_kv_cache.ipynb #drafts-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #drafts-export
+# fold: Two kinds of drafts
 class ModelDraft:
     "Drafts of a smaller model, drawn one token at a time."
     def __init__(self, model: CachedCausalLM, sampling: SamplingConfig | None = None):
@@ -131,7 +135,7 @@ class NGramDraft:
                 break
         return drafted, F.one_hot(torch.tensor(drafted, dtype=torch.long), self.vocab_size).float()
 
-# %% ../../chapters/16_kv_cache.ipynb #speculative-export
+# %% ../../chapters/depth/16_kv_cache.ipynb #speculative-export
 class Speculation(NamedTuple):
     "A text, and the drafted and accepted tokens of each pass of the target."
     ids: Tensor          # (1, T + max_new_tokens)
