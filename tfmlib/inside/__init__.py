@@ -8,16 +8,22 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .editing import *
     from .facts import *
     from .figures import *
+    from .probes import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         ABLATIONS check_ablation check_batch captured replaced patched logit_lens ablated
         induction_scores""",
+    'editing': """
+        check_edit rome_edit memit_edit""",
     'facts': """
         FIRST_NAMES FAMILY_NAMES PHRASES OBJECTS WORD_ID Question draw_facts questions answers
         encode accuracy Recall train_recall""",
     'figures': """
         CausalTrace""",
+    'probes': """
+        fit_probe class_subspace""",
 })
