@@ -1,7 +1,7 @@
 """Chapter 22: the model that knows 144 facts, as the chapter trains it, for its page in depth: python -m bench.recall writes tfmlib/assets/models/recall.safetensors."""
 from pathlib import Path
 
-from tfmlib.inside import accuracy, train_recall
+from tfmlib.inside import fact_accuracy, train_recall
 from tfmlib.workbench import own_tensors, save_tensors
 
 OUT, SEED = Path(__file__).resolve().parent.parent / "tfmlib/assets/models/recall.safetensors", 0
@@ -9,7 +9,7 @@ OUT, SEED = Path(__file__).resolve().parent.parent / "tfmlib/assets/models/recal
 
 def main(out: Path = OUT) -> None:
     model, facts, held_out = train_recall(SEED)
-    right = accuracy(model, held_out, facts)
+    right = fact_accuracy(model, held_out, facts)
     save_tensors(out, own_tensors(model.float()), {"command": "python -m bench.recall", "seed": str(SEED), "right, phrasings held out": f"{right:.3f}"})
 
 

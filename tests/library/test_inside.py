@@ -15,12 +15,12 @@ from tfmlib.inside import (
     CausalTrace,
     Recall,
     ablated,
-    accuracy,
     answers,
     captured,
     class_subspace,
     draw_facts,
     encode,
+    fact_accuracy,
     fit_probe,
     induction_scores,
     logit_lens,
@@ -308,7 +308,7 @@ def test_a_training_begins_as_it_did_and_the_shipped_model_knows_its_facts():
     again, *_ = train_recall(steps=2)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters())) and next(model.parameters()).dtype == torch.float64
     shipped = shipped_weights(Recall(), "recall")
-    assert len(held_out) == 144 and accuracy(shipped, questions(facts), facts) > .99 and accuracy(shipped, held_out, facts) > .95
+    assert len(held_out) == 144 and fact_accuracy(shipped, questions(facts), facts) > .99 and fact_accuracy(shipped, held_out, facts) > .95
 
 
 # --- the figure ---------------------------------------------------------------------------------------------------------

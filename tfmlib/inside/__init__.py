@@ -20,8 +20,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'editing': """
         check_edit rome_edit memit_edit""",
     'facts': """
-        FIRST_NAMES FAMILY_NAMES PHRASES OBJECTS WORD_ID Question draw_facts questions answers
-        encode accuracy Recall train_recall""",
+        FIRST_NAMES FAMILY_NAMES PHRASES OBJECTS WORD_ID FactQuestion draw_facts questions answers
+        encode fact_accuracy Recall train_recall""",
     'figures': """
         CausalTrace""",
     'probes': """
