@@ -13,16 +13,25 @@ from torch import nn
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.inside import (
     CausalTrace,
+    Recall,
     ablated,
+    answers,
     captured,
     class_subspace,
+    draw_facts,
+    encode,
+    fact_accuracy,
     fit_probe,
+    induction_scores,
     logit_lens,
     memit_edit,
+    patched,
+    questions,
     replaced,
     rome_edit,
+    train_recall,
 )
-from tfmlib.workbench import ASSETS
+from tfmlib.workbench import ASSETS, shipped_weights
 
 sizes = st.integers(1, 6)
 
@@ -248,6 +257,58 @@ def test_class_subspace_holds_the_differences_of_the_means():
     means = torch.stack([states[labels == c].mean(0) for c in range(4)])
     between = means - means[0]
     torch.testing.assert_close(between @ basis @ basis.T, between)
+
+
+# --- patches and scores ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("position", [1, [0, 2]])
+def test_a_patch_copies_rows_of_the_clean_run_and_no_others(position):
+    torch.manual_seed(0)
+    first, second = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+    clean, corrupted = draw(1, 2, 5, 3), draw(2, 2, 5, 3)
+    def model(x, scale): return second(first(x)) * scale
+    mixed = corrupted.clone()
+    mixed[:, position] = clean[:, position]                               # the first layer acts on each row alone
+    torch.testing.assert_close(patched(model, first, position, (clean, 9), (corrupted, 2)), model(mixed, 2).detach())
+    torch.testing.assert_close(patched(model, first, position, (corrupted, 1), (corrupted, 2)), model(corrupted, 2).detach())
+    assert not first._forward_hooks
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes, sizes, st.integers(2, 7), st.integers(0, 2**31))
+def test_the_induction_score_is_the_mean_weight_on_what_followed(L, H, period, seed):
+    T, B = 2 * period - 1, 2
+    weights = [draw(seed + layer, B, H, T, T).softmax(-1) for layer in range(L)]
+    found = induction_scores(weights, period)
+    assert found.shape == (L, H)
+    for layer, head in ((0, 0), (L - 1, H - 1)):
+        rows = [weights[layer][b, head, t, t - period + 1] for b in range(B) for t in range(period, T)]
+        torch.testing.assert_close(found[layer, head], torch.stack(rows).mean())
+
+
+# --- the model that knows facts ------------------------------------------------------------------------------------------
+
+def test_questions_are_encoded_with_the_positions_of_the_last_word_and_the_name():
+    x, last, name = encode([("Ada Gale", "born", 0), ("Bo Elm", "trade", 1)])
+    assert x.shape == (2, 9) and last.tolist() == [4, 8] and name.tolist() == [1, 4] and (x > 0).sum(1).tolist() == [5, 9]
+    facts = draw_facts(torch.Generator().manual_seed(0))
+    assert len(facts) == 144 and len(questions(facts)) == 720 and answers(questions(facts), facts).shape == (720,)
+
+
+def test_the_first_blocks_of_recall_reach_one_word_back():
+    torch.manual_seed(0)
+    model = Recall().double()
+    (x, last, _), (y, _, _) = encode([("Ada Gale", "born", 0)]), encode([("Finn Gale", "born", 0)])
+    with captured(*model.blocks) as kept: model(x, last), model(y, last)
+    for depth in (0, 1): assert [t for t in range(5) if not torch.equal(kept[depth][0, t], kept[depth + 3][0, t])] == [0, 1, 2][:depth + 2]
+
+
+def test_a_training_begins_as_it_did_and_the_shipped_model_knows_its_facts():
+    model, facts, held_out = train_recall(steps=2)
+    again, *_ = train_recall(steps=2)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters())) and next(model.parameters()).dtype == torch.float64
+    shipped = shipped_weights(Recall(), "recall")
+    assert len(held_out) == 144 and fact_accuracy(shipped, questions(facts), facts) > .99 and fact_accuracy(shipped, held_out, facts) > .95
 
 
 # --- the figure ---------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-// What is restored when one state is copied from another run. State: sentences (lists of words), kinds (what is replaced),
+// What is recovered when one state is copied from another run: 0 as without a patch, 1 as in the clean run. State: sentences (lists of words), kinds (what is replaced),
 // rows (for each kind, the names of its depths), restored (sentence, kind, depth, word); sentence, kind, depth, word (the cell read out).
 const CELL = 62, TALL = 34, LEFT = 118, TOP = 24;
 
 function render({ model, el }) {
   const sentences = model.get("sentences"), kinds = model.get("kinds"), rows = model.get("rows"), restored = model.get("restored");
   const keys = ["sentence", "kind", "depth", "word"], start = JSON.stringify(keys.map(key => [key, model.get(key)]));
+  const number = v => Math.abs(v) < .005 ? "0" : v.toFixed(2).replace("-", "−");
   const safe = text => String(text).replace(/[&<>"]/g, c => `&#${c.charCodeAt()};`);
   el.innerHTML = `
     <div class="tfm-controls"><label class="tfm-control">question <select>${sentences.map((s, i) => `<option value="${i}">${safe(s.join(" "))}</option>`).join("")}</select></label>
@@ -33,10 +34,10 @@ function render({ model, el }) {
     });
     const cells = grid.map((line, d) => line.map((v, t) => `<rect x="${LEFT + t * CELL}" y="${TOP + d * TALL}" width="${CELL - 2}" height="${TALL - 2}" rx="3" data-d="${d}" data-t="${t}"
       style="fill:color-mix(in oklab,var(--tfm-seq-hi) ${Math.round(100 * Math.min(1, Math.max(0, v)))}%,var(--tfm-seq-lo));stroke:${d === depth && t === word ? "var(--tfm-ink)" : "none"};stroke-width:2"/>
-      <text x="${LEFT + (t + .5) * CELL - 1}" y="${TOP + d * TALL + 21}" text-anchor="middle" style="fill:var(--tfm-ink);pointer-events:none">${v.toFixed(2)}</text>`).join("")).join("");
+      <text x="${LEFT + (t + .5) * CELL - 1}" y="${TOP + d * TALL + 21}" text-anchor="middle" style="fill:var(--tfm-ink);pointer-events:none">${number(v)}</text>`).join("")).join("");
     const heads = words.map((w, t) => `<text x="${LEFT + (t + .5) * CELL - 1}" y="15" text-anchor="middle">${safe(w)}</text>`).join("");
     const sides = names.map((n, d) => `<text x="${LEFT - 8}" y="${TOP + d * TALL + 21}" text-anchor="end">${safe(n)}</text>`).join("");
-    const said = `With the ${kinds[model.get("kind")]} of ${names[depth]} at “${words[word]}” taken from the clean run, ${Math.round(100 * value)} % of the answers are restored.`
+    const said = `With the ${kinds[model.get("kind")]} of ${names[depth]} at “${words[word]}” copied from the clean run, ${number(value)} of the difference is recovered (0: no patch, 1: clean run).`
       .replace("state of before block 1", "state before block 1").replace("state of after", "state after");
     $("svg").setAttribute("viewBox", `0 0 ${LEFT + CELL * words.length + 4} ${TOP + TALL * names.length + 4}`);
     $("svg").setAttribute("aria-label", said);

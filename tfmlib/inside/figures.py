@@ -6,15 +6,16 @@
 __all__ = ['CausalTrace']
 
 # %% ../../chapters/22_inside.ipynb #interactive-class
+# fold: The figure that moves
 import traitlets
 
 from ..workbench import Interactive, matrix
 
 
 class CausalTrace(Interactive):
-    """What is restored when one state, or one sub-layer's output, comes from another run.
+    """What is recovered when one state, or one sub-layer's output, comes from another run.
 
-    It is a grid of depths and words.
+    It is a grid of depths and words: 0 for the corrupted run, 1 for the clean one.
     """
     module = "causal_trace"
     sentences = traitlets.List().tag(sync=True)   # their words
