@@ -89,14 +89,15 @@ def flash_backward(
     "Gradients of one head, with every tile of weights recomputed."
     (T, D), S, (rows, cols) = q.shape, len(k), tile
     dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-    delta = (dout * out).sum(1)                                         # (T,)
+    root, delta = math.sqrt(D), (dout * out).sum(1)                         # (T,)
     for j in blocks(0, S, cols):
         for i in blocks(0, T, rows):
-            scores = q[i] @ k[j].T / math.sqrt(D)
+            if causal and i.stop + S - T <= j.start: continue           # nothing visible
+            scores = q[i] @ k[j].T / root
             w = (scores - finite_max(lse[i])[:, None]).exp()            # recomputed
             if causal: w = w.masked_fill(is_future(i, j, T, S), 0)
             dv[j] += w.T @ dout[i]
-            dz = w * (dout[i] @ v[j].T - delta[i, None]) / math.sqrt(D)
-            dq[i] += dz @ k[j]
-            dk[j] += dz.T @ q[i]
+            dz = w * (dout[i] @ v[j].T - delta[i, None])
+            dq[i] += dz @ k[j] / root
+            dk[j] += dz.T @ q[i] / root
     return dq, dk, dv
