@@ -108,7 +108,7 @@ class WeightMatrix(NamedTuple):
     used: int       # how many multiply a vector of each token
 
 # %% ../../chapters/13_accounting.ipynb #checks-export
-# fold: Checks; experts and latents; shapes of configurations and of named models; temporaries, prefill and the calculator's sums
+# fold: Checks; experts and latents; shapes of models; temporaries, prefill, the calculator's sums
 class ExpertSizes(NamedTuple):
     "A mixture of experts in place of the feed-forward layers; d_ff is the width of an expert."
     n_experts: int         # E, in each layer
@@ -410,8 +410,8 @@ def attention_matrices(shape: ModelShape) -> dict[str, WeightMatrix]:
 def ffn_matrices(shape: ModelShape) -> dict[str, WeightMatrix]:
     "The matrices of the feed-forward layers."
     if shape.experts is not None: return expert_matrices(shape)
-    C, L, F_, up = shape.d_model, shape.n_layers, shape.d_ff, 1 + shape.gated
-    return {"up": WeightMatrix(C, F_, up * L, up * L), "down": WeightMatrix(F_, C, L, L)}
+    C, L, F_, n = shape.d_model, shape.n_layers, shape.d_ff, 1 + shape.gated
+    return {"up": WeightMatrix(C, F_, n * L, n * L), "down": WeightMatrix(F_, C, L, L)}
 
 
 def weight_matrices(shape: ModelShape) -> dict[str, WeightMatrix]:
@@ -476,16 +476,16 @@ def peak_memory(
     "The most bytes at once in a step with Adam in 32 bits, if gradients are freed."
     P, kept = total_parameters(shape), activation_bytes(shape, B, T, recompute, matrix)
     logits = 4 * B * T * shape.vocab_size
-    turn = kept["blocks"] + kept["loss"] + 4 * logits        # no gradients of weights yet
-    block = block_peak(shape, B, T, recompute, matrix)       # one block goes backward
-    update = 4 * P + 2 * 4 * largest_matrix(shape)           # all gradients, temporaries
-    return 12 * P + max(turn, block, update)                 # weights, Adam's means
+    turn = kept["blocks"] + kept["loss"] + 4 * logits   # no gradients of weights yet
+    block = block_peak(shape, B, T, recompute, matrix)  # one block goes backward
+    update = 4 * P + 2 * 4 * largest_matrix(shape)      # all gradients, temporaries
+    return 12 * P + max(turn, block, update)            # weights, Adam's means
 
 # %% ../../chapters/13_accounting.ipynb #cache-export
 def cache_bytes(shape: ModelShape, B: int, S: int, width: int = 2) -> int:
     "Bytes of the KV cache of B sequences of S tokens, at `width` bytes per number."
     check_cache(shape, B, S, width)
-    each = 2 * shape.n_kv_heads * shape.head_dim             # a key and a value per head
+    each = 2 * shape.n_kv_heads * shape.head_dim          # a key and a value per head
     if shape.latent: each = shape.latent.kv_rank + shape.latent.rotated
     return shape.n_layers * each * B * S * width
 
