@@ -183,6 +183,12 @@ def test_a_law_without_a_floor_is_fitted_as_one():
     assert float(fit_power_law(SIZES, power_law(1., (7., 0.3))(SIZES[:, None]), floor=0.).exponents) < 0.3
 
 
+def test_a_known_fit_gives_the_bootstrap_the_same_laws():
+    loss = noisy(TRUTH, RUNS, 0.004, 8)
+    alone, given = bootstrap(RUNS, loss, samples=5), bootstrap(RUNS, loss, samples=5, law=fit_power_law(RUNS, loss))
+    assert torch.equal(alone.constants(), given.constants())
+
+
 def test_the_order_of_runs_and_their_units_do_not_matter():
     loss = noisy(TRUTH, RUNS, 0.004, 6)
     law, order = fit_power_law(RUNS, loss), torch.randperm(len(RUNS), generator=seeded(1))
@@ -345,7 +351,7 @@ def test_what_has_no_answer_is_refused_by_name():
     for named, call in (
             ("y", lambda: log_slope(three, three[:2])), ("x, y", lambda: log_slope(three - 1, three)), ("x, y", lambda: log_slope(three, -three)),
             ("x", lambda: TRUTH(torch.tensor([[0., 1.]]))), ("x", lambda: fit_power_law(torch.ones(6), torch.arange(2., 8.))),
-            ("delta", lambda: fit_power_law(RUNS, loss, delta=0.)), ("steps", lambda: fit_power_law(RUNS, loss, steps=0)), ("steps", lambda: bootstrap(RUNS, loss, steps=0)),
+            ("delta", lambda: fit_power_law(RUNS, loss, delta=0.)), ("steps", lambda: fit_power_law(RUNS, loss, steps=0)), ("steps", lambda: bootstrap(RUNS, loss, steps=0)), ("law", lambda: bootstrap(RUNS, loss, law=many)),
             ("values", lambda: interval(torch.ones(3, 2))), ("values", lambda: interval(torch.tensor([1., math.nan]))),
             ("law", lambda: predictive_samples(many, many, RUNS, loss, RUNS)), ("laws", lambda: predictive_samples(TRUTH, TRUTH, RUNS, loss, RUNS)),
             ("flops", lambda: compute_optimal(many, torch.ones(2).double())), ("law", lambda: compute_optimal(flat, 1e20)), ("cost", lambda: compute_optimal(TRUTH, 1e20, -6.)),
@@ -416,9 +422,9 @@ def test_the_band_has_nine_tenths(tmp_path):
 
 
 def test_the_still_picture_has_the_numbers():
-    made = ScalingFrontier("the best size", names=["a"], laws=[in_figure(PUBLISHED_LAWS["Besiroglu 2024"])], samples=[[]], exponent=73)
+    made = ScalingFrontier("the best size", names=["a"], laws=[in_figure(PUBLISHED_LAWS["Besiroglu 2024"])], samples=[[]], chosen=0, exponent=73)
     wanted = frontier_point(PUBLISHED_LAWS["Besiroglu 2024"], 1e24, 0.73)
-    assert f"{wanted['best N']:.3g}" in made.picture() and f"{100 * wanted['wasted']:.1f} %" in made.picture()
+    assert f"{wanted['best N'] / 1e9:.3g} billion" in made.picture() and f"{100 * wanted['wasted']:.1f} %" in made.picture()
 
 
 # --- what the page does with records that do not exist yet -----------------------------------------------------------------

@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         law_numbers frontier_point ScalingFrontier row_median rows_of sweep_runs
         recorded_predictions token_ticks sweep_curves wider_runs ladder_figure""",
     'fitting': """
-        MAX_EXPONENT EXPONENTS FLOORS fit_three_points huber log_terms gauss_newton start_grid
-        as_law fit_power_law bootstrap interval predictive_samples at_compute loss_table envelope
-        isoflop_minima size_exponents""",
+        MAX_EXPONENT MAX_DAMPING EXPONENTS FLOORS fit_three_points huber log_terms gauss_newton
+        start_grid as_law fit_power_law bootstrap interval predictive_samples at_compute loss_table
+        envelope isoflop_minima size_exponents""",
 })

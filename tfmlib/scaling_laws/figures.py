@@ -59,10 +59,12 @@ class ScalingFrontier(Interactive):
         E, log_A, log_B, alpha, beta = self.laws[self.chosen]
         law = power_law(E, (math.exp(log_A), alpha), (math.exp(log_B), beta))
         found = frontier_point(law, 10 ** (self.compute / 10), self.exponent / 100)
-        rows = [("compute", f"10^{self.compute / 10:g} operations"),
-                ("best size", f"{found['best N']:.3g} parameters"),
-                ("tokens", f"{found['best D']:.3g}"),
-                ("size by the chosen exponent", f"{found['chosen N']:.3g} parameters"),
+        power = f"{self.compute / 10:g}".translate(str.maketrans("0123456789.", "⁰¹²³⁴⁵⁶⁷⁸⁹·"))
+        rows = [("compute", f"10{power} operations"),
+                ("best size", f"{found['best N'] / 1e9:,.3g} billion parameters"),
+                ("tokens", f"{found['best D'] / 1e9:,.0f} billion"),
+                ("size by the chosen exponent",
+                 f"{found['chosen N'] / 1e9:,.3g} billion parameters"),
                 ("wasted", f"{100 * found['wasted']:.1f} %")]
         drawn = "".join(text(0, 15 + 21 * i, name, "start") + text(345, 15 + 21 * i, value, "end")
                         for i, (name, value) in enumerate(rows))
