@@ -25,7 +25,7 @@ from ..decoders import cross_entropy, next_token_loss
 from ..workbench import need
 
 # %% ../../chapters/15_many_devices.ipynb #simulated-export
-# fold: What the figure steps through; what a process runs, sends and receives; attention to one tile
+# fold: What the figure steps through; what a process runs and sends; one tile
 def ring_steps(
     held: Tensor,                                # (p, p): row r has rank r's numbers
 ) -> Iterator[tuple[list[tuple], Tensor]]:       # (from, to, chunk); then held
@@ -46,7 +46,8 @@ def ring_steps(
 
 def equal_chunks(x: Tensor, p: int) -> list[Tensor]:
     "A flat tensor, cut into p chunks of the same size."
-    need(x.ndim == 1 and len(x) % p == 0, "x", tuple(x.shape), f"(n,), a multiple of {p}, the ranks")
+    need(x.ndim == 1 and len(x) % p == 0, "x", tuple(x.shape),
+         f"(n,), a multiple of {p}, the ranks")
     return list(x.chunk(p))
 
 
@@ -213,7 +214,8 @@ class Sharded(nn.Module):
 
     def gathered(self, x: Tensor, **more) -> tuple:
         "Gather the weights, and run the block with them."
-        whole = Conjugate.apply(self.part, self.ring.all_gather, self.ring.reduce_scatter)
+        ring = self.ring
+        whole = Conjugate.apply(self.part, ring.all_gather, ring.reduce_scatter)
         each = whole.split([shape.numel() for shape in self.shapes.values()])
         weights = {n: w.view(self.shapes[n]) for n, w in zip(self.shapes, each)}
         return functional_call(self.hidden[0], weights, (x,), more)
@@ -238,7 +240,7 @@ class TensorParallel(nn.Module):
         for name, linear in inner.named_children():
             if not isinstance(linear, nn.Linear):
                 continue
-            axis = 1 if name in ("o_proj", "down") else 0       # rows of W_2, or columns
+            axis = 1 if name in ("o_proj", "down") else 0      # rows of W_2?
             own = linear.weight.detach().chunk(ring.size, axis)[ring.rank]
             linear.weight = nn.Parameter(own.clone())
             linear.out_features, linear.in_features = own.shape
@@ -286,13 +288,12 @@ def context_parallel(ring: Ring, model: nn.Module, ids: Tensor) -> None:
     for block in model.stack.blocks:
         rotary = block.attention.inner.attention_fn         # it rotates, then attends
         rotary.attention_fn = partial(ring_attention, ring)
-    logits = model(ids[:, :-1][:, at], positions=at)                        # (B, T / p, V)
-    loss = cross_entropy(logits, ids[:, 1:][:, at]).sum() / ids[:, 1:].numel()
-    loss.backward()
+    logits = model(ids[:, :-1][:, at], positions=at)                  # (B, T / p, V)
+    (cross_entropy(logits, ids[:, 1:][:, at]).sum() / ids[:, 1:].numel()).backward()
     sum_over_ranks(ring, list(model.parameters()))
 
 # %% ../../chapters/15_many_devices.ipynb #layers-export
-def pipeline_parallel(ring: Ring, model: nn.Module, ids: Tensor, micros: int = 4) -> None:
+def pipeline_parallel(ring: Ring, model: nn.Module, ids: Tensor, micros=4) -> None:
     "Some blocks, through which microbatches pass: all forward, then all backward."
     s, last, kept = ring.rank, ring.size - 1, []
     shape = len(ids) // micros, ids.shape[1] - 1, model.d_model             # (b, T, C)

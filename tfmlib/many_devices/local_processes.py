@@ -6,7 +6,7 @@
 __all__ = ['ProcessResult', 'ProcessFailed', 'joined', 'perform', 'serve', 'Processes']
 
 # %% ../../chapters/15_many_devices.ipynb #processes-export
-# fold: Processes that are started once, run a function together within a time limit, and end together
+# fold: Processes that are started once, and run functions together within a time limit
 import pickle
 import time
 import traceback
