@@ -34,7 +34,7 @@ from tfmlib.many_devices.core import schedule, simulate
 from tfmlib.many_devices.data import train_data_parallel, train_sharded
 from tfmlib.many_devices.local_processes import Processes, ProcessFailed, perform
 from tfmlib.many_devices.pipeline import bubble, most_kept, train_pipeline
-from tfmlib.many_devices.recorder import Job, Message, largest_difference, recorded, train_alone, volume
+from tfmlib.many_devices.recorder import Job, Message, largest_difference, recording, train_alone, volume
 from tfmlib.many_devices.tensor import train_tensor_parallel
 from tfmlib.many_devices.torch_native import train_ddp, train_dtensor, train_fsdp, train_pipelining
 from tfmlib.workbench import ASSETS, WarmupCosine
@@ -57,7 +57,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def processes():
-    with Processes("tfmlib.many_devices.cluster", join=recorded) as started:
+    with Processes("tfmlib.many_devices.cluster", join=recording) as started:
         started.run = partial(started.run, timeout=PATIENCE)
         yield started
 
@@ -389,7 +389,7 @@ def test_a_process_that_died_between_two_calls_and_one_that_hangs(processes):
 @pytest.mark.whole
 def test_nobody_begins_before_all_have_come():
     "Who refuses at once would otherwise leave while a slower process is still entering, whose entry then fails."
-    with Processes(join=recorded) as own:
+    with Processes(join=recording) as own:
         own.run(cases.enter_slowly, 2)
         first, second = (r.value for r in own.run(cases.clock, 2))
     assert first > second - 2

@@ -45,7 +45,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         padded parameter_volumes activation_volumes pipeline_volumes Cluster Plan predict_step""",
     'recorder': """
         all_gather_single reduce_scatter_single ROTATIONS Message RecordingGroup volume
-        create_recording_group recorded start_counting agree Job Outcome check_parts train_alone
+        create_recording_group recording start_counting agree Job Outcome check_parts train_alone
         join_pieces largest_difference clip_together total""",
     'tensor': """
         COLUMNS HEAD_NORMS sum_over gather_tokens own_tokens sum_tokens unchanged copy_in sum_out
