@@ -47,7 +47,7 @@ def both_wait():
 
 def enter_slowly():
     "Process 1 takes three seconds longer to enter its next groups."
-    from tfmlib.many_devices.local_processes import RecordingGroup
+    from tfmlib.many_devices.recorder import RecordingGroup
     enter = RecordingGroup.__init__
     def slowly(*arguments):
         enter(*arguments)
@@ -73,7 +73,7 @@ def mismatch():
 
 def checked_mismatch():
     "The same, asked beforehand."
-    from tfmlib.many_devices.local_processes import agree
+    from tfmlib.many_devices.recorder import agree
     agree("x", (4 + dist.get_rank(),))
 
 

@@ -24,29 +24,22 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from conftest import sweep
 
+from tfmlib import many_devices as M
 from tfmlib.accounting import NAMED_SHAPES, total_parameters
 from tfmlib.checkpoints import GPT2, MODEL_CONFIGS
 from tfmlib.many_devices import ParallelSteps, parallel_moments
-from tfmlib.many_devices import core as M
 from tfmlib.many_devices.cluster import CheckpointReader, TrainingRun, check_training, fresh_name, read_arguments
 from tfmlib.many_devices.context import chunk_positions, train_context_parallel
+from tfmlib.many_devices.core import schedule, simulate
 from tfmlib.many_devices.data import train_data_parallel, train_sharded
-from tfmlib.many_devices.local_processes import (
-    Job,
-    Message,
-    Processes,
-    ProcessFailed,
-    largest_difference,
-    perform,
-    train_alone,
-    volume,
-)
-from tfmlib.many_devices.pipeline import bubble, most_kept, schedule, simulate, train_pipeline
+from tfmlib.many_devices.local_processes import Processes, ProcessFailed, perform
+from tfmlib.many_devices.pipeline import bubble, most_kept, train_pipeline
+from tfmlib.many_devices.recorder import Job, Message, largest_difference, recording, train_alone, volume
 from tfmlib.many_devices.tensor import train_tensor_parallel
 from tfmlib.many_devices.torch_native import train_ddp, train_dtensor, train_fsdp, train_pipelining
 from tfmlib.workbench import ASSETS, WarmupCosine
 
-READS = ("chapters/15_",)
+READS = ("chapters/15_", "chapters/depth/15_")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 1800                                   # seconds: only processes that hang take as long, however busy the machine is
 LLAMA = Job(MODEL_CONFIGS["toy Llama"].sized(48, 16, 4, 4, 32, n_kv_heads=4, d_ff=24))
@@ -64,7 +57,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def processes():
-    with Processes() as started:
+    with Processes("tfmlib.many_devices.cluster", join=recording) as started:
         started.run = partial(started.run, timeout=PATIENCE)
         yield started
 
@@ -396,7 +389,7 @@ def test_a_process_that_died_between_two_calls_and_one_that_hangs(processes):
 @pytest.mark.whole
 def test_nobody_begins_before_all_have_come():
     "Who refuses at once would otherwise leave while a slower process is still entering, whose entry then fails."
-    with Processes() as own:
+    with Processes(join=recording) as own:
         own.run(cases.enter_slowly, 2)
         first, second = (r.value for r in own.run(cases.clock, 2))
     assert first > second - 2

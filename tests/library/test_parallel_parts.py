@@ -12,7 +12,8 @@ import tfmlib.linear_and_state_space.hybrid  # noqa: F401
 import tfmlib.mixture_of_experts.families  # noqa: F401
 from tfmlib.checkpoints import MODEL_CONFIGS
 from tfmlib.many_devices.context import RingAttention, train_context_parallel
-from tfmlib.many_devices.local_processes import Job, Processes, ProcessFailed, largest_difference, train_alone
+from tfmlib.many_devices.local_processes import Processes, ProcessFailed
+from tfmlib.many_devices.recorder import Job, largest_difference, train_alone
 from tfmlib.many_devices.tensor import train_tensor_parallel
 
 pytestmark = pytest.mark.usefixtures("one_thread")

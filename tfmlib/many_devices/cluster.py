@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['DTYPES', 'NAMES', 'DIGESTS', 'option', 'TrainingRun', 'read_arguments', 'check_training', 'Trainer', 'global_state', 'MetadataUnpickler', 'CheckpointReader', 'checkpoints', 'file_digest', 'digests', 'damaged_files', 'newest_whole', 'plain_errors', 'save_checkpoint', 'load_checkpoint', 'fresh_name', 'join_cluster', 'train_on_cluster', 'main']
 
-# %% ../../chapters/15_many_devices.ipynb #cluster-imports-export
+# %% ../../chapters/depth/15_many_devices.ipynb #cluster-imports-export
+# fold: What the program needs
 import argparse
 import hashlib
 import json
@@ -31,14 +32,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from ..decoders import chunk, next_token_loss
-from .local_processes import Job, clip_together
+from .recorder import Job, clip_together
 from .tensor import check_tensor_parallel
 from .torch_native import (
     copies_of, local_pieces, shard_model, split_tensors, take_gradients)
 from ..checkpoints import MODEL_CONFIGS, ModelConfig, build
 from ..workbench import WarmupCosine, device, mix_seed, need, seeded, unlike
 
-# %% ../../chapters/15_many_devices.ipynb #settings-export
+# %% ../../chapters/depth/15_many_devices.ipynb #settings-export
+# fold: The options of the command line
 def option(default, text: str):
     "A setting with its default and what `--help` says of it."
     return field(default=default, metadata={"help": text})
@@ -83,7 +85,8 @@ def read_arguments(arguments: list[str]) -> TrainingRun:
         parser.add_argument(f"--{f.name}", **kind, **f.metadata)
     return TrainingRun(**vars(parser.parse_args(arguments)))
 
-# %% ../../chapters/15_many_devices.ipynb #mesh-export
+# %% ../../chapters/depth/15_many_devices.ipynb #mesh-export
+# fold: What is refused, and a model divided among all processes
 DTYPES = "float32", "float64", "bfloat16"
 
 
@@ -152,7 +155,8 @@ class Trainer:
         self.optimiser.step()
         return {"step": step, "loss": float(whole), "length": length}
 
-# %% ../../chapters/15_many_devices.ipynb #sharded-checkpoint-export
+# %% ../../chapters/depth/15_many_devices.ipynb #sharded-checkpoint-export
+# fold: Checkpoints of many pieces, written and read
 def global_state(trainer: Trainer) -> dict:
     "All tensors of a training run, with each process's pieces marked as parts of the whole."
     named, optimiser = dict(trainer.model.named_parameters()), trainer.optimiser
@@ -284,7 +288,8 @@ def load_checkpoint(trainer: Trainer) -> int:
     with plain_errors(path): dcp.load(state, storage_reader=reader)
     return int(trainer.optimiser.done)
 
-# %% ../../chapters/15_many_devices.ipynb #main-export
+# %% ../../chapters/depth/15_many_devices.ipynb #main-export
+# fold: How processes meet, train, and end
 def fresh_name(store: dist.Store, rank: int, size: int, timeout: float) -> str:
     """A name for this attempt, which rank 0 gives to all who live.
 

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['mean_loss', 'own_rows', 'note_step', 'Buckets', 'train_data_parallel', 'cut_flat', 'gather_flat', 'scatter_sum', 'ShardedGradients', 'Gather', 'ShardedUnit', 'shard_fully', 'train_sharded']
 
-# %% ../../chapters/15_many_devices.ipynb #data-imports-export
+# %% ../../chapters/depth/15_many_devices.ipynb #data-imports-export
+# fold: What data parallelism needs
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -13,12 +14,13 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from ..decoders import next_token_loss
-from tfmlib.many_devices.local_processes import (
+from tfmlib.many_devices.recorder import (
     Job, Outcome, agree, all_gather_single, clip_together, reduce_scatter_single,
     start_counting, total)
 from ..workbench import need, share
 
-# %% ../../chapters/15_many_devices.ipynb #backward-export
+# %% ../../chapters/depth/15_many_devices.ipynb #backward-export
+# fold: A loss divided by the count of all, own rows, and what is noted
 def mean_loss(model: nn.Module, ids: Tensor) -> Tensor:
     "This process's part of the mean loss: its sum, divided by the count of all processes."
     loss, count = next_token_loss(model, ids)
@@ -35,7 +37,7 @@ def note_step(found: Outcome, loss: Tensor, length: float) -> None:
     found.loss.append(float(total(loss)))
     found.length.append(length)
 
-# %% ../../chapters/15_many_devices.ipynb #buckets-export
+# %% ../../chapters/depth/15_many_devices.ipynb #buckets-export
 class Buckets:
     "Sum gradients over all processes while the backward pass continues."
     def __init__(
@@ -98,7 +100,8 @@ def train_data_parallel(job: Job, limit: int = 16_384) -> Outcome:
     found.facts["events"] = list(buckets.events)
     return found
 
-# %% ../../chapters/15_many_devices.ipynb #pieces-export
+# %% ../../chapters/depth/15_many_devices.ipynb #pieces-export
+# fold: A part of a tensor, the whole again, and a part of a sum
 def cut_flat(t: Tensor) -> Tensor:
     "This process's part of a tensor, flattened and padded with zeros to a multiple of p."
     p, flat = dist.get_world_size(), t.detach().flatten()
@@ -121,7 +124,8 @@ def scatter_sum(t: Tensor) -> Tensor:
     reduce_scatter_single(part, flat)
     return part
 
-# %% ../../chapters/15_many_devices.ipynb #zero-export
+# %% ../../chapters/depth/15_many_devices.ipynb #zero-export
+# fold: Stages 1 and 2: state and gradients in parts
 class ShardedGradients:
     "Divide the optimiser state (ZeRO-1), or the gradients as well (ZeRO-2)."
     def __init__(self, parameters: dict[str, nn.Parameter], stage: int):
@@ -152,7 +156,7 @@ class ShardedGradients:
         "Restore the whole parameters in every process, after the optimiser's step."
         for n, p in self.parameters.items(): p.copy_(gather_flat(self.pieces[n], p))
 
-# %% ../../chapters/15_many_devices.ipynb #fully-export
+# %% ../../chapters/depth/15_many_devices.ipynb #fully-export
 class Gather(torch.autograd.Function):
     "All-gather parameters forward, reduce-scatter their gradients backward."
     @staticmethod
@@ -183,7 +187,8 @@ class ShardedUnit(nn.Module):
         if not self.again: return self.whole(*args, **kwargs)
         return checkpoint(self.whole, *args, use_reentrant=False, **kwargs)
 
-# %% ../../chapters/15_many_devices.ipynb #shard-fully-export
+# %% ../../chapters/depth/15_many_devices.ipynb #shard-fully-export
+# fold: Every block of a model, sharded
 def shard_fully(model: nn.Module) -> tuple[nn.Module, dict[str, nn.Parameter]]:
     "Cut every parameter; blocks gather theirs in each pass, the rest once."
     named = dict(model.named_parameters())
@@ -197,7 +202,8 @@ def shard_fully(model: nn.Module) -> tuple[nn.Module, dict[str, nn.Parameter]]:
     rest = {n: p for n, p in both.items() if not n.startswith("stack.blocks.")}
     return ShardedUnit(model, rest, again=False), {n: p for n, (p, _) in both.items()}
 
-# %% ../../chapters/15_many_devices.ipynb #zero-train-export
+# %% ../../chapters/depth/15_many_devices.ipynb #zero-train-export
+# fold: A training run in any of the three stages
 def train_sharded(job: Job, stage: int) -> Outcome:
     "ZeRO: each process keeps a part of the optimiser state (1), gradients (2), weights (3)."
     need(stage in (1, 2, 3), "stage", repr(stage), "1, 2 or 3")

@@ -6,14 +6,13 @@
 __all__ = ['Moment', 'ring_moments', 'pipeline_moments', 'context_moments', 'split_moments', 'parallel_moments', 'ParallelSteps']
 
 # %% ../../chapters/15_many_devices.ipynb #walk-export
+# fold: The interactive figure, and what each rank holds, does and sends in every form
 from typing import NamedTuple
 
 import torch
 import traitlets
 
-from .context import chunks_of
-from .core import ring_steps
-from .pipeline import simulate
+from .core import chunks_of, ring_steps, simulate
 from ..workbench import Interactive, svg, text
 
 

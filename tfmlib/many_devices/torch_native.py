@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['train_ddp', 'local_pieces', 'take_gradients', 'copies_of', 'shard_model', 'train_fsdp', 'split_tensors', 'train_dtensor', 'pipelining_stage', 'train_pipelining']
 
-# %% ../../chapters/15_many_devices.ipynb #torch-imports-export
+# %% ../../chapters/depth/15_many_devices.ipynb #torch-imports-export
+# fold: What PyTorch's versions need
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -19,13 +20,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..decoders import cross_entropy, next_token_loss
 from .data import mean_loss, note_step, own_rows
-from .local_processes import (
+from .recorder import (
     Job, Outcome, agree, clip_together, start_counting)
 from .pipeline import Stage
 from .tensor import COLUMNS, check_tensor_parallel
 from ..workbench import need
 
-# %% ../../chapters/15_many_devices.ipynb #ddp-export
+# %% ../../chapters/depth/15_many_devices.ipynb #ddp-export
+# fold: DistributedDataParallel
 def train_ddp(job: Job) -> Outcome:
     "Data parallelism with DistributedDataParallel, which averages where we sum."
     agree("job", (job.config, job.rows, job.length))
@@ -42,7 +44,8 @@ def train_ddp(job: Job) -> Outcome:
         note_step(found, loss, optimiser.step()["length"])
     return found
 
-# %% ../../chapters/15_many_devices.ipynb #shards-export
+# %% ../../chapters/depth/15_many_devices.ipynb #shards-export
+# fold: fully_shard
 def local_pieces(model: nn.Module) -> dict[str, nn.Parameter]:
     "This process's piece of every parameter, in the same memory."
     def local(w): return w.to_local() if isinstance(w, DTensor) else w
@@ -101,7 +104,8 @@ def train_fsdp(job: Job) -> Outcome:
         note_step(found, loss, length)
     return found
 
-# %% ../../chapters/15_many_devices.ipynb #dtensor-export
+# %% ../../chapters/depth/15_many_devices.ipynb #dtensor-export
+# fold: parallelize_module
 def split_tensors(model: nn.Module, mesh: DeviceMesh, once: bool = True) -> nn.Module:
     "Tensor parallelism with DTensor; `once` declares a layer's input once for all projections."
     p, ways = mesh.size(), dict.fromkeys(COLUMNS, ColwiseParallel)
@@ -148,7 +152,8 @@ def train_dtensor(job: Job, once: bool = True) -> Outcome:
         found.length.append(length)
     return found
 
-# %% ../../chapters/15_many_devices.ipynb #pipelining-export
+# %% ../../chapters/depth/15_many_devices.ipynb #pipelining-export
+# fold: torch.distributed.pipelining
 def pipelining_stage(part: Stage, job: Job, micros: int) -> PipelineStage:
     "Wrap our stage as PyTorch's, with an example input and output."
     rank, p, config, b = dist.get_rank(), dist.get_world_size(), job.config, job.rows // micros
