@@ -11,7 +11,6 @@ __all__ = ['Pattern', 'check_square', 'check_tiles', 'causal', 'sliding_window',
 # fold: What this module imports, and which masks it refuses
 from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -121,8 +120,11 @@ def reach(
     "After each layer, whether an output (row) depends on an input (column)."
     check_square(masks)
     own = torch.eye(len(masks[0]), device=masks[0].device)  # the residual connection
-    step = lambda seen, mask: (((mask + own) @ seen) > 0).float()
-    return [seen.bool() for seen in accumulate(masks, step, initial=own)][1:]
+    seen, after = own, []
+    for mask in masks:
+        seen = (((mask + own) @ seen) > 0).float()
+        after.append(seen.bool())
+    return after
 
 
 def layers_needed(mask: Tensor) -> Tensor:  # (T, T) -> (T, T), -1: never
