@@ -69,14 +69,14 @@ def linear_recurrence(
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #recalled-export
 def recalled_pairs(
-    mixer: Callable,    # (q, k, v) -> out, state
+    mixer: Callable,     # (q, k, v) -> out, state
     pairs: int,
-    D: int,             # width of the keys
-    writes: int = 1,    # number of values written for each key; the last one counts
+    D: int,              # width of the keys
+    writes: int = 1,     # number of values written for each key; the last one counts
     trials: int = 200,
     seed: int = 0,
     n_values: int = 16,  # one-hot vectors of this width
-) -> Tensor:            # (pairs,), in the order of writing
+) -> Tensor:             # (pairs,), in the order of writing
     "How often a random key reads back its last value, of n_values, after all writes."
     check_sizes(pairs=pairs, D=D, writes=writes, trials=trials, n_values=n_values)
     g = torch.Generator().manual_seed(seed)
