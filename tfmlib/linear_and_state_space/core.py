@@ -69,20 +69,21 @@ def linear_recurrence(
 
 # %% ../../chapters/20_linear_and_state_space.ipynb #recalled-export
 def recalled_pairs(
-    mixer: Callable,    # (q, k, v) -> out, state
+    mixer: Callable,     # (q, k, v) -> out, state
     pairs: int,
-    D: int,             # width of the keys
-    writes: int = 1,    # number of values written for each key; the last one counts
+    D: int,              # width of the keys
+    writes: int = 1,     # number of values written for each key; the last one counts
     trials: int = 200,
     seed: int = 0,
-) -> Tensor:            # (pairs,), in the order of writing
-    "How often a random key reads back its last value, one of 16, after all writes."
-    check_sizes(pairs=pairs, D=D, writes=writes, trials=trials)
+    n_values: int = 16,  # one-hot vectors of this width
+) -> Tensor:             # (pairs,), in the order of writing
+    "How often a random key reads back its last value, of n_values, after all writes."
+    check_sizes(pairs=pairs, D=D, writes=writes, trials=trials, n_values=n_values)
     g = torch.Generator().manual_seed(seed)
     keys = F.normalize(torch.randn(trials, pairs, D, generator=g), dim=-1)
-    values = torch.randint(16, (trials, writes * pairs), generator=g)
+    values = torch.randint(n_values, (trials, writes * pairs), generator=g)
     written = keys.repeat(1, writes, 1)
-    _, state = mixer(written, written, F.one_hot(values, 16).float())
+    _, state = mixer(written, written, F.one_hot(values, n_values).float())
     found = (keys @ state).argmax(-1)                                # (trials, pairs)
     return (found == values[:, -pairs:]).float().mean(0)
 
