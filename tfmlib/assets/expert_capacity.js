@@ -1,6 +1,6 @@
 // Tokens that choose among experts with limited capacity, as tfmlib.balancing.keep_within_capacity decides.
 // State: scores (logits, a row for each token), tilt (added to those of the first expert), capacity, by_weight (order of the queue).
-const name = e => String.fromCharCode(65 + e), many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+const name = e => `${e}`, many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
 export function route(scores, tilt, capacity, byWeight) {   // for each expert the tokens that it keeps and those that it drops, in the order of its queue
   const chosen = scores.map((row, token) => {
@@ -18,7 +18,7 @@ function render({ model, el }) {
   const keys = ["tilt", "capacity", "by_weight"], start = keys.map(key => [key, model.get(key)]), scores = model.get("scores");
   el.innerHTML = `
     <div class="tfm-controls">
-      <label class="tfm-control tfm-wide">tilt towards expert A <span class="tfm-value tfm-tilt-value" aria-hidden="true"></span><input class="tfm-tilt" type="range" min="-3" max="5" step="0.5"></label>
+      <label class="tfm-control tfm-wide">tilt towards expert 0 <span class="tfm-value tfm-tilt-value" aria-hidden="true"></span><input class="tfm-tilt" type="range" min="-3" max="5" step="0.5"></label>
       <label class="tfm-control tfm-wide">capacity of each expert <span class="tfm-value tfm-capacity-value" aria-hidden="true"></span><input class="tfm-capacity" type="range" min="1" max="${scores.length}" step="1"></label>
     </div>
     <div class="tfm-controls"><label class="tfm-control"><input type="checkbox" class="tfm-by-weight"> largest weight first</label><button type="button" class="tfm-reset">reset</button></div>

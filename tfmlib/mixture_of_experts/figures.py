@@ -41,7 +41,7 @@ class ExpertCapacityView(Interactive):
         "A column of slots for each expert, and its dropped tokens below."
         drawn = ""
         for e, mine in enumerate(self.queues()):
-            drawn += text(40 + 90 * e, 16, f"expert {chr(65 + e)}")
+            drawn += text(40 + 90 * e, 16, f"expert {e}")
             for slot in range(self.capacity):
                 y = 26 + 26 * slot
                 drawn += rect(10 + 90 * e, y, 60, 22, var("k"), 'rx="3" fill-opacity=".3"')
