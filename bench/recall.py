@@ -1,4 +1,4 @@
-"""Chapter 22: the model that knows 144 facts, as the chapter trains it, for its page in depth: python -m bench.recall writes tfmlib/assets/models/recall.safetensors."""
+"""Chapter 22: the model that knows 144 facts, which the chapter and its page in depth load: python -m bench.recall writes tfmlib/assets/models/recall.safetensors."""
 from pathlib import Path
 
 from tfmlib.inside import fact_accuracy, train_recall

@@ -1440,6 +1440,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'tfmlib.inside.facts.encode': ('inside.html#encode', 'tfmlib/inside/facts.py'),
                                      'tfmlib.inside.facts.fact_accuracy': ('inside.html#fact_accuracy', 'tfmlib/inside/facts.py'),
                                      'tfmlib.inside.facts.questions': ('inside.html#questions', 'tfmlib/inside/facts.py'),
+                                     'tfmlib.inside.facts.split_questions': ('inside.html#split_questions', 'tfmlib/inside/facts.py'),
                                      'tfmlib.inside.facts.train_recall': ('inside.html#train_recall', 'tfmlib/inside/facts.py')},
             'tfmlib.inside.figures': { 'tfmlib.inside.figures.CausalTrace': ('inside.html#causaltrace', 'tfmlib/inside/figures.py'),
                                        'tfmlib.inside.figures.CausalTrace.picture': ( 'inside.html#causaltrace.picture',

@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         check_edit rome_edit memit_edit""",
     'facts': """
         FIRST_NAMES FAMILY_NAMES PHRASES OBJECTS WORD_ID FactQuestion draw_facts questions answers
-        encode fact_accuracy Recall train_recall""",
+        encode fact_accuracy Recall split_questions train_recall""",
     'figures': """
         CausalTrace""",
     'probes': """

@@ -52,7 +52,7 @@ def captured(*modules: nn.Module, inputs: bool = False) -> Iterator[list[Tensor]
 
 @contextmanager
 def replaced(module: nn.Module, change: Callable) -> Iterator[None]:
-    "While open, the module returns `change` of its output (of a tuple, its first part)."
+    "While open, the module returns `change` of its output (or of its tuple’s first)."
     def put(module, given, out):
         return (change(out[0]), *out[1:]) if isinstance(out, tuple) else change(out)
     hook = module.register_forward_hook(put)
@@ -103,6 +103,6 @@ def induction_scores(
     weights: list[Tensor],  # attention weights of each layer (B, H, T, T)
     period: int,            # after how many tokens the sequences repeat, once
 ) -> Tensor:                # (L, H)
-    "Each head's mean weight on the token after the previous occurrence of the current one."
-    along = [w.diagonal(1 - period, -2, -1)[..., 1:] for w in weights]  # (B, H, …)
+    "Each head's mean weight on what followed the current token’s last occurrence."
+    along = [w.diagonal(1 - period, -2, -1)[..., 1:] for w in weights]
     return torch.stack([found.mean((0, -1)) for found in along])

@@ -81,4 +81,4 @@ def memit_edit(
     need(strength > 0, "strength", strength, "a number above 0")
     missing = values - keys @ weight.T                                    # R (n, C)
     spread = torch.linalg.solve(strength * second_moment + keys.T @ keys, keys.T)
-    return weight + missing.T @ spread.T                                  # spread: (F, n)
+    return weight + missing.T @ spread.T                     # spread: (F, n)
