@@ -80,7 +80,7 @@ def backward_program(Q, K, V, DOUT, LSE, DELTA, DK, DV, T, S, scale, CAUSAL: tl.
     k, v = load_rows(K, j, S, D), load_rows(V, j, S, D)
     dk, dv = tl.zeros([COLS, D], tl.float32), tl.zeros([COLS, D], tl.float32)
     begin = 0
-    if CAUSAL:                                      # the first tile of queries that sees a key
+    if CAUSAL:                          # the first tile of queries that sees a key
         begin = tl.maximum(0, tl.program_id(0) * COLS + T - S) // ROWS * ROWS
     for start in range(begin, T, ROWS):
         i = start + tl.arange(0, ROWS)
