@@ -506,6 +506,38 @@ def changed(old: str, new: str, folder: Path):
     return module
 
 
+@pytest.mark.parametrize("T, S, causal, tile", [(50, 70, False, (32, 16)), (50, 50, True, (32, 16)), (50, 50, True, (16, 64)), (17, 77, True, (64, 32)), (1, 77, True, (16, 16)), (64, 64, True, (16, 32))])
+def test_the_kernels_of_the_path(T, S, causal, tile):
+    "One head, against chapter 17's loops in float64; what is behind the results stays as it was."
+    from tfmlib.flash_attention import flash_backward, flash_forward
+    from tfmlib.flash_attention_gpu.tiles import triton_dkdv, triton_forward
+    g = torch.Generator().manual_seed(T + S)
+    q, k, v, dout = (torch.randn(n, 16, generator=g) for n in (T, S, S, T))
+    exact = [x.double() for x in (q, k, v)]
+    want_out, want_lse = flash_forward(*exact, (7, 9), causal)
+    _, *want = flash_backward(*exact, want_out, want_lse, dout.double(), (7, 9), causal)
+    out, lse = triton_forward(q, k, v, tile, causal)
+    ours = triton_dkdv(q, k, v, out, lse, dout, tile, causal)
+    for a, b in zip((out, lse, *ours), (want_out, want_lse, *want)): torch.testing.assert_close(a.double(), b, atol=3e-6, rtol=1e-5)
+    half, _ = triton_forward(q.half(), k.half(), v.half(), tile, causal)
+    torch.testing.assert_close(half.double(), want_out, atol=5e-3, rtol=5e-3)
+
+
+def test_rows_beyond_the_last_are_neither_read_nor_written():
+    import triton
+    import triton.language as tl
+
+    from tfmlib.flash_attention_gpu.tiles import load_rows, store_rows
+
+    @triton.jit
+    def copied(X, OUT, N, D: tl.constexpr, ROWS: tl.constexpr):
+        i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        store_rows(OUT, i, N, load_rows(X, i, N, D) + 1, D)
+    x, out = torch.arange(32.).view(8, 4), torch.full((8, 4), -1.)
+    copied[2,](x, out, 6, D=4, ROWS=4)
+    torch.testing.assert_close(out, torch.cat([x[:6] + 1, torch.full((2, 4), -1.)]))
+
+
 @pytest.mark.parametrize("wrong", sweep(WRONG, *list(WRONG)[::8]))
 def test_wrong_kernels_are_rejected(wrong, tmp_path):
     "Each is rejected by its shape, by numbers and not by an error; the right one is not."

@@ -9,7 +9,7 @@ from pathlib import Path
 from rules import Cell
 
 BROUGHT = {"PIL", "cycler", "IPython", "traitlets", "yaml"}       # by what tfmlib depends on, or its name in an import
-OWN_WAY = {"chapters/18_flash_attention_gpu": {"triton"}, "chapters/practice/18_flash_attention_gpu": {"triton"}}    # leave their own cells out
+OWN_WAY = {f"chapters/{name}": {"triton"} for name in ("18_flash_attention_gpu", "depth/18_flash_attention_gpu", "depth/18_flash_attention_gpu_measured", "practice/18_flash_attention_gpu")}    # leave their own cells out
 
 
 def given(root: Path) -> set[str]:

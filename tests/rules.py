@@ -103,19 +103,19 @@ def workbench(root: Path) -> list[str]: return tomllib.loads((root / "pyproject.
 FRONT = "library"        # the page of the workbench that writes tfmlib's own modules and uses everything: it stands after all
 
 
-def place(name: str, bench: list[str], whole: bool = False) -> tuple[int | str, ...]:
-    """Where a notebook stands: the workbench in its declared order, the paths 01 to 22, then the pages in depth, of one chapter by their names; a practice page after all of its chapter.
+def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, int, str]:
+    """Where a notebook stands: the workbench in its declared order, the paths 01 to 22, then the pages in depth, those of a chapter by their names; a practice page after all of its chapter.
 
     The tour is read first, but it reads published files with the book's readers: nothing imports from it, and it writes no module.
 
     A whole page, which is not divided into path and depth yet, stands among the paths for them, and among the depth pages for itself and for those.
     """
     which, (number, _, tail) = kind(name), Path(name).name.partition("_")
-    if which == "tour" or which == "workbench" and tail == FRONT: return 4, 0, 0
+    if which == "tour" or which == "workbench" and tail == FRONT: return 4, 0, 0, ""
     if which == "workbench":
         if tail not in bench: raise ValueError(f"{name}: not in the workbench that pyproject.toml declares ({', '.join(bench)})")
-        return 0, bench.index(tail), 0
-    return 1 + (whole or which != "path"), int(number), int(which == "practice"), tail
+        return 0, bench.index(tail), 0, ""
+    return 1 + (whole or which != "path"), int(number), int(which == "practice"), tail if which == "depth" else ""
 
 
 def divided(owned: dict[str, str], name: str) -> bool:

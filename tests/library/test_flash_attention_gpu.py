@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfmlib.attention import attention, causal_mask
-from tfmlib.flash_attention_gpu import choose_backend, flash_attention, flash_attention_fn
-from tfmlib.flash_attention_gpu import core as gpu
+from tfmlib.flash_attention_gpu import LeftOut, choose_backend, flash_attention, flash_attention_fn, has_run
+from tfmlib.flash_attention_gpu import dispatch as gpu
 from tfmlib.heads import MultiHeadAttention
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,8 +128,8 @@ def test_what_has_run_is_said():
     "From the record, and from nothing else."
     def row(way): return {"case": "configuration", "way": way}
     made = [gpu.Record("flash_gpu", "make", "that GPU", "1", {"torch": "2"}, "c", "2026-01-01", 0, [row(way)]) for way in ("descriptors", "specialised")]
-    assert gpu.has_run(None) == "No kernel of this page has run on a GPU yet."
-    assert [gpu.has_run(record) for record in made] == [f"The kernels have run on that GPU (2026-01-01), specialised ones {end}." for end in ("have not", "among them")]
+    assert has_run(None) == "No kernel of this page has run on a GPU yet."
+    assert [has_run(record) for record in made] == [f"The kernels have run on that GPU (2026-01-01), specialised ones {end}." for end in ("have not", "among them")]
 
 
 def test_part_of_heads():
@@ -229,7 +229,7 @@ print(float((ours - right).abs().max()) < 1e-5, float((few - again).abs().max())
 ])
 def test_cells_that_need_triton_are_left_out(cells, left_out):
     "And those that need what these would have made; a name that is made anew by another cell is good again."
-    rewrite = gpu.LeftOut("triton", "tl")
+    rewrite = LeftOut("triton", "tl")
     made = [rewrite([line + "\n" for line in cell.split("\n")]) for cell in cells]
     assert [lines[0].startswith("'Left out") for lines in made] == left_out
     assert all("".join(lines) == cell + "\n" for lines, cell, out in zip(made, cells, left_out) if not out)

@@ -21,7 +21,6 @@ def test_head_says_it_from_the_record(name):
     "Each chapter whose page runs anywhere; the record's page is still about as long as this one."
     head = HEADS[name]
     assert not re.search(r"runs in (?!\{runtime\})", head), "a typed time"
-    if name == "18_flash_attention_gpu": return                  # its kernels run on a GPU, or slowly
     assert re.findall(r"\{runtime\}`([^`]*)`", head) == [name]
     rows = {row["page"]: row for row in json.loads(RECORD.read_text())["rows"]}
     code = sum(cell["cell_type"] == "code" for cell in pages.notebooks(ROOT)[f"chapters/{name}"]["cells"])

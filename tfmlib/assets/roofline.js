@@ -65,7 +65,7 @@ function render({ model, el }) {
   function draw() {
     const S = 2 ** model.get("length"), D = model.get("width"), one = model.get("one"), causal = model.get("causal") && !one, all = rows(), [plain, tiles] = all, turn = peak / bandwidth;
     picture(all);
-    $("tbody").innerHTML = all.map(({ name, kind, ops, speed, most }) => `<tr><th scope="row">${name}</th><td>${many(ops)}</td><td>${most ? "≤ " : ""}${many(speed)}</td><td>${most ? "≤ " : ""}${Math.round(100 * speed / peak)} %</td></tr>`).join("");
+    $("tbody").innerHTML = all.map(({ name, kind, ops, speed, most }) => `<tr><th scope="row">${name}</th><td>${many(ops)}</td><td>${most ? "≤ " : ""}${many(speed)}</td><td>${most ? "≤ " : ""}${many(100 * speed / peak)} %</td></tr>`).join("");
     $(".tfm-width").value = D; $(".tfm-shared").value = model.get("shared");
     $(".tfm-causal").setAttribute("aria-pressed", causal); $(".tfm-causal").disabled = one; $(".tfm-one").setAttribute("aria-pressed", one);
     slider.value = model.get("length");

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['LOG2E', 'LN2', 'APART', 'LAUNCHERS', 'Config', 'launcher']
 
-# %% ../../chapters/18_flash_attention_gpu.ipynb #launchers-export
+# %% ../../chapters/depth/18_flash_attention_gpu.ipynb #launchers-export
+# fold: A configuration, and where launchers are found
 from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple

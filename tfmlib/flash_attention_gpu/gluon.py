@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['matrix_of', 'fetch_tile', 'producer', 'online_softmax', 'consumer_step', 'consumer', 'forward_gluon', 'start_gluon']
 
-# %% ../../chapters/18_flash_attention_gpu.ipynb #gluon-imports
+# %% ../../chapters/depth/18_flash_attention_gpu.ipynb #gluon-imports
 import torch
 import triton
 from torch import Tensor
@@ -18,7 +18,8 @@ from triton.experimental.gluon.nvidia import hopper
 from .config import LAUNCHERS, LN2, LOG2E, Config
 from ..workbench import need
 
-# %% ../../chapters/18_flash_attention_gpu.ipynb #gluon-producer-export
+# %% ../../chapters/depth/18_flash_attention_gpu.ipynb #gluon-producer-export
+# fold: The producer and the online softmax
 @gluon.jit
 def matrix_of(tiles, slot, ROWS: gl.constexpr, D: gl.constexpr):
     "One tile of shared memory without the dimensions of batch and head."
@@ -67,7 +68,8 @@ def online_softmax(scores, i, j, T, S, row_max, row_sum, scale, HIDDEN: gl.const
     correction = gl.exp2(row_max - base)
     return weights, new_max, row_sum * correction + gl.sum(weights, 1), correction
 
-# %% ../../chapters/18_flash_attention_gpu.ipynb #gluon-consumer-export
+# %% ../../chapters/depth/18_flash_attention_gpu.ipynb #gluon-consumer-export
+# fold: A consumer
 @gluon.jit
 def consumer_step(HALF: gl.constexpr, step, n, q, weights, acc, row_max, row_sum, i, j, T, S,
                   tiles, barriers, scale, COLS: gl.constexpr, D: gl.constexpr,
@@ -150,7 +152,8 @@ def consumer(HALF: gl.constexpr, OUT, LSE, tiles, barriers, b, h, row, n, hidden
     tma.async_copy_shared_to_global(OUT, [b, h, row + HALF * 64, 0], q_tiles.index(HALF))
     tma.store_wait(0)
 
-# %% ../../chapters/18_flash_attention_gpu.ipynb #gluon-kernel-export
+# %% ../../chapters/depth/18_flash_attention_gpu.ipynb #gluon-kernel-export
+# fold: The kernel and its launch
 @gluon.jit
 def forward_gluon(Q, K, V, OUT, LSE, T, S, group, scale, COLS: gl.constexpr, D: gl.constexpr,
                   STAGES: gl.constexpr, HIDDEN: gl.constexpr, CAUSAL: gl.constexpr):
