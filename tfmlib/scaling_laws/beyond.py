@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['MUENNIGHOFF', 'all_parameters', 'blocks_frontier', 'lifetime_optimal', 'effective_tokens', 'exact_match']
 
-# %% ../../chapters/depth/14_scaling_laws.ipynb #blocks-export
+# %% ../../chapters/depth/14_scaling_laws.ipynb #blocks-imports-export
+# fold: Imports of the library
 import math
 
 import torch
@@ -16,7 +17,7 @@ from ..workbench import need
 
 MUENNIGHOFF = {"R* of data": 15.387756, "R* of parameters": 5.309743}  # 2023
 
-
+# %% ../../chapters/depth/14_scaling_laws.ipynb #blocks-export
 def all_parameters(
     blocks: Tensor, vocab: float = 32_000, ratio: float = 39.2  # width / layers
 ) -> Tensor:
@@ -27,7 +28,7 @@ def all_parameters(
     need(ratio > 0, "ratio", ratio, "above 0")
     return blocks + vocab * (ratio * blocks / 12) ** (1 / 3)
 
-
+# %% ../../chapters/depth/14_scaling_laws.ipynb #blocks-frontier-export
 def blocks_frontier(law: PowerLaw, flops: Tensor, **sizes) -> Tensor:
     "The best block parameters at each 6 · blocks · D; NaN outside 100 to 10¹³."
     blocks = 10 ** torch.linspace(2, 13, 11_001, dtype=torch.float64)

@@ -74,8 +74,8 @@ def gauss_newton(
     found, values = theta.clone(), best.clone()
     for step in range(steps):
         fraction = terms.softmax(1)                                     # (R, K + 1, n)
-        slopes = torch.cat([fraction[:, :K], -fraction[:, :K] * u.T, fraction[:, K:]], 1)
-        slopes = slopes * free[:, None]                                 # (R, 2K + 1, n)
+        slopes = torch.cat([fraction[:, :K], -fraction[:, :K] * u.T, fraction[:, K:]],
+                           1) * free[:, None]                           # (R, 2K + 1, n)
         w = (weights * (delta / residual.abs().clamp(min=1e-300)).clamp(max=1))[:, None]
         H, g = (slopes * w) @ slopes.mT, (slopes * w * residual[:, None]).sum(-1)
         ridge = damping * H.diagonal(dim1=1, dim2=2) + 1e-12
@@ -88,8 +88,8 @@ def gauss_newton(
         residual = torch.where(better[:, None], tried[1], residual)
         best = torch.where(better, tried[2], best)
         damping = torch.where(better[:, None], damping / 3, damping * 4).clamp(1e-9, MAX_DAMPING)
-        moving = damping[:, 0] < MAX_DAMPING
-        if step % 10 == 9 and not moving.all():         # the others stay as they are
+        if step % 10 == 9:                  # rows at the largest damping stay as they are
+            moving = damping[:, 0] < MAX_DAMPING
             found[at], values[at] = theta, best
             theta, terms, residual, best, damping, weights, at = (
                 t[moving] for t in (theta, terms, residual, best, damping, weights, at))
