@@ -27,7 +27,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'latent': """
         LATENT check_latent_sizes MultiHeadLatentAttention AbsorbedLatentAttention build_latent""",
     'paged': """
-        OutOfBlocks BlockPool BlockList PagedCache paged_cache BlockTable""",
+        OutOfBlocks BlockPool BlocksInOrder PagedCache paged_cache BlockTable""",
     'quantized': """
         quantize dequantize QuantizedCache""",
     'speculative': """
