@@ -21,8 +21,11 @@ from hypothesis import strategies as st
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernels.py"
 
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
 from bench.gpu.interpreter import without_repeats  # noqa: E402
 from tfmlib.flash_attention_gpu import kernels  # noqa: E402
+from tfmlib.flash_attention_gpu.tiles import load_rows, store_rows  # noqa: E402
 
 without_repeats()
 
@@ -523,16 +526,14 @@ def test_the_kernels_of_the_path(T, S, causal, tile):
     torch.testing.assert_close(half.double(), want_out, atol=5e-3, rtol=5e-3)
 
 
+@triton.jit
+def copied(X, OUT, N, D: tl.constexpr, ROWS: tl.constexpr):
+    "Each row plus one, through the helpers of the path."
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    store_rows(OUT, i, N, load_rows(X, i, N, D) + 1, D)
+
+
 def test_rows_beyond_the_last_are_neither_read_nor_written():
-    import triton
-    import triton.language as tl
-
-    from tfmlib.flash_attention_gpu.tiles import load_rows, store_rows
-
-    @triton.jit
-    def copied(X, OUT, N, D: tl.constexpr, ROWS: tl.constexpr):
-        i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        store_rows(OUT, i, N, load_rows(X, i, N, D) + 1, D)
     x, out = torch.arange(32.).view(8, 4), torch.full((8, 4), -1.)
     copied[2,](x, out, 6, D=4, ROWS=4)
     torch.testing.assert_close(out, torch.cat([x[:6] + 1, torch.full((2, 4), -1.)]))
