@@ -19,7 +19,10 @@ NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+")                                     
 DIGITS = ascii_letters + digits + "-_"                                           # 64, none of which JSON escapes
 COMMON = set("a an and are as at be been but by can do does for from has have if in into is it its no not of on one or so such than that the their them then "
              "there these they this to was we what when where which who will with you about all also any both each every here how its many may more most must only other over "
-             "own same still those too up whole would".split())
+             "own same still those too up whole would "
+             "two three four five eight first second last nothing none def without after before return right holds true out below under gives need needs your once "
+             "yet left per next new take takes against between instead above try least again never far much itself whose see want raise raises implemented "
+             "notimplementederror int part use different ones single large".split())
 
 
 # --- the index ----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernel
 
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+
 from bench.gpu.interpreter import without_repeats  # noqa: E402
 from tfmlib.flash_attention_gpu import kernels  # noqa: E402
 from tfmlib.flash_attention_gpu.tiles import load_rows, store_rows  # noqa: E402

@@ -73,12 +73,12 @@ def side_by_side(
         mark = "▶ " if strong else "· " if differs else "  "
         part = 38 if strong else 13
         ground = f"background:color-mix(in srgb,{var('k')} {part}%,transparent)" if differs else ""
-        return f'<span style="display:block;padding-left:8ch;text-indent:-8ch;{ground}">{html.escape(mark + text)}</span>'
+        return f'<div style="padding-left:8ch;text-indent:-8ch;{ground}">{html.escape(mark + text)}</div>'
     drawn = "".join(
         f'<div style="flex:1 1 26rem;min-width:0"><p style="margin:.2rem 0"><b>{name}</b></p>'
-        '<pre style="white-space:pre-wrap;margin:0;padding:.5rem 0;background:none;'
-        'border:0;color:inherit;font-size:.78rem;line-height:1.55">'
-        + "".join(line(text, n not in shared) for n, text in enumerate(side)) + "</pre></div>"
+        '<div style="white-space:pre-wrap;padding:.5rem 0;font-family:monospace;'
+        'font-size:.78rem;line-height:1.55">'
+        + "".join(line(text, n not in shared) for n, text in enumerate(side)) + "</div></div>"
         for name, side, shared in zip(names, sides, same))
     drawing = f'<div style="display:flex;flex-wrap:wrap;gap:.75rem 1.5rem">{drawn}</div>'
     return figure(drawing, alt, caption, attrs='class="tfm-figure tfm-full"')
