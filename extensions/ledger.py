@@ -65,6 +65,17 @@ def lead(verdict: str, rows: list, truth: str | None = None) -> str:
     return f"{cases[:1].upper()}{cases[1:]}." if cases else ""
 
 
+def joined(rows: list) -> list[tuple[str, str]]:
+    "The lines of a claim, with all that speaks for it, and all that speaks against it, as one sentence each."
+    told = {}
+    for kind, text in rows: told.setdefault(kind, []).append(text)
+    def sentence(texts: list[str]) -> str:
+        if len(texts) == 1: return texts[0]
+        *before, last = [text.rstrip(".") for text in texts]
+        return "; ".join([*before, last if last.startswith(("and ", "but ")) else f"and {last}"])
+    return [(kind, sentence(texts)) for kind, texts in told.items()]
+
+
 def stated(verdict: str, first: str, common: str) -> str:
     "The head of a claim's box: the verdict, then what is true, then the common wording, small; the wording alone if it is true, or if a source settles it."
     head = f'<p class="tfm-statement"><strong class="tfm-verdict">{verdict}</strong> '
@@ -104,7 +115,7 @@ class Ledger(SphinxDirective):
         page, left = found.get(entry["id"], [("", {})])[0]
         rows = [*left.get("lines", [["rather", entry.get("instead")]]), ["topic", entry["topic"]]]
         first = lead(entry["verdict"], rows, truth := entry.get("truth"))
-        listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in rows if text and (truth or kind != "rather"))
+        listed = "".join(f'<li><span class="tfm-kind">{kind}</span> <span>{inline(text)}</span></li>' for kind, text in joined([row for row in rows if row[1]]) if truth or kind != "rather")
         head = (f'<div class="tfm-claim tfm-{VERDICTS[entry["verdict"]]}" id="ledger-{entry["id"]}" data-verdict="{entry["verdict"]}" '
                 f'data-topic="{escape(entry["topic"])}">{stated(entry["verdict"], inline(first), inline(entry["statement"]))}<ul>{listed}</ul>')
         if page: return [nodes.raw("", f'{head}<p><a href="../{page}.html#claim-{entry["id"]}">The cell that settles it</a></p></div>', format="html")]

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from attending import attended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -179,7 +180,7 @@ def test_block_is_pytorchs_encoder_layer_forward_and_back(norm_first, bias, acti
     mask = {"none": None, "causal": causal_mask(T, T), "padding": padding_mask(torch.tensor([T, 1]), T)[:, None]}[kind]
     told = {"none": {}, "causal": {"src_mask": ~causal_mask(T, T)}, "padding": {"src_key_padding_mask": ~padding_mask(torch.tensor([T, 1]), T)[:, 0]}}[kind]
     a, b = (draw(seed, 2, T, 8).requires_grad_() for _ in range(2))
-    (out, shown), wanted = ours(a, mask=mask), theirs(b, **told)
+    (out, shown), wanted = attended(ours, a, mask=mask), theirs(b, **told)
     close(out, wanted, 1e-10)
     assert shown["attention"].shape == (2, 2, T, T) and shown["feed_forward"] is None
     for made in (out, wanted): made.sin().sum().backward()
@@ -226,7 +227,7 @@ def test_the_short_block_is_the_block_from_parts(T, masked):
     names = {"attention.inner": short.attention, "attention.norm": short.norm1, "feed_forward.norm": short.norm2, "feed_forward.inner": short.feed_forward}
     whole.load_state_dict({f"{name}.{key}": w for name, part in names.items() for key, w in part.state_dict().items()})
     x, mask = draw(1, 2, T, 8), causal_mask(T, T) if masked else None
-    (out, weights), (wanted, shown) = short(x, mask), whole(x, mask=mask)
+    (out, weights), (wanted, shown) = short(x, mask), attended(whole, x, mask=mask)
     close(out, wanted)
     close(weights, shown["attention"])
     for part in (short.attention.o_proj, short.feed_forward.down):
@@ -255,7 +256,7 @@ def test_a_stack_tells_every_block_the_same_and_its_stream_is_what_it_computes()
     torch.manual_seed(0)
     def made(): return TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)), feed_forward=PreNorm(LayerNorm(8), FeedForward(8)))
     stack, x, mask = TransformerStack([made() for _ in range(3)], LayerNorm(8)), torch.randn(2, 4, 8), causal_mask(4, 4)
-    out, shown = stack(x, mask=mask)
+    out, shown = attended(stack, x, mask=mask)
     states = [state for state, _ in stack.stream(x, mask=mask)]
     assert len(states) == len(shown) == 3
     close(out, stack.norm(states[-1]), 1e-6)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from attending import attended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -15,6 +16,7 @@ from tfmlib.heads import (
     MultiHeadAttention,
     SimpleMultiHeadAttention,
     attention_from_torch,
+    fused_attention,
     grouped_query_attention,
 )
 
@@ -65,7 +67,7 @@ def by_loop(layer, x, memory, mask):
 @given(layers())
 def test_equals_a_loop_over_heads(problem):
     layer, x, memory, mask = problem
-    for got, wanted in zip(layer(x, memory, mask), by_loop(layer, x, memory, mask)): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    for got, wanted in zip(attended(layer, x, memory, mask), by_loop(layer, x, memory, mask)): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=100, deadline=None)
@@ -80,7 +82,7 @@ def test_equals_pytorch_forward_and_back(bias, memory_width, T, S, kind, seed):
     turned = None if mask is None else mask.expand(2, 4, T, S).flatten(0, 1)
     turned = ~turned if turned is not None and turned.dtype == torch.bool else turned
     leaves = [[t.clone().requires_grad_() for t in (x, memory)] for _ in range(2)]
-    mine, theirs_ = ours(*leaves[0], mask), theirs(leaves[1][0], leaves[1][1], leaves[1][1], attn_mask=turned, average_attn_weights=False)
+    mine, theirs_ = attended(ours, *leaves[0], mask), theirs(leaves[1][0], leaves[1][1], leaves[1][1], attn_mask=turned, average_attn_weights=False)
     for got, wanted in zip(mine, theirs_): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11)
     for out in (mine[0], theirs_[0]): out.sin().sum().backward()
     for got, wanted in zip(*leaves): torch.testing.assert_close(got.grad, wanted.grad, rtol=0, atol=1e-10)
@@ -105,7 +107,7 @@ def test_shared_keys_are_repeated_keys_and_pytorchs(B, G, R, T, S, kind, seed):
 def test_rows_with_nothing_to_see_give_only_the_bias():
     layer = MultiHeadAttention(8, 4, n_kv_heads=2, bias=True).double()
     x = draw(0, 2, 5, 8).requires_grad_()
-    out, weights = layer(x, mask=padding_mask(torch.tensor([5, 0]), 5)[:, None])
+    out, weights = attended(layer, x, mask=padding_mask(torch.tensor([5, 0]), 5)[:, None])
     torch.testing.assert_close(out[1], layer.o_proj.bias.expand(5, 8))
     assert (weights[1] == 0).all()
     out[1].sum().backward()
@@ -166,17 +168,17 @@ def test_parameters(C, H):
 def test_a_layer_can_be_copied_and_saved():
     layer = MultiHeadAttention(8, 4, n_kv_heads=2)
     twin, x = copy.deepcopy(layer), torch.randn(1, 3, 8)
-    torch.testing.assert_close(twin(x), layer(x))
+    torch.testing.assert_close(attended(twin, x), attended(layer, x))
     other = MultiHeadAttention(8, 4, n_kv_heads=2)
     other.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(other(x), layer(x))
+    torch.testing.assert_close(attended(other, x), attended(layer, x))
     assert set(layer.state_dict()) == {f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "o_proj")}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     layer, x = MultiHeadAttention(32, 4, n_kv_heads=2), torch.randn(2, 9, 32)
-    out, weights = copy.deepcopy(layer).to(dtype)(x.to(dtype), mask=causal_mask(9, 9))
+    out, weights = attended(copy.deepcopy(layer).to(dtype), x.to(dtype), mask=causal_mask(9, 9))
     assert out.dtype == weights.dtype == dtype
     torch.testing.assert_close(out.float(), layer(x, mask=causal_mask(9, 9))[0], rtol=0, atol=0.02)
 
@@ -184,7 +186,7 @@ def test_half_precision(dtype):
 def test_lengths_of_nothing():
     layer = MultiHeadAttention(8, 2)
     assert layer(torch.randn(0, 3, 8))[0].shape == (0, 3, 8) and layer(torch.randn(2, 0, 8))[0].shape == (2, 0, 8)
-    out, weights = layer(torch.randn(2, 3, 8), torch.randn(2, 0, 8))
+    out, weights = attended(layer, torch.randn(2, 3, 8), torch.randn(2, 0, 8))
     assert (out == 0).all() and weights.shape == (2, 2, 3, 0)
     assert MultiHeadAttention(8, 4, n_kv_heads=2)(torch.randn(2, 0, 8))[0].shape == (2, 0, 8)
 
@@ -248,8 +250,9 @@ q4, k3 = torch.zeros(2, 4, 3, 8), torch.zeros(2, 3, 5, 8)
     ((q4, k3[:, :2], k3[:, :1]), r"^v: \(2, 1, 5, 8\); expected"),
     ((q4, k3[:, :2], k3[:, :2], torch.ones(2, 3, 5, dtype=torch.bool)), r"^mask: \(2, 3, 5\); expected"),
 ])
-def test_grouped_refuses_by_name(args, says):
-    with pytest.raises(ValueError, match=says): grouped_query_attention(*args)
+@pytest.mark.parametrize("attend", [grouped_query_attention, fused_attention])
+def test_grouped_refuses_by_name(attend, args, says):
+    with pytest.raises(ValueError, match=says): attend(*args)
 
 
 @pytest.mark.parametrize("named, says", [
@@ -301,7 +304,7 @@ def test_the_short_class_is_the_long_one_without_options(B, T, S, H, D, kind, cr
     x = draw(seed, B, T, H * D)
     memory = draw(seed + 1, B, S, H * D) if crosses else None
     mask = masked(kind, seed + 2, B, H, T, S if crosses else T)
-    for got, wanted in zip(short(x, memory, mask), long(x, memory, mask)): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    for got, wanted in zip(short(x, memory, mask), attended(long, x, memory, mask)): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 def test_the_short_class_refuses_heads_that_do_not_divide_the_width():

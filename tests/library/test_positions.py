@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+from attending import attended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from tfmlib.attention import attention, causal_mask, padding_mask
-from tfmlib.heads import MultiHeadAttention, grouped_query_attention
+from tfmlib.heads import MultiHeadAttention, attention_weights, fused_attention, grouped_query_attention
 from tfmlib.positions import (
     ALiBi,
     DynamicNTK,
@@ -199,7 +200,7 @@ def test_a_bias_and_a_mask_add_up_exactly(seed, learnt, kind, T, more):
     how = RelativePositionBias(4, 8, 9) if learnt else ALiBi(4)
     q, k, v = draw(seed, 2, 4, T, 6), draw(seed + 1, 2, G, S, 6), draw(seed + 2, 2, G, S, 3)
     mask = {"none": None, "bool": causal_mask(T, S), "float": draw(seed, T, S), "padding": padding_mask(torch.tensor([S, 0]), S)[:, None]}[kind]
-    out, weights = PositionalAttention(how)(q, k, v, mask)
+    out, weights = attended(PositionalAttention(how), q, k, v, mask)
     bias = how.bias(torch.arange(S - T, S), torch.arange(S)).double()
     scores = q @ k.repeat_interleave(2, 1).mT / math.sqrt(6) + bias
     if mask is not None: scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
@@ -211,7 +212,7 @@ def test_a_bias_and_a_mask_add_up_exactly(seed, learnt, kind, T, more):
 def test_a_row_that_sees_nothing_stays_zero_and_sends_no_gradient():
     how = RelativePositionBias(2)
     q, k, v = (draw(s, 2, 2, 4, 4).requires_grad_() for s in range(3))
-    out, weights = PositionalAttention(how)(q, k, v, padding_mask(torch.tensor([4, 0]), 4)[:, None])
+    out, weights = attended(PositionalAttention(how), q, k, v, padding_mask(torch.tensor([4, 0]), 4)[:, None])
     assert (out[1] == 0).all() and (weights[1] == 0).all()
     out.square().sum().backward()
     assert how.weight.grad.isfinite().all() and how.weight.grad.abs().sum() > 0
@@ -265,7 +266,7 @@ def test_weights_carry_over_between_the_layouts(seed, groups, repeat, bias):
         for p in getattr(other, name).parameters():
             assert torch.equal(to_interleaved(to_half_split(p.data, heads), heads), p.data)
             p.data = to_half_split(p.data, heads)
-    for got, wanted in zip(other(x, positions=places), layer(x, positions=places)): torch.testing.assert_close(got, wanted)
+    for got, wanted in zip(attended(other, x, positions=places), attended(layer, x, positions=places)): torch.testing.assert_close(got, wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -347,7 +348,10 @@ def test_places_of_each_sequence(name):
 
 def test_without_places_nothing_is_changed():
     q, k, v = draw(0, 2, 4, 3, 4), draw(1, 2, 2, 5, 4), draw(2, 2, 2, 5, 4)
-    for got, wanted in zip(PositionalAttention(PositionalEncoding())(q, k, v, causal_mask(3, 5)), grouped_query_attention(q, k, v, causal_mask(3, 5))): assert torch.equal(got, wanted)
+    part, mask = PositionalAttention(PositionalEncoding()), causal_mask(3, 5)
+    assert torch.equal(part(q, k, v, mask)[0], fused_attention(q, k, v, mask)[0])
+    with attention_weights(): asked = part(q, k, v, mask)
+    for got, wanted in zip(asked, grouped_query_attention(q, k, v, mask)): assert torch.equal(got, wanted)
     assert PositionalEncoding().add(q) is q
 
 

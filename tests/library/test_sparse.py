@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from attending import attended
 from conftest import sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,7 +101,7 @@ def test_masked_attention_adds_to_a_mask(added):
     q, k, v = (torch.randn(2, 2, 9, 4) for _ in range(3))
     padding = (torch.arange(9) < torch.tensor([[9], [6]]))[:, None, None]
     mask = torch.zeros(2, 1, 9, 9).masked_fill(~padding, -torch.inf) if added else padding
-    found, weights = masked_sparse_attention(q, k, v, mask, pattern=sliding_window(3))
+    found, weights = attended(masked_sparse_attention, q, k, v, mask, pattern=sliding_window(3))
     wanted, _ = grouped_query_attention(q, k, v, pattern_mask(sliding_window(3), 9, 9) & padding)
     torch.testing.assert_close(found, wanted)
     assert not weights[1, :, :, 6:].any()

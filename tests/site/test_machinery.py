@@ -66,11 +66,22 @@ def boxed(verdict: str, *rows: tuple[str, str]) -> str:
 
 @pytest.mark.parametrize("verdict, rows, first, folded", [
     ("imprecise", [("against", "a"), ("rather", "Better."), ("measured", "1")], "Better.", 2), ("imprecise", [("rather", "Better.")], "Better.", 0),
-    ("holds under a condition", [("for", "x < 1"), ("for", "b"), ("against", "c")], "Yes: x < 1; no: c.", 3), ("wrong", [("against", "never so")], "Never so.", 1)])
+    ("holds under a condition", [("for", "x < 1"), ("for", "b"), ("against", "c")], "Yes: x < 1; no: c.", 2), ("wrong", [("against", "never so")], "Never so.", 1)])
 def test_a_box_says_verdict_and_what_is_true_before_the_common_wording(verdict, rows, first, folded):
     box = boxed(verdict, *rows)
     assert f'{verdict}</strong> {first}</p><p class="tfm-common">Commonly said: Common.</p>' in box
     assert box.count("<li>") == folded and ("<details>" in box) == (folded > 0)
+
+
+def test_the_evidence_is_one_sentence_for_and_one_against():
+    box = boxed("holds under a condition", ("for", "one does"), ("for", "and so does another."), ("against", "a"), ("against", "b"), ("measured", "1"))
+    assert [re.sub(r"<.*?>", "", row) for row in re.findall(r"<li>.*?</li>", box)] == ["for one does; and so does another", "against a; and b", "measured 1"]
+
+
+def test_of_many_names_the_line_shows_the_first_and_every_name_keeps_its_anchor():
+    said = nbdev_cells.label("heads", [f"n{i}" for i in range(9)], set(), "../api/x.html")
+    assert said.count("<a") == 5 and "and 5 more</a>" in said and all(f'id="tfm-n{i}"' in said for i in range(9))
+    assert "more" not in nbdev_cells.label("heads", [f"n{i}" for i in range(5)], set(), "") and 'id="tfm-' not in nbdev_cells.label("heads", [*"abcdefgh"], {*"abcdefgh"}, "")
 
 
 def test_a_claim_that_holds_is_said_first_and_its_evidence_folded():

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..alignment import PAD
-from ..block import (
-    Dropout, FeedForward, LayerNorm, PostNorm, PreNorm, RMSNorm, SwiGLU,
-    TransformerBlock, TransformerStack, swiglu_d_ff)
+from tfmlib.block import (
+    Dropout, FeedForward, PostNorm, PreNorm, SwiGLU, TransformerBlock, TransformerStack,
+    swiglu_d_ff)
 from ..decoders import CausalLM, init_weights
-from ..heads import MultiHeadAttention, grouped_query_attention
+from ..heads import MultiHeadAttention, fused_attention
 from ..positions import (
     ALiBi, DynamicNTK, LearnedEmbedding, Llama3Scaling, LongRoPE, NTKAware,
     PositionInterpolation, PositionalAttention, PositionalEncoding,
@@ -76,8 +76,8 @@ RELATIVE = {"n_buckets": 32, "max_distance": 128}
 
 # %% ../../chapters/12_checkpoints.ipynb #registries-export
 NORMS = {                                      # (config, width) -> norm
-    "layernorm": Part(lambda config, dim: LayerNorm(dim, config.norm_eps)),
-    "rmsnorm": Part(lambda config, dim: RMSNorm(dim, config.norm_eps))}
+    "layernorm": Part(lambda config, dim: nn.LayerNorm(dim, config.norm_eps)),
+    "rmsnorm": Part(lambda config, dim: nn.RMSNorm(dim, config.norm_eps))}
 POSITIONS = {                                  # (config, causal) -> encoding
     "none": Part(lambda config, _: PositionalEncoding()),
     "sinusoidal": Part(lambda config, _: SinusoidalEmbedding(config.d_model)),
@@ -262,7 +262,7 @@ def build_block(
 
 def build(
     config: ModelConfig,
-    attention_fn: Callable = grouped_query_attention,  # (q, k, v, mask) -> out, weights
+    attention_fn: Callable = fused_attention,  # (q, k, v, mask) -> out, weights
     seed: int = 0,                                     # of the weights
 ) -> nn.Module:
     "The model that a configuration describes."

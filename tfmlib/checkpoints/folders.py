@@ -31,7 +31,7 @@ from .tokenizer_files import (
     LoadedTokenizer, check_told, tokenizer_content)
 from ..decoders import GENERATORS, CausalLM, SamplingConfig
 from ..denoisers.families import TargetTokens, read_target_tokens, write_greedily
-from ..heads import grouped_query_attention
+from ..heads import fused_attention
 from ..tokens import Tokenizer
 from ..transformer import Transformer
 from ..workbench import (
@@ -363,7 +363,7 @@ def folder_size(folder: str | Path) -> tuple[int, int]:  # parameters, bytes
 # %% ../../chapters/depth/12_checkpoints.ipynb #load-export
 def load(
     folder: str | Path,
-    attention_fn: Callable = grouped_query_attention,
+    attention_fn: Callable = fused_attention,
     tokenizer: bool = True,                            # read tokenizer.json?
 ) -> PublishedModel:
     "A published checkpoint: everything is checked before the first tensor is read."

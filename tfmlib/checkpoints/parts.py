@@ -22,7 +22,7 @@ from .builder import (
     ATTENTIONS, MODELS, NORMS, NORM_POSITIONS, POSITIONS, ModelConfig, Part,
     build_decoder, build_sublayer, read_scaling)
 from ..decoders import CausalLM
-from ..heads import MultiHeadAttention, grouped_query_attention
+from ..heads import MultiHeadAttention, fused_attention, grouped_query_attention
 from ..positions import (
     ALiBi, PositionalAttention, PositionalEncoding, RotaryEmbedding, alibi_slopes)
 from ..tokens import Embedding
@@ -212,10 +212,10 @@ class Scores(nn.Module):
         self.attention_fn, self.window = attention_fn, window
         self.sinks = nn.Parameter(torch.zeros(n_heads)) if sinks else None
         if cap is None: return
-        need(attention_fn is grouped_query_attention, "attention_fn",
-             repr(attention_fn),
-             "grouped_query_attention: capped scores need a function of their own")
-        self.attention_fn = partial(attention_fn,
+        plain = attention_fn in (fused_attention, grouped_query_attention)
+        need(plain, "attention_fn", repr(attention_fn),
+             "the default: capped scores need a function of their own")
+        self.attention_fn = partial(grouped_query_attention,
                                     attention_fn=partial(capped_attention, cap=cap))
 
     def forward(self, q, k, v, mask=None):

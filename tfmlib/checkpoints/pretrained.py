@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .builder import (
     GPT2, MODERN, ModelConfig, build, declared_options, with_later)
-from ..heads import grouped_query_attention
+from ..heads import fused_attention
 from ..workbench import (
     check_state, fill_weights, load_tensors, need, one_of, own_tensors, save_tensors)
 
@@ -321,7 +321,7 @@ def to_pretrained(model: nn.Module, family: str) -> dict[str, Tensor]:
 def from_pretrained(
     state: Mapping[str, Tensor],
     config: Mapping,                                   # published with it, as in `config.json`
-    attention_fn: Callable = grouped_query_attention,  # what attends
+    attention_fn: Callable = fused_attention,  # what attends
 ) -> nn.Module:
     "A model with these weights, in their number type; what does not fit is refused by name."
     model = build(config_from_pretrained(config), attention_fn)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        SimpleMultiHeadAttention grouped_query_attention group_mask MultiHeadAttention
+        ASKED SimpleMultiHeadAttention grouped_query_attention group_mask check_heads
+        attention_weights fused_attention mark_causal is_causal written MultiHeadAttention
         attention_from_torch""",
     'figures': """
         HeadView""",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..decoders import (
     GENERATORS, CausalLM, SamplingConfig, check_generation, check_inputs, check_reach,
     end_rows, end_tokens, generate, most_likely, sample)
-from ..heads import MultiHeadAttention, grouped_query_attention
+from ..heads import MultiHeadAttention, fused_attention
 from ..positions import PositionalAttention, PositionalEncoding, biased_mask
 from ..workbench import check_sizes, need
 
@@ -154,7 +154,7 @@ def visible_mask(
 # %% ../../chapters/16_kv_cache.ipynb #attention-export
 class CachedAttention(nn.Module):
     "An attention function whose queries attend to the tokens in a cache."
-    def __init__(self, attention_fn: Callable = grouped_query_attention,
+    def __init__(self, attention_fn: Callable = fused_attention,
                  encoding: PositionalEncoding | None = None,  # rotates, or adds a bias
                  window: int | None = None, n_sinks: int = 0):
         super().__init__()

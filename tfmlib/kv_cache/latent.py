@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..heads import grouped_query_attention
+from ..heads import fused_attention
 from .core import KVCache, visible_mask
 from ..positions import PositionalAttention, PositionalEncoding
 from ..checkpoints import ATTENTIONS, ModelConfig, Part
@@ -36,7 +36,7 @@ def check_latent_sizes(config: ModelConfig) -> tuple[int, int]:
 class MultiHeadLatentAttention(nn.Module):
     "Attention that caches one narrow vector per token, and one small rotated key."
     def __init__(self, config: ModelConfig, encoding: PositionalEncoding,
-                 attention_fn: Callable = grouped_query_attention):
+                 attention_fn: Callable = fused_attention):
         super().__init__()
         (D, r), C, H = check_latent_sizes(config), config.d_model, config.n_heads
         rank, q_rank = config.option("kv_rank"), config.option("query_rank")

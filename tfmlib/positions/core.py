@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import check_mask
-from ..heads import grouped_query_attention
-from ..workbench import need
+from ..heads import fused_attention
+from ..workbench import need, sees_values
 
 # %% ../../chapters/06_positions.ipynb #positions-check-export
 # fold: What is refused, and in which precision we compute
@@ -32,9 +32,8 @@ def check_positions(
 ) -> None:
     "Raise a ValueError unless there is an integer for each token."
     # in fewer bits differences overflow
-    whole = isinstance(positions, Tensor) and positions.dtype in (torch.int64, torch.int32)
-    need(whole, name, getattr(positions, "dtype", repr(positions)),
-         "a tensor of integers, int64 or int32")
+    was = positions.dtype if isinstance(positions, Tensor) else repr(positions)
+    need(was in (torch.int64, torch.int32), name, was, "a tensor of integers, int64 or int32")
     need(positions.ndim in (1, 2) and positions.shape[-1] == count, name, tuple(positions.shape),
          f"(T,) or (B, T) with T = {count}")
 
@@ -192,9 +191,10 @@ class LearnedEmbedding(PositionalEncoding):
         max_len, d_model = self.weight.shape
         rows = positions_of(x, positions, d_model)
         known = positions is None or not rows.numel()                     # 0 … T - 1
-        low, high = (0, x.shape[1] - 1) if known else map(int, rows.aminmax())
-        need(0 <= low and high < max_len, "positions", f"from {low} to {high}",
-             f"from 0 to {max_len - 1}: the table has {max_len} rows")
+        if known or sees_values(rows):
+            low, high = (0, x.shape[1] - 1) if known else map(int, rows.aminmax())
+            need(0 <= low and high < max_len, "positions", f"from {low} to {high}",
+                 f"from 0 to {max_len - 1}: the table has {max_len} rows")
         return x + self.weight[rows.long()]
 
 # %% ../../chapters/06_positions.ipynb #biases-export
@@ -299,10 +299,10 @@ class PositionalAttention(nn.Module):
     def __init__(
         self,
         encoding: PositionalEncoding,
-        attention_fn: Callable = grouped_query_attention,
+        attention_fn: Callable = fused_attention,
     ):
         super().__init__()
-        self.encoding, self.attention_fn = encoding, attention_fn
+        self.encoding, self.attention_fn, self.counted = encoding, attention_fn, None
 
     def forward(
         self,
@@ -312,7 +312,8 @@ class PositionalAttention(nn.Module):
         length: int | None = None,  # the caller's bound: all positions are below it
     ) -> tuple[Tensor, Tensor | None]:
         "Rotate queries and keys, add the bias to the mask, call the inner function."
-        queries, keys = query_key_positions(positions, q, k)
+        queries, keys = self.count(q, k) if positions is None else (
+            query_key_positions(positions, q, k))
         known = positions is None or length is not None
         rotate = self.encoding.rotate_known if known else self.encoding.rotate
         if positions is None: length = k.shape[-2]
@@ -330,6 +331,14 @@ class PositionalAttention(nn.Module):
             if bias is None
             else biased_mask(bias, mask, (*q.shape[:-1], k.shape[-2])),
         )
+
+    def count(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        "The positions that are not given: the same tensors for each layer of a model."
+        if torch.compiler.is_compiling(): return query_key_positions(None, q, k)
+        asked = q.shape[-2], k.shape[-2], q.device, torch.is_inference_mode_enabled()
+        if self.counted is None or self.counted[0] != asked:
+            self.counted = asked, query_key_positions(None, q, k)
+        return self.counted[1]
 
 
 def query_key_positions(positions, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -391,7 +400,7 @@ class RotaryEmbedding(PositionalEncoding):
         super().__init__()
         self.head_dim, self.base, self.scaling = head_dim, base, scaling
         self.interleaved = interleaved
-        self.table, self.scaled = PositionTable(), (None, ())
+        self.table, self.scaled, self.last = PositionTable(), (None, ()), None
         inv_freq, _ = scaling(head_dim, base, 1)
         need(inv_freq.shape == (head_dim // 2,), "scaling",
              f"{tuple(inv_freq.shape)} frequencies", f"({head_dim // 2},)")
@@ -406,6 +415,14 @@ class RotaryEmbedding(PositionalEncoding):
         return factor * angles.cos(), factor * angles.sin()
 
     def look_up(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple:
+        "As `read_table`, which is not asked again for the same tensor of positions."
+        how = (length, dtype, self.base, self.scaling, torch.is_inference_mode_enabled(),
+               0 if positions.is_inference() else positions._version)
+        if self.last is None or self.last[0] is not positions or self.last[1] != how:
+            self.last = positions, how, self.read_table(positions, length, dtype)
+        return self.last[2]
+
+    def read_table(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple:
         "Cosines and sines of positions 0 … length - 1, from a table that is kept."
         asked = length, self.base, self.scaling
         # frequencies may depend on the length
@@ -415,35 +432,41 @@ class RotaryEmbedding(PositionalEncoding):
         def rows(positions): return torch.cat(self.cos_sin(positions, length), -1)
         device, variant = positions.device, self.scaled[1]
         table = self.table.rows(length, rows, dtype, device, variant)  # (N, D)
-        return nn.functional.embedding(positions, table).chunk(2, -1)
+        return self.both_halves(*nn.functional.embedding(positions, table).chunk(2, -1))
+
+    def both_halves(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        "For each feature of a head what it and its partner are multiplied by (..., T, D)."
+        if self.interleaved: return cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
+        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
     def rotate(self, t, positions, length=None):
         check_positions(positions, t.shape[-2])
         need(positions.ndim == 1 or len(positions) in (1, len(t)), "positions",
              tuple(positions.shape), f"(T,), or (B, T) with B = {len(t)}")
-        return self.turn(t, *self.cos_sin(positions, length))
+        return self.turn(t, *self.both_halves(*self.cos_sin(positions, length)))
 
     def rotate_known(self, t, positions, length):
-        if length > MAX_TABLE: return self.rotate(t, positions, length)
+        if length > MAX_TABLE or torch.compiler.is_compiling():
+            return self.rotate(t, positions, length)
         wide = torch.promote_types(t.dtype, torch.float32)
         return self.turn(t, *self.look_up(positions.to(t.device), length, wide))
 
     def turn(
         self,
         t: Tensor,                  # (B, H, T, D)
-        cos: Tensor, sin: Tensor,   # (..., T, D/2)
+        cos: Tensor, sin: Tensor,   # (..., T, D), of `both_halves`
     ) -> Tensor:                    # (B, H, T, D)
         "Each pair of `t`, rotated by angles with these cosines and sines."
         need(t.ndim == 4 and t.shape[-1] == self.head_dim, "t", tuple(t.shape),
              f"(B, H, T, {self.head_dim})")
         need(t.is_floating_point(), "t", t.dtype, "floating point")
         wide = torch.promote_types(t.dtype, torch.float32)  # 16 bits are rotated in 32
-        # (…, 1, T, D/2)
+        # (…, 1, T, D)
         cos, sin = (x.to(t.device, wide)[..., None, :, :] for x in (cos, sin))
-        if not self.interleaved: return rotate_pairs(t.to(wide), cos, sin).to(t.dtype)
-        halves = t.to(wide).unflatten(-1, (-1, 2)).mT.flatten(-2)
-        turned = rotate_pairs(halves, cos, sin).unflatten(-1, (2, -1))
-        return turned.mT.flatten(-2).to(t.dtype)
+        x = t.to(wide)
+        if self.interleaved: partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        else: partner = torch.cat(x.chunk(2, -1)[::-1], -1)
+        return (x * cos + partner * sin).to(t.dtype)   # `rotate_pairs`, with each feature in place
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..attention import check_mask
 from ..flash_attention import BlockwiseFunction, Tiles, blocks, check_heads
-from ..heads import grouped_query_attention
+from ..heads import fused_attention
 from .core import Pattern, pattern_mask
 from ..workbench import check_sizes, need
 
@@ -25,7 +25,7 @@ def masked_sparse_attention(
     q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), (B, G, S, D), (B, G, S, W)
     mask: Tensor | None = None,       # boolean, or added to the scores
     *, pattern: Pattern,
-    attention_fn: Callable = grouped_query_attention,
+    attention_fn: Callable = fused_attention,
 ) -> tuple[Tensor, Tensor | None]:
     "Attention to the pairs of a pattern: computes all scores and hides the others."
     seen = pattern_mask(pattern, q.shape[-2], k.shape[-2], q.device)      # (T, S)

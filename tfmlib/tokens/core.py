@@ -24,7 +24,7 @@ import regex
 import torch
 from torch import Tensor, nn
 
-from ..workbench import need
+from ..workbench import need, sees_values
 
 # %% ../../chapters/03_tokens.ipynb #count-export
 def pair_counts(
@@ -343,8 +343,9 @@ def _check_ids(table: nn.Module, ids: Tensor) -> None:
     fits = ids.dtype in (torch.int64, torch.int32) and ids.ndim >= 1
     need(fits, "ids", f"{ids.dtype}, shape {tuple(ids.shape)}", "int64 or int32, shape (..., T)")
     V, T = len(table.weight), ids.shape[-1]
-    low, high = map(int, ids.aminmax()) if ids.numel() else (0, 0)
-    need(0 <= low and high < V, "ids", f"from {low} to {high}", f"from 0 to {V - 1}")
+    if sees_values(ids) and ids.numel():
+        low, high = map(int, ids.aminmax())
+        need(0 <= low and high < V, "ids", f"from {low} to {high}", f"from 0 to {V - 1}")
     if table.positions is None: return
     need(T <= len(table.positions), "ids", f"{T} tokens",
          f"at most {len(table.positions)}, the positions of the table")

@@ -20,9 +20,9 @@ from ..attention import causal_mask, padding_mask
 from ..block import (
     Dropout, FeedForward, LayerNorm, PostNorm, TransformerBlock, TransformerStack,
     block_from_torch)
-from ..heads import MultiHeadAttention, attention_from_torch
+from ..heads import MultiHeadAttention, attention_from_torch, mark_causal
 from ..positions import PositionalEncoding, SinusoidalEmbedding
-from ..workbench import check_sizes, need
+from ..workbench import check_sizes, need, sees_values
 
 # %% ../../chapters/08_transformer.ipynb #ids-export
 # fold: Embeddings and logits; the masks and what they refuse; initialisation
@@ -36,6 +36,7 @@ def check_token_ids(name: str, ids: Tensor, vocab_size: int, max_len: int | None
     long = max_len is not None and ids.shape[1] > max_len
     need(not long, name, f"{ids.shape[1]} tokens",
          f"at most {max_len}, the longest that this model reads")
+    if not sees_values(ids): return
     low, high = int(ids.min()), int(ids.max())
     need(0 <= low and high < vocab_size, name, f"from {low} to {high}",
          f"token ids, 0 to {vocab_size - 1}")
@@ -77,8 +78,8 @@ def tokens_mask(name: str, padding_mask: Tensor, ids: Tensor) -> Tensor:  # -> (
     fits = padding_mask.shape == ids.shape and padding_mask.dtype == torch.bool
     need(fits, name, f"{padding_mask.dtype}, {tuple(padding_mask.shape)}",
          f"bool, {tuple(ids.shape)} as the ids")
-    need(bool(padding_mask.any(1).all()), name, "a row without a token",
-         "at least one True in each row")
+    known = not sees_values(padding_mask) or bool(padding_mask.any(1).all())
+    need(known, name, "a row without a token", "at least one True in each row")
     return padding_mask[:, None, None]
 
 
@@ -89,14 +90,13 @@ def source_mask(
 ) -> Tensor:                       # (B, 1, 1, S), True at tokens
     "The mask that hides the padding of each source."
     if given is not None: return tokens_mask("padding_mask", given, x)
-    lengths = (x != pad).sum(1)                                           # (B,)
-    need(
-        bool((lengths > 0).all()), "x", "a row of padding", "at least one word in each"
-    )
-    mask = padding_mask(lengths, x.shape[1])                              # (B, 1, S)
-    need(torch.equal(mask[:, 0], x != pad), "x", "padding before a word",
-         "padding at the end only")
-    return mask[:, None]
+    words = x != pad                                                      # (B, S)
+    if sees_values(x):
+        lengths = words.sum(1)                                            # (B,)
+        need(bool((lengths > 0).all()), "x", "a row of padding", "at least one word in each")
+        need(torch.equal(padding_mask(lengths, x.shape[1])[:, 0], words), "x",
+             "padding before a word", "padding at the end only")
+    return words[:, None, None]
 
 
 def target_mask(
@@ -108,7 +108,8 @@ def target_mask(
     need(len(memory) == len(y), "y", f"{len(y)} targets",
          f"{len(memory)}, one for each source")
     own = causal_mask(y.shape[1], y.shape[1], y.device)
-    return own if given is None else own & tokens_mask("padding_mask", given, y)
+    if given is None: return mark_causal(own)
+    return own & tokens_mask("padding_mask", given, y)
 
 
 @contextmanager

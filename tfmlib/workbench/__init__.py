@@ -63,7 +63,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         LIVE Interactive LiveFigure""",
     'optimisers': """
         Diverged gradient_norm clip_gradients ParameterGroup parameter_groups uninterrupted
-        overwrite rates AdamW WarmupCosine""",
+        overwrite rates SimpleAdamW AdamW NamedOptimiser WarmupCosine""",
     'peers': """
         PEERS portable comparisons record_comparison versions_of unusable compared""",
     'plots': """
@@ -85,12 +85,13 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         common_dtype check_state fill_weights shipped_weights Checkpoint model_tensors writable
         unlike restore""",
     'training': """
-        mix_seed seeded epochs History slope advance state fits resume progress call_watch
-        save_training check_run take_step train""",
+        mix_seed seeded epochs in_order History slope sum_and_count advance state fits resume
+        progress call_watch save_training check_run take_step train validate tensorboard recompute""",
     'translation': """
         WORDS ROWS Speaker Pair translated held_out pairs bleu""",
     'validation': """
-        need check_sizes at_least one_of check_number check_whole check_finite check_type""",
+        DEBUGGING need debugging sees_values check_sizes at_least one_of check_number check_whole
+        check_finite check_type""",
     'wordpiece': """
         MARKS HAN NORMALIZER word_pieces cleaned lowered words_of WordPieceTokenizer added_ends""",
     'writer': """

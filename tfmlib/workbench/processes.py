@@ -89,9 +89,15 @@ def broadcast(live: dict[str, Tensor]) -> None:
         t.copy_(flat.view(t.dtype).view(t.shape))
 
 # %% ../../chapters/00_training.ipynb #precision-export
-def precision(place: torch.device) -> torch.autocast:
-    "A context that multiplies in bfloat16 on GPUs that can, without effect elsewhere."
+def precision(
+    place: torch.device,
+    dtype: torch.dtype | None = None,  # None: bfloat16 on GPUs that can, else nothing
+) -> torch.autocast:
+    "A context that multiplies in a number type of 16 bits."
     able = place.type == "cuda" and torch.cuda.is_bf16_supported(
         including_emulation=False
     )
-    return torch.autocast(place.type, torch.bfloat16, enabled=able)
+    if dtype is None: dtype = torch.bfloat16 if able else torch.float32
+    if dtype not in (torch.bfloat16, torch.float32):
+        raise ValueError(f"dtype: got {dtype}, expected torch.bfloat16, torch.float32 or None")
+    return torch.autocast(place.type, torch.bfloat16, enabled=dtype == torch.bfloat16)

@@ -1,0 +1,692 @@
+"""What runs unless another thing is asked for: fused attention, models that compile, PyTorch's optimisers and loaders. Each equals what is written out."""
+import copy
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import sweep
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from bench.checkpoint_families import CASES, IDS, loud, ours_of
+from tfmlib.attention import causal_mask, padding_mask
+from tfmlib.checkpoints import MODEL_CONFIGS, ModelConfig, build
+from tfmlib.encoders import BERT
+from tfmlib.heads import (
+    MultiHeadAttention,
+    attention_weights,
+    fused_attention,
+    grouped_query_attention,
+    is_causal,
+    mark_causal,
+)
+from tfmlib.kv_cache import CachedAttention, KVCache
+from tfmlib.positions import LearnedEmbedding, PositionalAttention, RotaryEmbedding
+from tfmlib.sparse import masked_sparse_attention, sliding_window
+from tfmlib.workbench import (
+    AdamW,
+    Checkpoint,
+    NamedOptimiser,
+    ParameterGroup,
+    SimpleAdamW,
+    WarmupCosine,
+    debugging,
+    in_order,
+    mix_seed,
+    model_tensors,
+    parameter_groups,
+    recompute,
+    seeded,
+    sees_values,
+    slope,
+    tensorboard,
+    train,
+    validate,
+)
+
+F64 = torch.float64
+READER = ModelConfig("bert", 20, 16, 2, 2, 12, **BERT, options={"heads": "masked-lm", "n_segments": 0})
+BOTH = ModelConfig("encoder-decoder", 30, 16, 2, 2, source_vocab_size=20, d_ff=40)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet():
+    "No bars; and one thread, which is faster for what is small."
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TQDM_DISABLE", "1")
+        yield
+    torch.set_num_threads(threads)
+
+
+def draw(seed, *shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+def close(got, wanted, rounding=1e-12): torch.testing.assert_close(got, wanted, rtol=rounding, atol=rounding)
+
+
+# --- attention ----------------------------------------------------------------------------------------------------
+
+def masked(kind, seed, B, H, T, S):
+    "A mask of one kind, of which rows may see nothing."
+    if kind == "none": return None
+    if "causal" in kind: return (mark_causal if "marked" in kind else lambda m: m)(causal_mask(T, S))
+    if kind == "padding": return padding_mask(torch.arange(B) * S // max(1, B - 1), S)[:, None]
+    shape = {"2-d": (T, S), "4-d": (B, H, T, S), "per head": (1, H, T, S), "rows": (T, 1), "3-d": (H, 1, S)}[kind.split(", ")[1]]
+    values = draw(seed, *shape)
+    if kind.startswith("bool"): return values > 0
+    return values.masked_fill(values > 1.2, -math.inf) if kind.endswith("hides") else values
+
+
+MASKS = ["none", "causal", "marked causal", "padding", *(f"{kind}, {shape}" for kind in ("bool", "float") for shape in ("2-d", "4-d", "per head", "rows", "3-d")), "float, 2-d, hides", "float, 4-d, hides"]
+
+
+@st.composite
+def problems(draw_):
+    B, G, R, W, D = (draw_(st.integers(1, n)) for n in (3, 3, 3, 5, 5))
+    T, S, seed, kind = draw_(st.integers(0, 6)), draw_(st.integers(0, 6)), draw_(st.integers(0, 2**31)), draw_(st.sampled_from(MASKS))
+    if draw_(st.booleans()): S = T
+    return (draw(seed, B, G * R, T, D), draw(seed + 1, B, G, S, D), draw(seed + 2, B, G, S, W)), masked(kind, seed + 3, B, G * R, T, S)
+
+
+def with_gradients(attend, tensors, mask):
+    "The output, and the gradients at queries, keys, values and a mask that is added."
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    if mask is not None and mask.is_floating_point(): mask = mask.clone().requires_grad_()
+    out, _ = attend(*leaves, mask)
+    if out.requires_grad: out.sin().sum().backward()
+    leaves += [mask] if mask is not None and mask.is_floating_point() else []
+    return out, *(torch.zeros_like(t) if t.grad is None else t.grad for t in leaves)
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems())
+def test_fused_is_explicit_forward_and_back(problem):
+    for got, wanted in zip(*(with_gradients(attend, *problem) for attend in (fused_attention, grouped_query_attention)), strict=True): close(got, wanted)
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("dtype, eps", [(torch.float16, 2**-10), (torch.bfloat16, 2**-7)])
+def test_fused_in_half_precision_rounds_once(dtype, eps, kind):
+    "The result of 64 bits, from the same rounded numbers, to a step of the type or two."
+    mask, tensors = masked(kind, 3, 2, 4, 9, 9), [t.to(dtype) for t in (draw(0, 2, 4, 9, 8), draw(1, 2, 2, 9, 8), draw(2, 2, 2, 9, 6))]
+    if mask is not None and mask.is_floating_point(): mask = mask.to(dtype)
+    (out, _), (exact, _) = fused_attention(*tensors, mask), grouped_query_attention(*(t.double() for t in tensors), mask)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), exact, rtol=2 * eps, atol=2 * eps)
+
+
+q4, k2 = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8)
+WRONG = {
+    "three heads": (q4, k2[:, :1].expand(-1, 3, -1, -1), k2), "no head": (q4, k2[:, :0], k2[:, :0]), "three axes": (q4[0], k2, k2), "values of three axes": (q4, k2, k2[0]), "heads of values": (q4, k2, k2[:, :1]),
+    "width of keys": (q4, k2[..., :7], k2), "no width": (q4[..., :0], k2[..., :0], k2), "number of values": (q4, k2, k2[:, :, :4]), "batch of keys": (q4, k2[:1], k2[:1]), "batch of queries": (q4[:1], k2, k2),
+    "types": (q4.double(), k2, k2), "type of values": (q4, k2, k2.bfloat16()), "whole numbers": (q4.long(), k2.long(), k2.long()),
+    "mask": (q4, k2, k2, torch.ones(3, 4, dtype=torch.bool)), "mask of key heads": (q4, k2, k2, torch.ones(2, 2, 3, 5, dtype=torch.bool)), "mask of one axis": (q4, k2, k2, torch.ones(5)), "mask of whole numbers": (q4, k2, k2, torch.ones(3, 5, dtype=torch.long)),
+    "causal, too large": (q4, q4, q4, mark_causal(causal_mask(4, 4)))}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_fused_refuses_what_explicit_refuses(name):
+    said = []
+    for attend in (grouped_query_attention, fused_attention):
+        with pytest.raises(ValueError, match="; expected ") as error: attend(*WRONG[name])
+        said.append(str(error.value))
+    assert said[0] == said[1] and re.match("(q|k|v|mask): ", said[0])
+
+
+def layers():
+    "Every layer that attends by default, as functions of x (2, 5, 16)."
+    def called(attend, **how): return lambda x: attend(*(x.unflatten(-1, (2, 8)).transpose(1, 2),) * 3, **how)
+    torch.manual_seed(0)
+    latent = build(ModelConfig("decoder", 9, 16, 1, 2, 8, attention="latent", options={"kv_rank": 4, "rotary_dim": 4}, head_dim=8, positions="partial rotary")).stack.blocks[0].attention.inner
+    return {"heads": MultiHeadAttention(16, 4, 2), "positions": MultiHeadAttention(16, 2, attention_fn=PositionalAttention(RotaryEmbedding(8))),
+            "cache": lambda x: MultiHeadAttention(16, 2, attention_fn=CachedAttention())(x, positions=torch.arange(5).expand(2, 5), length=5, cache=KVCache(9)), "latent": latent,
+            "sparse": called(masked_sparse_attention, pattern=sliding_window(2)), "fused": called(fused_attention)}
+
+
+@pytest.mark.parametrize("name", ["heads", "positions", "cache", "latent", "sparse", "fused"])
+def test_weights_come_back_within_the_block_and_nowhere_else(name):
+    layer, x = layers()[name], torch.randn(2, 5, 16)
+    def shown():
+        torch.manual_seed(1)
+        return layer(x)
+    out, weights = shown()
+    assert weights is None
+    with attention_weights():
+        with attention_weights(): pass
+        again, weights = shown()
+        close(again, out, 1e-5)
+        close(weights.sum(-1), torch.ones(2, weights.shape[1], 5), 1e-5)
+    assert shown()[1] is None
+    with pytest.raises(ZeroDivisionError), attention_weights(): print(1 / 0)
+    assert shown()[1] is None
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    "What PyTorch's function was asked for: (is_causal, has a mask)."
+    seen, real = [], F.scaled_dot_product_attention
+
+    def noted(q, k, v, mask=None, is_causal=False, **how):
+        seen.append((is_causal, mask is not None))
+        return real(q, k, v, mask, is_causal=is_causal, **how)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
+    return seen
+
+
+def test_models_say_that_their_mask_is_causal_where_it_is(asked):
+    "So a kernel can skip half of it."
+    ids, real = torch.randint(3, 20, (2, 7)), torch.arange(7) < torch.tensor([[7], [4]])
+    for config in ("toy Llama", "toy GPT-2"):
+        build(MODEL_CONFIGS[config])(ids)
+        assert asked == [(True, False)] * 2, config
+        asked.clear()
+    build(MODEL_CONFIGS["toy Llama"])(ids, real)
+    assert asked == [(False, True)] * 2
+    asked.clear()
+    build(BOTH)(ids, ids)
+    assert asked == [(False, True)] * 2 + [(True, False), (False, True)] * 2     # two blocks that read; two that write, which look at what was read
+
+
+def written_to(mask):
+    mask[0, 1] = True
+    return mask
+
+
+def through_a_view(mask):
+    mask.view(-1)[1] = True
+    return mask
+
+
+NO_LONGER = {"written to": lambda: written_to(mark_causal(causal_mask(3, 3))), "through a view": lambda: through_a_view(mark_causal(causal_mask(3, 3))), "turned": lambda: mark_causal(causal_mask(3, 3)).mT,
+             "a copy, written to": lambda: written_to(mark_causal(causal_mask(3, 3)).clone()), "written to, copied": lambda: copy.deepcopy(written_to(mark_causal(causal_mask(3, 3)))),
+             "written to before and after, copied": lambda: copy.deepcopy(written_to(mark_causal(torch.ones(3, 3, dtype=torch.bool).tril_()))), "not square": lambda: mark_causal(causal_mask(2, 3)),
+             "more queries": lambda: mark_causal(causal_mask(3, 2)), "one by one": lambda: mark_causal(causal_mask(1, 1)), "one row": lambda: mark_causal(causal_mask(1, 3))}
+
+
+def sized(mask): return draw(0, 1, 2, max(mask.shape[0], 3 if mask.shape == (1, 1) else 1), 4), *(draw(n, 1, 2, max(mask.shape[1], 3 if mask.shape == (1, 1) else 1), 4) for n in (1, 2))
+
+
+@pytest.mark.parametrize("name", NO_LONGER)
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_is_no_longer_the_causal_mask_is_not_taken_for_it(name, inference):
+    with torch.inference_mode(inference):
+        mask = NO_LONGER[name]()
+        tensors = sized(mask)
+        close(fused_attention(*tensors, mask)[0], grouped_query_attention(*tensors, mask)[0])
+
+
+def test_a_mark_is_kept_and_seen(asked):
+    mask, tensors = mark_causal(causal_mask(3, 3)), [draw(n, 1, 2, 3, 4) for n in range(3)]
+    assert is_causal(mask) and not is_causal(causal_mask(3, 3)) and not is_causal(None)
+    close(fused_attention(*tensors, mask)[0], grouped_query_attention(*tensors, causal_mask(3, 3))[0])
+    assert asked == [(True, False)]
+
+
+# --- models -------------------------------------------------------------------------------------------------------
+
+MODELS = {"llama": (MODEL_CONFIGS["toy Llama"], 1), "gpt2": (MODEL_CONFIGS["toy GPT-2"], 1), "bert": (READER, 1), "both": (BOTH, 2)}
+
+
+def made(name): return build(MODELS[name][0], seed=3).double().eval()
+
+
+TOKENS = IDS[:, :9] % 17 + 3
+
+
+def answer(model, name, ids=TOKENS):
+    out = model(*(ids,) * MODELS[name][1])
+    return out[0] if isinstance(out, tuple) else next(iter(out.values())) if isinstance(out, dict) else out
+
+
+def gradients(model, name):
+    answer(model, name).sin().sum().backward()
+    return {key: p.grad for key, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_trained_after_it_has_run_without_gradients(name):
+    "What it keeps from one call for the next, such as rotations, was made in inference mode."
+    model = made(name)
+    with torch.inference_mode(): first = answer(model, name)
+    with torch.no_grad(): close(answer(model, name), first.clone())
+    for got, wanted in zip(gradients(model, name).values(), gradients(made(name), name).values(), strict=True): close(got, wanted)
+    with torch.inference_mode(): close(answer(model, name, TOKENS.clone()), first)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_has_run_is_copied(name, inference):
+    model = made(name)
+    with torch.inference_mode(inference): answer(model, name)
+    twin = copy.deepcopy(model)
+    close(answer(twin, name), answer(model, name))
+    with torch.no_grad():
+        for p in twin.parameters(): p.zero_()
+    assert (answer(twin, name) == 0).all() and (answer(model, name) != 0).any()
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_rotations_are_those_of_the_positions_that_are_there_now(inference):
+    "Also where the same tensor has been written to, and where the rule is another one."
+    with torch.inference_mode(inference):
+        how, t, places = RotaryEmbedding(8), draw(0, 1, 2, 3, 8), torch.arange(3)
+        for change in (lambda: None, lambda: places.add_(4), lambda: setattr(how, "base", 50.)):
+            change()
+            for _ in range(2): close(how.rotate_known(t, places, 9), RotaryEmbedding(8, how.base).rotate(t, places))
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_model_reads_the_positions_that_are_there_now(inference):
+    model = made("llama")
+    with torch.inference_mode(inference):
+        places = torch.arange(9)
+        for _ in range(3):
+            close(model(TOKENS, positions=places), made("llama")(TOKENS, positions=places.clone()))
+            places[:8] = places[:8].roll(1)                              # the largest stays
+
+
+FIRST = {kind: name for name, (kind, _) in reversed(CASES.items())}                # of each family the first
+
+
+@pytest.mark.parametrize("name", sweep(FIRST.values(), "gpt2", "llama", "bloom"))
+def test_a_family_compiles_as_one_graph(name):
+    torch._dynamo.reset()
+    model = ours_of(loud(*CASES[name])).eval()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        for T in (11, 7):
+            wanted = model(IDS[:, :T])
+            assert float((compiled(IDS[:, :T]) - wanted).abs().max()) < 1e-5 * max(1, float(wanted.abs().max()))
+    torch._dynamo.reset()
+
+
+def test_a_model_is_compiled_with_its_gradients():
+    torch._dynamo.reset()
+    model = made("llama")
+    compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="eager")
+    for got, wanted in zip(gradients(compiled, "llama").values(), gradients(model, "llama").values(), strict=True): close(got, wanted)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("wrong", [-1, 5000])
+def test_ids_that_are_no_tokens_are_refused_by_name(name, wrong):
+    ids = torch.tensor([[3, 4, wrong]])
+    with pytest.raises(ValueError, match=rf"^(ids|x): from {min(3, wrong)} to {max(4, wrong)}; expected "): answer(made(name), name, ids)
+    with pytest.raises(ValueError, match=f"^positions: from {min(3, wrong)} to {max(4, wrong)}; expected "): LearnedEmbedding(9, 4).add(torch.zeros(1, 3, 4), ids)
+
+
+def test_values_are_seen_on_a_cpu_and_elsewhere_when_debugging():
+    here, there = torch.zeros(1), torch.zeros(1, device="meta")
+    assert sees_values(here) and not sees_values(there)
+    with debugging(): assert sees_values(here) and sees_values(there)
+    with pytest.raises(ZeroDivisionError), debugging(): print(1 / 0)
+    assert sees_values(here) and not sees_values(there)
+
+
+def test_the_builder_takes_pytorchs_norms():
+    for config, norm in (("toy Llama", nn.RMSNorm), ("toy GPT-2", nn.LayerNorm)): assert sum(type(part) is norm for part in build(MODEL_CONFIGS[config]).modules()) == 5
+
+
+# --- optimisers ---------------------------------------------------------------------------------------------------
+
+class Net(nn.Module):
+    "Matrices, one of them under two names, and what has to be repeated: dropout, and a buffer."
+    def __init__(self, seed=0):
+        super().__init__()
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            self.up, self.norm, self.head, self.out = nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8, affine=False), nn.Linear(8, 8, bias=False), nn.Linear(8, 1, bias=False)
+        self.drop, self.again = nn.Dropout(.3), self.head
+        self.double()
+
+    def forward(self, x): return self.out(self.again(self.head(self.drop(self.norm(self.up(x)).tanh()))))
+
+
+class Plain(nn.Module):
+    "What gives the same for each row, whatever the others are."
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng([]):
+            torch.manual_seed(1)
+            self.body = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+    def forward(self, x): return self.body(x)
+
+
+def batch(step):
+    x = torch.randn(12, 4, dtype=F64, generator=seeded(3, step))
+    return x, x.sum(1, keepdim=True).sin()
+
+
+def squared(model, x, y): return (model(x) - y).square().mean()
+
+
+def counted(model, x, y):
+    "Of the rows some count: in each part another number."
+    kept = (x[:, :1] > 0).double()
+    return ((model(x) - y).square() * kept).sum(), kept.sum()
+
+
+def weights(model): return {name: t.clone() for name, t in model_tensors(model).items()}
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    for name in a: assert torch.equal(a[name], b[name]), name
+
+
+SHAPES = ((5, 3), (4,), (2, 2), ())
+
+
+def pushed(parameters, seed, step):
+    "Gradients, of which one is missing now and then."
+    for i, p in enumerate(parameters): p.grad = None if (step + i) % 4 == 1 else torch.randn(p.shape, dtype=F64, generator=seeded(seed, step, i))
+
+
+def three(rate, betas, eps, decay, clip, seed):
+    "The formula, the fused function, and PyTorch's class, on parameters of the same values."
+    triple = [[nn.Parameter(torch.randn(shape, dtype=F64, generator=seeded(seed, n))) for n, shape in enumerate(SHAPES)] for _ in range(3)]
+    def groups(ps): return [ParameterGroup({"a": ps[0], "b": ps[1]}, decay), ParameterGroup({"c": ps[2]}), ParameterGroup({"d": ps[3]}, decay)]
+    own = [kind(groups(ps), rate, betas, eps, clip) for kind, ps in zip((SimpleAdamW, AdamW), triple)]
+    theirs = torch.optim.AdamW([{"params": [triple[2][n] for n in (0, 1, 3)], "weight_decay": decay}, {"params": triple[2][2:3], "weight_decay": 0.}], rate, betas, eps)
+    return triple, [*own, theirs]
+
+
+@settings(max_examples=60, deadline=None)
+@given(rate=st.floats(1e-4, .1), beta1=st.floats(0, .95), beta2=st.floats(.9, .999), eps=st.sampled_from([1e-8, 1e-4]), decay=st.floats(0, .5), clip=st.sampled_from([.3, 2., math.inf]), seed=st.integers(0, 10**6))
+def test_adamw_is_the_formula_and_pytorchs(rate, beta1, beta2, eps, decay, clip, seed):
+    triple, (simple, fused, theirs) = three(rate, (beta1, beta2), eps, decay, clip, seed)
+    for step in range(12):
+        for parameters in triple: pushed(parameters, seed, step)
+        if clip < math.inf: nn.utils.clip_grad_norm_(triple[2], clip)
+        told = simple.step(), fused.step()
+        theirs.step()
+        assert told[0] == told[1]
+    for ours in triple[:2]:
+        for p, wanted in zip(ours, triple[2]): close(p, wanted)
+    a, b = simple.state(), fused.state()
+    assert a.keys() == b.keys() and all(a[name].dtype == b[name].dtype for name in a)
+    for name in a: close(a[name], b[name])
+
+
+def test_a_step_does_not_change_the_gradients():
+    "A shorter gradient is what the means are fed with, not what stands in .grad."
+    triple, optimisers = three(.1, (.9, .99), 1e-8, .1, .5, 0)
+    for parameters, optimiser in list(zip(triple, optimisers))[:2]:
+        pushed(parameters, 0, 0)
+        before = [None if p.grad is None else p.grad.clone() for p in parameters]
+        optimiser.step()
+        for p, g in zip(parameters, before): assert p.grad is None if g is None else torch.equal(p.grad, g)
+
+
+@pytest.mark.parametrize("kind", [AdamW, SimpleAdamW])
+def test_parameters_and_gradients_may_lie_in_memory_as_they_like(kind):
+    "Turned, in another order than their gradients, or moved after the optimiser was made."
+    def after(turn, turn_gradient, later):
+        p = nn.Parameter(turn(draw(0, 4, 3)))
+        optimiser = kind([ParameterGroup({"p": p})], .1)
+        p.data = later(p.data)
+        for step in range(3):
+            p.grad = turn_gradient(draw(step + 1, 4, 3))
+            optimiser.step()
+        return p
+    def plain(t): return t
+    def turned(t): return t.mT.contiguous().mT
+    wanted = after(plain, plain, plain)
+    for how in ((turned, turned, plain), (turned, plain, plain), (plain, turned, plain), (plain, turned, turned)): close(after(*how), wanted)
+
+
+@pytest.mark.parametrize("kind", [AdamW, SimpleAdamW])
+def test_its_state_is_saved_and_resumed_bit_for_bit(kind, tmp_path):
+    def run(model, steps, **how): return train(model, squared, batch, steps, kind(parameter_groups(model), WarmupCosine(.01, 5, 60), clip=1.), Checkpoint(tmp_path / "c"), **how)
+    through = Net()
+    wanted = train(through, squared, batch, 12, kind(parameter_groups(through), WarmupCosine(.01, 5, 60), clip=1.))
+    for steps in (1, 5, 12): got = run(model := Net(steps - 1), steps)
+    assert_same(weights(model), weights(through))
+    assert got.points == wanted.points
+    other = {AdamW: SimpleAdamW, SimpleAdamW: AdamW}[kind]
+    last = Net(9)
+    train(last, squared, batch, 12, other(parameter_groups(last), WarmupCosine(.01, 5, 60), clip=1.), Checkpoint(tmp_path / "c"))
+    assert_same(weights(last), weights(through))                              # each reads what the other has written
+
+
+OPTIMISERS = {"SGD": lambda p: torch.optim.SGD(p, .1), "momentum": lambda p: torch.optim.SGD(p, .1, .9, nesterov=True, weight_decay=.1), "dampening": lambda p: torch.optim.SGD(p, .1, .9, dampening=.5), "Adam": lambda p: torch.optim.Adam(p, .01, amsgrad=True),
+              "Adagrad": lambda p: torch.optim.Adagrad(p, .1, lr_decay=.1, initial_accumulator_value=.3), "RMSprop": lambda p: torch.optim.RMSprop(p, .01, momentum=.9, centered=True), "NAdam": lambda p: torch.optim.NAdam(p, .01),
+              "ASGD": lambda p: torch.optim.ASGD(p, .01, t0=3), "Rprop": lambda p: torch.optim.Rprop(p, .01)}
+if hasattr(torch.optim, "Muon"): OPTIMISERS["Muon"] = lambda p: torch.optim.Muon(p, .01)
+
+
+def bare(model, optimiser, steps, rate=None, clip=math.inf):
+    "The plain loop."
+    for step in range(steps):
+        with torch.random.fork_rng([]):
+            torch.manual_seed(mix_seed(0, step, 0))
+            optimiser.zero_grad()
+            loss = squared(model.train(), *batch(step))
+        loss.backward()
+        if clip < math.inf: nn.utils.clip_grad_norm_(model.parameters(), clip)
+        for group in optimiser.param_groups: group["lr"] = rate(step) if rate else group["lr"]
+        optimiser.step()
+    return model
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_an_optimiser_of_pytorch_goes_its_own_path(name):
+    "The same bits, whether it is handed over as it is or with a name."
+    make, plain = OPTIMISERS[name], Net()
+    wanted = weights(bare(plain, make(plain.parameters()), 9))
+    for wrapped in (lambda model, inner: inner, NamedOptimiser):
+        model = Net()
+        train(model, squared, batch, 9, wrapped(model, make(model.parameters())))
+        assert_same(weights(model), wanted)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_an_optimiser_of_pytorch_is_resumed_bit_for_bit(name, tmp_path):
+    make, through = OPTIMISERS[name], Net()
+    wanted = train(through, squared, batch, 9, make(through.parameters()))
+    for steps in (2, 5, 9): got = train(model := Net(steps - 2), squared, batch, steps, make(model.parameters()), Checkpoint(tmp_path / "c"))
+    assert_same(weights(model), weights(through))
+    assert got.points == wanted.points
+
+
+def test_an_optimiser_of_pytorch_with_schedule_and_clipping():
+    rate, plain, model = WarmupCosine(.1, 3, 9), Net(), Net()
+    make = OPTIMISERS["momentum"]
+    wanted = weights(bare(plain, make(plain.parameters()), 9, rate, .01))
+    history = train(model, squared, batch, 9, NamedOptimiser(model, make(model.parameters()), rate, .01))
+    for name, t in weights(model).items(): close(t, wanted[name], 1e-10)
+    assert history["rate"].tolist() == pytest.approx([rate(step) for step in range(9)]) and min(history["length"]) > .01
+
+
+def test_wrapping_changes_neither_weights_nor_gradients_nor_a_state_that_is_there():
+    model = Net()
+    inner = OPTIMISERS["Adam"](model.parameters())
+    bare(model, inner, 3)
+    before, state, slopes = weights(model), copy.deepcopy(inner.state_dict()["state"]), [p.grad.clone() for p in model.parameters()]
+    named = NamedOptimiser(model, inner)
+    assert_same(weights(model), before)
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), slopes))
+    for index, kept in inner.state_dict()["state"].items(): assert_same(kept, state[index])
+    assert {"done", "exp_avg.head.weight", "step.up.weight"} <= named.state().keys() and len(named.state()) == 1 + 3 * 4
+
+
+def test_another_optimiser_is_refused_by_name(tmp_path):
+    train(model := Net(), squared, batch, 2, OPTIMISERS["momentum"](model.parameters()), Checkpoint(tmp_path / "c"))
+    for make, says in ((lambda p: torch.optim.SGD(p, .2, .9, nesterov=True, weight_decay=.1), "lr is 0.1 there, 0.2 here"), (OPTIMISERS["Adam"], "optimiser")):
+        with pytest.raises(ValueError, match=says): train(model := Net(), squared, batch, 3, make(model.parameters()), Checkpoint(tmp_path / "c"))
+    model, make = Net(), OPTIMISERS["Adam"]
+    for call, says in ((lambda: NamedOptimiser(model, make(Net().parameters())), "^inner: holds parameters of shape"), (lambda: NamedOptimiser(model, 3), "^inner: "), (lambda: NamedOptimiser(model, make(model.parameters()), lr=.1), "^lr: "),
+                       (lambda: NamedOptimiser(model, make(model.parameters()), clip=0.), "^clip: "), (lambda: train(model, squared, batch, 1, make([model.out.weight])), r"^optimiser: \['up.weight', 'head.weight'\] are trained by no group"),
+                       (lambda: train(model, squared, batch, 1, "SGD"), "^optimiser: ")):
+        with pytest.raises(ValueError, match=says): call()
+
+
+# --- the loop -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("loss", [squared, counted, lambda model, x, y: (counted(model, x, y)[0], int(counted(model, x, y)[1]))])
+@pytest.mark.parametrize("parts", [2, 4, 12])
+def test_parts_give_the_gradient_of_the_whole(loss, parts):
+    "A mean, or a sum and a count that differs from part to part."
+    whole, model = Plain(), Plain()
+    assert slope(model, loss, batch(0), parts) == pytest.approx(slope(whole, loss, batch(0)), rel=1e-12)
+    for p, wanted in zip(model.parameters(), whole.parameters()): close(p.grad, wanted.grad)
+    one, two = Plain(), Plain()
+    for each, n in ((one, 1), (two, parts)): train(each, loss, batch, 5, AdamW(parameter_groups(each), .01, clip=1.), parts=n)
+    for a, b in zip(one.parameters(), two.parameters()): close(a, b)
+
+
+def test_parts_are_read_one_after_the_other():
+    seen = []
+    train(model := Plain(), lambda model, x, y: seen.append(len(x)) or squared(model, x, y), batch, 2, AdamW(parameter_groups(model), .01), parts=4)
+    assert seen == [3] * 8
+
+
+@pytest.mark.parametrize("how, says", [(dict(parts=5), "^batch: got 12 rows, expected a multiple of 5"), (dict(parts=0), "^parts: "), (dict(parts=1.5), "^parts: "), (dict(dtype=torch.float16), "^dtype: got torch.float16, expected torch.bfloat16"), (dict(dtype=F64), "^dtype: "), (dict(dtype="bfloat16"), "^dtype: ")])
+def test_the_loop_refuses_by_name(how, says):
+    model = Plain()
+    before = weights(model)
+    with pytest.raises(ValueError, match=says): train(model, squared, batch, 1, AdamW(parameter_groups(model), .01), **how)
+    assert_same(weights(model), before)
+
+
+def test_products_in_sixteen_bits():
+    def run(**how):
+        model = Plain().float()
+        return model, train(model, lambda model, x, y: squared(model, x.float(), y.float()), batch, 20, AdamW(parameter_groups(model), .03), **how)["loss"]
+    (wide, losses), (half, rounded), (_, same) = run(), run(dtype=torch.bfloat16), run(dtype=torch.float32)
+    assert torch.equal(losses, same) and not torch.equal(losses, rounded)
+    torch.testing.assert_close(rounded, losses, rtol=.05, atol=.01)
+    assert all(p.dtype == torch.float32 for p in half.parameters()) and rounded[-1] < rounded[0]
+    assert any(not torch.equal(p, q) for p, q in zip(half.parameters(), wide.parameters()))
+
+
+def test_a_count_is_exact_also_where_products_have_sixteen_bits():
+    "1001 does not fit into bfloat16, in which a loss may come out."
+    def loss(model, x): return (model(x).sum() * 0 + 2000).bfloat16(), len(x)
+    assert slope(nn.Linear(4, 1), loss, (torch.ones(1001, 4),)) == pytest.approx(2000 / 1001, rel=1e-6)
+
+
+ROWS = tuple(torch.cat(t) for t in zip(*(batch(step) for step in range(5))))
+
+
+def loader(**how): return DataLoader(TensorDataset(*ROWS), 12, **how)
+
+
+BATCHES = {"a list": lambda: [batch(step) for step in range(5)], "a list of lists": lambda: [list(batch(step)) for step in range(5)], "a loader": loader, "a loader that shuffles": lambda: loader(shuffle=True, generator=torch.Generator().manual_seed(4)),
+           "a generator": lambda: (batch(step) for step in range(20))}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_what_yields_batches_is_trained_on_and_resumed(name, tmp_path):
+    "With dropout, whose numbers belong to the step, and over the ends of epochs."
+    def run(model, steps, kept=None): return train(model, squared, BATCHES[name](), steps, AdamW(parameter_groups(model), .01), kept)
+    through = Net()
+    wanted = run(through, 13)
+    if "list" in name:
+        plain = Net()
+        assert train(plain, squared, lambda step: batch(step % 5), 13, AdamW(parameter_groups(plain), .01)).points == wanted.points
+    for steps in (1, 4, 7, 13): got = run(model := Net(steps - 1), steps, Checkpoint(tmp_path / "c"))
+    assert_same(weights(model), weights(through))
+    assert got.points == wanted.points
+
+
+def test_batches_in_order():
+    ask = in_order([torch.tensor([n]) for n in range(3)])
+    assert [int(ask(step)[0]) for step in (0, 1, 2, 3, 7, 8, 2, 2, 0)] == [0, 1, 2, 0, 1, 2, 2, 2, 0]
+    assert all(isinstance(ask(step), tuple) for step in range(4)) and torch.equal(in_order(loader())(6)[0], ROWS[0][12:24])
+
+
+@pytest.mark.parametrize("batches, says", [([], "^batch: yields nothing"), ((), "^batch: yields nothing"), (DataLoader(TensorDataset(ROWS[0][:0])), "^batch: yields nothing"), (3, "^batch: "), (None, "^batch: ")])
+def test_what_yields_no_batch_is_refused_by_name(batches, says):
+    with pytest.raises(ValueError, match=says): train(model := Net(), squared, batches, 1, AdamW(parameter_groups(model), .01))
+
+
+def test_a_generator_that_is_used_up_is_refused_by_name():
+    with pytest.raises(ValueError, match="^batch: .*used up"): train(model := Net(), squared, (batch(step) for step in range(3)), 4, AdamW(parameter_groups(model), .01))
+
+
+# --- tools --------------------------------------------------------------------------------------------------------
+
+def test_validation_is_the_mean_over_all_rows_in_evaluation_mode():
+    model = Net()
+    batches = [batch(100), tuple(t[:5] for t in batch(101))]
+    def total(model, x, y): return (model(x) - y).square().sum(), len(y)
+    history = train(model, squared, batch, 6, AdamW(parameter_groups(model), .01), watch=validate(model, total, batches, every=3))
+    assert history.steps("validation").tolist() == [3, 6]
+    x, y = (torch.cat(t) for t in zip(*batches))
+    with torch.no_grad(): assert float(history["validation"][-1]) == pytest.approx(float(squared(model, x, y)), rel=1e-12)
+    plain = Net()
+    train(plain, squared, batch, 6, AdamW(parameter_groups(plain), .01))
+    assert_same(weights(plain), weights(model))
+    model.train()
+    watch = validate(model, squared, (each for each in batches), every=1)
+    assert watch(1) == watch(2) and model.training, "a generator is read once"
+    assert validate(model, squared, loader(), 1)(1)["validation"] > 0 and validate(model, squared, batches, 2)(1) is None
+    for how, says in ((dict(batches=[]), "^batches: got none"), (dict(batches=batches, every=0), "^every: ")):
+        with pytest.raises(ValueError, match=says): validate(model, squared, **how)
+
+
+def test_a_log_is_told_what_each_step_measured(tmp_path):
+    def run(steps, told): return train(model := Net(), squared, batch, steps, AdamW(parameter_groups(model), .01), Checkpoint(tmp_path / "c"), lambda step: {"twice": 2 * step} if step % 2 == 0 else None, log=lambda step, values: told.append((step, values)))
+    told = []
+    run(3, told)
+    history = run(5, told)
+    assert [step for step, _ in told] == [1, 2, 3, 4, 5] and [values.get("twice") for _, values in told] == [None, 4, None, 8, None]
+    for name in ("loss", "rate", "length"): assert history[name].tolist() == [values[name] for _, values in told]
+
+
+def test_a_log_that_cannot_be_called_is_refused_before_the_first_step():
+    model = Net()
+    before = weights(model)
+    with pytest.raises(ValueError, match="^log: "): train(model, squared, batch, 1, AdamW(parameter_groups(model), .01), log=3)
+    assert_same(weights(model), before)
+
+
+def test_tensorboard_reads_what_was_logged(tmp_path):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed here: what is written for it is not tested")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    history = train(model := Net(), squared, batch, 3, AdamW(parameter_groups(model), .01), log=tensorboard(tmp_path / "log"))
+    events = EventAccumulator(str(tmp_path / "log"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(n + 1, pytest.approx(v, rel=1e-6)) for n, v in enumerate(history["loss"].tolist())]
+
+
+DROPPING = replace(MODEL_CONFIGS["toy Llama"], dropout=.2, n_layers=3, vocab_size=40)
+SHORT = IDS[:, :20] % 40
+
+
+def learning(recomputes: bool):
+    "A model in training that has read; its loss, its gradients, and how many bytes it kept for them."
+    model, kept = build(DROPPING, seed=3).double().train(), []
+    if recomputes: recompute(model.stack)
+    torch.manual_seed(0)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t): loss = model(SHORT).logsumexp(-1).square().mean()
+    loss.backward()
+    return model, float(loss.detach()), {name: p.grad for name, p in model.named_parameters()}, sum(kept)
+
+
+def test_blocks_that_recompute_give_the_same_gradients_and_keep_less():
+    (model, loss, slopes, kept), (other, again, gradients, fewer) = learning(False), learning(True)
+    assert loss == again and fewer < kept / 3
+    for name, g in slopes.items(): close(gradients[name], g)
+    assert model.state_dict().keys() == other.state_dict().keys()
+    with torch.no_grad(): close(other.eval()(SHORT), model.eval()(SHORT))
+    with attention_weights(): assert [tuple(w.shape) for w in other.hidden_states(SHORT)[1]] == [(3, 4, 20, 20)] * 3
+
+
+def test_a_copy_of_what_recomputes_has_parameters_of_its_own():
+    model, *_ = learning(True)
+    twin, before = copy.deepcopy(model).eval(), model.eval()(SHORT)
+    close(twin(SHORT), before)
+    with torch.no_grad():
+        for p in model.parameters(): p.mul_(2)
+    close(twin(SHORT), before)
+    twin.train()(SHORT).sum().backward()
+    assert all(p.grad is not None and p.grad is not q.grad for p, q in zip(twin.parameters(), model.parameters()))
