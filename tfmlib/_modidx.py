@@ -1546,6 +1546,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'tfmlib/kv_cache/core.py'),
                                       'tfmlib.kv_cache.core.RollingCache.update': ( 'kv_cache.html#rollingcache.update',
                                                                                     'tfmlib/kv_cache/core.py'),
+                                      'tfmlib.kv_cache.core._check_start': ('kv_cache.html#_check_start', 'tfmlib/kv_cache/core.py'),
                                       'tfmlib.kv_cache.core.check_as_before': ('kv_cache.html#check_as_before', 'tfmlib/kv_cache/core.py'),
                                       'tfmlib.kv_cache.core.check_cacheable': ('kv_cache.html#check_cacheable', 'tfmlib/kv_cache/core.py'),
                                       'tfmlib.kv_cache.core.check_cached': ('kv_cache.html#check_cached', 'tfmlib/kv_cache/core.py'),
