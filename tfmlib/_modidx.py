@@ -1098,6 +1098,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                              'tfmlib/encoders/tag_grammar.py'),
                                              'tfmlib.encoders.tag_grammar.best_fill': ( 'encoders.html#best_fill',
                                                                                         'tfmlib/encoders/tag_grammar.py'),
+                                             'tfmlib.encoders.tag_grammar.check_fractions': ( 'encoders.html#check_fractions',
+                                                                                              'tfmlib/encoders/tag_grammar.py'),
                                              'tfmlib.encoders.tag_grammar.forward_backward': ( 'encoders.html#forward_backward',
                                                                                                'tfmlib/encoders/tag_grammar.py'),
                                              'tfmlib.encoders.tag_grammar.normalise': ( 'encoders.html#normalise',
