@@ -48,7 +48,7 @@ def top_k_softmax_routing(logits: Tensor, k: int) -> Routing:
     return list_pairs(largest.softmax(-1), experts, logits)
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #routing-check-export
-# fold: What is refused: numbers of experts, rows, blocks and masks that do not fit; products in 32 bits
+# fold: What is refused: numbers that do not fit; a linear layer in 32 bits
 def check_top_k(logits: Tensor, k: int) -> None:
     "Raise ValueError unless each token can choose k of the experts."
     fits = logits.ndim == 2 and logits.is_floating_point() and logits.shape[1] > 0

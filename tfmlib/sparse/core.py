@@ -64,7 +64,7 @@ def intersection(*patterns: Pattern) -> Pattern:
     return lambda i, j: reduce(torch.logical_and, (p(i, j) for p in patterns))
 
 # %% ../../chapters/19_sparse.ipynb #patterns-more
-# fold: The other rules: every, block_ends, sink_tokens, global_tokens, dilated_window, random_blocks
+# fold: Six more rules
 def every(stride: int) -> Pattern:
     "Keys at distances that are multiples of `stride`."
     check_sizes(stride=stride)
