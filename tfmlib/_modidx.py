@@ -2366,6 +2366,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'tfmlib/mixture_of_experts/core.py'),
                                                 'tfmlib.mixture_of_experts.core.Routing': ( 'mixture_of_experts.html#routing',
                                                                                             'tfmlib/mixture_of_experts/core.py'),
+                                                'tfmlib.mixture_of_experts.core._in_float32': ( 'mixture_of_experts.html#_in_float32',
+                                                                                                'tfmlib/mixture_of_experts/core.py'),
                                                 'tfmlib.mixture_of_experts.core.check_block_sizes': ( 'mixture_of_experts.html#check_block_sizes',
                                                                                                       'tfmlib/mixture_of_experts/core.py'),
                                                 'tfmlib.mixture_of_experts.core.check_padding_mask': ( 'mixture_of_experts.html#check_padding_mask',
