@@ -13,7 +13,7 @@ __all__ = ['NAMED_CONFIGS', 'NAMED_SHAPES', 'LiveMemory', 'RecomputedBlock', 'fu
            'block_numbers', 'peak_memory', 'cache_bytes', 'Machine', 'seconds', 'decode_cost']
 
 # %% ../../chapters/13_accounting.ipynb #imports-export
-# fold: Imports; a step watched after every operation; fused attention; a recomputed block
+# fold: Imports; special stacks; a step watched after every operation; fused attention; recomputation
 import weakref
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +29,19 @@ from ..block import swiglu_d_ff
 from ..checkpoints.builder import (
     GPT2, MODEL_CONFIGS, MODERN, ModelConfig, encoder_config)
 from ..workbench import check_sizes, need
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SpecialStack:
+    "What the shape of a stack also says: parts that few stacks have, or that some lack."
+    embedding: bool = True     # does the stack have an embedding table of its own?
+    head: bool = True          # does it compute logits?
+    cross: bool = False        # do its blocks have cross-attention?
+    rotary: bool = True        # does it use RoPE?
+    plain_blocks: bool = True  # pre-norm, with GELU or SwiGLU, and without dropout?
+    experts: "ExpertSizes | None" = None    # in place of feed-forward layers
+    latent: "LatentSizes | None" = None     # latent attention
+    def __post_init__(self): check_shape(self)
 
 
 class LiveMemory(TorchDispatchMode):
@@ -79,26 +92,18 @@ def fused_causal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) ->
 
 # %% ../../chapters/13_accounting.ipynb #shape-export
 @dataclass(frozen=True)
-class ModelShape:
+class ModelShape(_SpecialStack):
     "The sizes of one stack of blocks that determine its costs."
-    vocab_size: int            # V
-    d_model: int               # C
-    n_layers: int              # L
-    n_heads: int               # H
-    n_kv_heads: int            # G
-    head_dim: int              # D
-    d_ff: int                  # F, of each expert if there are experts
-    gated: bool = True         # three feed-forward matrices (a gate), or two?
-    tied: bool = False         # does the embedding table also serve as output matrix?
-    embedding: bool = True     # does the stack have an embedding table of its own?
-    head: bool = True          # does it compute logits?
-    cross: bool = False        # do its blocks have cross-attention?
-    rotary: bool = True        # does it use RoPE?
-    plain_blocks: bool = True  # pre-norm, with GELU or SwiGLU, and without dropout?
-    vectors: int = 0           # parameters of norms, biases and learned positions
-    experts: "ExpertSizes | None" = None
-    latent: "LatentSizes | None" = None
-    def __post_init__(self): check_shape(self)
+    vocab_size: int      # V
+    d_model: int         # C
+    n_layers: int        # L
+    n_heads: int         # H
+    n_kv_heads: int      # G
+    head_dim: int        # D
+    d_ff: int            # F, of each expert if there are experts
+    gated: bool = True   # three feed-forward matrices (a gate), or two?
+    tied: bool = False   # does the embedding table also serve as output matrix?
+    vectors: int = 0     # parameters of norms, biases and learned positions
 
 class WeightMatrix(NamedTuple):
     "Weight matrices of one kind."
@@ -224,7 +229,8 @@ def stack_shape(config: ModelConfig, embedding: bool = True, **more) -> ModelSha
     return ModelShape(
         config.vocab_size, C, config.n_layers, H, config.n_kv_heads or H,
         config.head_dim or C // H, ffn_width(config), gated,
-        config.tie_embeddings and embedding, embedding, rotary=config.positions == "rotary",
+        config.tie_embeddings and embedding, embedding=embedding,
+        rotary=config.positions == "rotary",
         plain_blocks=(config.norm_position, config.dropout) == ("pre", 0)
         and config.ffn in ("swiglu", "gelu", "gelu_tanh"),
         vectors=count_vectors(config, "cross" in more, embedding), **more)

@@ -38,7 +38,7 @@ function render({ model, el }) {
     const heads = words.map((w, t) => `<text x="${LEFT + (t + .5) * CELL - 1}" y="15" text-anchor="middle">${safe(w)}</text>`).join("");
     const sides = names.map((n, d) => `<text x="${LEFT - 8}" y="${TOP + d * TALL + 21}" text-anchor="end">${safe(n)}</text>`).join("");
     const said = `With the ${kinds[model.get("kind")]} of ${names[depth]} at “${words[word]}” copied from the clean run, ${number(value)} of the difference is recovered (0: no patch, 1: clean run).`
-      .replace("state of before block 1", "state before block 1").replace("state of after", "state after");
+      .replace("state of before", "state before").replace("state of after", "state after");
     $("svg").setAttribute("viewBox", `0 0 ${LEFT + CELL * words.length + 4} ${TOP + TALL * names.length + 4}`);
     $("svg").setAttribute("aria-label", said);
     $("svg").innerHTML = heads + sides + cells;

@@ -36,5 +36,7 @@ class DepthView(Interactive):
         lines = {
             "root mean square": [10**v for v in chosen[0]],
             "gradient": [10**v for v in chosen[1]],
+            "cosine of tokens": [max(v, .01) for v in chosen[2]],
         }
-        return curves(self.depths, lines, "block", "size, gradient", self.alt, yscale="log").drawing
+        names = "size, gradient, cosine"
+        return curves(self.depths, lines, "block", names, self.alt, yscale="log").drawing

@@ -38,11 +38,7 @@ def span_counts(
     rate: float = .15,    # of the tokens that are removed
     mean: float = 3.,     # length of a span
 ) -> tuple[int, int]:     # removed tokens, spans
-    """T5's rule: how many tokens are removed, and in how many spans.
-
-    T5 rounds in 32 bits: for 39 lengths below 5,000, the smallest being 190, it
-    removes one token more, in one span more.
-    """
+    "T5's rule: how many tokens are removed, and in how many spans."
     check_span_sizes(length, rate, mean)
     n_noise = min(max(round(length * rate), 1), length - 1)
     n_spans = max(round(n_noise / mean), 1)
@@ -365,7 +361,7 @@ class Objective:
 def rolled_span_mask(
     length: int, generator: torch.Generator, rate: float = .15, mean: float = 3.
 ) -> Tensor:  # (T,), True at tokens that are removed
-    "The same mask, begun at a random token, so that spans lie anywhere."
+    "The same mask, begun at a random token, which may cut a span in two."
     mask = span_mask(length, generator, rate, mean)
     return mask.roll(int(torch.randint(length, (1,), generator=generator)))
 

@@ -38,5 +38,6 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         CoverWord layer_fills""",
     'tag_grammar': """
         CLS SEP MASK SPECIAL ADJECTIVES TOPICS LEXICON TAGS TRANSITIONS HiddenMarkovModel normalise
-        forward_backward word_probabilities TagGrammar to_ids to_text best_fill Corruption""",
+        forward_backward word_probabilities TagGrammar check_fractions to_ids to_text best_fill
+        Corruption""",
 })

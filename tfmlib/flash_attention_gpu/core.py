@@ -6,7 +6,7 @@
 __all__ = ['mode', 'prepare', 'LeftOut', 'wanted', 'credited', 'speeds', 'intensity']
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #setup-export
-# fold: Triton's interpreter where there is no GPU, and how cells are skipped where there is no Triton
+# fold: Triton's interpreter where there is no GPU, cells without Triton, and how speeds are counted
 import ast
 import os
 import symtable
@@ -58,7 +58,7 @@ def wanted(table: symtable.SymbolTable) -> set[str]:
            and (top or s.is_global())}
     return own.union(*map(wanted, table.get_children()))
 
-# %% ../../chapters/18_flash_attention_gpu.ipynb #speeds-export
+
 def credited(row: dict) -> float:
     "Operations with which a measured case is credited; recomputation does not count."
     seen = min(row["window"], row["N"])  # keys; the first queries see fewer

@@ -229,6 +229,12 @@ def check_cached(model: nn.Module, name: str = "model") -> None:
          "a CachedCausalLM of it, which keeps keys and values")
 
 
+def _check_start(model: nn.Module, *asked) -> None:
+    "Refuse a model without a cache, and what `generate` refuses."
+    check_cached(model)
+    check_generation(model, *asked)
+
+
 def check_cacheable(layer: nn.Module) -> nn.Module:
     "Refuse a layer that has no keys and values."
     need(hasattr(layer, "attention_fn"), "model", f"with a layer {type(layer).__name__}",
@@ -325,8 +331,7 @@ def generate_cached(model: CachedCausalLM, ids: Tensor, max_new_tokens: int,
                     eos: int | Sequence[int] | None = None,
                     cache: ModelCache | None = None) -> Tensor:
     "Like `generate`, but each token is processed only once."
-    check_cached(model)
-    check_generation(model, ids, max_new_tokens, padding_mask)
+    _check_start(model, ids, max_new_tokens, padding_mask)
     g, ends = torch.Generator().manual_seed(seed), end_tokens(eos, model.vocab_size)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     unread, cache = ids, cache or model.new_cache()

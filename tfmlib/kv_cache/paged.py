@@ -134,7 +134,7 @@ class BlockTable(BlocksInOrder):
     def reserve(self, end: int) -> None:
         "Extend the sequence to `end` tokens, in blocks that it may write to."
         size = self.pool.block_size
-        for i in range(self.length // size, -(-end // size)):
+        for i in range(self.length // size, -(-end // size)):  # -(-a // b): rounded up
             if i == len(self.blocks): self.blocks.append(self.pool.allocate())
             elif self.pool.uses[self.blocks[i]] > 1:  # copy on write
                 self.blocks[i] = self.pool.copy(self.blocks[i])

@@ -36,7 +36,7 @@ def ring_steps(
     for step in range(2 * (p - 1)):
         adds = step < p - 1
         # each rank sends the chunk that it received in the step before
-        sends = [(r, (r + 1) % p, (r - step) % p) for r in range(p)]
+        sends = [(r, (r + 1) % p, (r - 1 - step) % p) for r in range(p)]
         before, held = held, held.clone()
         for r, to, c in sends:
             held[to, c] = before[r, c] + (before[to, c] if adds else 0)

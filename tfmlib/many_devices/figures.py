@@ -117,9 +117,12 @@ class ParallelSteps(Interactive):
     step = traitlets.Int(0).tag(sync=True)
 
     def picture(self) -> str:
-        sentence, holds, does, sends = self.moments[self.form][self.step]
-        lines = [sentence] + [f"rank {r} ({what}): {', '.join(held) or 'nothing'}"
-                          for r, (held, what) in enumerate(zip(holds, does))]
-        lines += [f"{a} → {b}: {label}" for a, b, label, _ in sends]
-        drawn = [text(0, 15 + 20 * i, line, "start") for i, line in enumerate(lines)]
-        return svg("".join(drawn), 560, 20 * len(lines) + 6, self.alt)
+        "What each rank holds, from step to step."
+        steps = [holds for _, holds, *_ in self.moments[self.form]]
+        rows = [["step", *(f"rank {r}" for r in range(len(steps[0])))]]
+        rows += [[str(i), *(", ".join(held) or "nothing" for held in holds)]
+                 for i, holds in enumerate(steps)]
+        wide = 7 * max(len(cell) for row in rows for cell in row) + 18
+        drawn = [text(44 + wide * (c - 1) if c else 0, 15 + 21 * i, cell, "start")
+                 for i, row in enumerate(rows) for c, cell in enumerate(row)]
+        return svg("".join(drawn), 44 + wide * (len(rows[0]) - 1), 21 * len(rows) + 4, self.alt)

@@ -8,6 +8,7 @@ __all__ = ['Routing', 'list_pairs', 'top_k_routing', 'top_k_softmax_routing', 'c
            'MixtureOfExperts', 'load_balancing_loss']
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #imports-export
+# fold: What the module imports
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ def top_k_softmax_routing(logits: Tensor, k: int) -> Routing:
     return list_pairs(largest.softmax(-1), experts, logits)
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #routing-check-export
-# fold: What is refused: numbers of experts, rows, blocks and masks that do not fit
+# fold: What is refused: numbers that do not fit; a linear layer in 32 bits
 def check_top_k(logits: Tensor, k: int) -> None:
     "Raise ValueError unless each token can choose k of the experts."
     fits = logits.ndim == 2 and logits.is_floating_point() and logits.shape[1] > 0
@@ -79,6 +80,14 @@ def check_padding_mask(routing: Routing, padding_mask: Tensor) -> None:
     need(fits, "padding_mask", f"{padding_mask.dtype}, {tuple(padding_mask.shape)}",
          f"bool, ({N},)")
     need(bool(padding_mask.any()), "padding_mask", "all False", "at least one token")
+
+
+def _in_float32(layer: nn.Linear, x: Tensor) -> Tensor:  # rows (N, C)
+    "A linear layer in at least 32 bits, also under autocast."
+    check_rows(x, layer.in_features)
+    b = None if layer.bias is None else upcast(layer.bias)
+    with torch.autocast(x.device.type, enabled=False):
+        return F.linear(upcast(x), upcast(layer.weight), b)
 
 # %% ../../chapters/21_mixture_of_experts.ipynb #dispatch-export
 def tokens_per_expert(routing: Routing) -> Tensor:  # (E,)
@@ -124,10 +133,7 @@ class Router(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:  # (N, C) -> (N, E)
         "The logit of each expert, in float32 at least."
-        check_rows(x, self.proj.in_features)
-        b = None if self.proj.bias is None else upcast(self.proj.bias)
-        with torch.autocast(x.device.type, enabled=False):
-            return F.linear(upcast(x), upcast(self.proj.weight), b)
+        return _in_float32(self.proj, x)
 
     def forward(self, x: Tensor) -> Routing:
         return self.routing(self.logits(x))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        Pattern check_square check_tiles causal sliding_window every same_block block_ends
-        sink_tokens global_tokens union intersection dilated_window random_blocks pattern_mask reach
+        Pattern check_square check_tiles causal sliding_window same_block union intersection every
+        block_ends sink_tokens global_tokens dilated_window random_blocks pattern_mask reach
         layers_needed visited_tiles sparse_attention""",
     'blocks': """
         masked_sparse_attention BlockList block_list list_blocks block_table n_computed ListedTiles
