@@ -6,6 +6,7 @@
 __all__ = ['offer']
 
 # %% ../chapters/00_library.ipynb #door-export
+# fold: The names that tfmlib offers, and how they are loaded
 __version__ = "0.1.0"
 __doc__ = (__doc__ or "") + """
 

@@ -8,6 +8,7 @@ __all__ = ['SIZES', 'MODEL', 'COMMANDS', 'fetched', 'opened', 'read_text', 'make
            'fetch_named', 'add_options', 'create_parser', 'main']
 
 # %% ../chapters/00_library.ipynb #opened-export
+# fold: A model by the name of its run, folder or file
 import argparse
 import hashlib
 import json
@@ -39,6 +40,7 @@ def opened(name: str):  # -> PublishedModel
     return PublishedModel(model, {}, exported_tokenizer(own, len(own)))
 
 # %% ../chapters/00_library.ipynb #text-export
+# fold: tokenizer, and how a text is divided
 def read_text(path: str) -> str:
     try: return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -64,6 +66,7 @@ def divided_text(text: str, tokenizer, length: int) -> list:
     return rows[:-held_out], rows[-held_out:]
 
 # %% ../chapters/00_library.ipynb #train-export
+# fold: train
 def create_model(given: argparse.Namespace, vocab_size: int):
     config = tfm.ModelConfig(
         "decoder", vocab_size, given.width, given.layers, given.heads,
@@ -111,6 +114,7 @@ def train_model(given: argparse.Namespace) -> str:
             f"on the {len(held_out)} rows held out")
 
 # %% ../chapters/00_library.ipynb #generate-export
+# fold: generate, export and fetch
 def sampling_of(given: argparse.Namespace):
     if given.temperature == 0: return None
     try: return tfm.SamplingConfig(given.temperature, given.top_k, given.top_p)
@@ -153,6 +157,7 @@ def fetch_named(given: argparse.Namespace) -> str:
     return str(tfm.fetch_model(given.name))
 
 # %% ../chapters/00_library.ipynb #parser-export
+# fold: The options, from which --help is written
 SIZES = {  # option of train -> default, what it is
     "vocab-size": (4096, "tokens of the tokenizer, if it is trained here"),
     "width": (192, "numbers in a hidden state (d_model)"),
@@ -225,6 +230,7 @@ def create_parser() -> argparse.ArgumentParser:
     return parser
 
 # %% ../chapters/00_library.ipynb #main-export
+# fold: main, which runs a command
 def main(arguments: list[str] | None = None) -> None:
     given = create_parser().parse_args(arguments)
     functions = {"tokenizer": make_tokenizer, "train": train_model, "generate": write_text,

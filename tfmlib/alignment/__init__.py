@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         SPECIALS PAD BOS EOS UNK Vocabulary GRUEncoder final_state GRUDecoder FixedContextDecoder
-        Seq2Seq shift_right translation_loss greedy_decode checked_source AdditiveScore
-        context_vector BahdanauDecoder MultiplicativeScore LuongDecoder hard_alignment
-        alignment_error_rate""",
+        Seq2Seq shift_right translation_loss greedy_decode checked_source MultiplicativeScore
+        LuongDecoder hard_alignment alignment_error_rate AdditiveScore context_vector
+        BahdanauDecoder""",
     'figures': """
         SoftDictionary show_alignments""",
 })

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SPECIALS', 'PAD', 'BOS', 'EOS', 'UNK', 'Vocabulary', 'GRUEncoder', 'final_state', 'GRUDecoder', 'FixedContextDecoder',
-           'Seq2Seq', 'shift_right', 'translation_loss', 'greedy_decode', 'checked_source', 'AdditiveScore',
-           'context_vector', 'BahdanauDecoder', 'MultiplicativeScore', 'LuongDecoder', 'hard_alignment',
-           'alignment_error_rate']
+           'Seq2Seq', 'shift_right', 'translation_loss', 'greedy_decode', 'checked_source', 'MultiplicativeScore',
+           'LuongDecoder', 'hard_alignment', 'alignment_error_rate', 'AdditiveScore', 'context_vector',
+           'BahdanauDecoder']
 
 # %% ../../chapters/02_alignment.ipynb #imports-export
 import math
@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 from ..workbench import need
 
 # %% ../../chapters/02_alignment.ipynb #translator-export
-# fold: The translator: vocabulary, encoder, decoder, training loss, greedy decoding
+# fold: The translator: vocabulary, encoder, decoder, loss, greedy decoding; Luong's variant
 SPECIALS = ("<pad>", "<begin>", "<end>", "<unknown>")
 PAD, BOS, EOS, UNK = range(4)
 
@@ -242,50 +242,7 @@ def checked_source(average: Callable) -> Callable:
         return average(scores, h, mask)
     return refusing
 
-# %% ../../chapters/02_alignment.ipynb #additive-export
-class AdditiveScore(nn.Module):
-    "Bahdanau's score: v · tanh(W s + U h)."
-    def __init__(self, hidden_size: int):                                # C
-        super().__init__()
-        self.W = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.U = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.v = nn.Linear(hidden_size, 1, bias=False)
 
-    def keys(self, h: Tensor) -> Tensor:                                 # (B, S, C)
-        return self.U(h)
-
-    def forward(self, s: Tensor, keys: Tensor) -> Tensor:     # (B, C), (B, S, C)
-        return self.v((self.W(s)[:, None] + keys).tanh())[..., 0]        # (B, S)
-
-# %% ../../chapters/02_alignment.ipynb #context-export
-@checked_source
-def context_vector(
-    scores: Tensor,          # (B, S)
-    h: Tensor,               # annotations (B, S, C)
-    mask: Tensor,            # True at real words (B, S)
-) -> tuple[Tensor, Tensor]:  # context (B, C), attention weights (B, S)
-    "Average the annotations with the softmax of the scores over real words."
-    weights = scores.masked_fill(~mask, -math.inf).softmax(-1)           # (B, S)
-    return (weights[:, None] @ h)[:, 0], weights
-
-# %% ../../chapters/02_alignment.ipynb #bahdanau-export
-class BahdanauDecoder(GRUDecoder):
-    "Attends with the previous state; the context is an input of the cell."
-    def __init__(self, vocab_size: int, hidden_size: int, score: nn.Module):
-        super().__init__(vocab_size, hidden_size, context_size=hidden_size)
-        self.score = score
-
-    def begin(self, h: Tensor, mask: Tensor) -> tuple:      # (B, S, C), (B, S)
-        return self.initial_state(h, mask), (h, self.score.keys(h), mask)
-
-    def forward(self, word: Tensor, s: Tensor, source: tuple) -> tuple:  # (B,), (B, C)
-        h, keys, mask = source
-        c, weights = context_vector(self.score(s, keys), h, mask)        # s is s_{t-1}
-        s = self.cell(torch.cat([self.embedding(word), c], -1), s)
-        return self.logits(s, c), s, weights
-
-# %% ../../chapters/02_alignment.ipynb #variants-export
-# fold: Luong's score and decoder; measures of alignment (both explained in depth)
 class MultiplicativeScore(nn.Module):
     "Luong's general score: s · (W h)."
     def __init__(self, hidden_size: int):  # C
@@ -347,3 +304,45 @@ def alignment_error_rate(
     both = int(predicted.sum() + sure.sum())
     need(both > 0, "predicted, sure", "no link", "at least one")
     return 1 - int((predicted & sure).sum() + (predicted & possible).sum()) / both
+
+# %% ../../chapters/02_alignment.ipynb #additive-export
+class AdditiveScore(nn.Module):
+    "Bahdanau's score: v · tanh(W s + U h)."
+    def __init__(self, hidden_size: int):                                # C
+        super().__init__()
+        self.W = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.U = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.v = nn.Linear(hidden_size, 1, bias=False)
+
+    def keys(self, h: Tensor) -> Tensor:                                 # (B, S, C)
+        return self.U(h)
+
+    def forward(self, s: Tensor, keys: Tensor) -> Tensor:     # (B, C), (B, S, C)
+        return self.v((self.W(s)[:, None] + keys).tanh())[..., 0]        # (B, S)
+
+# %% ../../chapters/02_alignment.ipynb #context-export
+@checked_source
+def context_vector(
+    scores: Tensor,          # (B, S)
+    h: Tensor,               # annotations (B, S, C)
+    mask: Tensor,            # True at real words (B, S)
+) -> tuple[Tensor, Tensor]:  # context (B, C), attention weights (B, S)
+    "Average the annotations with the softmax of the scores over real words."
+    weights = scores.masked_fill(~mask, -math.inf).softmax(-1)           # (B, S)
+    return (weights[:, None] @ h)[:, 0], weights
+
+# %% ../../chapters/02_alignment.ipynb #bahdanau-export
+class BahdanauDecoder(GRUDecoder):
+    "Attends with the previous state; the context is an input of the cell."
+    def __init__(self, vocab_size: int, hidden_size: int, score: nn.Module):
+        super().__init__(vocab_size, hidden_size, context_size=hidden_size)
+        self.score = score
+
+    def begin(self, h: Tensor, mask: Tensor) -> tuple:      # (B, S, C), (B, S)
+        return self.initial_state(h, mask), (h, self.score.keys(h), mask)
+
+    def forward(self, word: Tensor, s: Tensor, source: tuple) -> tuple:  # (B,), (B, C)
+        h, keys, mask = source
+        c, weights = context_vector(self.score(s, keys), h, mask)        # s is s_{t-1}
+        s = self.cell(torch.cat([self.embedding(word), c], -1), s)
+        return self.logits(s, c), s, weights

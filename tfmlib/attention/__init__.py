@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        causal_mask padding_mask check_shapes check_mask checked masked_softmax attention
-        attention_backward""",
+        causal_mask padding_mask check_shapes check_mask checked attention_backward masked_softmax
+        attention""",
     'figures': """
         AttentionRow""",
 })
