@@ -290,6 +290,13 @@ def test_a_model_reads_the_positions_that_are_there_now(inference):
             places[:8] = places[:8].roll(1)                              # the largest stays
 
 
+def test_positions_that_were_read_without_gradients_are_trained_on():
+    places, (model, other) = torch.arange(9).flip(0), (made("llama"), made("llama"))
+    with torch.inference_mode(): model(TOKENS, positions=places)
+    for each, at in ((model, places), (other, places.clone())): each(TOKENS, positions=at).sin().sum().backward()
+    for p, wanted in zip(model.parameters(), other.parameters()): close(p.grad, wanted.grad)
+
+
 FIRST = {kind: name for name, (kind, _) in reversed(CASES.items())}                # of each family the first
 
 

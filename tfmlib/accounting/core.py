@@ -291,9 +291,9 @@ def activation_bytes(
     "Bytes that the forward pass keeps, if every number is kept in this width."
     check_kept(shape, matrix, recompute, B=B, T=T, width=width)
     C, L, V = shape.d_model, shape.n_layers, shape.vocab_size
-    tables = 2 * shape.rotary * T * shape.head_dim   # cosines and sines
-    one = B * T * block_numbers(shape, T, matrix) + tables
-    blocks = L * B * T * C if recompute else L * one
+    tables = 2 * shape.rotary * T * shape.head_dim   # cosines and sines, for all layers
+    one = B * T * block_numbers(shape, T, matrix)
+    blocks = tables + (L * B * T * C if recompute else L * one)
     return {"blocks": width * blocks, "one block": width * one * recompute,
             "loss": width * B * T * (3 * C + V + 2)}
 
@@ -471,7 +471,7 @@ def block_numbers(shape: ModelShape, T: int, matrix: bool = False) -> int:
     C, H, G, D = shape.d_model, shape.n_heads, shape.n_kv_heads, shape.head_dim
     norms = 2 * (3 * C + 1)                          # input, normalised, output; scale
     if matrix: attended = H * D + 2 * H * T          # weights before and after the mask
-    else: attended = (1 + shape.rotary) * H * D + H  # output, a copy; log-sum-exp
+    else: attended = H * D + H                       # output; log-sum-exp
     feed_forward = (2 + 2 * shape.gated) * shape.d_ff
     return norms + (H + 2 * G) * D + attended + feed_forward
 

@@ -16,7 +16,7 @@ from numbers import Integral
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
+from torch.optim.adamw import adamw as fused_adamw
 
 from . import check_finite, check_number, check_type
 
@@ -280,9 +280,10 @@ class AdamW(SimpleAdamW):
             kept = (parameters, gradients, self.mean, self.square)
             tensors = [[of[name] for name in names] for of in kept]
             fused = all(p.device.type in ("cpu", "cuda", "mps") for p in tensors[0])
-            adamw(*tensors, [], [self.moves[name] for name in names], fused=fused,
-                  amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, lr=rate,
-                  weight_decay=decay, eps=self.eps)
+            fused_adamw(
+                *tensors, [], [self.moves[name] for name in names], fused=fused,
+                amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, lr=rate,
+                weight_decay=decay, eps=self.eps)
         self.done += 1
 
 # %% ../../chapters/00_training.ipynb #named-export

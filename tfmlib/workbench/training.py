@@ -74,19 +74,20 @@ def epochs(
 def in_order(batches: Iterable) -> Callable[[int], tuple]:  # step -> batch
     "Batches from something that yields them, begun again where it ends."
     check_type("batch", batches, Iterable, "a function of the step, or something that yields batches")
-    at = {"step": 0, "left": None}
+    at = {"step": 0, "left": iter(batches)}
 
     def batch(step: int) -> tuple:
-        if step < at["step"]: at.update(step=0, left=None)
-        while True:
-            if at["left"] is None: at["left"], began = iter(batches), at["step"]
+        if check_whole("step", step) < at["step"]: at.update(step=0, left=iter(batches))
+        while at["step"] <= step:
             found = next(at["left"], None)
             if found is None:
-                if began == at["step"]: raise ValueError("batch: yields nothing, or is used up; expected at least one batch")
-                at["left"] = None
-                continue
-            at["step"], began = at["step"] + 1, None
-            if at["step"] > step: return found if isinstance(found, tuple) else tuple(found) if isinstance(found, list) else (found,)
+                at["left"] = iter(batches)
+                found = next(at["left"], None)
+            if found is None:
+                raise ValueError(f"batch: ends after {at['step']} and cannot begin again; "
+                                 f"expected a batch for step {step}")
+            at["step"] += 1
+        return tuple(found) if isinstance(found, list | tuple) else (found,)
     return batch
 
 # %% ../../chapters/00_training.ipynb #history-export
