@@ -68,12 +68,12 @@ def lead(verdict: str, rows: list, truth: str | None = None) -> str:
 def joined(rows: list) -> list[tuple[str, str]]:
     "The lines of a claim, with all that speaks for it, and all that speaks against it, as one sentence each."
     told = {}
-    for kind, text in rows: told.setdefault(kind, []).append(text)
+    for what, text in rows: told.setdefault(what, []).append(text)
     def sentence(texts: list[str]) -> str:
         if len(texts) == 1: return texts[0]
         *before, last = [text.rstrip(".") for text in texts]
         return "; ".join([*before, last if last.startswith(("and ", "but ")) else f"and {last}"])
-    return [(kind, sentence(texts)) for kind, texts in told.items()]
+    return [(what, sentence(texts)) for what, texts in told.items()]
 
 
 def stated(verdict: str, first: str, common: str) -> str:
