@@ -85,8 +85,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         common_dtype check_state fill_weights shipped_weights Checkpoint model_tensors writable
         unlike restore""",
     'training': """
-        mix_seed seeded epochs in_order History slope sum_and_count advance state fits resume
-        progress call_watch save_training check_run take_step train validate tensorboard recompute""",
+        mix_seed seeded epochs in_order History StepOptions slope sum_and_count advance state fits
+        resume progress call_watch save_training check_run take_step keep_step train validate
+        tensorboard recompute""",
     'translation': """
         WORDS ROWS Speaker Pair translated held_out pairs bleu""",
     'validation': """
