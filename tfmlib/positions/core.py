@@ -435,15 +435,19 @@ class RotaryEmbedding(PositionalEncoding):
         return self.both_halves(*nn.functional.embedding(positions, table).chunk(2, -1))
 
     def both_halves(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        "For each feature of a head what it and its partner are multiplied by (..., T, D)."
-        if self.interleaved: return cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
-        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        "For each feature of a head what it and its partner are multiplied by (..., 1, T, D)."
+        if self.interleaved:
+            cos, sin = cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
+        else: cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        return cos[..., None, :, :], sin[..., None, :, :]
 
     def rotate(self, t, positions, length=None):
         check_positions(positions, t.shape[-2])
         need(positions.ndim == 1 or len(positions) in (1, len(t)), "positions",
              tuple(positions.shape), f"(T,), or (B, T) with B = {len(t)}")
-        return self.turn(t, *self.both_halves(*self.cos_sin(positions, length)))
+        both = self.both_halves(*self.cos_sin(positions, length))
+        wide = torch.promote_types(t.dtype, torch.float32)
+        return self.turn(t, *(x.to(t.device, wide) for x in both))
 
     def rotate_known(self, t, positions, length):
         if length > MAX_TABLE or torch.compiler.is_compiling():
@@ -454,15 +458,13 @@ class RotaryEmbedding(PositionalEncoding):
     def turn(
         self,
         t: Tensor,                  # (B, H, T, D)
-        cos: Tensor, sin: Tensor,   # (..., T, D), of `both_halves`
+        cos: Tensor, sin: Tensor,   # (..., 1, T, D), of `both_halves`
     ) -> Tensor:                    # (B, H, T, D)
         "Each pair of `t`, rotated by angles with these cosines and sines."
         need(t.ndim == 4 and t.shape[-1] == self.head_dim, "t", tuple(t.shape),
              f"(B, H, T, {self.head_dim})")
         need(t.is_floating_point(), "t", t.dtype, "floating point")
         wide = torch.promote_types(t.dtype, torch.float32)  # 16 bits are rotated in 32
-        # (…, 1, T, D)
-        cos, sin = (x.to(t.device, wide)[..., None, :, :] for x in (cos, sin))
         x = t.to(wide)
         if self.interleaved: partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         else: partner = torch.cat(x.chunk(2, -1)[::-1], -1)
