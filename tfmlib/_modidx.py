@@ -26,6 +26,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'tfmlib/accounting/core.py'),
                                         'tfmlib.accounting.core._SpecialStack.__post_init__': ( 'accounting.html#_specialstack.__post_init__',
                                                                                                 'tfmlib/accounting/core.py'),
+                                        'tfmlib.accounting.core._SpecialStack.norm_numbers': ( 'accounting.html#_specialstack.norm_numbers',
+                                                                                               'tfmlib/accounting/core.py'),
                                         'tfmlib.accounting.core.activation_bytes': ( 'accounting.html#activation_bytes',
                                                                                      'tfmlib/accounting/core.py'),
                                         'tfmlib.accounting.core.active_parameters': ( 'accounting.html#active_parameters',

@@ -53,6 +53,7 @@ from tfmlib.accounting import (
 )
 from tfmlib.checkpoints import GPT2, LLAMA3, MODERN, ModelConfig, build, count_parameters
 from tfmlib.decoders import next_token_loss
+from tfmlib.heads import grouped_query_attention
 from tfmlib.workbench import ASSETS
 
 PAPER = ModelShape(7, 6, 2, 3, 1, 2, 10)
@@ -140,7 +141,7 @@ def test_a_shape_that_is_none_is_refused_by_name(wrong, named):
 @settings(max_examples=often(25), deadline=None)
 @given(configs, st.integers(1, 3), st.booleans())
 def test_operations_are_those_of_the_model(config, B, again):
-    (shape,), model = shapes_of(config), build(config)
+    (shape,), model = shapes_of(config), build(config, grouped_query_attention)      # of the fused function on a CPU PyTorch counts none
     ids = tokens(config, B)
     forward = counted(lambda: model(ids[:, :-1]))
     assert forward == forward_flops(shape, B, config.max_len)
@@ -183,12 +184,12 @@ def test_latents_are_read_as_the_cache_holds_them():
 
 # --- memory -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("parts", [GPT2, LLAMA3])
+@pytest.mark.parametrize("parts", [GPT2, LLAMA3, LLAMA3 | {"norm": "layernorm"}, GPT2 | {"norm": "rmsnorm", "positions": "rotary"}])
 @pytest.mark.parametrize("G, F", [(2, 88), (1, 17), (4, 40)])
 @pytest.mark.parametrize("how", ["fused", "matrix", "recomputed"])
 def test_activations_to_the_byte(parts, G, F, how):
     config = ModelConfig("decoder", 61, 32, 3, 4, 12, n_kv_heads=G, d_ff=F, **parts)
-    model = build(config, *[fused_causal] * (how != "matrix"))
+    model = build(config, grouped_query_attention if how == "matrix" else fused_causal)
     if how == "recomputed": recomputed(model)
     predicted = activation_bytes(*shapes_of(config), 3, 12, how == "recomputed", how == "matrix")
     assert SavedTensors(model).bytes(lambda: next_token_loss(model, tokens(config, 3))[0]) == predicted["blocks"] + predicted["loss"]
@@ -207,7 +208,7 @@ def test_live_memory_sees_what_is_made_and_freed():
 
 def measured_peak(config: ModelConfig, B: int, T: int, again: bool, matrix: bool) -> tuple[int, int]:
     "The most bytes in memory during a second training step, and the most bytes of gradients."
-    model = build(config, *[fused_causal] * (not matrix))
+    model = build(config, grouped_query_attention if matrix else fused_causal)
     if again: recomputed(model)
     optimiser, ids = torch.optim.AdamW(model.parameters()), tokens(replace(config, max_len=T), B)
 
@@ -273,6 +274,13 @@ def test_the_matrix_grows_with_the_square():
     assert block_numbers(PAPER, 100) == block_numbers(PAPER, 50)
 
 
+def test_what_a_block_keeps_by_hand():
+    assert block_numbers(PAPER, 5) == 6 * 6 + 2 + (2 * 3 + 2) * 2 + 3 + 4 * 10 == 97 and block_numbers(replace(PAPER, layer_norm=True), 5) == 97 - 2 * (6 - 1)
+    assert block_numbers(replace(PAPER, rotary=False), 5) == 97, "the heads are merged without a copy, with RoPE as without"
+    plain, again = (sum(activation_bytes(PAPER, 4, 5, how).values()) - sum(activation_bytes(replace(PAPER, rotary=False), 4, 5, how).values()) for how in (False, True))
+    assert plain == again == 4 * 2 * 5 * 2, "cosines and sines once: not for each layer, sequence or head"
+
+
 # --- generation ---------------------------------------------------------------------------------------------------
 
 def test_a_step_reads_weights_and_cache():
@@ -309,7 +317,7 @@ def test_a_machine_is_measured():
 
 # --- the calculator -----------------------------------------------------------------------------------------------
 
-SHAPES = [shape for shape in NAMED_SHAPES.values() if not shape.cross] + [PAPER, MIXED, replace(PAPER, gated=False, rotary=False, tied=True, vectors=5), replace(PAPER, head=False),
+SHAPES = [shape for shape in NAMED_SHAPES.values() if not shape.cross] + [PAPER, MIXED, replace(PAPER, gated=False, rotary=False, layer_norm=True, tied=True, vectors=5), replace(PAPER, head=False),
           replace(PAPER, plain_blocks=False), replace(PAPER, n_kv_heads=3, experts=ExpertSizes(4, 1))]
 SETTINGS = [(1, 1, 2, 1), (1, 8192, 2, 1), (16, 131_072, 1, 8), (1024, 2048, 4, 16_384), (3, 7, 4, 5)]
 CALLS = [(dataclasses.asdict(shape), *setting, list(H100)) for shape in SHAPES for setting in SETTINGS]
@@ -370,7 +378,7 @@ def test_amounts_have_three_digits_and_a_prefix(tmp_path):
 
 def test_numbers_of_the_calculator():
     found = costs(replace(PAPER, vectors=4), 2, 3, 2, 5, Machine(7, 11))
-    kept = 6 * (2 * 103 + 3 * 6 + 7 + 2) + 2 * 2 * 3 * 2
+    kept = 6 * (2 * 97 + 3 * 6 + 7 + 2) + 2 * 3 * 2
     step = 2 * 2 * (594 + 2 * 3 * 3 * 2 * 2), 2 * 594 + 2 * 8 * 2 * 3
     assert {n: found[n] for n in ("total", "active", "N")} == {"total": 640, "active": 640, "N": 594}
     assert found["training operations"] == 3 * (2 * 6 * 594 + 4 * 2 * 2 * 3 * 2 * 9)

@@ -24,7 +24,7 @@ from formulas import node_binary  # noqa: E402
 import tfmlib.decoders.core as decoders  # noqa: E402
 from tfmlib.checkpoints import load_model  # noqa: E402
 from tfmlib.decoders import NextToken  # noqa: E402
-from tfmlib.heads import SentenceHeads  # noqa: E402
+from tfmlib.heads import SentenceHeads, attention_weights  # noqa: E402
 from tfmlib.kv_cache import BothWays, CachedCausalLM, generate_cached  # noqa: E402
 from tfmlib.tokens import BOOK_FILE, book_tokenizer, printable  # noqa: E402
 from tfmlib.workbench import LIVE, load_tensors, prose, save_tensors  # noqa: E402
@@ -70,7 +70,7 @@ def test_logits_and_weights_are_those_of_pytorch(name, page):
 
 def attention_of(model, ids):
     "The attention weights of every layer and head (L, H, T, T)."
-    with torch.no_grad(): return torch.stack([w[0] for w in model.hidden_states(ids[None])[1]])
+    with torch.no_grad(), attention_weights(): return torch.stack([w[0] for w in model.hidden_states(ids[None])[1]])
 
 
 @pytest.fixture(scope="module")

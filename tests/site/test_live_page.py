@@ -15,7 +15,9 @@ pytestmark = pytest.mark.browser
 def attention_of(model, ids):
     "The attention weights of every layer and head (L, H, T, T)."
     import torch
-    with torch.no_grad(): return torch.stack([w[0] for w in model.hidden_states(ids[None])[1]])
+
+    from tfmlib.heads import attention_weights
+    with torch.no_grad(), attention_weights(): return torch.stack([w[0] for w in model.hidden_states(ids[None])[1]])
 
 
 @pytest.fixture(scope="module")

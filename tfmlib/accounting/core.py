@@ -38,10 +38,17 @@ class _SpecialStack:
     head: bool = True          # does it compute logits?
     cross: bool = False        # do its blocks have cross-attention?
     rotary: bool = True        # does it use RoPE?
+    layer_norm: bool = False   # LayerNorm, one operation? Otherwise RMSNorm, several
     plain_blocks: bool = True  # pre-norm, with GELU or SwiGLU, and without dropout?
     experts: "ExpertSizes | None" = None    # in place of feed-forward layers
     latent: "LatentSizes | None" = None     # latent attention
     def __post_init__(self): check_shape(self)
+
+    @property
+    def norm_numbers(self) -> int:
+        "Numbers that autograd keeps per token at each norm."
+        C = self.d_model
+        return 2 * C + 2 if self.layer_norm else 3 * C + 1
 
 
 class LiveMemory(TorchDispatchMode):
@@ -161,7 +168,8 @@ def check_shape(s: ModelShape) -> None:
     check_sizes(**{name: getattr(s, name) for name in (
         "vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff")})
     check_not_negative(vectors=s.vectors)
-    for name in ("gated", "tied", "embedding", "head", "cross", "rotary", "plain_blocks"):
+    for name in ("gated", "tied", "embedding", "head", "cross", "rotary", "layer_norm",
+                 "plain_blocks"):
         need(type(getattr(s, name)) is bool, name, repr(getattr(s, name)), "True or False")
     need(s.n_heads % s.n_kv_heads == 0, "n_kv_heads", s.n_kv_heads,
          f"a divisor of n_heads, {s.n_heads}")
@@ -230,7 +238,7 @@ def stack_shape(config: ModelConfig, embedding: bool = True, **more) -> ModelSha
         config.vocab_size, C, config.n_layers, H, config.n_kv_heads or H,
         config.head_dim or C // H, ffn_width(config), gated,
         config.tie_embeddings and embedding, embedding=embedding,
-        rotary=config.positions == "rotary",
+        rotary=config.positions == "rotary", layer_norm=config.norm == "layernorm",
         plain_blocks=(config.norm_position, config.dropout) == ("pre", 0)
         and config.ffn in ("swiglu", "gelu", "gelu_tanh"),
         vectors=count_vectors(config, "cross" in more, embedding), **more)
@@ -293,9 +301,9 @@ def activation_bytes(
     C, L, V = shape.d_model, shape.n_layers, shape.vocab_size
     tables = 2 * shape.rotary * T * shape.head_dim   # cosines and sines, for all layers
     one = B * T * block_numbers(shape, T, matrix)
-    blocks = tables + (L * B * T * C if recompute else L * one)
-    return {"blocks": width * blocks, "one block": width * one * recompute,
-            "loss": width * B * T * (3 * C + V + 2)}
+    blocks = L * B * T * C if recompute else L * one + tables
+    return {"blocks": width * blocks, "one block": width * (one + tables) * recompute,
+            "loss": width * B * T * (shape.norm_numbers + V + 1)}
 
 
 def block_temporaries(shape: ModelShape, B: int, T: int, matrix: bool = False) -> int:
@@ -392,7 +400,8 @@ NAMED_CONFIGS = {
     "Llama 3 8B": MODEL_CONFIGS["Llama 3 8B"]}
 NAMED_SHAPES = {
     "BERT base": ModelShape(30_522, 768, 12, 12, 12, 64, 3072, gated=False, tied=True,
-                            head=False, rotary=False, plain_blocks=False, vectors=513_024),
+                            head=False, rotary=False, layer_norm=True, plain_blocks=False,
+                            vectors=513_024),
     **{name: shapes_of(config)[-1] for name, config in NAMED_CONFIGS.items()},
     "Llama 3.1 405B": ModelShape(128_256, 16_384, 126, 128, 8, 128, 53_248,
                                  vectors=253 * 16_384),
@@ -468,8 +477,8 @@ def training_flops(
 # %% ../../chapters/13_accounting.ipynb #activations-export
 def block_numbers(shape: ModelShape, T: int, matrix: bool = False) -> int:
     "Numbers that autograd keeps per token in one block, if T and H are above 1."
-    C, H, G, D = shape.d_model, shape.n_heads, shape.n_kv_heads, shape.head_dim
-    norms = 2 * (3 * C + 1)                          # input, normalised, output; scale
+    H, G, D = shape.n_heads, shape.n_kv_heads, shape.head_dim
+    norms = 2 * shape.norm_numbers                   # input, normalised, output; scale
     if matrix: attended = H * D + 2 * H * T          # weights before and after the mask
     else: attended = H * D + H                       # output; log-sum-exp
     feed_forward = (2 + 2 * shape.gated) * shape.d_ff

@@ -37,8 +37,8 @@ export function costs(s, B, S, width, devices, [peak, bandwidth]) {      // the 
   const read = tokens => sum(all, ([i, o, n, k]) => { const there = Math.max(n, k); return there ? i * o * there * (1 - (1 - k / there) ** tokens) : 0; });
   const cache = (s.latent ? L * (s.latent[1] + s.latent[2]) : 2 * L * G * D) * B * S * width, late = (ops, moved) => Math.max(ops / peak, moved / bandwidth) / devices;
   const kept = again => {
-    const block = 6 * C + 2 + (H + 2 * G) * D + (1 + s.rotary) * H * D + H + (2 + 2 * s.gated) * F, one = B * S * block + 2 * s.rotary * S * D;
-    return plain ? width * ((again ? L * B * S * C + one : L * one) + B * S * (3 * C + V + 2)) / devices : null;
+    const norm = s.layer_norm ? 2 * C + 2 : 3 * C + 1, block = 2 * norm + (2 * H + 2 * G) * D + H + (2 + 2 * s.gated) * F, one = B * S * block;
+    return plain ? width * ((again ? L * B * S * C + one : L * one) + 2 * s.rotary * S * D + B * S * (norm + V + 1)) / devices : null;
   };
   const ops = forward(1, S, false), moved = width * read(B) + cache, training = 3 * forward(S, S, false), decode = late(ops, moved);
   return {

@@ -351,7 +351,7 @@ def query_key_positions(positions, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor
         need(T <= S, "positions", f"none for {T} queries and {S} keys",
              "positions, since there are more queries than keys")
         keys = torch.arange(S, device=q.device)
-        return keys[S - T:], keys
+        return keys if T == S else keys[S - T:], keys
     if not isinstance(positions, tuple | list): positions = positions, positions
     need(len(positions) == 2, "positions", f"{len(positions)} of them",
          "a tensor, or a pair: of the queries, of the keys")

@@ -168,11 +168,11 @@ def _costs(**changed) -> dict:
     L, F, G, V, B, T, tied, again = sizes.values()
     C, H, D = 4096, 32, 128
     layer, tables = 2 * C * D * (H + G) + 3 * C * F, V * C * (1 if tied else 2)
-    N, kept = L * layer + V * C, 6 * C + 2 + (3 * H + 2 * G) * D + H + 4 * F
+    N, kept = L * layer + V * C, 6 * C + 2 + (2 * H + 2 * G) * D + H + 4 * F
     forward = 2 * B * T * N + 4 * B * L * H * D * T * T
     down = 2 * B * T * (V * C + L * F * C)
     return {"parameters": L * (layer + 2 * C) + C + tables, "operations": 3 * forward + again * (forward - down),
-            "activations": B * T * ((L * C if again else L * kept) + 3 * C + V + 2) + (not again) * 2 * L * T * D,
+            "activations": B * T * ((L * C if again else L * kept) + 3 * C + V + 2) + (not again) * 2 * T * D,
             "decode": 2 * N + 4 * L * G * D * B * T}
 
 
