@@ -18,7 +18,7 @@ class Reader(nn.Module):
     def __init__(self, words: int, forms: int, heads: int):
         super().__init__()
         self.word, self.position = nn.Embedding(words, WIDTH), nn.Parameter(torch.randn(LONGEST, WIDTH) / 2)
-        self.norm, self.heads, self.to_logits = nn.LayerNorm(WIDTH), MultiHeadAttention(WIDTH, heads), nn.Linear(WIDTH, forms)
+        self.norm, self.heads, self.to_logits = nn.LayerNorm(WIDTH), MultiHeadAttention(WIDTH, heads, attention_fn=grouped_query_attention), nn.Linear(WIDTH, forms)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = self.word(x) + self.position

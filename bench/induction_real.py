@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bench import ticked
 from tfmlib.decoders import CausalLM, cross_entropy, llama
+from tfmlib.heads import attention_weights
 from tfmlib.inside import ablated, induction_scores
 from tfmlib.positions import PositionalAttention, RotaryEmbedding
 from tfmlib.workbench import fetch_model, read_gguf, seeded, spread
@@ -53,7 +54,7 @@ def apart(model: CausalLM, ids: Tensor, heads: list[tuple[int, int]]) -> dict[st
 def measure(seed: int) -> Iterator[dict]:
     "Scores of all heads; then the losses without some."
     model, batches = smollm(), [twice(1000 * seed + batch) for batch in range(BATCHES)]
-    scores = torch.stack([induction_scores(model.hidden_states(ids[:, :-1])[1], PERIOD) for ids in ticked(batches, "batch")])
+    with attention_weights(): scores = torch.stack([induction_scores(model.hidden_states(ids[:, :-1])[1], PERIOD) for ids in ticked(batches, "batch")])
     for layer in range(BLOCKS):
         yield {"part": "scores", "block": layer, **{f"head {h}": spread(scores[:, layer, h].tolist()) for h in range(HEADS)}}
     mean = scores.mean(0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import tfmlib as tfm
+from tfmlib.heads import attention_weights
 from tfmlib.workbench import save_tensors
 
 OUT = Path(__file__).resolve().parent.parent / "tfmlib/assets/sentence.safetensors"
@@ -56,7 +57,7 @@ def moments(model: nn.Module, words: list[str]) -> dict[str, Tensor]:
     watched = {"q_flat": heads.q_proj, "k_flat": heads.k_proj, "v_flat": heads.v_proj, "attended": heads.o_proj, "normed": block.attention.norm, "written": up, "middle": block.feed_forward.norm, "final": model.stack.norm}
     hooks = [module.register_forward_hook(lambda _, given, out, name=name: seen.update({name: out, f"into {name}": given[0]})) for name, module in watched.items()]
     hooks.append(heads.register_forward_hook(lambda _, given, out: seen.update(weights=out[1])))
-    logits = model(ids)
+    with attention_weights(): logits = model(ids)
     for hook in hooks: hook.remove()
     q, k, v = (seen[f"{name}_flat"].unflatten(-1, (2, 4)).transpose(1, 2) for name in "qkv")
     rotate = heads.attention_fn.encoding.rotate

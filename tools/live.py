@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tfmlib.checkpoints import load_model  # noqa: E402
+from tfmlib.heads import attention_weights  # noqa: E402
 from tfmlib.tokens import book_tokenizer, printable  # noqa: E402
 from tfmlib.workbench import load_tensors, prose, save_tensors  # noqa: E402
 
@@ -36,7 +37,7 @@ def rounded(name: str) -> torch.nn.Module:
 
 def attention_of(model, ids) -> torch.Tensor:
     "The attention weights of every layer and head (L, H, T, T)."
-    with torch.no_grad(): return torch.stack([w[0] for w in model.hidden_states(torch.as_tensor(ids)[None])[1]])
+    with torch.no_grad(), attention_weights(): return torch.stack([w[0] for w in model.hidden_states(torch.as_tensor(ids)[None])[1]])
 
 
 def copies(ids: list[int], t: int) -> list[int]: return [s for s in range(t) if ids[s] == ids[t]]
