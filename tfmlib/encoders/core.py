@@ -184,7 +184,11 @@ class Bert(nn.Module):
         return x, [block["attention"] for block in shown]
 
     def forward(self, ids, segments=None, padding_mask=None) -> dict[str, Tensor]:
-        "The logits of each head, by name; see `hidden_states`."
+        """The logits of each head, by name; see `hidden_states`.
+
+        Positions count tokens. `transformers` counts columns in BERT and ELECTRA: with
+        padding on the left, it agrees only if it is given these `position_ids`.
+        """
         h, _ = self.hidden_states(ids, segments, padding_mask)
         there = torch.ones_like(ids).bool() if padding_mask is None else padding_mask
         return {name: head(h, there) for name, head in self.heads.items()}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         ASKED SimpleMultiHeadAttention grouped_query_attention group_mask head_sizes
-        attention_weights fused_attention mark_causal is_causal written MultiHeadAttention
+        attention_weights fused_attention mark_causal is_causal MultiHeadAttention
         attention_from_torch""",
     'figures': """
         HeadView""",

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ASKED', 'SimpleMultiHeadAttention', 'grouped_query_attention', 'group_mask', 'head_sizes', 'attention_weights',
-           'fused_attention', 'mark_causal', 'is_causal', 'written', 'MultiHeadAttention', 'attention_from_torch']
+           'fused_attention', 'mark_causal', 'is_causal', 'MultiHeadAttention', 'attention_from_torch']
 
 # %% ../../chapters/05_heads.ipynb #imports-export
 from collections.abc import Callable, Iterator
@@ -107,7 +107,7 @@ def fused_attention(
     if not fits or q.dtype != k.dtype or q.dtype != v.dtype or not q.is_floating_point():
         return grouped_query_attention(q, k, v, mask)  # which says what is wrong
     if mask is not None: check_mask(mask, (B, H, T, S))
-    causal = is_causal(mask) and T == S
+    causal = is_causal(mask) and mask.shape == (T, S) and T == S
     if causal: mask = None
     elif mask is not None and mask.dtype != torch.bool: mask = mask.to(q.dtype)
     attend = F.scaled_dot_product_attention
@@ -116,19 +116,17 @@ def fused_attention(
 
 def mark_causal(mask: Tensor) -> Tensor:  # (T, T)
     "Note on a mask that it is the causal one, until something is written to it."
-    if not torch.compiler.is_compiling(): mask.causal = written(mask)
+    if torch.compiler.is_compiling(): return mask
+    with torch.inference_mode(False):  # a tensor of inference mode does not count its writings
+        if mask.is_inference(): mask = mask.clone()
+    mask.causal = id(mask), mask._version
     return mask
 
 
 def is_causal(mask: Tensor | None) -> bool:
     "Is this known to be the causal mask? If so, a kernel can skip what it hides."
     if mask is None or torch.compiler.is_compiling(): return False
-    return getattr(mask, "causal", None) == written(mask)
-
-
-def written(t: Tensor) -> int:
-    "How often a tensor has been written to, where PyTorch counts it."
-    return 0 if t.is_inference() else t._version
+    return not mask.is_inference() and getattr(mask, "causal", None) == (id(mask), mask._version)
 
 
 class MultiHeadAttention(nn.Module):

@@ -101,6 +101,8 @@ def apply_rope(
 # fold: The interface, and encodings that are added
 class PositionalEncoding(nn.Module):
     "A positional encoding acts at one of three points; the base class changes nothing."
+    counted = None  # positions that were not given, kept for all layers
+
     def add(
         self, x: Tensor, positions: Tensor | None = None
     ) -> Tensor:  # (B, T, C) -> (B, T, C)
@@ -302,7 +304,7 @@ class PositionalAttention(nn.Module):
         attention_fn: Callable = fused_attention,
     ):
         super().__init__()
-        self.encoding, self.attention_fn, self.counted = encoding, attention_fn, None
+        self.encoding, self.attention_fn = encoding, attention_fn
 
     def forward(
         self,
@@ -335,10 +337,11 @@ class PositionalAttention(nn.Module):
     def count(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         "The positions that are not given: the same tensors for each layer of a model."
         if torch.compiler.is_compiling(): return query_key_positions(None, q, k)
-        asked = q.shape[-2], k.shape[-2], q.device, torch.is_inference_mode_enabled()
-        if self.counted is None or self.counted[0] != asked:
-            self.counted = asked, query_key_positions(None, q, k)
-        return self.counted[1]
+        asked, found = (q.shape[-2], k.shape[-2], q.device), self.encoding.counted
+        if found is None or found[0] != asked:
+            with torch.inference_mode(False): found = asked, query_key_positions(None, q, k)
+            self.encoding.counted = found
+        return found[1]
 
 
 def query_key_positions(positions, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -416,11 +419,13 @@ class RotaryEmbedding(PositionalEncoding):
 
     def look_up(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple:
         "As `read_table`, which is not asked again for the same tensor of positions."
+        if positions.is_inference(): return self.read_table(positions, length, dtype)
         how = (length, dtype, self.base, self.scaling, torch.is_inference_mode_enabled(),
-               0 if positions.is_inference() else positions._version)
-        if self.last is None or self.last[0] is not positions or self.last[1] != how:
-            self.last = positions, how, self.read_table(positions, length, dtype)
-        return self.last[2]
+               positions._version)
+        last = self.last
+        if last is None or last[0] is not positions or last[1] != how:
+            self.last = last = positions, how, self.read_table(positions, length, dtype)
+        return last[2]
 
     def read_table(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple:
         "Cosines and sines of positions 0 … length - 1, from a table that is kept."

@@ -6,6 +6,7 @@
 __all__ = ['Diverged', 'gradient_norm', 'clip_gradients', 'ParameterGroup', 'parameter_groups', 'uninterrupted', 'overwrite', 'rates', 'SimpleAdamW', 'AdamW', 'NamedOptimiser', 'WarmupCosine']
 
 # %% ../../chapters/00_training.ipynb #imports-optimisers
+import copy
 import math
 import signal
 import threading
@@ -273,18 +274,34 @@ class SimpleAdamW:
 class AdamW(SimpleAdamW):
     "`SimpleAdamW`, computed by PyTorch's fused function."
     def _update(self, rate: float, gradients: dict[str, Tensor]) -> None:
-        "One call for each weight decay, which writes in place."
-        (beta1, beta2), parameters = self.betas, self.parameters
-        for decay in {self.decay[name]: None for name in gradients}:
-            names = [name for name in gradients if self.decay[name] == decay]
-            kept = (parameters, gradients, self.mean, self.square)
-            tensors = [[of[name] for name in names] for of in kept]
-            fused = all(p.device.type in ("cpu", "cuda", "mps") for p in tensors[0])
-            fused_adamw(
-                *tensors, [], [self.moves[name] for name in names], fused=fused,
-                amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, lr=rate,
-                weight_decay=decay, eps=self.eps)
-        self.done += 1
+        "One call for each weight decay, which writes in place; what is cut off is finished."
+        decays = {self.decay[name]: None for name in gradients}
+        left = [[name for name in gradients if self.decay[name] == d] for d in decays]
+        counts = {name: self.moves[name].clone() for name in gradients}
+
+        def write():
+            while left:
+                moves = [self.moves[name] for name in left[0]]
+                torch._foreach_copy_(moves, [counts[name] for name in left[0]])
+                self._fused(left[0], gradients, moves, rate)
+                left.pop(0)
+            self.done += 1
+        try: write()
+        except BaseException:
+            write()
+            raise
+
+    def _fused(self, names: list[str], gradients: dict, moves: list[Tensor], rate: float) -> None:
+        "The new values of parameters with one decay."
+        def alike(t, p): return t if t.stride() == p.stride() else torch.empty_like(p).copy_(t)
+        for of in (gradients, self.mean, self.square):  # the function takes them as they lie in memory
+            of.update({name: alike(of[name], self.parameters[name]) for name in names})
+        kept = (self.parameters, gradients, self.mean, self.square)
+        tensors, (beta1, beta2) = [[of[name] for name in names] for of in kept], self.betas
+        fused_adamw(
+            *tensors, [], moves, fused=all(p.device.type in ("cpu", "cuda", "mps") for p in tensors[0]),
+            amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, lr=rate,
+            weight_decay=self.decay[names[0]], eps=self.eps)
 
 # %% ../../chapters/00_training.ipynb #named-export
 class NamedOptimiser:
@@ -301,7 +318,7 @@ class NamedOptimiser:
         held = [p for group in inner.param_groups for p in group["params"]]
         strange = [tuple(p.shape) for p in held if id(p) not in names]
         if strange:
-            raise ValueError(f"inner: holds parameters of shape {strange[:3]} that are not the model's")
+            raise ValueError(f"optimiser: got one with parameters of shape {strange[:3]}, expected one made for this model")
         if lr is not None: check_type("lr", lr, Callable, "a function of the step, or None")
         self.inner, self.lr = inner, lr
         self.limit = check_number("clip", clip, "a number above 0", lambda x: x > 0)
@@ -312,6 +329,7 @@ class NamedOptimiser:
     def _begin(self) -> None:
         "Let the optimiser create its state: a step without effect."
         kept = [(p, p.detach().clone(), p.grad) for p in self.parameters.values()]
+        self.fresh = {p: copy.deepcopy(dict(self.inner.state.get(p, {}))) for p in self.parameters.values()}
         before = {name: t.clone() for name, t in self.state().items()}
         for p in self.parameters.values(): p.grad = torch.zeros_like(p)
         self.inner.step()
@@ -325,6 +343,8 @@ class NamedOptimiser:
             if self.lr is not None:
                 for group in self.inner.param_groups: group["lr"] = self.lr(int(self.done))
             length = clip_gradients(self.parameters, self.limit)
+            if not self.done:  # nothing was resumed: the optimiser begins by itself
+                for p, fresh in self.fresh.items(): self.inner.state[p] = copy.deepcopy(fresh)
             self.inner.step()
             self.done += 1
         return {"rate": float(self.inner.param_groups[0]["lr"]), "length": length}

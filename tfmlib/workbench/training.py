@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
+from types import MethodType
 
 import torch
 from torch import Tensor, nn
@@ -75,15 +76,24 @@ def epochs(
 def in_order(batches: Iterable) -> Callable[[int], tuple]:  # step -> batch
     "Batches from something that yields them, begun again where it ends."
     check_type("batch", batches, Iterable, "a function of the step, or something that yields batches")
-    at = {"step": 0, "left": iter(batches)}
+    if isinstance(batches, Tensor) or isinstance(batches, tuple) and any(isinstance(t, Tensor) for t in batches):
+        raise ValueError("batch: got one batch, expected a function of the step, or something that yields batches")
+    at = {"step": 0, "left": None}
 
-    def batch(step: int) -> tuple:
-        if check_whole("step", step) < at["step"]: at.update(step=0, left=iter(batches))
-        while at["step"] <= step:
+    def next_one():
+        with torch.random.fork_rng([]):   # a loader draws numbers, which belong to the step alone
+            torch.manual_seed(mix_seed(at["step"]))
+            if at["left"] is None: at["left"] = iter(batches)
             found = next(at["left"], None)
             if found is None:
                 at["left"] = iter(batches)
                 found = next(at["left"], None)
+            return found
+
+    def batch(step: int) -> tuple:
+        if check_whole("step", step) < at["step"]: at.update(step=0, left=None)
+        while at["step"] <= step:
+            found = next_one()
             if found is None:
                 raise ValueError(f"batch: ends after {at['step']} and cannot begin again; "
                                  f"expected a batch for step {step}")
@@ -152,7 +162,8 @@ def slope(
         rows = (t.to(place) if isinstance(t, Tensor) else t for t in rows)
         with precision(place, how.dtype): total, count = sum_and_count(loss(model, *rows))
         total.backward()
-        sums.append([total.detach(), torch.as_tensor(count, dtype=total.dtype, device=place)])
+        wide = torch.promote_types(total.dtype, torch.float32)
+        sums.append([total.detach().to(wide), torch.as_tensor(count, dtype=wide, device=place)])
     total, count = (summed(torch.stack(each).sum()) for each in zip(*sums))
     mean_loss = (total / count).item()
     if not math.isfinite(mean_loss):
@@ -425,8 +436,8 @@ def tensorboard(folder: str | Path) -> Callable[[int, dict], None]:  # for `log`
 
 def recompute(stack: nn.Module) -> None:
     "Let each block of a stack keep only its input for the backward pass."
-    for block in stack.blocks:
-        def forward(*args, run=block.forward, **kwargs):
-            if not torch.is_grad_enabled(): return run(*args, **kwargs)
-            return checkpoint_block(run, *args, use_reentrant=False, **kwargs)
-        block.forward = forward
+    def forward(block, *args, **kwargs):
+        run = MethodType(type(block).forward, block)
+        if not torch.is_grad_enabled(): return run(*args, **kwargs)
+        return checkpoint_block(run, *args, use_reentrant=False, **kwargs)
+    for block in stack.blocks: block.forward = MethodType(forward, block)  # a copy gets its own
