@@ -709,3 +709,11 @@ def test_a_copy_of_what_recomputes_has_parameters_of_its_own():
     close(twin(SHORT), before)
     twin.train()(SHORT).sum().backward()
     assert all(p.grad is not None and p.grad is not q.grad for p, q in zip(twin.parameters(), model.parameters()))
+
+
+def test_a_bias_is_not_rounded_under_autocast():
+    "A large bias on scores of 32 bits, as ALiBi's at a distance."
+    q, k, v = torch.randn(3, 2, 4, 9, 8, generator=torch.Generator().manual_seed(0))
+    bias = -torch.arange(9.)[None, None, None].expand(1, 1, 9, 9) / 7 - 1000
+    with torch.autocast("cpu", torch.bfloat16): got, wanted = fused_attention(q, k, v, bias)[0], grouped_query_attention(q, k, v, bias)[0]
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5)

@@ -100,8 +100,9 @@ def fused_attention(
 
     Within `attention_weights()` it computes them, step by step, and returns them.
     """
-    half_bias = mask is not None and mask.is_floating_point() and q.element_size() < 4
-    if ASKED or half_bias: return grouped_query_attention(q, k, v, mask)
+    biased = mask is not None and mask.is_floating_point()  # 16 bits would round the bias
+    rounded = biased and (q.element_size() < 4 or torch.is_autocast_enabled(q.device.type))
+    if ASKED or rounded: return grouped_query_attention(q, k, v, mask)
     B, H, G, T, S = head_sizes(q, k, v)
     fits = v.shape[:3] == (B, G, S) and k.shape[0] == B and k.shape[3] == q.shape[3] > 0
     if not fits or q.dtype != k.dtype or q.dtype != v.dtype or not q.is_floating_point():
