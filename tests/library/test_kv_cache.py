@@ -3,6 +3,7 @@ import copy
 import itertools
 import json
 import math
+import random
 import shutil
 import subprocess
 from collections import Counter
@@ -35,7 +36,7 @@ from tfmlib.kv_cache import (
     speculative,
     visible_mask,
 )
-from tfmlib.kv_cache.batching import Request, Scheduler, continuous, static
+from tfmlib.kv_cache.batching import PrefixPool, PrefixScheduler, Request, Scheduler, continuous, static
 from tfmlib.kv_cache.figures import PagedCacheView
 from tfmlib.kv_cache.latent import AbsorbedLatentAttention
 from tfmlib.kv_cache.paged import (
@@ -576,6 +577,43 @@ def test_a_pool_that_is_just_large_enough_serves():
     request, served = Request([1, 2], 7), Scheduler(CachedCausalLM(build(SMALL)), BlockPool(2, 4), 2)
     served.run([request])
     assert len(request.new) == 7 and served.reserved == 0
+
+
+def mixed_requests(seed: int) -> list[Request]:
+    "Prompts with beginnings in common, greedy and sampled, with and without end tokens."
+    r = random.Random(seed)
+    def some(n): return [r.randrange(61) for _ in range(n)]
+    def one_of(*values): return r.choice(values)
+    begins, sampled = [some(r.randrange(1, 30)) for _ in range(3)], SamplingConfig(top_k=5, temperature=1.5, repetition_penalty=1.2)
+    return [Request(one_of(*begins)[:r.randrange(1, 30)] + some(r.randrange(1, 6)), r.randrange(1, 12), r.randrange(20), one_of(None, sampled), r.randrange(9), one_of(None, 3, [4, 9, 20]))
+            for _ in range(12)]
+
+
+@pytest.mark.parametrize("seed", sweep(range(20), 3))
+def test_streams_with_their_own_sampling_ends_and_shared_beginnings(seed):
+    "Whatever the pool forgets and whoever else is served, a request has the text that it would have alone."
+    cached, requests, pool = CachedCausalLM(louder(build(SMALL))), mixed_requests(seed), PrefixPool((16, 20, 60)[seed % 3], 3 + seed % 3)
+    served, come = PrefixScheduler(cached, pool, 1 + seed % 5), {}
+    for request, token in served.stream(requests): come.setdefault(id(request), []).append(token)
+    for r in requests:
+        alone = generate_cached(cached, torch.tensor([r.prompt]), r.max_new_tokens, r.sampling, r.seed, eos=r.eos)[0, len(r.prompt):].tolist()
+        ends = [r.eos] if isinstance(r.eos, int) else r.eos or []
+        assert r.new == come[id(r)] == alone[:len(r.new)] and (len(r.new) == r.max_new_tokens or r.new[-1] in ends) and not {*r.new[:-1]} & {*ends}
+    assert served.reserved == 0 and pool.n_reused > 0 and [pool.uses[b] for b in pool.kept.values()] == [1] * sum(n > 0 for n in pool.uses)
+
+
+def test_kept_blocks_are_found_by_all_that_stands_before_them():
+    "Equal tokens after other tokens have other keys; the last token of a prompt is always read."
+    cached, pool = CachedCausalLM(louder(build(SMALL))), PrefixPool(40, 4)
+    def reused(prompt):
+        before = pool.n_reused
+        PrefixScheduler(cached, pool, 2).run([Request(prompt, 2)])
+        return pool.n_reused - before
+    a, b = [1, 2, 3, 4], [5, 6, 7, 8]
+    assert [reused(p) for p in (a + b, a + b, a + b + [9], b + b, a + b + a, [0] + a + b)] == [0, 4, 8, 0, 8, 0]
+    with pytest.raises(ValueError, match="^pool: BlockPool; expected a PrefixPool"): PrefixScheduler(cached, BlockPool(8, 4), 2)
+    for change, said in ((dict(eos=61), "eos"), (dict(eos=[]), "eos"), (dict(sampling=.7), "sampling: 0.7")):
+        with pytest.raises(ValueError, match=f"^{said}"): Scheduler(cached, BlockPool(8, 4), 2).stream([Request([1], 2, **change)])
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         CachedAttention ModelCache check_new check_cached check_cacheable give_cache
         DecoderWithCaches generate_with_cache CachedCausalLM generate_cached""",
     'batching': """
-        Request continuous static Scheduler check_requests""",
+        Request next_tokens continuous static Scheduler check_requests prefix_digests PrefixPool
+        PrefixScheduler""",
     'figures': """
         BothWays PagedCacheView side_by_side""",
     'latent': """

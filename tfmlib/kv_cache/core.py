@@ -168,12 +168,12 @@ class CachedAttention(nn.Module):
         cache: KVCache,
     ) -> tuple[Tensor, Tensor | None]:
         "Rotate, update the cache, mask by position, attend."
-        at = positions.clamp(min=0)
-        q, k = (self.encoding.rotate_known(t, at, length) for t in (q, k))
+        q, k = (self.encoding.rotate_known(t, positions, length) for t in (q, k))
         k, v, keys = cache.update(k, v, positions)
-        mask = visible_mask(positions, keys, self.window, self.n_sinks)
-        if q.shape[2] == 1 and bool(mask.all()): mask = None  # nothing is hidden
-        bias = self.encoding.bias(at, keys.clamp(min=0))
+        last = self.window is None and q.shape[2] == 1    # one query, after all keys
+        if last and bool((positions == k.shape[2] - 1).all()): mask = None  # no padding
+        else: mask = visible_mask(positions, keys, self.window, self.n_sinks)
+        bias = self.encoding.bias(*(at.clamp(min=0) for at in (positions, keys)))
         if bias is not None:
             mask = biased_mask(bias, mask, (*q.shape[:-1], k.shape[-2]))
         return self.attention_fn(q, k, v, mask)

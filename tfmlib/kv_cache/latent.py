@@ -61,13 +61,12 @@ class MultiHeadLatentAttention(nn.Module):
         need(memory is None, "memory", "a tensor", "None: this is self-attention")
         D, r = self.widths[0], self.rotated
         if positions is None: positions = torch.arange(x.shape[1], device=x.device)
-        at = positions.clamp(min=0)
-        length = 1 + int(at.max()) if length is None else length
+        if length is None: length = 1 + max(0, int(positions.max()))
         q = self.q_up(self.q_down(x)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         q, q_rotated = q.split((D, r), -1)                                # (B, H, T, …)
         latent, k_rotated = self.kv_down(x)[:, None].split((self.rank, r), -1)
         latent = self.kv_norm(latent)                                  # (B, 1, T, rank)
-        q_rotated, k_rotated = (self.encoding.rotate_known(t, at, length)
+        q_rotated, k_rotated = (self.encoding.rotate_known(t, positions, length)
                                 for t in (q_rotated, k_rotated))
         if cache is not None:
             latent, k_rotated, keys = cache.update(latent, k_rotated, positions)

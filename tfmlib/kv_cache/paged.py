@@ -75,7 +75,7 @@ class BlocksInOrder:
 class PagedCache:
     "The cache of one layer, for sequences that are stored in blocks of a pool."
     def __init__(self, pool: BlockPool, layer: int, tables: list["BlockTable"]):
-        self.pool, self.layer, self.tables = pool, layer, tables
+        self.pool, self.layer, self.tables, self.plans = pool, layer, tables, {}
 
     def update(
         self, k: Tensor, v: Tensor, positions: Tensor
@@ -85,16 +85,30 @@ class PagedCache:
         need(len(k) == len(self.tables), "k", f"{len(k)} rows", f"{len(self.tables)}, a table each")
         stores = self.pool.store(self.layer, k, v)
         check_as_before(*(t.transpose(1, 2)[:1].expand(len(k), -1, -1, -1) for t in stores), k, v)
-        for own, row in zip(self.tables, positions): own.reserve(1 + int(row.max()))
-        stores = [t.flatten(0, 1) for t in stores]                        # (slots, G, D)
-        real = positions >= 0
-        slots = self.slots(positions.clamp(min=0))                        # (B, T)
-        for store, t in zip(stores, (k, v)): store[slots[real]] = t.transpose(1, 2)[real]
-        lengths = torch.tensor([table.length for table in self.tables], device=k.device)
-        keys = torch.arange(int(lengths.max()), device=k.device).expand(len(k), -1)  # (B, S)
-        keys = torch.where(keys < lengths[:, None], keys, -1)
-        slots = self.slots(keys.clamp(min=0))                             # (B, S)
-        return *(store[slots].transpose(1, 2) for store in stores), keys
+        for own, last in zip(self.tables, positions.amax(1).tolist()): own.reserve(1 + last)
+        real, into, keys, slots = self.plan(positions)
+        read = []
+        for store, t in zip(stores, (k, v)):
+            store = store.flatten(0, 1)                                   # (slots, G, D)
+            store.index_copy_(0, into, t.transpose(1, 2).flatten(0, 1)[real])
+            found = store.index_select(0, slots.flatten()).unflatten(0, slots.shape)
+            read.append(found.transpose(1, 2))                            # (B, G, S, D)
+        return *read, keys
+
+    def plan(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        "Which new tokens are real, their slots, positions of all keys, their slots."
+        state = [(own.length, *own.blocks) for own in self.tables]
+        if "last" in self.plans:  # another layer has asked
+            known, before, plan = self.plans["last"]
+            if before == state and torch.equal(known, positions): return plan
+        real = positions.flatten() >= 0                                   # (B·T,)
+        into = self.slots(positions.clamp(min=0)).flatten()[real]
+        lengths = positions.new_tensor([own.length for own in self.tables])
+        keys = torch.arange(int(lengths.max()), device=positions.device)  # (S,)
+        keys = torch.where(keys < lengths[:, None], keys, -1)             # (B, S)
+        plan = real, into, keys, self.slots(keys.clamp(min=0))
+        self.plans["last"] = positions.clone(), state, plan
+        return plan
 
     def slots(self, positions: Tensor) -> Tensor:  # (B, T) -> (B, T)
         "The indices of these positions in the memory of the pool."
@@ -120,7 +134,9 @@ def paged_cache(
     model: CachedCausalLM, pool: BlockPool, tables: list["BlockTable"]
 ) -> ModelCache:
     "A cache for these sequences, in blocks of the pool."
-    cache = ModelCache(PagedCache(pool, layer, tables) for layer in range(model.n_layers))
+    layers = [PagedCache(pool, layer, tables) for layer in range(model.n_layers)]
+    for layer in layers: layer.plans = layers[0].plans  # they store tokens in the same slots
+    cache = ModelCache(layers)
     where = next(model.parameters()).device
     cache.lengths = torch.tensor([table.length for table in tables], device=where)
     return cache

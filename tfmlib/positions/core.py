@@ -116,8 +116,8 @@ class PositionalEncoding(nn.Module):
         return t
 
     def rotate_known(self, t: Tensor, positions: Tensor, length: int) -> Tensor:
-        "As `rotate`, where all positions are known to be 0 … length - 1."
-        return self.rotate(t, positions, length)
+        "As `rotate`, where all positions are known to be 0 … length - 1, or -1 at padding."
+        return self.rotate(t, positions.clamp(min=0), length)
 
     def bias(
         self, query_positions: Tensor, key_positions: Tensor
@@ -428,7 +428,7 @@ class RotaryEmbedding(PositionalEncoding):
         return last[2]
 
     def read_table(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple:
-        "Cosines and sines of positions 0 … length - 1, from a table that is kept."
+        "Cosines and sines of positions 0 … length - 1, from a table that is kept; -1 reads as 0."
         asked = length, self.base, self.scaling
         # frequencies may depend on the length
         if self.scaled[0] != asked:
@@ -437,7 +437,7 @@ class RotaryEmbedding(PositionalEncoding):
         def rows(positions): return torch.cat(self.cos_sin(positions, length), -1)
         device, variant = positions.device, self.scaled[1]
         table = self.table.rows(length, rows, dtype, device, variant)  # (N, D)
-        return self.both_halves(*nn.functional.embedding(positions, table).chunk(2, -1))
+        return self.both_halves(*nn.functional.embedding(positions.clamp(min=0), table).chunk(2, -1))
 
     def both_halves(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         "For each feature of a head what it and its partner are multiplied by (..., 1, T, D)."
@@ -456,7 +456,7 @@ class RotaryEmbedding(PositionalEncoding):
 
     def rotate_known(self, t, positions, length):
         if length > MAX_TABLE or torch.compiler.is_compiling():
-            return self.rotate(t, positions, length)
+            return self.rotate(t, positions.clamp(min=0), length)
         wide = torch.promote_types(t.dtype, torch.float32)
         return self.turn(t, *self.look_up(positions.to(t.device), length, wide))
 
