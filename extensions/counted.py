@@ -4,8 +4,8 @@ import re
 from datetime import date
 from pathlib import Path
 
-import yaml
 from docutils import nodes
+from ledger import listed as entries_of_text
 from pages import kind, notebooks
 from sphinx.util.docutils import SphinxDirective
 
@@ -26,7 +26,7 @@ def linked(text: str) -> str:
 
 def counts(root: Path) -> list[tuple[str, str]]:
     "Numbers and what they count, from the ledger, the table of wrong answers, the comparisons and the record of proofs."
-    claims, kills, compared, proved = ((yaml.safe_load if path.suffix == ".yml" else json.loads)((root / path).read_text(encoding="utf-8")) for path in SOURCES)
+    claims, kills, compared, proved = ((entries_of_text if path.suffix == ".yml" else json.loads)((root / path).read_text(encoding="utf-8")) for path in SOURCES)
     chapters = [name for name in notebooks(root, root / "_toc.yml") if kind(name) == "path"]
     exercises = [e for page in kills["pages"] for e in page["exercises"]]
     rejected = sum(not m["passed"] for e in exercises for m in e["mutants"])

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
-import yaml
 from docutils import nodes
-from ledger import lead, settled
+from ledger import lead, listed, settled
 from nbdev_cells import directives, public_names
 from pages import kind as kind_of
 
@@ -87,7 +86,7 @@ def names(page: str, notebook: dict) -> Iterator[Entry]:
 def claims(root: Path, books: dict[str, dict]) -> Iterator[Entry]:
     "The claims of the ledger, at the boxes that settle them."
     found = settled(books)
-    for entry in yaml.safe_load((root / "tfmlib/assets/claims.yml").read_text(encoding="utf-8")):
+    for entry in listed((root / "tfmlib/assets/claims.yml").read_text(encoding="utf-8")):
         page, left = found.get(entry["id"], [("about/claims", {})])[0]
         anchor = f"claim-{entry['id']}" if left else f"ledger-{entry['id']}"
         rather = next((text for kind, *rest in left.get("lines", ()) for text in rest if kind == "rather"), entry.get("instead") or "")

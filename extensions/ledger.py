@@ -51,7 +51,7 @@ def entries_of(root: Path) -> list[dict]:
 @lru_cache(2)
 def listed(text: str) -> list[dict]:
     "The entries in the ledger's text, parsed once: each page asks for them."
-    return yaml.safe_load(text) or []
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or []
 
 
 def lead(verdict: str, rows: list, truth: str | None = None) -> str:

@@ -11,9 +11,10 @@ from pages import number as number_of
 from pybtex.database import parse_file
 
 FIELDS = {"id", "chapter", "topic", "statement", "verdict", "settles"}
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)                   # ten times as fast, where it was built
 
 
-def entries(root: Path) -> list[dict]: return yaml.safe_load((root / "tfmlib/assets/claims.yml").read_text(encoding="utf-8"))
+def entries(root: Path) -> list[dict]: return yaml.load((root / "tfmlib/assets/claims.yml").read_text(encoding="utf-8"), LOADER)
 
 
 def undertaken(root: Path) -> dict[str, list[str]]:

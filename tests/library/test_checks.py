@@ -42,7 +42,7 @@ X = rounded(4, 4)
     (expect_bool, [(True,), (np.False_,), (torch.tensor(True),)], [(1,), ("True",), (None,), (torch.tensor([True]),), (np.int64(1),)]),
     (right_answer, [(6.01, 6.0056, 0, 3), (6.0056, 6.0056, 0, 3), (Fraction(1, 3), 1 / 3), (2.5, 2, .5), ("a", "a"), (["a"], ["a"])],
      [(6.0, 6.0056, 0, 3), (6.02, 6.0056, 0, 3), (2.6, 2, .5), (math.nan, 2, .5), ("b", "a"), ("a", ["a"]), (("a",), ["a"]), (True, 1)]),
-    (all_right, [({"A": np.True_}, {"A": True})], [({"A": 1, "B": 2}, {"A": 1, "B": 3})]),
+    (all_right, [({"A": np.True_}, {"A": True})], [({"A": 1, "B": 2}, {"A": 1, "B": 3}), ({"A": 1, "B": False}, {"A": True, "B": True})]),
     (same_type, [(X, torch.float64)], [(X.float(), torch.float64), (0.5, torch.float64)]),
     (same_shape, [(X, X), (X.float(), X), (X.new_zeros(0, 2), X.new_ones(0, 2))], [(X[0], X), (X.T[:2], X), (0.5, X), (None, X), (X.tolist(), X)]),
     (gives, [([1, 2], [1, 2]), ("a", "a"), ({1: 2}, {1: 2}), (np.True_, True)], [([True], [1]), ([1.0], [1]), ((1, 2), [1, 2]), ({1: 3}, {1: 2}), (None, [])]),

@@ -1,4 +1,4 @@
-"""No message of a checker gives the answer to a question: whoever copies what a wrong answer is told does not get on."""
+"""No message of a checker gives the answer to a question: whoever copies what a wrong answer is told does not get on, nor whoever guesses small numbers."""
 import ast
 import copy
 import importlib
@@ -22,6 +22,7 @@ import mutants  # noqa: E402
 from tfmlib.workbench import Checker, said  # noqa: E402
 
 PROBES = 0.123, 7, "?", True, None, ["?"], {}
+GUESSES = *range(21), True, False, None
 MOST = 40                                                             # questions that nobody copies: functions of a text
 
 
@@ -149,3 +150,28 @@ def test_nobody_passes_by_copying_messages(path, name):
     nb, module = nbformat.read(path, as_version=4), importlib.import_module(f"tfmlib.practice.{path.stem[3:]}")
     solution = mutants.space(nb, module)[f"{name}_solution"]
     assert leaks(getattr(module, f"check_{name}"), solution) == []
+
+def guessed(checker: Checker, solution: Callable) -> bool:
+    """Does a guesser pass who tries small numbers, yes and no for each question, one after another, and hears which of them are right?
+
+    Of questions that are asked together, he hears the message, and keeps a change after which it has a smaller number.
+    """
+    alone, tests, questions = not inspect.signature(solution).parameters, {}, []
+    checker.examine(solution if alone else lambda *case: [questions.append(case), solution(*case)][1])
+    right = solution() if alone else {q[0]: solution(*q) for q in questions if len(q) == 1 and isinstance(q[0], str)}
+    if len(right if isinstance(right, dict | tuple) else ()) in (0, *range(MOST, 10**4)): return False
+    for _, test, cases in checker.properties:
+        for case in cases: tests.setdefault(case, []).append(test)
+    if not alone and () in tests:                                           # together
+        count = lambda found: int((re.findall(r"\d+", heard(partial(every_one, tests[()]), (), found, True) or "0") or [99])[0])
+        found = dict.fromkeys(right, False)
+        for question in right: found = min(({**found, question: guess} for guess in (False, True)), key=count)
+        return heard(partial(every_one, tests[()]), (), found, True) is None
+    fits = lambda at, guess: equal(guess, right[at])
+    return all(any(fits(at, guess) for guess in GUESSES) for at in (right if isinstance(right, dict) else range(len(right))))
+
+
+@pytest.mark.parametrize(("path", "name"), ASKED, ids=[name for _, name in ASKED])
+def test_nobody_passes_by_guessing(path, name):
+    nb, module = nbformat.read(path, as_version=4), importlib.import_module(f"tfmlib.practice.{path.stem[3:]}")
+    assert not guessed(getattr(module, f"check_{name}"), mutants.space(nb, module)[f"{name}_solution"])

@@ -1,4 +1,5 @@
 """The decoder against Hugging Face's GPT-2 and Llama, its sampling against their processors, and its own promises."""
+import inspect
 import json
 import math
 from dataclasses import asdict, replace
@@ -222,6 +223,17 @@ def test_weights_are_shown_and_the_part_can_be_chosen():
     x, shown = model.hidden_states(ids)
     assert x.shape == (2, 5, 15) and [w.shape for w in shown] == [(2, 3, 5, 5)] * 2 and len(seen) == 2
     assert all(float(w.detach().triu(1).abs().max()) == 0 and gap(w.sum(-1), torch.ones(2, 3, 5)) < 1e-5 for w in shown)
+
+
+@pytest.mark.parametrize("made", [decoders.gpt2, decoders.llama])
+def test_both_shapes_are_seeded_alike(made):
+    "Neither takes a seed: what they give is drawn from seed 0, and `initialised` draws from others."
+    def first(model): return next(model.parameters()).detach().clone()
+    assert "seed" not in inspect.signature(made).parameters
+    again = made(9, 8, 1, 2, 4)
+    assert torch.equal(first(again), first(made(9, 8, 1, 2, 4))) and torch.equal(first(decoders.initialised(made(9, 8, 1, 2, 4), 0)), first(again))
+    assert not torch.equal(first(decoders.initialised(made(9, 8, 1, 2, 4), 1)), first(again))
+    assert torch.equal(first(decoders.initialised(again, 1)), first(decoders.initialised(made(9, 8, 1, 2, 4), 1)))
 
 
 def test_a_seed_is_a_model():

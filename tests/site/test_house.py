@@ -320,6 +320,29 @@ def test_prerequisites_point_backward():
         assert all(n < chapter for n in numbers(row[1]) + numbers(row[2])), row
 
 
+HELPS = re.compile(r"\bhelps?\b|baseline|one check|taken? as given|take both")
+
+
+def asked_first(chapter: int) -> tuple[set[int], set[int]]:
+    "The chapters that a path page names under *You need first*: those it needs, and those of which it says that they help."
+    [path] = (ROOT / "chapters").glob(f"{chapter:02}_*.ipynb")
+    said = re.search(r"\*You need first:\*(.*?)\*Time", "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]), re.S)[1]
+    parts = [(set(map(int, re.findall(r"\{doc\}`(\d\d)_", part))) - {0}, HELPS.search(part)) for part in re.split(r";|\.\s|, (?=`?\{doc\}`\d\d_\w+` helps)", said)]
+    return tuple(set().union(*(found for found, helps in parts if bool(helps) == kind)) for kind in (False, True))
+
+
+def test_the_table_of_prerequisites_is_what_the_pages_say():
+    "What a page needs first, it needs in the table, itself or through another chapter; and the table asks for nothing else."
+    through = {}
+    for chapter, row in CHAPTERS.items():
+        direct = set(numbers(row[1]))
+        through[chapter] = direct.union(*(through[n] for n in direct))
+        needs, helps = asked_first(chapter)
+        assert needs <= through[chapter], f"chapter {chapter} needs {needs - through[chapter]}"
+        assert direct <= needs, f"chapter {chapter} does not say that it needs {direct - needs}"
+        assert helps <= through[chapter] | set(numbers(row[2])), f"chapter {chapter}: {helps} help"
+
+
 def test_chapters_are_linked_when_they_are_there():
     for chapter, row in CHAPTERS.items():
         there = list((ROOT / "chapters").glob(f"{chapter:02}_*.ipynb"))

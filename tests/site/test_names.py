@@ -1,5 +1,6 @@
 """The page *Names*: what stands in its first column exists in the library; and each module says in a line what it offers."""
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -78,3 +79,45 @@ def test_names_in_the_notation_are_names_of_the_code():
     given = {name for line in table.splitlines() if line.startswith("| $") for name in re.findall(r"`(\w+)`", line.split("|")[2])}
     used = {value for module in MODULES for n in ast.walk(tree(dotted(module))) for value in (getattr(n, "id", ""), getattr(n, "arg", ""), getattr(n, "attr", ""), getattr(n, "name", ""))}
     assert len(given) > 40 and sorted(given - used) == []
+
+
+# --- the letters of the formulas -----------------------------------------------------------------------------------
+
+NOTATION = (ROOT / "about/notation.md").read_text(encoding="utf-8")
+PATHS = {path.stem: "\n".join("".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "markdown")
+         for path in sorted((ROOT / "chapters").glob("[0-2][0-9]_*.ipynb")) if path.stem[:2] != "00"}
+
+
+def capitals(text: str) -> set[str]:
+    "The capitals that are letters in the formulas of a text: not in words, not blackboard or script letters, not the names of functions."
+    found = set()
+    for pair in re.findall(r"\$\$(.+?)\$\$|\$(.+?)\$", re.sub(r"```.*?```", "", text, flags=re.S), re.S):
+        plain = re.sub(r"\\(text|mathrm|operatorname|mathbb|mathcal|begin|end)\*?\{[^}]*\}", " ", "".join(pair))
+        found |= set("".join(re.findall(r"(?<![A-Za-z])d?([A-Z]+)(?![A-Za-z])", re.sub(r"\\[A-Za-z]+", " ", plain))))      # dO is a gradient, QK a product
+    return found
+
+
+def elsewhere(notation: str) -> set[tuple[str, str]]:
+    "(letter, page) where the table says that a letter has another meaning."
+    rows = [line.split("|")[1:3] for line in notation.split("## Where a letter means something else")[1].split("## Symbols")[0].splitlines() if line.startswith("| ")][1:]
+    return {(letter.strip(), page) for letters, places in rows for letter in letters.split(",") for page in re.findall(r"/chapters/(\w+)`", places)}
+
+
+def test_every_capital_of_a_path_is_on_the_page_notation():
+    "As a dimension, or as what it is on that page; and nothing is listed that a page does not use."
+    dimensions = set(re.findall(r"^\| ([A-Z]) \|", NOTATION.split("## Where a letter")[0], re.M))
+    other, used = elsewhere(NOTATION), {(letter, page) for page, text in PATHS.items() for letter in capitals(text)}
+    assert len(dimensions) == 13 and len(used) > 100
+    assert sorted(pair for pair in used if pair[0] not in dimensions and pair not in other) == []
+    assert sorted(other - used) == []
+
+
+def test_a_page_that_gives_a_dimension_another_meaning_is_in_the_table():
+    "Pages say so beside the formula: `(here, $N$ counts no weights)`."
+    said = {(letter, page) for page, text in PATHS.items() for clause in re.findall(r"\(([^()]*(?:[Oo]n this page|[Ii]n this section|counts no|count parameters|is no )[^()]*)\)", text)
+            for letter in capitals(clause)}
+    assert len(said) > 6 and sorted(said - elsewhere(NOTATION)) == [("W", "20_linear_and_state_space")], "there, W is not a matrix but the width of the table"
+
+
+def test_capitals_are_found():
+    assert capitals(r"Let $W_Q^\top x$ be $\mathbb{E}[q]$ and $\text{MHA}(X)$; $$ dO V = \mathcal{K} + \Delta L $$ of \n```\n$Y$\n```") == {"W", "Q", "X", "O", "V", "L"}

@@ -301,14 +301,14 @@ def pre_norm_stack(n_layers: int, norm: Callable, attention: Callable,
 
 
 def gpt2(vocab_size: int, d_model: int, n_layers: int, n_heads: int,
-         max_len: int, seed: int = 0) -> CausalLM:
+         max_len: int) -> CausalLM:
     "A decoder of the shape of GPT-2."
     stack = pre_norm_stack(
         n_layers, lambda: LayerNorm(d_model),
         lambda: MultiHeadAttention(d_model, n_heads, bias=True),
         lambda: FeedForward(d_model, 4 * d_model, partial(F.gelu, approximate="tanh")))
     embedding, positions = Embedding(vocab_size, d_model), LearnedEmbedding(max_len, d_model)
-    return initialised(CausalLM(embedding, stack, max_len, positions), seed)
+    return initialised(CausalLM(embedding, stack, max_len, positions))
 
 
 def llama(vocab_size: int, d_model: int, n_layers: int, n_heads: int, max_len: int,

@@ -369,22 +369,22 @@ def _(attempt, out, dout, dlse, rows):
 _LAUNCH = {"B": 2, "T": 1000, "S": 3000, "H": 16, "D": 128,
            "rows": 64, "cols": 64, "warps": 4, "stages": 2}
 _NUMBERS = ("the programs", "the bytes of shared memory",
-            "the resident programs", "the waves",
+            "the resident programs", "the last wave",
             "the tiles of keys")
 
 
 def _predictions(B, T, S, H, D, rows, cols,
                  **launch) -> tuple[int, ...]:
-    "Programs, shared memory, residents, waves, tiles of keys."
+    "Programs, shared memory, residents, last wave, key tiles."
     programs = len(
         [1 for _ in range(B * H) for _ in range(0, T, rows)])
     shared = 2 * D * (rows + 2 * launch["stages"] * cols) + 1024
     resident = min(65_536 // (168 * 32 * launch["warps"]),
                    64 // launch["warps"],
                    228 * 1024 // (shared + 1024))
-    waves = math.ceil(programs / (132 * resident))
+    last = (programs - 1) % (132 * resident) + 1
     loaded = programs * len(range(0, S, cols))
-    return programs, shared, resident, waves, loaded
+    return programs, shared, resident, last, loaded
 
 
 def _check_number(attempt, name: str) -> None:

@@ -125,12 +125,13 @@ def _yields(p: list, q: list, K: int) -> float:
 check_tokens_per_pass = Checker("tokens_per_pass")
 
 @check_tokens_per_pass.property("the mean number of tokens", ([.5, .3, .2], [.2, .2, .6], 2), ([.5, .5], [.5, .5], 3), ([1., 0.], [0., 1.], 4), ([.7, .3], [.3, .7], 0), ([.7, .3], [.3, .7], 1), ([.1, .2, .3, .4], [.4, .3, .2, .1], 5),
-    ([1.], [1.], 7), ([.9, .1, 0.], [.5, 0., .5], 8), ([.25, .75], [.75, .25], 30),
+    ([1.], [1.], 7), ([.9, .1], [.2, .8], 1), ([1 / 3, 2 / 3], [2 / 7, 5 / 7], 40), ([.9, .1, 0.], [.5, 0., .5], 8), ([.25, .75], [.75, .25], 30),
     ([n / 210 for n in range(21)], [n / 210 for n in range(20, -1, -1)], 3),
     ([.5 + 1e-9, .5 - 1e-9], [.5, .5], 5), ([.5 + 3e-13, .5 - 3e-13], [.5, .5], 9))
 def _(attempt, *case):
     found, right = expect_number(attempt(*case), "your answer"), _yields(*case)
-    if not abs(found - right) < 1e-9 * right: raise Mismatch(f"your answer is {found:.6g}; expected {right:.6g}")
+    near = "; the digits beyond these differ" if f"{found:.6g}" == f"{right:.6g}" else ""
+    if not abs(found - right) < 1e-9 * right: raise Mismatch(f"your answer is {found:.6g}; expected {right:.6g}{near}")
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #table-checker
 _TABLE = {"numbers": 60 * 576, "MHA": 2 * 128 * 128 * 60, "groups": 576 / 256, "MQA": 576 / 256, "tokens": 40e9 / (2 * 60 * 576) / 1000, "rank": 256 - 64}

@@ -149,7 +149,7 @@ def sweep_curves(record: Record) -> Picture:
         caption="Losses of the sweep, a line for each width (the first runs of the narrowest lie "
                 "above the frame). Bars and strokes: predictions for the four largest runs, with "
                 "their 90 % intervals. Open circles: the losses measured afterwards. "
-                f"Dotted: the entropy of the text; recorded on {record.device}, {record.date}.",
+                f"Dotted: the entropy of the text; {inline(record.source)}.",
     )
 
 

@@ -304,10 +304,8 @@ def reason(error: BaseException, case: tuple, attempt=None) -> str:
 
     If the error carries the arguments that were used, they replace the case.
     """
-    return (
-        f"{said(error, attempt)} (with "
-        f"{getattr(error, 'asked', None) or arguments(case)})"
-    )
+    given = getattr(error, "asked", None) or arguments(case)
+    return said(error, attempt) + (f" (with {given})" if given else "")
 
 
 def began_in(error: BaseException, attempt) -> bool:

@@ -221,9 +221,16 @@ def right_answer(
 
 
 def all_right(found: dict, right: dict) -> None:
-    "Raise a Mismatch that tells only how many of the answers are wrong."
+    """Raise a Mismatch that tells how many of the answers are wrong.
+
+    If each is True or False, it tells only that some are: whoever hears the number
+    finds them all out by changing one after another.
+    """
     wrong = sum(found[question] != answer for question, answer in right.items())
-    if wrong: raise Mismatch(f"{wrong} of {len(right)} answers are wrong")
+    if not wrong: return
+    if all(isinstance(answer, bool) for answer in right.values()):
+        raise Mismatch(f"not all of the {len(right)} answers are right")
+    raise Mismatch(f"{wrong} of {len(right)} answers are wrong")
 
 # %% ../../chapters/00_checks.ipynb #refuses-export
 def refuses(attempt: Callable, *args) -> None:

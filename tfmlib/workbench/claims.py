@@ -59,9 +59,9 @@ def refusal(
 def ledger() -> dict[str, dict]:
     "The claims of the book: id -> its entry in `claims.yml`."
     import yaml
-    entries = yaml.safe_load(
-        (files("tfmlib") / "assets/claims.yml").read_text(encoding="utf-8")
-    )
+    text = (files("tfmlib") / "assets/claims.yml").read_text(encoding="utf-8")
+    # ten times as fast, where it was built
+    entries = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return {entry["id"]: entry for entry in entries}
 
 

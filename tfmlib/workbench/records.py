@@ -89,8 +89,9 @@ class Record:
     @property
     def source(self) -> str:
         "The line that says where these numbers come from."
-        measured = f"recorded on {self.device}, {self.date}, by `{self.command}`"
-        return f"{measured}, {self.runs}" if self.runs else measured
+        verb = "aggregated" if self.runs else "recorded"
+        rest = self.runs.removeprefix(verb)  # … from kept runs, where they lie
+        return f"{verb} on {self.device}, {self.date}, by `{self.command}`{rest}"
 
 
 def is_spread(value: dict) -> bool:
