@@ -250,6 +250,7 @@ def newton_states(
     "All states of a nonlinear recurrence, by Newton's method over the sequence."
     _check_newton(step, x, h0, diagonal)
     most = x.shape[1] if rounds is None else rounds
+    at_least(0, rounds=most)
     guess = h0.new_zeros(len(x), x.shape[1], h0.shape[1])
     for n in range(most + 1):
         before = torch.cat([h0.detach()[:, None], guess[:, :-1]], 1)
