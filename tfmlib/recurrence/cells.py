@@ -244,13 +244,14 @@ def newton_states(
     x: Tensor,                  # sequences (B, T, I)
     h0: Tensor,                 # the state before the first step (B, C)
     diagonal: bool = False,     # does feature j read only feature j of the last state?
-    tol: float = 1e-10,         # the largest residual that may be left
+    tol: float | None = None,   # the largest residual left; by default ε^⅔, 4e-11 in 64 bits
     rounds: int | None = None,  # at most so many; T by default
 ) -> tuple[Tensor, int]:        # states (B, T, C), and the rounds that were taken
     "All states of a nonlinear recurrence, by Newton's method over the sequence."
     _check_newton(step, x, h0, diagonal)
     most = x.shape[1] if rounds is None else rounds
     at_least(0, rounds=most)
+    tol = torch.finfo(h0.dtype).eps ** (2 / 3) if tol is None else tol
     guess = h0.new_zeros(len(x), x.shape[1], h0.shape[1])
     for n in range(most + 1):
         before = torch.cat([h0.detach()[:, None], guess[:, :-1]], 1)
