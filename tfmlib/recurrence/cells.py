@@ -201,12 +201,12 @@ def step_jacobians(
     x: Tensor,
     h: Tensor,
     diagonal: bool,  # does feature j of the next state read only feature j of h?
-) -> tuple[Tensor, Tensor]:  # next states, and Jacobians (..., C, C) or diagonals (..., C)
+) -> tuple[Tensor, Tensor]:  # next states, Jacobians (..., C, C) or diagonals (..., C)
     "A step at every position at once, and its Jacobians."
     h = h.detach().requires_grad_()
     with torch.enable_grad():
         new = step(x, h)
-        sums = new.flatten(0, -2).sum(0)                           # (C,), over all positions
+        sums = new.flatten(0, -2).sum(0)                # (C,), over all positions
         sums = [sums.sum()] if diagonal else sums.unbind()
     rows = [torch.autograd.grad(y, h, retain_graph=True)[0] for y in sums]
     return new.detach(), rows[0] if diagonal else torch.stack(rows, -2)
@@ -244,7 +244,7 @@ def newton_states(
     x: Tensor,                  # sequences (B, T, I)
     h0: Tensor,                 # the state before the first step (B, C)
     diagonal: bool = False,     # does feature j read only feature j of the last state?
-    tol: float | None = None,   # the largest residual left; by default ε^⅔, 4e-11 in 64 bits
+    tol: float | None = None,   # the largest residual left; ε^⅔ by default, about 4e-11
     rounds: int | None = None,  # at most so many; T by default
 ) -> tuple[Tensor, int]:        # states (B, T, C), and the rounds that were taken
     "All states of a nonlinear recurrence, by Newton's method over the sequence."
