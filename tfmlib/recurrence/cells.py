@@ -259,7 +259,7 @@ def newton_states(
         residual = new - guess                                     # (B, T, C)
         if n == most or residual.abs().max() <= tol: break
         moved = guess + _linear_states(J, residual)
-        guess = torch.where(moved.isfinite(), moved, new)          # if a product overflows
+        guess = torch.where(moved.isfinite(), moved, new)       # if a product overflows
     states = step(x, torch.cat([h0[:, None], before[:, 1:]], 1))
     if states.requires_grad:                                       # the backward pass
         states.register_hook(lambda g: _gradient_states(J, g))
@@ -267,7 +267,7 @@ def newton_states(
 
 # %% ../../chapters/depth/01_recurrence.ipynb #newton-cells-export
 class DiagonalGRUCell(GRUCell):
-    "A GRU with diagonal recurrent matrices: each feature of the state reads only itself."
+    "A GRU with diagonal recurrent matrices: each feature reads only itself."
 
     def __init__(self, input_size: int, hidden_size: int):
         super().__init__(input_size, hidden_size)
