@@ -252,14 +252,14 @@ def newton_states(
     most = x.shape[1] if rounds is None else rounds
     at_least(0, rounds=most)
     tol = torch.finfo(h0.dtype).eps ** (2 / 3) if tol is None else tol
-    guess = h0.new_zeros(len(x), x.shape[1], h0.shape[1])
+    guess, huge = h0.new_zeros(*x.shape[:2], h0.shape[1]), torch.finfo(h0.dtype).max ** 0.5
     for n in range(most + 1):
         before = torch.cat([h0.detach()[:, None], guess[:, :-1]], 1)
         new, J = step_jacobians(step, x, before, diagonal)
         residual = new - guess                                     # (B, T, C)
         if n == most or residual.abs().max() <= tol: break
         moved = guess + _linear_states(J, residual)
-        guess = torch.where(moved.isfinite(), moved, new)       # if a product overflows
+        guess = torch.where(moved.abs() < huge, moved, new)     # if a product overflows
     states = step(x, torch.cat([h0[:, None], before[:, 1:]], 1))
     if states.requires_grad:                                       # the backward pass
         states.register_hook(lambda g: _gradient_states(J, g))
