@@ -252,7 +252,8 @@ def newton_states(
     most = x.shape[1] if rounds is None else rounds
     at_least(0, rounds=most)
     tol = torch.finfo(h0.dtype).eps ** (2 / 3) if tol is None else tol
-    guess, huge = h0.new_zeros(*x.shape[:2], h0.shape[1]), torch.finfo(h0.dtype).max ** 0.5
+    huge = torch.finfo(h0.dtype).max ** 0.5
+    guess = h0.new_zeros(len(x), x.shape[1], h0.shape[1])
     for n in range(most + 1):
         before = torch.cat([h0.detach()[:, None], guess[:, :-1]], 1)
         new, J = step_jacobians(step, x, before, diagonal)
