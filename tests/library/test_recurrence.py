@@ -324,7 +324,7 @@ def test_what_newton_states_refuses():
         with pytest.raises(ValueError, match="^x, h0: "): newton_states(step, x_, h_)
     with pytest.raises(ValueError, match="^h0: "): newton_states(step, x, h0.long())
     with pytest.raises(ValueError, match="^rounds: "): newton_states(step, x, h0, rounds=-1)
-    for A, b in ((draw(0, 5, 2, 2), draw(1, 4, 2)), (draw(0, 5, 2, 3), draw(1, 5, 2)), (draw(0, 2, 2), draw(1, 2)), (draw(0, 2), draw(1).view(()))):
+    for A, b in ((draw(0, 5, 2, 2), draw(1, 4, 2)), (draw(0, 5, 2, 3), draw(1, 5, 2)), (draw(0, 2, 2), draw(1, 2)), (draw(0, 2), draw(1, 2)[0])):
         with pytest.raises(ValueError, match="^A, b: "): matrix_scan(A, b)
 
 
