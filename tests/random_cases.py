@@ -95,6 +95,16 @@ def _(r, m):
 def _(r, m): return (r.choice("ABCDEF"),)
 
 
+@cases("newton_round", 300)
+def _(r, m):
+    T, C = r.sizes(2, 6)
+    return r.tensor(C, scale=r.choice([1., 5.])), r.tensor(T, C), r.tensor(T, C, scale=r.choice([1., 10.]))
+
+
+@cases("few_or_many", 6)
+def _(r, m): return (r.choice("ABCDEF"),)
+
+
 @cases("diagnose_layer", 5)
 def _(r, m): return (r.choice("ABCDE"),)
 

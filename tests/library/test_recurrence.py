@@ -10,6 +10,7 @@ from torch import nn
 
 from tfmlib.recurrence import (
     Concat,
+    DiagonalGRUCell,
     GradientFlow,
     GRUCell,
     LSTMCell,
@@ -20,10 +21,14 @@ from tfmlib.recurrence import (
     backprop_through_time,
     first_symbol,
     gradient_norms,
+    joined_step,
+    matrix_scan,
+    newton_states,
     recall_accuracy,
     rnn_from_torch,
     rnn_jacobians,
     scan,
+    step_jacobians,
     unroll,
 )
 from tfmlib.workbench import ASSETS
@@ -244,6 +249,83 @@ def test_what_scan_refuses():
     for a, b in ((torch.zeros(4), torch.zeros(5)), (torch.zeros(1, 4), torch.zeros(2, 4)), (torch.zeros(()), torch.zeros(())),
                  (torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)), (torch.zeros(4), torch.zeros(4, dtype=torch.float64))):
         with pytest.raises(ValueError, match="^a, b: "): scan(a, b)
+
+
+# --- nonlinear recurrences in parallel ----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("T", (1, 2, 3, 7, 16, 33))
+@pytest.mark.parametrize("lead", ((), (2,), (2, 3)))
+def test_matrix_scan_equals_the_loop(T, lead):
+    A, b = draw(0, *lead, T, 3, 3), draw(1, *lead, T, 3)
+    h, states = torch.zeros_like(b[..., 0, :]), []
+    for t in range(T): states.append(h := (A[..., t, :, :] @ h[..., None])[..., 0] + b[..., t, :])
+    torch.testing.assert_close(matrix_scan(A, b), torch.stack(states, -2), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", (RNNCell, GRUCell, LSTMCell, DiagonalGRUCell))
+@pytest.mark.parametrize("T", (1, 2, 50))
+def test_newtons_states_and_gradients_are_the_loops(kind, T):
+    torch.manual_seed(0)
+    cell, x = kind(3, 4).double(), draw(1, 2, T, 3).requires_grad_()
+    h0, weights = draw(2, 2, 4 * kind.n_states).requires_grad_(), draw(3, 2, T, 4 * kind.n_states)
+    found, rounds = newton_states(joined_step(cell), x, h0, kind is DiagonalGRUCell)
+    state, wanted = h0.chunk(kind.n_states, -1), []
+    for t in range(T):
+        state = cell.step(x[:, t], *state)
+        wanted.append(torch.cat(state, -1))
+    wanted = torch.stack(wanted, 1)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+    assert 0 < rounds <= min(T, 8)
+    leaves = [x, h0, *cell.parameters()]
+    for mine, right in zip(*(torch.autograd.grad((y * weights).sum(), leaves) for y in (found, wanted)), strict=True):
+        torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
+
+
+def test_jacobians_are_autograds():
+    torch.manual_seed(0)
+    cell, x, h = GRUCell(3, 4).double(), draw(1, 2, 5, 3), draw(2, 2, 5, 4)
+    new, J = step_jacobians(joined_step(cell), x, h, False)
+    for b in range(2):
+        for t in range(5):
+            wanted = torch.autograd.functional.jacobian(lambda y, b=b, t=t: cell.step(x[b, t], y)[0], h[b, t])
+            torch.testing.assert_close(J[b, t], wanted)
+    assert not new.requires_grad and not J.requires_grad and not h.requires_grad
+
+
+def test_each_round_makes_one_more_state_exact_whatever_the_dynamics():
+    "A chaotic network, with products of Jacobians beyond the largest number."
+    W, x = 30 * draw(0, 3, 3), draw(1, 1, 400, 3)
+    def step(x, h): return torch.sin(x + h @ W.T)
+    h, states = torch.zeros(1, 3).double(), []
+    for t in range(20): states.append(h := step(x[:, t], h))
+    found, rounds = newton_states(step, x, torch.zeros(1, 3).double(), rounds=3)
+    assert rounds == 3 and bool(found.isfinite().all())
+    torch.testing.assert_close(found[:, :4], torch.stack(states, 1)[:, :4], rtol=0, atol=1e-9)
+
+
+def test_a_linear_recurrence_takes_one_round_and_32_bits_end():
+    x = draw(0, 1, 60, 2)
+    assert newton_states(lambda x, h: 1.05 * h + x, x, x.new_zeros(1, 2), True)[1] == 1
+    torch.manual_seed(0)
+    cell = GRUCell(2, 4)
+    found, rounds = newton_states(joined_step(cell), x.float(), torch.zeros(1, 4))
+    torch.testing.assert_close(found, unroll(cell, x.float())[0], rtol=0, atol=1e-5)
+    assert rounds < 8 and found.dtype == torch.float32
+    with torch.no_grad(): assert not newton_states(joined_step(cell), x.float(), torch.zeros(1, 4))[0].requires_grad
+
+
+def test_what_newton_states_refuses():
+    torch.manual_seed(0)
+    step, diagonal = joined_step(GRUCell(3, 4).double()), joined_step(DiagonalGRUCell(3, 4).double())
+    x, h0 = draw(0, 2, 5, 3), draw(1, 2, 4)
+    assert newton_states(diagonal, x, h0, True)[0].shape == (2, 5, 4)
+    with pytest.raises(ValueError, match="^diagonal: "): newton_states(step, x, h0, True)
+    for x_, h_ in ((x[0], h0), (x[:, :0], h0), (x, h0[:1]), (x, h0[0])):
+        with pytest.raises(ValueError, match="^x, h0: "): newton_states(step, x_, h_)
+    with pytest.raises(ValueError, match="^h0: "): newton_states(step, x, h0.long())
+    with pytest.raises(ValueError, match="^rounds: "): newton_states(step, x, h0, rounds=-1)
+    for A, b in ((draw(0, 5, 2, 2), draw(1, 4, 2)), (draw(0, 5, 2, 3), draw(1, 5, 2)), (draw(0, 2, 2), draw(1, 2)), (draw(0, 2), draw(1, 2)[0])):
+        with pytest.raises(ValueError, match="^A, b: "): matrix_scan(A, b)
 
 
 # --- the task and the figure --------------------------------------------------------------------------------------

@@ -32,6 +32,16 @@ def layers_needed(distance, windows):
     return whole * len(windows) + next(n for n, r in enumerate(reach, 1) if r > rest)
 
 
+def newton_round(u, x, guess):
+    start = torch.zeros(1, len(u), dtype=x.dtype)
+    taken = (x + u * torch.vstack((start, guess))[:-1]).tanh()
+    slopes, delta, out = u - u * taken.square(), start[0], []
+    for slope, f, g in zip(slopes, taken, guess, strict=True):
+        delta = slope * delta + (f - g)
+        out.append(g + delta)
+    return torch.vstack(out)
+
+
 # --- 2: alignment
 def additive_scores(s, h, W, U, v): return torch.einsum("bsa,a->bs", torch.tanh(torch.einsum("ac,bc->ba", W, s).unsqueeze(1) + torch.einsum("ac,bsc->bsa", U, h)), v)
 def effective_number(weights): return torch.special.entr(weights).sum(-1).exp()
@@ -373,7 +383,7 @@ def edit_several(weight, keys, values, second_moment):
     return weight + torch.linalg.solve_triangular(half.T, change.T, upper=True).T
 
 
-RIGHT = {"recurrence": (lstm_step, layers_needed), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
+RIGHT = {"recurrence": (lstm_step, layers_needed, newton_round), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
          "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "scaling_laws": (power_fit, valley, served_optimum, plan_runs),
          "many_devices": (zigzag, one_f_one_b),
          "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "sparse": (block_kinds, relays), "linear_and_state_space": (delta_writes, combine), "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}

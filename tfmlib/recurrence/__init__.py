@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         SimpleRNN first_symbol recall_accuracy rnn_jacobians backprop_through_time gradient_norms""",
     'cells': """
         CELLS RecurrentCell RNNCell unroll LSTMCell GRUCell RecurrentLayer Reversed Concat
-        rnn_from_torch scan""",
+        rnn_from_torch scan matrix_scan step_jacobians newton_states DiagonalGRUCell joined_step""",
     'figures': """
         GradientFlow""",
 })
