@@ -3,8 +3,8 @@
 Makes a virtual environment of the given Python that holds what INSTALLED lists, at the newest versions, and nothing else;
 the set-up cell of the first copy installs the library. The copies are those in `--copies`. Without it they are those of
 this checkout, and install the library from a local repository that holds it. A NAME (04, practice/04) selects copies.
-One line for each copy, a table at the end; the exit code is 1 if any cell of any copy raised an error. With --record, README's
-table of what has been run says so.
+One line for each copy, a table at the end; the exit code is 1 if any cell of any copy raised an error. With --record, the run
+is kept in tests/proved.json.
 """
 import argparse
 import json
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="what the environment is made with")
     parser.add_argument("--env", type=Path, default=ROOT / "build/copies/env", help="its folder; made if it is not there")
     parser.add_argument("--copies", type=Path, help="the folder of the copies")
-    parser.add_argument("--record", action="store_true", help="keep the run of all copies in tests/proved.json and README.md")
+    parser.add_argument("--record", action="store_true", help="keep the run of all copies in tests/proved.json")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()

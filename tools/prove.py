@@ -6,7 +6,7 @@ Stages: lint; book (the strict build); wheel; notebooks (on this processor); old
 A file of tests or a notebook whose key, the hash of what it reads (tools/steps.py), has passed in this clone is skipped, and counted
 as skipped; --fresh runs it again. As on the older processor, notebooks run whose content is not in tests/swept.json; so do pages in
 Chromium. --whole runs everything, also the sweeps that only repeat a class (marked `whole`), and writes that list anew; a stage that was
-stopped goes on where it was. --quick runs, of what differs from the branch's base, what is not slow. --record notes a whole run in README.
+stopped goes on where it was. --quick runs, of what differs from the branch's base, what is not slow. --record notes a whole run in tests/proved.json.
 """
 import argparse
 import json
