@@ -8,29 +8,36 @@ import re
 from html import escape
 from pathlib import Path
 
-from cover_drawings import DRAWINGS, WIDTH
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from durations import in_hours, reading, taken
 from pages import Part, book_map, companions, lead, parts
-from sketch import figure
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
 
+DRAWINGS = {path.stem: path for path in sorted(Path(__file__).parent.glob("theme/drawings/*.svg"))}
+FIGURE = '<figure class="tfm-figure" style="background:var(--tfm-paper,#fff);color:var(--tfm-ink,#15191e)">{}<figcaption>{}</figcaption></figure>'
+
+
+def figure(name: str, alt: str, caption: str) -> str:
+    "A drawing with its text and its caption, in the form of the book's other figures."
+    svg = DRAWINGS[name].read_text(encoding="utf-8").replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)
+    return FIGURE.format(svg, escape(caption))
+
 
 class PartDrawing(SphinxDirective):
-    "`{part-drawing} shortcut`: one of the drawings, with its text for those who cannot see it (`:alt:`) and its caption."
+    "`{part-drawing} shortcut`: one of the drawings in theme/drawings, with its text for those who cannot see it (`:alt:`) and its caption."
     required_arguments = 1
     has_content = True
     option_spec = {"alt": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
-        for source in ("cover_drawings.py", "sketch.py"): self.env.note_dependency(str(Path(__file__).with_name(source)))
         name, alt, caption = self.arguments[0], " ".join(self.options.get("alt", "").split()), " ".join(self.content)
         if name not in DRAWINGS: raise self.error(f"part-drawing: got {name!r}, expected one of {', '.join(DRAWINGS)}")
         if len(alt.split()) < 10 or not caption: raise self.error(f"part-drawing {name}: it needs a caption, and an :alt: that says what is to be seen")
-        return [nodes.raw("", figure(WIDTH, *DRAWINGS[name](), alt, escape(caption)), format="html")]
+        self.env.note_dependency(str(DRAWINGS[name]))
+        return [nodes.raw("", figure(name, alt, caption), format="html")]
 
 
 def link(page: str, said: str, docname: str) -> pending_xref:
