@@ -18,20 +18,6 @@ def runtime(root: Path, page: str) -> str:
 
 
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
-MORE = "## More claims, checked"
-
-
-def minutes(notebook: dict) -> float:
-    "What a chapter takes to read: 200 words a minute, and half a minute for each line of code in sight that is new. What is folded does not count."
-    words, lines, folded = 0, set(), False
-    for cell in notebook["cells"]:
-        text = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            if text.startswith("## "): folded = text.startswith(MORE)
-            words += 0 if folded else len(text.split())
-        elif not folded and not FOLDED & set(cell["metadata"].get("tags", ())) and not re.match(r"#\| *(default_exp|hide)\b", text):
-            lines |= {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#|")}
-    return words / 200 + len(lines) / 2
 
 
 def in_hours(minutes: float) -> str:
@@ -59,7 +45,7 @@ def estimate(notebook: dict) -> tuple[float, float]:
 
 
 def divided(root: Path, name: str) -> bool:
-    "Does a chapter have a page in depth, or is this such a page? The tour is measured like a path."
+    "Does a chapter have a page in depth, or is this such a page, or the tour? Of these it is said what takes how long; of a page of the workbench, together."
     return name == Path(TOUR).name or (root / f"chapters/depth/{Path(name).name}.ipynb").is_file()
 
 
@@ -80,9 +66,8 @@ def section(notebook: dict, anchor: str) -> dict:
 
 
 def taken(root: Path, name: str) -> float:
-    "The minutes of a chapter: to read it with its code, or, if it is divided, to build it."
-    notebook = json.loads((root / f"chapters/{name}.ipynb").read_text(encoding="utf-8"))
-    return estimate(notebook)[1] if divided(root, name) else minutes(notebook)
+    "The minutes in which a page is read and its code written."
+    return estimate(json.loads((root / f"chapters/{name}.ipynb").read_text(encoding="utf-8")))[1]
 
 
 def to_five(minutes: float) -> int: return 5 * max(1, round(minutes / 5))

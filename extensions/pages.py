@@ -61,7 +61,7 @@ def parts(toc: Path) -> list[Part]:
 
 
 def book_map(root: Path) -> dict[str, dict[str, str]]:
-    "The front page's map: part -> chapter -> its short title. It names the chapters that are planned, too."
+    "The front page's map: part -> chapter -> its short title."
     said = re.search(r"^```\{book-map\}\n(.*?)^```", (root / "index.md").read_text(encoding="utf-8"), re.M | re.S)
     return {part["part"]: part["chapters"] for part in yaml.safe_load(said[1])} if said else {}
 

@@ -84,18 +84,14 @@ def plain(markdown: str) -> str: return " ".join(re.sub(r"\*\*|\*|`", "", markdo
 def test_a_cover_lists_the_chapters_of_the_toc(book, part):
     html = (book / f"{part.cover}.html").read_text(encoding="utf-8")
     found = rows(html)
-    assert [href for _, href, *_ in found if href] == [f"../{page}.html" for page in part.chapters]
+    assert [href for _, href, *_ in found] == [f"../{page}.html" for page in part.chapters]
     assert [int(name.split(" ·")[0]) for name, *_ in found] == sorted(int(name[:2]) for name in MAP[part.caption])
-    for page, (name, _, said, links) in zip(part.chapters, [row for row in found if row[1]]):
+    for page, (name, _, said, links) in zip(part.chapters, found):
         nb = notebook(page)
         assert name == title(nb) and said.replace("'", "’").startswith(plain(elsewhere(lead(nb)))) and reading(ROOT, page.removeprefix("chapters/")) in said
         assert f"../{page.replace('chapters/', 'chapters/practice/')}.html" in links
     time = in_hours(sum(taken(ROOT, page.removeprefix("chapters/")) for page in part.chapters))
-    assert re.search(rf"reading time(?: of the others)?: {time}, without the exercises", html)
-    planned = [row for row in found if not row[1]]
-    assert {f"{int(name[:2])} · {short}" for name, short in MAP[part.caption].items() if f"chapters/{name}" not in part.chapters} == {name for name, *_ in planned}
-    assert all((said, links) == ("Planned.", []) for _, _, said, links in planned)
-    assert ("still planned" in html) == bool(planned)
+    assert re.search(rf"reading time: {time}, without the exercises", html)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.cover)
@@ -131,10 +127,10 @@ def test_a_cover_is_legible_on_a_phone(book, served, browser):
     tab.close()
 
 
-# --- a chapter that comes later, and mistakes -------------------------------------------------------------------------
+# --- mistakes -------------------------------------------------------------------------
 
 COVER_PAGE = "# Part I · Tools\n\n> What for?\n\nText.\n\n```{part-drawing} shortcut\n:alt: a drawing of words and states, described at some length for the test\nA caption.\n```\n\n```{part-chapters}\n```\n"
-FRONT = "# A small book\n\n```{book-map}\n- part: I · Tools\n  chapters:\n    00_proof: Proof\n    09_later: Later\n```\n"
+FRONT = "# A small book\n\n```{book-map}\n- part: I · Tools\n  chapters:\n    00_proof: Proof\n```\n"
 
 
 def with_cover(root: Path, cover: str = COVER_PAGE, of: tuple[str, ...] = ("parts/tools", "chapters/00_proof")) -> Path:
@@ -146,27 +142,6 @@ def with_cover(root: Path, cover: str = COVER_PAGE, of: tuple[str, ...] = ("part
     toc = {"format": "jb-book", "root": "index", "parts": [{"caption": "I · Tools", "chapters": [{"file": page} for page in of]}, {"caption": "Back", "chapters": [{"file": "about/claims"}, {"file": "about/reference", "sections": [{"file": "api/00_proof"}]}]}]}
     (root / "_toc.yml").write_text(yaml.safe_dump(toc, allow_unicode=True), encoding="utf-8")
     return root
-
-
-@pytest.mark.whole
-def test_a_planned_chapter_becomes_a_link_when_it_is_there(tmp_path):
-    "Only the table of contents changes; the second build starts from the first."
-    root = with_cover(tmp_path / "book")
-    status, log = build(root)
-    assert status == 0, log
-    page = root / "_build/html/parts/tools.html"
-    assert [(name, href) for name, href, *_ in rows(page.read_text(encoding="utf-8"))] == [("0.2 · Proof", "../chapters/00_proof.html"), ("9 · Later", "")]
-    assert "of which 1 is still planned" in page.read_text(encoding="utf-8") and '<li class="tfm-planned">' in (root / "_build/html/index.html").read_text(encoding="utf-8")
-    later = {"cells": [{"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 9 · Later\n\n> It is **here**.\n"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    (root / "chapters/09_later.ipynb").write_text(json.dumps(later))
-    toc = yaml.safe_load((root / "_toc.yml").read_text())
-    toc["parts"][0]["chapters"].append({"file": "chapters/09_later"})
-    (root / "_toc.yml").write_text(yaml.safe_dump(toc, allow_unicode=True), encoding="utf-8")
-    status, log = build(root)
-    assert status == 0, log
-    html = page.read_text(encoding="utf-8")
-    assert rows(html)[1][:2] == ("9 · Later", "../chapters/09_later.html") and "<strong>here</strong>" in html and "lanned" not in html
-    assert '<a href="chapters/09_later.html">Later</a>' in (root / "_build/html/index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.whole
