@@ -1,13 +1,13 @@
 """The address stands once; what derives from it is stamped, and taken away without a trace."""
 import re
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 
 import address
 import pytest
 import yaml
+from conftest import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,11 +16,6 @@ STRAY = re.compile(
     r"https?://[\w.-]*\.github\.io|colab\.research\.google\.com/github/\w|git\+(https?|ssh)://|git@github\.com|"
     r"github\.com/[\w.-]+/[\w.-]*(executable|tfmlib)|raw\.githubusercontent\.com|mybinder\.org|shields\.io", re.I)
 MAKERS = {"tools/address.py", "tools/colab.py", "tests/site/test_address.py", "tests/site/test_colab.py", "references.bib"}
-
-
-def tracked() -> list[str]:
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    return [n for n in names.split("\0") if n and (ROOT / n).is_file()]
 
 
 def strays(names: list[str], root: Path = ROOT) -> list[str]:

@@ -1,7 +1,6 @@
 """The Colab copies: every MyST construct resolves, nothing raw is left, and the set-up cell installs the library."""
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,6 +10,7 @@ import colab
 import myst
 import nbformat
 import pytest
+from copies import repository as made_repository
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from pages import notebook_files
 
@@ -260,14 +260,7 @@ def test_setup_pins_only_the_book(tmp_path):
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory) -> str:
     "A git repository, at a file:// address, whose tag v9.9 holds this checkout's library."
-    folder = tmp_path_factory.mktemp("repository")
-    for name in ("tfmlib", "pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT"):
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
-    git = ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"], ["tag", "v9.9"]):
-        assert run(*git, *command).returncode == 0
-    return folder.as_uri()
+    return made_repository(tmp_path_factory.mktemp("of") / "repository", "v9.9")
 
 
 @pytest.mark.slow

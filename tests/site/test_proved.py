@@ -3,7 +3,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import copies
 import prove
 import proved
 import pytest
@@ -36,7 +35,7 @@ def test_a_run_is_kept(tmp_path, monkeypatch):
     (tmp_path / "04_a.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code"}, {"cell_type": "markdown"}, {"cell_type": "code"}]}))
     for name, value in (("ROOT", tmp_path), ("RECORD", tmp_path / "proved.json")): monkeypatch.setattr(proved, name, value)
     proved.keep({"notebooks": True}, tmp_path)
-    copies.record([{"errors": []}], {"python": "3.13.0", "versions": {"torch": "2.15.0"}}, tmp_path)
+    proved.keep({"copies": True}, tmp_path, {"python": "3.13.0", "torch": "2.15.0", "outputs": "run"})
     kept = [(e["torch"], e["outputs"], e["stages"], e["cells"]) for e in json.loads(proved.RECORD.read_text())]
     assert kept == [(proved.here()["torch"], "compared", {"notebooks": True}, 2), ("2.15.0", "run", {"copies": True}, 2)]
 
