@@ -25,13 +25,16 @@ def linked(text: str) -> str:
 
 
 def counts(root: Path) -> list[tuple[str, str]]:
-    "Numbers and what they count, from the ledger, the table of wrong answers, the comparisons and the record of proofs."
+    """Numbers and what they count, from the ledger, the table of wrong answers, the comparisons and
+    the record of proofs."""
     claims, kills, compared, proved = ((yaml.safe_load if path.suffix == ".yml" else json.loads)((root / path).read_text(encoding="utf-8")) for path in SOURCES)
     chapters = [name for name in notebooks(root, root / "_toc.yml") if kind(name) == "path"]
     exercises = [e for page in kills["pages"] for e in page["exercises"]]
     rejected = sum(not m["passed"] for e in exercises for m in e["mutants"])
     of = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
-    def tested(stages: dict) -> bool: return bool(stages.get("tests") or stages.get("library") and stages.get("site"))        # until November 2026, one stage
+    # until November 2026, one stage
+    def tested(stages: dict) -> bool:
+        return bool(stages.get("tests") or stages.get("library") and stages.get("site"))
     whole = max((row for row in proved if tested(row["stages"])), key=lambda row: row["date"])
     day = date.fromisoformat(whole["date"])
     return [(f"{len(chapters)}", "chapters, each a notebook and a module"),
@@ -54,5 +57,6 @@ class Counts(SphinxDirective):
 
 def setup(app):
     app.add_directive("counts", Counts)
-    app.connect("env-updated", lambda app, env: ["index"] if "index" in env.found_docs else [])      # it counts every page
+    # it counts every page
+    app.connect("env-updated", lambda app, env: ["index"] if "index" in env.found_docs else [])
     return {"parallel_read_safe": True, "parallel_write_safe": True}

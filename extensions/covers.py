@@ -1,6 +1,8 @@
-"""Two directives of the covers, the pages in parts/ that open the parts: the drawing, and the chapters of the part.
+"""Two directives of the covers, the pages in parts/ that open the parts: the drawing, and the
+chapters of the part.
 
-What is said of a chapter is taken from it, and the table of contents says which chapters the part has.
+What is said of a chapter is taken from it, and the table of contents says which chapters the part
+has.
 """
 import json
 import re
@@ -26,15 +28,18 @@ def figure(name: str, alt: str, caption: str) -> str:
 
 
 class PartDrawing(SphinxDirective):
-    "`{part-drawing} shortcut`: one of the drawings in theme/drawings, with its text for those who cannot see it (`:alt:`) and its caption."
+    """`{part-drawing} shortcut`: one of the drawings in theme/drawings, with its text for those who
+    cannot see it (`:alt:`) and its caption."""
     required_arguments = 1
     has_content = True
     option_spec = {"alt": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         name, alt, caption = self.arguments[0], " ".join(self.options.get("alt", "").split()), " ".join(self.content)
-        if name not in DRAWINGS: raise self.error(f"part-drawing: got {name!r}, expected one of {', '.join(DRAWINGS)}")
-        if len(alt.split()) < 10 or not caption: raise self.error(f"part-drawing {name}: it needs a caption, and an :alt: that says what is to be seen")
+        if name not in DRAWINGS:
+            raise self.error(f"part-drawing: got {name!r}, expected one of {', '.join(DRAWINGS)}")
+        if len(alt.split()) < 10 or not caption:
+            raise self.error(f"part-drawing {name}: it needs a caption, and an :alt: that says what is to be seen")
         self.env.note_dependency(str(DRAWINGS[name]))
         return [nodes.raw("", figure(name, alt, caption), format="html")]
 
@@ -57,7 +62,8 @@ class PartChapters(SphinxDirective):
         toc = root / self.config.external_toc_path
         for source in (toc, __file__): self.env.note_dependency(str(source))
         part = next((p for p in parts(toc) if p.cover == self.env.docname), None)
-        if part is None: raise self.error(f"part-chapters: {self.env.docname} is not the first page of a part in {toc.name}")
+        if part is None:
+            raise self.error(f"part-chapters: {self.env.docname} is not the first page of a part in {toc.name}")
         books = {page: self.read(root, page) for page in part.chapters}
         times = sum(taken(root, page.removeprefix("chapters/")) for page in books)
         time = f"{len(books)} chapter{'s' * (len(books) > 1)}; reading time: {in_hours(times)}, without the exercises."

@@ -15,7 +15,8 @@ from pages import kind as kind_of
 
 WORD = re.compile(r"[^\W_]+|√")
 NAME = re.compile(r"[\w√]+(?:[-‐–’'][\w√]+)*")
-HIDDEN = {"tag_mutant", "tag_solution", "tfm-part-chapters"}      # what would give an exercise away, or is found elsewhere
+# what would give an exercise away, or is found elsewhere
+HIDDEN = {"tag_mutant", "tag_solution", "tfm-part-chapters"}
 TAGS = re.compile(r"<(style|script|svg)\b.*?</\1>|<[^>]*>", re.S)
 
 
@@ -26,7 +27,8 @@ def folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    "The words of a text; a compound or a name in parts is found by its parts and, run together, as a whole: layer_norm, LayerNorm."
+    """The words of a text; a compound or a name in parts is found by its parts and, run together,
+    as a whole: layer_norm, LayerNorm."""
     found = []
     for name in NAME.findall(folded(text)):
         parts = [w.lower() for w in WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).replace("√", "_√_"))]
@@ -35,24 +37,30 @@ def words(text: str) -> list[str]:
 
 
 class Entry(dict):
-    "What can be found: its kind, page, anchor and title, a line about it, other titles, and the words of its text (of layer_norm both parts, by which it is found)."
+    """What can be found: its kind, page, anchor and title, a line about it, other titles, and the
+    words of its text (of layer_norm both parts, by which it is found)."""
     def __init__(self, kind: str, page: str, anchor: str, title: str, line: str = "", also: tuple[str, ...] = (), said: str = ""):
         super().__init__(kind=kind, page=page, anchor=anchor, title=" ".join(title.split()), line=" ".join(line.split()), also=also, text=Counter(words(said.replace("_", " "))))
         self.said = folded(said)
 
 
-# --- what the pages say -------------------------------------------------------------------------------------------
+# --- what the pages say ---------------------------------------------------------------------------
 
 def spoken(node: nodes.Node) -> Iterator[str]:
-    "The texts in a section, without those of the sections in it, printed outputs, and folded code, whose definitions are found by name."
+    """The texts in a section, without those of the sections in it, printed outputs, and folded
+    code, whose definitions are found by name."""
     for child in node.children:
         if isinstance(child, nodes.Text): yield str(child)
         elif isinstance(child, nodes.raw):
-            if not any(name in child.rawsource + child.astext()[:400] for name in ("tfm-claim", "tfm-exported")): yield unescape(TAGS.sub(" ", child.astext()))
-        elif isinstance(child, nodes.section) or child.__class__.__name__ == "exercise_enumerable_node": continue
+            if not any(name in child.rawsource + child.astext()[:400] for name in ("tfm-claim", "tfm-exported")):
+                yield unescape(TAGS.sub(" ", child.astext()))
+        elif isinstance(child, nodes.section) or child.__class__.__name__ == "exercise_enumerable_node":
+            continue
         elif "classes" in child.attributes and HIDDEN & set(child["classes"]): continue
-        elif "classes" in child.attributes and "cell_input" in child["classes"] and "tag_hide-input" in node["classes"]: continue
-        elif isinstance(child, nodes.literal_block) and isinstance(child.parent.parent, nodes.container) and "cell_output" in child.parent.parent["classes"]: continue
+        elif "classes" in child.attributes and "cell_input" in child["classes"] and "tag_hide-input" in node["classes"]:
+            continue
+        elif isinstance(child, nodes.literal_block) and isinstance(child.parent.parent, nodes.container) and "cell_output" in child.parent.parent["classes"]:
+            continue
         else: yield from spoken(child)
 
 
@@ -66,7 +74,8 @@ def sections(page: str, document: nodes.document) -> Iterator[Entry]:
         paragraphs = [p.astext() for p in section.children if isinstance(p, nodes.paragraph)]
         exercise = next((n for n in section.children if n.__class__.__name__ == "exercise_enumerable_node"), None)
         if exercise and not first:
-            kind, title, paragraphs = "exercise", f"Exercise: {title}", [p.astext() for p in exercise.findall(nodes.paragraph)][1:]   # the first says how long it takes
+            # the first says how long it takes
+            kind, title, paragraphs = "exercise", f"Exercise: {title}", [p.astext() for p in exercise.findall(nodes.paragraph)][1:]
         said = [*spoken(section), exercise.astext() if exercise else ""]
         yield Entry(kind, page, "" if first else section["ids"][0], title, next(iter(paragraphs), ""), said=" \n".join(said))
 

@@ -51,7 +51,8 @@ class Setter:
         self.process.stdin.write(json.dumps({"tex": tex, "display": display}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
-        if not answer: raise SphinxError("Node ended while it set formulas; its message stands above")
+        if not answer:
+            raise SphinxError("Node ended while it set formulas; its message stands above")
         return json.loads(answer)
 
     def close(self) -> None:
@@ -61,9 +62,11 @@ class Setter:
 
 
 def render(translator, node: nodes.Node, display: bool = False) -> str:
-    "The HTML of one formula; what KaTeX says about a bad one goes to the log, with the formula's place."
+    """The HTML of one formula; what KaTeX says about a bad one goes to the log, with the formula's
+    place."""
     setter = translator.builder.app.setter
-    tex = NUMBERED.sub(r"\\\1{\2*}", node.astext())    # the book numbers its equations, KaTeX must not number them again
+    # the book numbers its equations, KaTeX must not number them again
+    tex = NUMBERED.sub(r"\\\1{\2*}", node.astext())
     answer = setter(tex, display)
     if "html" in answer: return lean(answer["html"])
     setter.bad += 1
@@ -73,7 +76,8 @@ def render(translator, node: nodes.Node, display: bool = False) -> str:
 
 def visit_inline(self, node: nodes.Node) -> None:
     html = render(self, node)
-    if html.startswith('<span class="katex">') and not node["ids"]: self.body.append(html.replace('"katex"', '"math katex"', 1))
+    if html.startswith('<span class="katex">') and not node["ids"]:
+        self.body.append(html.replace('"katex"', '"math katex"', 1))
     else: self.body.append(self.starttag(node, "span", "", CLASS="math") + html + "</span>")
     raise nodes.SkipNode
 
@@ -94,7 +98,8 @@ def start(app) -> None:
 
 def finish(app, exception) -> None:
     app.setter.close()
-    if app.setter.bad and not exception: raise SphinxError(f"{app.setter.bad} formula(s) cannot be set; the log above names them")
+    if app.setter.bad and not exception:
+        raise SphinxError(f"{app.setter.bad} formula(s) cannot be set; the log above names them")
 
 
 def setup(app):

@@ -47,7 +47,8 @@ class BookMap(SphinxDirective):
 
     def part(self, part: dict) -> str:
         rows = "".join(f'<li><span class="tfm-number">{name[:2]}</span> <a href="chapters/{name}.html">{escape(title)}</a></li>' for name, title in part["chapters"].items())
-        if gone := [name for name in part["chapters"] if f"chapters/{name}" not in self.env.found_docs]: raise self.error(f"book-map: the book has no chapter {', '.join(gone)}")
+        if gone := [name for name in part["chapters"] if f"chapters/{name}" not in self.env.found_docs]:
+            raise self.error(f"book-map: the book has no chapter {', '.join(gone)}")
         title, cover = escape(part["part"]), self.covers.get(part["part"])
         if cover: title = f'<a href="{cover}.html">{title}</a>'
         time = in_hours(sum(taken(Path(self.env.srcdir), name) for name in part["chapters"]))

@@ -40,7 +40,8 @@ def contents(pages: list[dict]) -> str:
 
 
 def by_class(found: dict) -> str:
-    "The generic mutants by class: what they do wrong, how many were tried, and what became of them."
+    """The generic mutants by class: what they do wrong, how many were tried, and what became of
+    them."""
     exercises, rows = [e for p in found["pages"] for e in p["exercises"]], ""
     for kind, what in found["classes"].items():
         tried = sum(e["tried"].get(kind, 0) for e in exercises)

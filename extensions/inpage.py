@@ -1,8 +1,11 @@
-"""Practice in the page: gives practice pages and chapters the editors' script, and says what it needs to know.
+"""Practice in the page: gives practice pages and chapters the editors' script, and says what it
+needs to know.
 
-An exercise's empty answer becomes an editor by check.js; *Check* asks the book's own checkers. A chapter's cell that is tagged `edit` becomes
-one by run.js. Nothing else is fetched before the first focus or press (inpage_files.py says what then is). Where set-up could not bring
-Pyodide, practice pages say so, and a chapter's cell stays as it is; where it could not bring CodeMirror, editors are text areas.
+An exercise's empty answer becomes an editor by check.js; *Check* asks the book's own checkers. A
+chapter's cell that is tagged `edit` becomes one by run.js. Nothing else is fetched before the first
+focus or press (inpage_files.py says what then is). Where set-up could not bring Pyodide, practice
+pages say so, and a chapter's cell stays as it is; where it could not bring CodeMirror, editors are
+text areas.
 """
 import json
 import re
@@ -75,7 +78,8 @@ def prepare(app, config) -> None: config.tfm_inpage = version()
 
 
 def copy(app) -> None:
-    if app.builder.format == "html": app.inpage_sizes = lay_out(Path(app.outdir) / "_static" / "inpage")
+    if app.builder.format == "html":
+        app.inpage_sizes = lay_out(Path(app.outdir) / "_static" / "inpage")
 
 
 def page(app, pagename, templatename, context, doctree) -> None:
@@ -94,7 +98,8 @@ def practice(app, stem: str, context) -> None:
     count = len(titles_of(stem).keys() - elsewhere().get(stem, {}).keys())
     said = f"<p>{INTRO}</p>{SOLVED.format(n=count)}" if app.inpage_sizes else f"<p>{UNAVAILABLE}</p>"
     context["body"] = FIRST.sub(lambda match: f"{match[1]}\n{said}", context["body"], count=1)
-    if app.inpage_sizes: editors(app, context, "check.js", told(stem, app.inpage_sizes, app.config.tfm_inpage))
+    if app.inpage_sizes:
+        editors(app, context, "check.js", told(stem, app.inpage_sizes, app.config.tfm_inpage))
 
 
 def editors(app, context, name: str, facts: dict) -> None:

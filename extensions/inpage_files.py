@@ -1,8 +1,10 @@
-"""What pages that run Python need, as the book serves it in `_static/inpage/`: scripts, Pyodide, NumPy, and zips with the book's own Python.
+"""What pages that run Python need, as the book serves it in `_static/inpage/`: scripts, Pyodide,
+NumPy, and zips with the book's own Python.
 
-A page loads editor.js, check.js and check.css. The first focus or press fetches code.js and codemirror.js, the editor; the rest (worker.js,
-Pyodide, NumPy, the stand-in for PyTorch in book.zip, and the page's checkers) is fetched when a reader presses *Check*. A chapter's cell
-needs NumPy and cell.zip alone.
+A page loads editor.js, check.js and check.css. The first focus or press fetches code.js and
+codemirror.js, the editor; the rest (worker.js, Pyodide, NumPy, the stand-in for PyTorch in
+book.zip, and the page's checkers) is fetched when a reader presses *Check*. A chapter's cell needs
+NumPy and cell.zip alone.
 """
 import hashlib
 import io
@@ -46,7 +48,8 @@ def packed(parts: dict[str, Path]) -> bytes:
     "Files in a zip, whose bytes depend on them alone."
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
-        for name, path in parts.items(): archive.writestr(zipfile.ZipInfo(name, DATE), path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
+        for name, path in parts.items():
+            archive.writestr(zipfile.ZipInfo(name, DATE), path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
     return held.getvalue()
 
 
@@ -71,7 +74,8 @@ def lock(text: str) -> str:
     "Pyodide's list of packages, NumPy alone; ours must be the one that it names."
     found, pin = json.loads(text), pyodide.PINS["numpy"]
     numpy = found["packages"]["numpy"]
-    if (numpy["file_name"], numpy["sha256"]) != (pin["file"], pin["sha256"]): raise ConfigError("inpage/pins.json names another NumPy than Pyodide's list")
+    if (numpy["file_name"], numpy["sha256"]) != (pin["file"], pin["sha256"]):
+        raise ConfigError("inpage/pins.json names another NumPy than Pyodide's list")
     return json.dumps({"info": found["info"], "packages": {"numpy": numpy}})
 
 
@@ -79,7 +83,8 @@ def numpy_wheel() -> Path:
     "NumPy for Pyodide, which lies in inpage/."
     pin = pyodide.PINS["numpy"]
     wheel = HERE / pin["file"]
-    if hashlib.sha256(wheel.read_bytes()).hexdigest() != pin["sha256"]: raise ConfigError(f"inpage/{pin['file']} is not the file that inpage/pins.json describes")
+    if hashlib.sha256(wheel.read_bytes()).hexdigest() != pin["sha256"]:
+        raise ConfigError(f"inpage/{pin['file']} is not the file that inpage/pins.json describes")
     return wheel
 
 
@@ -100,7 +105,8 @@ def lay_out(target: Path) -> dict[str, int]:
     shutil.copyfile(wheel, target / "py" / wheel.name)
     (target / "py/book.zip").write_bytes(book_zip())
     (target / "py/cell.zip").write_bytes(cell_zip())
-    for path in practice_modules(): (target / "py" / f"{path.stem}.zip").write_bytes(packed({f"tfmlib/practice/{path.name}": path}))
+    for path in practice_modules():
+        (target / "py" / f"{path.stem}.zip").write_bytes(packed({f"tfmlib/practice/{path.name}": path}))
     return {name: (target / "py" / name).stat().st_size for name in (*COUNTED, wheel.name, "book.zip")}
 
 

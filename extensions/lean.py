@@ -1,8 +1,10 @@
-"""The book's own pages on sphinx-book-theme: our templates and style sheet in place of the theme's, and nothing that a page does not use.
+"""The book's own pages on sphinx-book-theme: our templates and style sheet in place of the theme's,
+and nothing that a page does not use.
 
-The theme stays what it was (its directives, its table markup, its options); only what it sends to the reader is replaced, by the
-files in extensions/theme. Served assets live in `_static/tfm` (ours), `_static/figures` (the interactive figures') and
-`_static/inpage` (the editors of practice pages).
+The theme stays what it was (its directives, its table markup, its options); only what it sends to
+the reader is replaced, by the files in extensions/theme. Served assets live in `_static/tfm`
+(ours), `_static/figures` (the interactive figures') and `_static/inpage` (the editors of practice
+pages).
 """
 import hashlib
 import json
@@ -15,7 +17,7 @@ from slim import slim
 
 THEME = Path(__file__).parent / "theme"
 OURS = ("_static/tfm/", "_static/figures/", "_static/inpage/")
-WHEN_USED = {                                   # asset: what a page's text holds when the page needs it
+WHEN_USED = {  # asset: what a page's text holds when the page needs it
     "_static/tfm/katex/katex.css": r'class="(math )?katex"',
     "_static/sphinx-design.min.css": r"sd-(container-fluid|tab-set|btn|badge)",
     "_static/design-tabs.js": "sd-tab-set",
@@ -36,9 +38,11 @@ def adopt(app, config) -> None:
     "Put our templates before the theme's and our files beside its own."
     config.templates_path.insert(0, str(THEME / "templates"))
     config.html_static_path.append(str(THEME / "static"))
-    config.html_sidebars = {"**": []}           # the theme would write them for each page, to see whether they are empty
+    # the theme would write them for each page, to see whether they are empty
+    config.html_sidebars = {"**": []}
     files = sorted(p for p in THEME.parent.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".svg"})
-    config.tfm_extensions = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()   # changed: all pages are written anew
+    # changed: all pages are written anew
+    config.tfm_extensions = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()
 
 
 def assets(files: list, body: str) -> list:

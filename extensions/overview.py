@@ -1,7 +1,9 @@
-"""The overview: one drawing of the whole transformer, theme/overview.svg, whose parts lead to their chapters.
+"""The overview: one drawing of the whole transformer, theme/overview.svg, whose parts lead to their
+chapters.
 
-It is on the front page, by the directive `{overview}`, and at the head of every chapter that builds a part of it, where that part is lit.
-It is laid out by hand, on 350 by 156 pixels, so that it is legible in a phone's column; its colours are the page's own (book.css).
+It is on the front page, by the directive `{overview}`, and at the head of every chapter that builds
+a part of it, where that part is lit. It is laid out by hand, on 350 by 156 pixels, so that it is
+legible in a phone's column; its colours are the page's own (book.css).
 """
 import re
 from pathlib import Path
@@ -25,7 +27,8 @@ def overview(lit: str = "", way: str = "") -> nodes.raw:
 class Overview(SphinxDirective):
     "`{overview}`: the drawing, no part of it lit."
 
-    def run(self) -> list[nodes.Node]: return [overview(way="../" * self.env.docname.count("/") + "chapters/")]
+    def run(self) -> list[nodes.Node]:
+        return [overview(way="../" * self.env.docname.count("/") + "chapters/")]
 
 
 def head(app, document: nodes.document) -> None:

@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 import yaml
 
-TOUR = "chapters/00_tour"        # the book's first page: neither a chapter nor of the workbench; nothing imports from it
+# the book's first page: neither a chapter nor of the workbench; nothing imports from it
+TOUR = "chapters/00_tour"
 NOTEBOOK = re.compile(r"chapters/(?:(depth|practice)/)?((\d\d)_\w+)")
 
 
 def kind(page: str) -> str:
-    "What a page is: tour, workbench, path (a chapter), depth or practice; empty if it is no notebook of the book."
+    """What a page is: tour, workbench, path (a chapter), depth or practice; empty if it is no
+    notebook of the book."""
     if page == TOUR: return "tour"
     found = NOTEBOOK.fullmatch(page)
     return "" if not found else found[1] or ("workbench" if found[3] == "00" else "path")
@@ -25,7 +27,8 @@ def number(page: str) -> str:
 
 
 def chapter(page: str, pages: Iterable[str]) -> str:
-    "The file name of the chapter, among these pages, that a notebook belongs to; a second page in depth has a longer one (NN_name_topic)."
+    """The file name of the chapter, among these pages, that a notebook belongs to; a second page in
+    depth has a longer one (NN_name_topic)."""
     return next((Path(p).name for p in pages if kind(page) == "depth" and kind(p) == "path" and number(p) == number(page)), Path(page).name)
 
 
@@ -41,12 +44,14 @@ def toc_pages(toc: Path) -> list[str]:
             for part in entry: yield from below(part)
         elif isinstance(entry, dict):
             if "root" in entry or "file" in entry: yield entry.get("root") or entry["file"]
-            for key in ("parts", "chapters", "sections", "subtrees", "entries"): yield from below(entry.get(key))
+            for key in ("parts", "chapters", "sections", "subtrees", "entries"):
+                yield from below(entry.get(key))
     return [str(Path(page).with_suffix("")) if page.endswith((".md", ".ipynb")) else page for page in below(yaml.safe_load(toc.read_text()))]
 
 
 class Part(NamedTuple):
-    "A part of the book: its caption, its cover (a page in parts/) if it has one, and its other pages of the first level."
+    """A part of the book: its caption, its cover (a page in parts/) if it has one, and its other
+    pages of the first level."""
     caption: str
     cover: str
     chapters: tuple[str, ...]
@@ -67,13 +72,16 @@ def book_map(root: Path) -> dict[str, dict[str, str]]:
 
 
 def notebook_files(folder: Path) -> list[Path]:
-    "The notebooks below a folder. What JupyterLab keeps of them in hidden folders (.ipynb_checkpoints) is not of the book."
-    def hidden(path: Path) -> bool: return any(part.startswith(".") for part in path.relative_to(folder).parts)
+    """The notebooks below a folder. What JupyterLab keeps of them in hidden folders
+    (.ipynb_checkpoints) is not of the book."""
+    def hidden(path: Path) -> bool:
+        return any(part.startswith(".") for part in path.relative_to(folder).parts)
     return sorted(path for path in folder.rglob("[0-9][0-9]_*.ipynb") if not hidden(path))
 
 
 def notebooks(root: Path, toc: Path | None = None) -> dict[str, dict]:
-    "The chapters, their depth and practice pages: name below `root` without suffix -> notebook, in the order of the toc if one is given."
+    """The chapters, their depth and practice pages: name below `root` without suffix -> notebook,
+    in the order of the toc if one is given."""
     names = [str(p.relative_to(root).with_suffix("")) for p in notebook_files(root / "chapters")]
     if toc: names = [name for name in toc_pages(toc) if name in names]
     return {name: parsed((root / f"{name}.ipynb").read_text(encoding="utf-8")) for name in names}

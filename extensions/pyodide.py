@@ -1,8 +1,8 @@
 """Pyodide, Python for browsers, brought by npm and checked: python extensions/pyodide.py
 
-npm is the one that comes with Node's wheel, or the system's. The package is checked against the hash in inpage/pins.json, which is the
-one that npm publishes, and what a page needs of it is kept in the environment. Without a network nothing is kept, and the book is built
-without *Check*.
+npm is the one that comes with Node's wheel, or the system's. The package is checked against the
+hash in inpage/pins.json, which is the one that npm publishes, and what a page needs of it is kept
+in the environment. Without a network nothing is kept, and the book is built without *Check*.
 """
 import base64
 import hashlib
@@ -51,7 +51,8 @@ def unpack(package: Path, target: Path) -> None:
     if found != wanted: raise ValueError(f"{package.name} has the hash {found}; expected {wanted}")
     target.mkdir(parents=True, exist_ok=True)
     with tarfile.open(package) as archive:
-        for name in FILES: (target / name).write_bytes(archive.extractfile(f"package/{name}").read())
+        for name in FILES:
+            (target / name).write_bytes(archive.extractfile(f"package/{name}").read())
 
 
 def fetch() -> None:

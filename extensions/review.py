@@ -1,7 +1,8 @@
-"""Review cards, made from the glossary and the ledger of claims: a question, its answer, and where the book settles it.
+"""Review cards, made from the glossary and the ledger of claims: a question, its answer, and where
+the book settles it.
 
-The page *Review cards* shows them one at a time (theme/static/tfm/review.js keeps in the reader's browser what is known how well); the same cards are
-written as a text file that Anki imports.
+The page *Review cards* shows them one at a time (theme/static/tfm/review.js keeps in the reader's
+browser what is known how well); the same cards are written as a text file that Anki imports.
 """
 import json
 import re
@@ -20,13 +21,15 @@ HEAD = "#separator:tab\n#html:true\n#notetype:Basic\n#deck:The Executable Transf
 
 
 def number(page: str) -> str:
-    "The number of the chapter that a page belongs to; nothing for the back matter and the workbench."
+    """The number of the chapter that a page belongs to; nothing for the back matter and the
+    workbench."""
     found = re.search(r"(?:^|/)(\d\d)_", page)
     return found[1] if found and found[1] != "00" else ""
 
 
 def card(entry: Entry, measured: str = "") -> dict[str, str]:
-    "An entry as a card, with what the cell of a claim measured; its name keeps what a reader has learnt when others come and go."
+    """An entry as a card, with what the cell of a claim measured; its name keeps what a reader has
+    learnt when others come and go."""
     term = entry["kind"] == "term"
     also = f" (also {', '.join(f'“{name}”' for name in entry['also'])})" if entry["also"] else ""
     front = f"What does “{entry['title']}”{also} mean?" if term else f"Does this hold? {entry['title']}"
@@ -50,8 +53,10 @@ def cards(app) -> list[dict[str, str]]:
 
 def anki(made: list[dict[str, str]], base: str = "") -> str:
     "The cards as a file for Anki's import: front, back with its source, tags."
-    def back(c: dict[str, str]) -> str: return escape(c["back"]) + (f'<br><a href="{base}{c["at"]}">in the book</a>' if base else "")
-    def tags(c: dict[str, str]) -> str: return f"{c['kind']} chapter-{c['chapter']}" if c["chapter"] else c["kind"]
+    def back(c: dict[str, str]) -> str:
+        return escape(c["back"]) + (f'<br><a href="{base}{c["at"]}">in the book</a>' if base else "")
+    def tags(c: dict[str, str]) -> str:
+        return f"{c['kind']} chapter-{c['chapter']}" if c["chapter"] else c["kind"]
     return HEAD + "".join(f"{escape(c['front'])}\t{back(c)}\t{tags(c)}\n".replace("\r", " ") for c in made)
 
 

@@ -7,7 +7,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, Text, Token
 from sphinx.highlighting import PygmentsBridge
 
-COLOURED = {                                    # kind of token -> the kind whose class book.css colours; any other is plain text
+COLOURED = {  # kind of token -> the kind whose class book.css colours; any other is plain text
     Comment: Comment, Keyword: Keyword, Operator.Word: Keyword, Keyword.Constant: Text, Number: Number, String: String,
     Name.Function: Name.Function, Name.Class: Name.Function, Name.Decorator: Name.Function, Name.Tag: Name.Function,
     Name.Exception: Error, Generic.Error: Error, Generic.Traceback: Error, Error: Error,
@@ -15,8 +15,9 @@ COLOURED = {                                    # kind of token -> the kind whos
     Generic.Inserted: Generic.Inserted, Generic.Deleted: Generic.Deleted,
 }
 BETWEEN = re.compile(r"[, \n-]+")
-ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[, \n:]+")}   # kinds that go on across these, not across brackets: 1, -2 is one, and "a": "b"
-UNUSED = [                                      # wrappers in the markup of others -> what is kept of them
+# kinds that go on across these, not across brackets: 1, -2 is one, and "a": "b"
+ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[, \n:]+")}
+UNUSED = [  # wrappers in the markup of others -> what is kept of them
     (re.compile(r'<span class="pre">([^<]*)</span>'), r"\1"),
     (re.compile(r"(<pre[^>]*>)<span></span>"), r"\1"),
     (re.compile(r'<div class="((?:output text_plain )?highlight-[\w-]+ notranslate)"><div class="highlight">(<pre\b.*?</pre>)</div>\s*</div>', re.S), r'<div class="\1 highlight">\2</div>'),

@@ -49,7 +49,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         inside = self.open[-1][0] if self.open else ""
-        if inside == "title" and data.strip() and len(self.open) > 1 and self.open[-2][0] == "svg": self.open[-2][1] = True
+        if inside == "title" and data.strip() and len(self.open) > 1 and self.open[-2][0] == "svg":
+            self.open[-2][1] = True
         if inside in ("style", "script"): self.fetched(data)
 
     def picture(self, at: dict) -> None:
@@ -62,11 +63,13 @@ class Page(HTMLParser):
         names = LOADED.get(tag, ()) if tag != "link" else ("href",) if LINKED & set(at.get("rel", "").lower().split()) else ()
         for name in names:
             for part in at.get(name, "").split(",") if name == "srcset" else [at.get(name, "")]:
-                if REMOTE.match(part): self.fault(f"<{tag}> loads from another site: {part.strip()}")
+                if REMOTE.match(part):
+                    self.fault(f"<{tag}> loads from another site: {part.strip()}")
         self.fetched(at.get("style", ""))
 
     def fetched(self, code: str) -> None:
-        for address in FETCHED.findall(code): self.fault(f"a style or script loads from another site: {address}")
+        for address in FETCHED.findall(code):
+            self.fault(f"a style or script loads from another site: {address}")
 
 
 def check(app, exception) -> None:
@@ -75,7 +78,8 @@ def check(app, exception) -> None:
     out = Path(app.outdir)
     for name in sorted(app.env.found_docs):
         if (file := Path(app.builder.get_outfilename(name))).is_file():
-            for line, fault in Page(file.read_text(encoding="utf-8")).faults: log.warning("%s (line %s of the page)", fault, line, location=name, type="sound")
+            for line, fault in Page(file.read_text(encoding="utf-8")).faults:
+                log.warning("%s (line %s of the page)", fault, line, location=name, type="sound")
     for file in sorted(f for kind in ("css", "js") for f in (out / "_static").rglob(f"*.{kind}")):
         for address in FETCHED.findall(file.read_text(encoding="utf-8", errors="ignore")):
             log.warning("%s loads from another site: %s", file.relative_to(out), address, type="sound")

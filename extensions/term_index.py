@@ -13,7 +13,8 @@ class index_of_terms(nodes.General, nodes.Element):
 
 
 class IndexOfTerms(SphinxDirective):
-    "`{index-of-terms}`: every term of the glossary by letter, with the place where it is defined and the chapters that use it."
+    """`{index-of-terms}`: every term of the glossary by letter, with the place where it is defined
+    and the chapters that use it."""
 
     def run(self) -> list[nodes.Node]: return [index_of_terms()]
 
@@ -45,7 +46,8 @@ class Index:
             made = [nodes.Text("Defined in "), self.link(self.app.env.titles[home].astext(), home), nodes.Text(", "), self.link(self.titles[home, anchor], home, anchor), nodes.Text(". ")]
         others = {page: at for page, at in self.app.tfm_uses.get(entry["title"], {}).items() if page != home}
         links = [[self.link(self.number(page), page, at)] for page, at in others.items()]
-        for i, link in enumerate(links): made += [nodes.Text("Used in " if not i else " and " if i == len(links) - 1 else ", "), *link]
+        for i, link in enumerate(links):
+            made += [nodes.Text("Used in " if not i else " and " if i == len(links) - 1 else ", "), *link]
         return [nodes.paragraph("", "", *made, *([nodes.Text(".")] if links else []), classes=["tfm-places"])] if made else []
 
     def row(self, entry: Entry) -> nodes.definition_list_item:
@@ -56,11 +58,13 @@ class Index:
         terms = sorted((e for e in entries(self.app) if e["kind"] == "term"), key=lambda e: folded(e["title"]).casefold())
         groups = [(name, list(group)) for name, group in groupby(terms, letter)]
         first = nodes.paragraph("", "", classes=["tfm-letters"])
-        for name, _ in groups: first += [self.link(name, self.page, f"letter-{name.lower()}"), nodes.Text(" ")]
+        for name, _ in groups:
+            first += [self.link(name, self.page, f"letter-{name.lower()}"), nodes.Text(" ")]
         made = [nodes.section("", nodes.title("", name), nodes.definition_list("", *map(self.row, group)), ids=[f"letter-{name.lower()}"]) for name, group in groups]
         return [first, *made]
 
 
 def fill(app, document: nodes.document, page: str) -> None:
     "All pages are read, and this one is about to be written."
-    for node in list(document.findall(index_of_terms)): node.replace_self(Index(app, page).whole() if GLOSSARY in app.env.found_docs else [])
+    for node in list(document.findall(index_of_terms)):
+        node.replace_self(Index(app, page).whole() if GLOSSARY in app.env.found_docs else [])

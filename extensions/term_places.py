@@ -15,12 +15,14 @@ log = logging.getLogger(__name__)
 
 
 def bold(documents: dict[str, nodes.document], known: Known) -> dict[str, tuple[str, str]]:
-    "The terms that chapters set in bold, where they introduce them: name -> (page, section), the first in the book's order."
+    """The terms that chapters set in bold, where they introduce them: name -> (page, section), the
+    first in the book's order."""
     found = {}
     for page, document in documents.items():
         for strong in document.findall(nodes.strong):
             section, name = around(strong), known.bold(strong.astext())
-            if name and section.parent is not document: found.setdefault(name, (page, section["ids"][0]))
+            if name and section.parent is not document:
+                found.setdefault(name, (page, section["ids"][0]))
     return found
 
 
@@ -39,7 +41,8 @@ def most(term: str, sections: list[Entry]) -> tuple[str, str] | None:
 
 
 def defined(document: nodes.document, found: list[Entry], introduced: dict[str, tuple[str, str]], told: dict[str, tuple[str, str]]) -> Iterator[Entry]:
-    "The glossary's terms, each where the book defines it: where `told`, else a bold word, a name, the section that says it most, the glossary."
+    """The glossary's terms, each where the book defines it: where `told`, else a bold word, a name,
+    the section that says it most, the glossary."""
     named = {key(e["title"]): (e["page"], e["anchor"]) for e in found if e["kind"] == "name" and "/practice/" not in e["page"] and not e["title"].isupper()}
     chapters = [e for e in found if e["kind"] in ("section", "depth") and "take-away" not in e["anchor"]]
     for item in document.findall(nodes.definition_list_item):
@@ -50,12 +53,14 @@ def defined(document: nodes.document, found: list[Entry], introduced: dict[str, 
 
 
 def told(path: Path, found: list[Entry]) -> dict[str, tuple[str, str]]:
-    "The places that a file gives on the pages of this book; one that is no section and no name is a fault."
+    """The places that a file gives on the pages of this book; one that is no section and no name is
+    a fault."""
     places = {term: (f"chapters/{place.split('#')[0]}", place.split("#")[1]) for term, place in yaml.safe_load(path.read_text(encoding="utf-8")).items()}
     known = {(e["page"], e["anchor"]) for e in found}
     places = {term: place for term, place in places.items() if place[0] in {page for page, _ in known}}
     for term, place in places.items():
-        if place not in known: log.warning("%s: no section and no name of the book is %s#%s, where «%s» should be defined", path.name, *place, term, type="search")
+        if place not in known:
+            log.warning("%s: no section and no name of the book is %s#%s, where «%s» should be defined", path.name, *place, term, type="search")
     return places
 
 
@@ -79,5 +84,6 @@ def uses(chapters: dict[str, nodes.document]) -> dict[str, dict[str, str]]:
     found = {}
     for page, document in chapters.items():
         for link in document.findall(pending_xref):
-            if link.get("reftype") == "term": found.setdefault(link["reftarget"], {}).setdefault(page, around(link)["ids"][0])
+            if link.get("reftype") == "term":
+                found.setdefault(link["reftarget"], {}).setdefault(page, around(link)["ids"][0])
     return found

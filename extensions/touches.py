@@ -17,7 +17,8 @@ formatted = variables.format_plain_text
 
 
 def renumber(app, env) -> list[str]:
-    "Give each exercise its chapter's number and its place on the page; Sphinx has counted through the whole book."
+    """Give each exercise its chapter's number and its place on the page; Sphinx has counted through
+    the whole book."""
     for docname, kinds in env.toc_fignumbers.items():
         chapter = re.search(r"/(\d\d)_[^/]*$", docname)
         counted = sorted(kinds.get("exercise", {}).items(), key=lambda item: item[1])
@@ -27,17 +28,20 @@ def renumber(app, env) -> list[str]:
 
 
 def role(says: Callable, source: str) -> Callable:
-    "A role whose text `says` gives for a page; where it cannot, a warning, which fails a strict build."
+    """A role whose text `says` gives for a page; where it cannot, a warning, which fails a strict
+    build."""
     def run(name, rawtext, text, lineno, inliner, options=None, content=()):
         env = inliner.document.settings.env
-        for page in text.partition("#")[0].split(): env.note_dependency(str(Path(env.srcdir) / source.format(page=page)))
+        for page in text.partition("#")[0].split():
+            env.note_dependency(str(Path(env.srcdir) / source.format(page=page)))
         try: return [nodes.Text(says(Path(env.srcdir), text))], []
         except ValueError as error: return [], [inliner.reporter.error(str(error), line=lineno)]
     return run
 
 
 def as_glued(text: str, fmt_spec: str) -> str:
-    "A glued text as it was glued, unless a format is asked for: myst-nb reads `1.60` as a number and prints 1.6."
+    """A glued text as it was glued, unless a format is asked for: myst-nb reads `1.60` as a number
+    and prints 1.6."""
     return text if fmt_spec in ("", "s") else formatted(text, fmt_spec)
 
 
@@ -58,7 +62,8 @@ MORE, WRONG = "More claims, checked", "Wrong answers to "
 
 
 class FoldSection(SphinxPostTransform):
-    "Keep the heading of a chapter's further claims, or of an exercise's wrong answers, in sight, and how many there are; the rest of the section goes into a fold."
+    """Keep the heading of a chapter's further claims, or of an exercise's wrong answers, in sight,
+    and how many there are; the rest of the section goes into a fold."""
     default_priority = 901
     formats = ("html",)
 
@@ -78,12 +83,15 @@ class FoldSection(SphinxPostTransform):
 
 
 def copy(app):
-    "Put the figures' stylesheet and modules where every page of an HTML build finds them; Jupyter Book would load every script of `html_static_path` on every page."
+    """Put the figures' stylesheet and modules where every page of an HTML build finds them; Jupyter
+    Book would load every script of `html_static_path` on every page."""
     if app.builder.format != "html": return
     target = Path(app.outdir) / "_static" / "figures"
     target.mkdir(parents=True, exist_ok=True)
-    for path in [ASSETS / "figures.css", *sorted(ASSETS.glob("*.js"))]: shutil.copyfile(path, target / path.name)
-    shutil.copytree(ASSETS / "live", target / "live", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.json"))          # what a figure loads when it is asked to
+    for path in [ASSETS / "figures.css", *sorted(ASSETS.glob("*.js"))]:
+        shutil.copyfile(path, target / path.name)
+    # what a figure loads when it is asked to
+    shutil.copytree(ASSETS / "live", target / "live", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.json"))
     shutil.copyfile(ASSETS / "tokenizer.json", target / "live" / "tokenizer.json")
 
 
@@ -96,7 +104,8 @@ def setup(app):
     for module in (variables, crossref, roles): module.format_plain_text = as_glued
     for name, how in SOURCES.items(): app.add_role(name, role(*how))
     for transform in (Fold, FoldSection): app.add_post_transform(transform)
-    app.connect("env-get-updated", renumber, priority=900)   # after Sphinx itself, which numbers at this event, too
+    # after Sphinx itself, which numbers at this event, too
+    app.connect("env-get-updated", renumber, priority=900)
     app.add_css_file("figures/figures.css")
     app.connect("builder-inited", copy)
     app.connect("html-page-context", load)

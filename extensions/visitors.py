@@ -1,5 +1,6 @@
-"""What a visitor meets besides the pages: a page for addresses that lead nowhere and, once the book's address is known, cards for social networks, a map for search engines
-and a feed of the changelog.
+"""What a visitor meets besides the pages: a page for addresses that lead nowhere and, once the
+book's address is known, cards for social networks, a map for search engines and a feed of the
+changelog.
 """
 import re
 from datetime import UTC, datetime
@@ -18,7 +19,8 @@ def lost(app):
     yield "404", {}, "404.html"
 
 
-def address(app) -> str: return app.config.html_baseurl.rstrip("/") + "/" if app.config.html_baseurl else ""
+def address(app) -> str:
+    return app.config.html_baseurl.rstrip("/") + "/" if app.config.html_baseurl else ""
 
 
 def cards(app, pagename, templatename, context, doctree) -> None:
@@ -75,7 +77,8 @@ def write(app, exception) -> None:
     (out / "sitemap.xml").write_text(sitemap(base, pages), encoding="utf-8")
     (out / "404.html").write_text(whole((out / "404.html").read_text(encoding="utf-8"), base), encoding="utf-8")
     (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {base}sitemap.xml\n", encoding="utf-8")
-    if (changelog := Path(app.srcdir) / "about/changelog.md").is_file(): (out / "changes.xml").write_text(feed(base, app.config.html_title, changelog), encoding="utf-8")
+    if (changelog := Path(app.srcdir) / "about/changelog.md").is_file():
+        (out / "changes.xml").write_text(feed(base, app.config.html_title, changelog), encoding="utf-8")
 
 
 def setup(app):

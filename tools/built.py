@@ -1,7 +1,7 @@
 """Say whether the built book is whole: python tools/built.py [FOLDER OF THE BUILT BOOK]
 
-Every page of the table of contents is there and has words in it, every notebook is in the table of contents, and every link
-from page to page arrives at something.
+Every page of the table of contents is there and has words in it, every notebook is in the table of
+contents, and every link from page to page arrives at something.
 """
 import re
 import sys
@@ -35,7 +35,8 @@ def broken(book: Path, pages: dict[str, str]) -> list[str]:
             parts = urlsplit(link)
             target = ((book / name).parent / unquote(parts.path)).resolve() if parts.path else (book / name).resolve()
             if not target.is_file(): faults.append(f"{name}: {link} leads to no file")
-            elif parts.fragment and target in anchors and unquote(parts.fragment) not in anchors[target]: faults.append(f"{name}: {link} leads to no such place")
+            elif parts.fragment and target in anchors and unquote(parts.fragment) not in anchors[target]:
+                faults.append(f"{name}: {link} leads to no such place")
     return faults
 
 

@@ -1,7 +1,9 @@
 """Write the Colab copies of the chapters to build/colab: python tools/colab.py [FOLDER]
 
-A copy shows right in any notebook program: MyST is resolved, solutions are folded, and its first cell installs `tfmlib`
-where it is missing; without an address of the book, a wheel is laid beside the copies, which Colab is asked to upload. Code, ids, tags and stored outputs are those of the chapter.
+A copy shows right in any notebook program: MyST is resolved, solutions are folded, and its first
+cell installs `tfmlib` where it is missing; without an address of the book, a wheel is laid beside
+the copies, which Colab is asked to upload. Code, ids, tags and stored outputs are those of the
+chapter.
 """
 import re
 import shutil
@@ -49,7 +51,8 @@ if not all(map(importlib.util.find_spec, ("tfmlib", "anywidget"))):
 
 
 def setup_source(url: str, version: str) -> str:
-    "The set-up cell: installs the tagged library from `url`; without an address, says how to install a clone."
+    """The set-up cell: installs the tagged library from `url`; without an address, says how to
+    install a clone."""
     return INSTALL.format(url=url.removesuffix("/"), version=version) if url else EXPLAIN.replace("{version}", version)
 
 
@@ -69,7 +72,8 @@ def fold(cell: NotebookNode, title: str) -> None:
 
 
 def code_cell(cell: NotebookNode) -> NotebookNode | None:
-    "The cell without nbdev's directive lines, folded if the page folds it; nothing if it held only directives."
+    """The cell without nbdev's directive lines, folded if the page folds it; nothing if it held
+    only directives."""
     lines = cell.source.split("\n")
     hidden = any(re.match(r"#\|\s*hide\b", line) for line in lines)
     cell.source = "\n".join(line for line in lines if not line.startswith("#|")).strip("\n")
@@ -90,13 +94,16 @@ def text_cell(cell: NotebookNode, page: Page) -> NotebookNode:
 
 
 def copy(path: Path, book: Book, version: str, repository: str | None = None) -> NotebookNode:
-    "The Colab copy of the notebook at `path`; its library comes from the book's repository, or from another one."
+    """The Colab copy of the notebook at `path`; its library comes from the book's repository, or
+    from another one."""
     nb = nbformat.read(path, as_version=4)
     page = Page(book, str(path.relative_to(book.root).with_suffix("")), glued(nb))
     cells = [text_cell(c, page) if c.cell_type == "markdown" else code_cell(c) for c in nb.cells]
     first = new_code_cell(setup_source(book.repository if repository is None else repository, version), id="set-up", metadata={"cellView": "form"})
     nb.cells = [first, *(c for c in cells if c is not None)]
-    for n, cell in enumerate((c for c in nb.cells if c.cell_type == "code"), 1): cell.execution_count = n   # nbval takes none for "never run"
+    # nbval takes none for "never run"
+    for n, cell in enumerate((c for c in nb.cells if c.cell_type == "code"), 1):
+        cell.execution_count = n
     nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
     nb.metadata["colab"] = {"provenance": [], "name": path.name}
     return nb
@@ -129,7 +136,8 @@ def write(root: Path, out: Path, repository: str | None = None) -> list[Path]:
 
 
 def main(folder: str | None = None) -> None:
-    "Copies in the folder; without one in build/colab, and there the wheel, unless it can be had from the book's address."
+    """Copies in the folder; without one in build/colab, and there the wheel, unless it can be had
+    from the book's address."""
     alone, folder = folder is None, folder or "build/colab"
     try:
         paths = write(ROOT, ROOT / folder)

@@ -1,7 +1,7 @@
 """The whole book for e-readers: python tools/epub.py [--book FOLDER] [--out FOLDER] [PAGE ...]
 
-EPUB 3 from the built pages: their text as XHTML, formulas as MathML, drawings as SVG with colours that any reader knows, no script. The same input
-gives the same bytes.
+EPUB 3 from the built pages: their text as XHTML, formulas as MathML, drawings as SVG with colours
+that any reader knows, no script. The same input gives the same bytes.
 """
 import argparse
 import re
@@ -39,7 +39,7 @@ XHTML, MATHML, SVG, OPS = "http://www.w3.org/1999/xhtml", "http://www.w3.org/199
 STAMP = (1980, 1, 1, 0, 0, 0)
 
 
-# --- colours ----------------------------------------------------------------------------------------------------------
+# --- colours --------------------------------------------------------------------------------------
 
 def linear(code: str) -> list[float]:
     "A colour #rrggbb as linear light, 0 to 1."
@@ -53,10 +53,12 @@ def code(values: list[float]) -> str:
     return "#" + "".join(f"{round(255 * v):02x}" for v in curve)
 
 
-def times(matrix: tuple, values: list[float]) -> list[float]: return [sum(m * v for m, v in zip(row, values)) for row in matrix]
+def times(matrix: tuple, values: list[float]) -> list[float]:
+    return [sum(m * v for m, v in zip(row, values)) for row in matrix]
 
 
-TO_LMS = (.4122214708, .5363325363, .0514459929), (.2119034982, .6806995451, .1073969566), (.0883024619, .2817188376, .6299787005)      # Ottosson's Oklab, 2020
+# Ottosson's Oklab, 2020
+TO_LMS = (.4122214708, .5363325363, .0514459929), (.2119034982, .6806995451, .1073969566), (.0883024619, .2817188376, .6299787005)
 TO_LAB = (.2104542553, .7936177850, -.0040720468), (1.9779984951, -2.4285922050, .4505937099), (.0259040371, .7827717662, -.8086757660)
 FROM_LAB = (1., .3963377774, .2158037573), (1., -.1055613458, -.0638541728), (1., -.0894841775, -1.2914855480)
 FROM_LMS = (4.0767416621, -3.3077115913, .2309699292), (-1.2684380046, 2.6097574011, -.3413193965), (-.0041960863, -.7034186147, 1.7076147010)
@@ -78,13 +80,15 @@ def plain(css: str) -> str:
     return re.sub(r"color-mix\(in (oklab|srgb), *(#\w{6}) ([\d.]+)%, *(#\w{6})\)", lambda m: mixed(m[1], m[2], float(m[3]) / 100, m[4]), css)
 
 
-def full(colour: str) -> str: return "#" + "".join(2 * c for c in colour[1:]) if re.fullmatch(r"#\w{3}", colour) else colour
+def full(colour: str) -> str:
+    return "#" + "".join(2 * c for c in colour[1:]) if re.fullmatch(r"#\w{3}", colour) else colour
 
 
-# --- pages ------------------------------------------------------------------------------------------------------------
+# --- pages ----------------------------------------------------------------------------------------
 
 def as_mathml(text: Tag) -> None:
-    "KaTeX's boxes give way to its MathML; a formula without scripts, which is text and has none, gets it."
+    """KaTeX's boxes give way to its MathML; a formula without scripts, which is text and has none,
+    gets it."""
     for formula in of_class(text, "katex", "span"):
         math = formula.find("math") or spelled(formula)
         math["xmlns"] = MATHML
@@ -98,10 +102,12 @@ def spelled(formula: Tag) -> Tag:
     math = new("math")
     for atom in formula.find_all("span"):
         if atom.find("span"): continue
-        letters = r"[^\W\d_]+" if "mop" in atom.get("class", ()) else r"[^\W\d_]"               # the name of a function is one identifier
+        # the name of a function is one identifier
+        letters = r"[^\W\d_]+" if "mop" in atom.get("class", ()) else r"[^\W\d_]"
         for word in re.findall(rf"[\d.]*\d|{letters}|\S", atom.get_text()):
             part = new("mn" if word[-1].isdigit() else "mi" if word[0].isalpha() else "mo")
-            if part.name == "mi" and "mathnormal" not in atom.get("class", ()): part["mathvariant"] = "normal"
+            if part.name == "mi" and "mathnormal" not in atom.get("class", ()):
+                part["mathvariant"] = "normal"
             part.string = word
             math.append(part)
     return math
@@ -133,7 +139,8 @@ def leaf(title: str, body: str, kind: str = "") -> str:
 
 
 def picture(width: int, height: int) -> str:
-    "The title, and attention as lines from a word to the words that it attends to, on a ground of this size."
+    """The title, and attention as lines from a word to the words that it attends to, on a ground of
+    this size."""
     words = ("why", "does", "the", "owl", "sleep", "?")
     left, step, low = (.1 * width, .136 * width, .66 * height) if height > width else (.53 * width, .074 * width, .78 * height)
     high, size = low - .17 * max(height, 700), .0425 * min(width, 800)
@@ -174,7 +181,8 @@ def files(pages: list[Page], day: date) -> dict[str, str]:
     found = {"front.xhtml": leaf(TITLE, f'<img src="cover.svg" alt="{TITLE}: the words of a sentence, joined to “owl” by lines as thick as its attention weights"/>', "cover"),
              "about.xhtml": about, "nav.xhtml": contents}
     for i, page in enumerate(pages):
-        if page.part and not page.is_cover: found[f"part-{page.slug}.xhtml"] = opening(page.part, part_of(pages, i))
+        if page.part and not page.is_cover:
+            found[f"part-{page.slug}.xhtml"] = opening(page.part, part_of(pages, i))
         found[f"{page.slug}.xhtml"] = as_xml(page, there)
     return found
 
@@ -215,7 +223,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--book", type=Path, default=ROOT / "_build/html")
     parser.add_argument("--out", type=Path, default=ROOT / "build/paper")
     given = parser.parse_args(arguments)
-    if not (given.book / "index.html").is_file(): sys.exit(f"no built book in {given.book}: run `make book`")
+    if not (given.book / "index.html").is_file():
+        sys.exit(f"no built book in {given.book}: run `make book`")
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"{FILE}.epub"
     write(path, edition(given.book, given.pages or None), date.today())

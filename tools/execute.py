@@ -15,7 +15,8 @@ sys.path.insert(0, str(ROOT / "extensions"))
 
 from pages import notebook_files  # noqa: E402
 
-VIEW = "application/vnd.jupyter.widget-view+json"         # names a live model by a random id: nothing to store
+# names a live model by a random id: nothing to store
+VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def run(path: Path) -> nbformat.NotebookNode:
@@ -40,8 +41,10 @@ def execute(path: Path) -> float:
 
 
 def main(names: list[str]) -> None:
-    os.environ.setdefault("TFM_PEERS", "required")          # TFM_PEERS=record rewrites what comparisons with other libraries gave
-    os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}   # a stored progress bar says nothing
+    # TFM_PEERS=record rewrites what comparisons with other libraries gave
+    os.environ.setdefault("TFM_PEERS", "required")
+    # a stored progress bar says nothing
+    os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     paths = [Path(n).resolve() for n in names] or notebook_files(ROOT / "chapters")
     for path in paths:
         print(f"{path.relative_to(ROOT)}: {execute(path):.1f} s", flush=True)

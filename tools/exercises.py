@@ -1,7 +1,9 @@
-"""Write the exercises without their answers to build/exercises, for handing out: python tools/exercises.py [--hints] [FOLDER]
+"""Write the exercises without their answers to build/exercises, for handing out:
+python tools/exercises.py [--hints] [FOLDER]
 
-What goes: the cells tagged `solution` and `mutant`, and everything else between an exercise's check and the next heading of
-the exercise's own level. `--hints` keeps the hints. Outputs are cleared, and the Markdown is readable outside the book.
+What goes: the cells tagged `solution` and `mutant`, and everything else between an exercise's check
+and the next heading of the exercise's own level. `--hints` keeps the hints. Outputs are cleared,
+and the Markdown is readable outside the book.
 """
 import argparse
 import ast
@@ -27,7 +29,7 @@ class Handout(Page):
         return super().url(page, fragment) if page == self.name or self.book.address else ""
 
 
-# --- hints --------------------------------------------------------------------------------------------------------
+# --- hints ----------------------------------------------------------------------------------------
 
 def pieces(source: str) -> Iterator[tuple[bool, list[str]]]:
     "The lines of a text, in pieces: is it a hint?, its lines."
@@ -47,7 +49,7 @@ def hints(source: str, wanted: bool) -> str:
     return re.sub(r"\n{3,}", "\n\n", kept).strip("\n")
 
 
-# --- answers ------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 def level_of(cells: list[NotebookNode]) -> int:
     "The level of the headings that the exercises stand under."
@@ -67,7 +69,8 @@ def sections(cells: list[NotebookNode]) -> Iterator[range]:
 
 
 def given_away(cells: list[NotebookNode]) -> set[int]:
-    "The cells that give an answer away: answers, and what follows an exercise's check; a section of nothing but answers whole."
+    """The cells that give an answer away: answers, and what follows an exercise's check; a section
+    of nothing but answers whole."""
     gone = set()
     for section in sections(cells):
         answers = [i for i in section if kind_of(cells[i]) in ANSWERS]
@@ -83,7 +86,8 @@ def reduced(cells: list[NotebookNode], with_hints: bool) -> list[NotebookNode]:
     gone, kept = given_away(cells), []
     for i, cell in enumerate(cells):
         if cell.cell_type == "markdown":
-            cell.source = cell.source.replace("Each exercise has", "In the book, each exercise has")     # hints, a solution, and wrong answers: not here
+            # hints, a solution, and wrong answers: not here
+            cell.source = cell.source.replace("Each exercise has", "In the book, each exercise has")
             text = "" if i in gone else hints(cell.source, wanted=False)
             ladder = hints(cell.source, wanted=True) if with_hints else ""
             cell.source = cell.source if i not in gone and with_hints else "\n\n".join(t for t in (text, ladder) if t)
@@ -95,19 +99,21 @@ def reduced(cells: list[NotebookNode], with_hints: bool) -> list[NotebookNode]:
 
 
 def defined(cells: list[NotebookNode]) -> set[str]:
-    "The functions and classes that these code cells define, without those inside others, which nobody can call by name."
+    """The functions and classes that these code cells define, without those inside others, which
+    nobody can call by name."""
     trees = [ast.parse(code_of(c)) for c in cells if c.cell_type == "code"]
     return {n.name for t in trees for n in t.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
 
 
 def leaks(nb: NotebookNode, handout: NotebookNode) -> list[str]:
-    "The functions of solutions and mutants that the handout's code, or code in its prose, still names."
+    """The functions of solutions and mutants that the handout's code, or code in its prose, still
+    names."""
     answers = defined([c for c in nb.cells if kind_of(c) in ANSWERS]) - defined([c for c in nb.cells if kind_of(c) not in ANSWERS])
     code = [c.source if c.cell_type == "code" else " ".join(re.findall(r"`[^`]+`", c.source)) for c in handout.cells]
     return sorted(name for name in answers if re.search(rf"\b{name}\b", "\n".join(code)))
 
 
-# --- notebooks ----------------------------------------------------------------------------------------------------
+# --- notebooks ------------------------------------------------------------------------------------
 
 def handout(path: Path, book: Book, version: str, with_hints: bool = False) -> NotebookNode:
     "The practice page at `path` without its answers, as plain Markdown and code."
@@ -131,7 +137,8 @@ def write(paths: list[Path], out: Path, with_hints: bool = False, root: Path = R
     version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     out.mkdir(parents=True, exist_ok=True)
     written = [out / path.name for path in paths]
-    for path, target in zip(paths, written): nbformat.write(handout(path, book, version, with_hints), target)
+    for path, target in zip(paths, written):
+        nbformat.write(handout(path, book, version, with_hints), target)
     return written
 
 

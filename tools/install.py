@@ -1,8 +1,10 @@
-"""Install what the book needs into this environment, and say what comes and how large it is: python tools/install.py WHAT
+"""Install what the book needs into this environment, and say what comes and how large it is:
+python tools/install.py WHAT
 
-WHAT is `book` (what builds the book: no PyTorch), `all` (everything, at the locked versions) or `torch` (PyTorch alone, the
-newest). On Linux, PyTorch's default build brings gigabytes for GPUs; the CPU build is asked for instead, of pip and then of
-uv, which knows where PyTorch keeps it. The variable TORCH=default asks for the default build; a PyTorch that is there stays.
+WHAT is `book` (what builds the book: no PyTorch), `all` (everything, at the locked versions) or
+`torch` (PyTorch alone, the newest). On Linux, PyTorch's default build brings gigabytes for GPUs;
+the CPU build is asked for instead, of pip and then of uv, which knows where PyTorch keeps it. The
+variable TORCH=default asks for the default build; a PyTorch that is there stays.
 """
 import os
 import platform
@@ -32,7 +34,7 @@ def locked(name: str) -> str:
     return re.search(rf"^{name}==([\w.]+)", LOCK.read_text(), re.M)[1]
 
 
-# --- running pip --------------------------------------------------------------------------------------------------
+# --- running pip ----------------------------------------------------------------------------------
 
 class Failed(Exception):
     "A command failed; the text is what it said, if it was a quiet one."
@@ -42,13 +44,15 @@ def run(*command, quiet: bool = False, **env: str) -> None:
     "Run a command, which shows itself how far it has come; a quiet one is heard only if it fails."
     heard = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if quiet else {}
     done = subprocess.run([str(c) for c in command], text=True, errors="replace", env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"} | env, **heard)
-    if done.returncode: raise Failed((done.stdout or "").strip()[-3000:] or f"{' '.join(map(str, command[:6]))} … failed")
+    if done.returncode:
+        raise Failed((done.stdout or "").strip()[-3000:] or f"{' '.join(map(str, command[:6]))} … failed")
 
 
-def pip(*what, quiet: bool = False) -> None: run(sys.executable, "-m", "pip", "install", *what, quiet=quiet)
+def pip(*what, quiet: bool = False) -> None:
+    run(sys.executable, "-m", "pip", "install", *what, quiet=quiet)
 
 
-# --- PyTorch ------------------------------------------------------------------------------------------------------
+# --- PyTorch --------------------------------------------------------------------------------------
 
 def there(version: str) -> bool:
     "Is PyTorch installed, in this version if one is given? Its build does not matter."
@@ -74,7 +78,8 @@ def by_uv(version: str) -> None:
 
 def small_torch(version: str) -> bool:
     "Install the CPU build where the default one is large; is there nothing more to do?"
-    if there(version) or platform.system() != "Linux" or os.environ.get("TORCH", "cpu") == "default": return True
+    if there(version) or platform.system() != "Linux" or os.environ.get("TORCH", "cpu") == "default":
+        return True
     print(f"PyTorch {version or '(the newest)'} in its CPU build: about 190 MB to download", flush=True)
     for way in (by_pip, by_uv):
         try: way(version)
@@ -84,13 +89,14 @@ def small_torch(version: str) -> bool:
     return False
 
 
-# --- for the pages ------------------------------------------------------------------------------------------------
+# --- for the pages --------------------------------------------------------------------------------
 
 PAGES = {"pyodide": ("Pyodide", "practice pages cannot check answers"), "codemirror": ("CodeMirror", "the pages' editors are plain text areas")}
 
 
 def practice() -> None:
-    "Pyodide, with which the pages check answers (6 MB, by npm), and CodeMirror, their editor (0.9 MB). Without them the book is built all the same."
+    """Pyodide, with which the pages check answers (6 MB, by npm), and CodeMirror, their editor (0.9
+    MB). Without them the book is built all the same."""
     for script, (name, lost) in PAGES.items():
         try: run(sys.executable, ROOT / "extensions" / f"{script}.py", quiet=True)
         except Failed as error:
@@ -106,9 +112,11 @@ def built() -> str:
 
 
 def main() -> None:
-    if len(sys.argv) != 2 or sys.argv[1] not in ("book", "all", "torch"): sys.exit(f"WHAT is {sys.argv[1:]}; expected one of: book, all, torch")
+    if len(sys.argv) != 2 or sys.argv[1] not in ("book", "all", "torch"):
+        sys.exit(f"WHAT is {sys.argv[1:]}; expected one of: book, all, torch")
     what = sys.argv[1]
-    if os.environ.get("TORCH", "cpu") not in ("cpu", "default"): sys.exit(f"TORCH is {os.environ['TORCH']!r}; expected cpu or default")
+    if os.environ.get("TORCH", "cpu") not in ("cpu", "default"):
+        sys.exit(f"TORCH is {os.environ['TORCH']!r}; expected cpu or default")
     try:
         if what in SIZES: print(SIZES[what], flush=True)
         if what == "book":

@@ -1,6 +1,8 @@
-"""A plugin of pytest for the notebooks: kernels are copies of one process that has imported PyTorch, since each of fifty would import it anew for three seconds.
+"""A plugin of pytest for the notebooks: kernels are copies of one process that has imported
+PyTorch, since each of fifty would import it anew for three seconds.
 
-What is copied holds other people's packages only; the book's own are imported by each notebook, as by a reader.
+What is copied holds other people's packages only; the book's own are imported by each notebook, as
+by a reader.
 """
 import json
 import os
@@ -37,7 +39,8 @@ for line in sys.stdin:
 
 
 class Copy:
-    "A kernel's process, as jupyter_client sees it: a child of the process that was copied, not of this one."
+    """A kernel's process, as jupyter_client sees it: a child of the process that was copied, not of
+    this one."""
     stdin = stdout = stderr = None
 
     def __init__(self, pid: int): self.pid = pid

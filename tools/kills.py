@@ -1,8 +1,10 @@
-"""Write what the checkers say on the practice pages, as their stored outputs have it, to tfmlib/assets/kills.json: python tools/kills.py
+"""Write what the checkers say on the practice pages, as their stored outputs have it, to
+tfmlib/assets/kills.json: python tools/kills.py
 
-Every exercise has a stub (must be red), solutions (must be green) and wrong answers, called mutants (each must be red).
-The exit code tells whether all of that holds; the file is written in any case, so that the difference can be read.
-That the stored outputs are those of the code, the proof's notebook stages tell: no verdict is left out of their comparison.
+Every exercise has a stub (must be red), solutions (must be green) and wrong answers, called mutants
+(each must be red). The exit code tells whether all of that holds; the file is written in any case,
+so that the difference can be read. That the stored outputs are those of the code, the proof's
+notebook stages tell: no verdict is left out of their comparison.
 """
 import contextlib
 import io
@@ -53,7 +55,7 @@ def code_of(cell: dict) -> str:
     return "\n".join("" if line.startswith(("%", "!")) else line for line in cell["source"].split("\n"))
 
 
-# --- running a page -----------------------------------------------------------------------------------------------
+# --- running a page -------------------------------------------------------------------------------
 
 @contextlib.contextmanager
 def overheard() -> Iterator[list]:
@@ -71,15 +73,18 @@ def overheard() -> Iterator[list]:
 
 
 def run(nb: dict) -> tuple[dict[str, list], dict[str, str], dict]:
-    "Run the code cells in a fresh namespace: results by cell id, errors by cell id, and the namespace."
+    """Run the code cells in a fresh namespace: results by cell id, errors by cell id, and the
+    namespace."""
     results, errors, names = {}, {}, {"__name__": "__main__", "display": lambda *a, **k: None}
     with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty), contextlib.redirect_stdout(io.StringIO()), patch.dict(os.environ), overheard() as heard:
         for cell in nb["cells"]:
             if cell["cell_type"] != "code": continue
             before, code, file = len(heard), code_of(cell), f"<cell {cell['id']}>"
-            linecache.cache[file] = len(code), None, code.splitlines(True), file     # kernels are run from their source
+            # kernels are run from their source
+            linecache.cache[file] = len(code), None, code.splitlines(True), file
             try: exec(compile(code, file, "exec"), names)
-            except Exception as error: errors[cell["id"]] = f"{type(error).__name__}: {error}".split("\n")[0]
+            except Exception as error:
+                errors[cell["id"]] = f"{type(error).__name__}: {error}".split("\n")[0]
             results[cell["id"]] = heard[before:]
     return results, errors, names
 
@@ -129,7 +134,7 @@ def gathered(path: Path, nb: dict, results: dict[str, list], errors: dict[str, s
     return {"page": f"chapters/practice/{path.stem}", "title": title, "errors": errors, "exercises": exercises}
 
 
-# --- judging what it said -----------------------------------------------------------------------------------------
+# --- judging what it said -------------------------------------------------------------------------
 
 def faults_of(exercise: dict) -> Iterator[str]:
     "What is wrong with one exercise."
@@ -144,7 +149,8 @@ def faults_of(exercise: dict) -> Iterator[str]:
     yield from (f"one of its cells is checked by the checker of {other}" for other in exercise["checked_by"])
     names = [r["name"] for r in exercise["mutants"]]
     yield from (f"two wrong answers are called {n}" for n in sorted({n for n in names if names.count(n) > 1}))
-    if len(set(names)) < FEWEST: yield f"has {len(set(names))} wrong answers; expected at least {FEWEST}"
+    if len(set(names)) < FEWEST:
+        yield f"has {len(set(names))} wrong answers; expected at least {FEWEST}"
 
 
 def faults(page: dict) -> list[str]:
@@ -156,7 +162,8 @@ def faults(page: dict) -> list[str]:
 
 
 def counts(page: dict) -> dict[str, int]:
-    "How many there are on a page: exercises, stubs red, solutions green, mutants rejected, mutants rejected in words of their own."
+    """How many there are on a page: exercises, stubs red, solutions green, mutants rejected,
+    mutants rejected in words of their own."""
     exercises = page["exercises"]
     mutants = [r for e in exercises for r in e["mutants"]]
     red = [(e["name"], r["failed"], r["why"]) for e in exercises for r in e["mutants"] if not r["passed"]]

@@ -37,7 +37,8 @@ def rounded(name: str) -> torch.nn.Module:
 
 def attention_of(model, ids) -> torch.Tensor:
     "The attention weights of every layer and head (L, H, T, T)."
-    with torch.no_grad(), attention_weights(): return torch.stack([w[0] for w in model.hidden_states(torch.as_tensor(ids)[None])[1]])
+    with torch.no_grad(), attention_weights():
+        return torch.stack([w[0] for w in model.hidden_states(torch.as_tensor(ids)[None])[1]])
 
 
 def copies(ids: list[int], t: int) -> list[int]: return [s for s in range(t) if ids[s] == ids[t]]
@@ -53,20 +54,23 @@ def places(ids: list[int], tokens: list[str]) -> dict[str, list[tuple[int, list[
 
 
 def measured(model, texts: list[str]) -> dict:
-    "For each kind of place, the mean weight (L, H) that queries give to it, and what equal weights would give."
+    """For each kind of place, the mean weight (L, H) that queries give to it, and what equal
+    weights would give."""
     tokenizer, sums = book_tokenizer(), {}
     for text in texts:
         ids = tokenizer.encode(LEAD + text)[:SHOWN]
         weights = attention_of(model, ids)
         for place, chosen in places(ids, [printable(token) for token in tokenizer.tokens(ids)]).items():
             total, equal, n = sums.get(place, (0, 0, 0))
-            for t, keys in chosen: total, equal, n = total + weights[:, :, t, keys].sum(-1), equal + len(keys) / (t + 1), n + 1
+            for t, keys in chosen:
+                total, equal, n = total + weights[:, :, t, keys].sum(-1), equal + len(keys) / (t + 1), n + 1
             sums[place] = total, equal, n
     return {place: {"weight": [[round(float(w), 2) for w in row] for row in total / n], "equal": round(equal / n, 2), "queries": n} for place, (total, equal, n) in sums.items()}
 
 
 def of_names(model, text: str) -> dict:
-    "What the tokens of a name get from those of the same name later in the sentence, over the names of a text."
+    """What the tokens of a name get from those of the same name later in the sentence, over the
+    names of a text."""
     tokenizer, weights, equal, largest, n = book_tokenizer(), 0, 0, 0, 0
     names = sorted({*re.findall(r"(?<=[a-z,] )[A-Z]\w+ [A-Z]\w+", text)})
     for name in names:
@@ -82,7 +86,8 @@ def of_names(model, text: str) -> dict:
 
 
 def heads(name: str = "prose") -> dict:
-    "What the figure of chapter 5 shows of a model's heads before it is loaded, and what its text says about them."
+    """What the figure of chapter 5 shows of a model's heads before it is loaded, and what its text
+    says about them."""
     model, tokenizer = rounded(name), book_tokenizer()
     ids = tokenizer.encode(LEAD + EXAMPLE)
     weights = (1000 * attention_of(model, ids)).round().int().tolist()

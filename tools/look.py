@@ -1,4 +1,5 @@
-"""Show a page of the built book as it looks in both themes, wide and on a phone: python tools/look.py chapters/04_attention [--at ANCHOR | --figure N]
+"""Show a page of the built book as it looks in both themes, wide and on a phone:
+python tools/look.py chapters/04_attention [--at ANCHOR | --figure N]
 
 The pictures lie in build/look. Build the book first; needs Chromium.
 """
@@ -21,7 +22,8 @@ def main() -> None:
     where.add_argument("--figure", type=int, help="the number of a figure on the page, from 1: that figure alone")
     args = parser.parse_args()
     html, out = ROOT / f"_build/html/{args.page}.html", ROOT / "build/look"
-    if not html.is_file(): sys.exit(f"page: got {args.page!r}, which is not in _build/html; run `make build-book`, and name a page of _toc.yml")
+    if not html.is_file():
+        sys.exit(f"page: got {args.page!r}, which is not in _build/html; run `make build-book`, and name a page of _toc.yml")
     if not CHROMIUM: sys.exit("no Chromium on this machine (Debian's package: chromium)")
     out.mkdir(parents=True, exist_ok=True)
     from playwright.sync_api import sync_playwright

@@ -1,7 +1,9 @@
-"""Hand generic mutants of every solution to its checker and write tfmlib/assets/mutants.json: python tools/mutants.py [PAGE ...]
+"""Hand generic mutants of every solution to its checker and write tfmlib/assets/mutants.json:
+python tools/mutants.py [PAGE ...]
 
-A mutant is killed if the checker rejects it. One that lives is equivalent if it gives what the solution gives, and tools/equivalent.yml lists it; it is
-excused if tools/excused.yml says why. Any other one survives, and that is a defect of the checker: close its class, not the case.
+A mutant is killed if the checker rejects it. One that lives is equivalent if it gives what the
+solution gives, and tools/equivalent.yml lists it; it is excused if tools/excused.yml says why. Any
+other one survives, and that is a defect of the checker: close its class, not the case.
 """
 import argparse
 import ast
@@ -36,7 +38,7 @@ EQUIVALENT = ROOT / "tools/equivalent.yml"
 VERDICTS = ("tried", "killed", "equivalent", "excused", "survived")
 
 
-# --- running with an end -------------------------------------------------------------------------------------------
+# --- running with an end --------------------------------------------------------------------------
 
 class Overtime(BaseException):
     "A mutant did not come to an end; no checker may catch this."
@@ -54,7 +56,7 @@ def limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-# --- a page --------------------------------------------------------------------------------------------------------
+# --- a page ---------------------------------------------------------------------------------------
 
 def statement_of(node: ast.stmt, kinds: tuple[type, ...]) -> bool:
     "Is it one of these, alone or in a `try`?"
@@ -67,10 +69,12 @@ def space(nb: dict, module) -> dict:
     for cell in (c for c in nb["cells"] if c["cell_type"] == "code"):
         code, file, kind = kills.code_of(cell), f"<cell {cell['id']}>", kills.kind_of(cell)
         tree = ast.parse(code)
-        if kind not in ("", "solution") or code.startswith("#| export") or not any(statement_of(n, (ast.Import, ast.ImportFrom, ast.FunctionDef)) for n in tree.body): continue
+        if kind not in ("", "solution") or code.startswith("#| export") or not any(statement_of(n, (ast.Import, ast.ImportFrom, ast.FunctionDef)) for n in tree.body):
+            continue
         kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign) if kind else (ast.Import, ast.ImportFrom)
         tree.body = [n for n in tree.body if statement_of(n, kept)]
-        linecache.cache[file] = len(code), None, code.splitlines(True), file             # kernels are run from their source
+        # kernels are run from their source
+        linecache.cache[file] = len(code), None, code.splitlines(True), file
         exec(compile(tree, file, "exec"), names)
     return names
 
@@ -81,7 +85,8 @@ def cells_of(nb: dict, exercise: str) -> list[str]:
 
 
 def excuses(page: str) -> dict[str, dict[str, str]]:
-    "What is excused on a page: exercise -> a label, its beginning before an ellipsis, or a class -> the reason."
+    """What is excused on a page: exercise -> a label, its beginning before an ellipsis, or a class
+    -> the reason."""
     return yaml.safe_load(EXCUSES.read_text(encoding="utf-8")).get(page, {})
 
 
@@ -103,7 +108,8 @@ def passes(checker, attempt: Callable, seconds: float) -> bool:
 
 
 def judged(checker, name: str, source: str, known: dict[str, str], names: dict, part: int = 1, same: Iterable[str] = ()) -> dict[str, str]:
-    "The verdict on the mutants of one solution, by label: all; or one in so many, and whether it was killed or lives."
+    """The verdict on the mutants of one solution, by label: all; or one in so many, and whether it
+    was killed or lives."""
     solution, calls, found = names[name], [], {}
     kernel, start = not inspect.isfunction(solution), time.process_time()
     checker.examine(solution if kernel else mutations.recorder(solution, calls))
@@ -123,7 +129,8 @@ def page(path: Path, part: int = 1, only: str = "") -> dict[str, dict[str, str]]
     "The verdicts on the mutants of a page's solutions: exercise -> label -> verdict."
     nb, module = nbformat.read(path, as_version=4), module_of(path)
     names, known, same, found = space(nb, module), excuses(path.stem), same_as(path.stem), {}
-    with patch.object(module, "_SECONDS", 2, create=True), warnings.catch_warnings():     # a kernel that never ends ends here
+    # a kernel that never ends ends here
+    with patch.object(module, "_SECONDS", 2, create=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for exercise in kills.named(nb):
             if only not in ("", exercise): continue
@@ -134,17 +141,19 @@ def page(path: Path, part: int = 1, only: str = "") -> dict[str, dict[str, str]]
     return found
 
 
-def module_of(path: Path): return importlib.import_module("tfmlib." + re.search(r"#\| default_exp ([\w.]+)", path.read_text(encoding="utf-8"))[1])
+def module_of(path: Path):
+    return importlib.import_module("tfmlib." + re.search(r"#\| default_exp ([\w.]+)", path.read_text(encoding="utf-8"))[1])
 
 
 def fingerprint(path: Path) -> str:
-    "What the verdicts on a page hang on, as far as the page holds it: its checkers and its solutions."
+    """What the verdicts on a page hang on, as far as the page holds it: its checkers and its
+    solutions."""
     nb = nbformat.read(path, as_version=4)
     held = [c.source for c in nb.cells if c.cell_type == "code" and (c.source.startswith("#| export") or kills.kind_of(c) == "solution")]
     return hashlib.sha256("\n\n".join(held).encode()).hexdigest()[:16]
 
 
-# --- the table -----------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 def recorded(path: Path, found: dict[str, dict[str, str]]) -> dict:
     "What the table keeps of a page: counts by class, and every mutant that lives."
@@ -212,7 +221,8 @@ def main() -> None:
         print(f"{path.stem}: {time.process_time() - start:.1f} s of the processor", file=sys.stderr)
         before = before | {name: kept}
     names = [f"chapters/practice/{path.stem}" for path in kills.pages()]
-    if not given.only: FILE.write_text(text([before[n] for n in names if n in before]), encoding="utf-8")
+    if not given.only:
+        FILE.write_text(text([before[n] for n in names if n in before]), encoding="utf-8")
     print(table([before[n] for n in names if n in before]))
     sys.exit("\n".join(said) if said else 0)
 

@@ -1,4 +1,5 @@
-"""Resolve the MyST Markdown that the book is written in into the plain Markdown that any notebook program shows: roles, directives, labels, citations.
+"""Resolve the MyST Markdown that the book is written in into the plain Markdown that any notebook
+program shows: roles, directives, labels, citations.
 
 What the book does not use has no rule: it is refused by name, and a page that wants it adds one.
 """
@@ -42,11 +43,12 @@ class Unresolved(ValueError):
     "MyST that these rules cannot turn into plain Markdown."
 
 
-# --- blocks -------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 @dataclass
 class Block:
-    "A piece of a page: text, code, math, target, or a directive with its name, argument and options."
+    """A piece of a page: text, code, math, target, or a directive with its name, argument and
+    options."""
     kind: str
     lines: list[str]
     indent: str = ""
@@ -66,7 +68,8 @@ def closing(lines: list[str], start: int, mark: str) -> int:
 
 def options(lines: list[str]) -> tuple[dict[str, str], list[str]]:
     "Split a directive's body into its options and its content."
-    if lines and lines[0].strip() == "---": raise Unresolved("options between lines of ---; expected :name: value")
+    if lines and lines[0].strip() == "---":
+        raise Unresolved("options between lines of ---; expected :name: value")
     found = {}
     while lines and (m := OPTION.match(lines[0])): found[m[1]], lines = m[2] or "", lines[1:]
     return found, "\n".join(lines).strip("\n").split("\n") if lines else []
@@ -103,7 +106,8 @@ def parse(lines: list[str]) -> Iterator[Block]:
     i, text = 0, []
     while i < len(lines):
         line, block = lines[i], None
-        if (m := FENCE.match(line)) and not (m[2][0] == "`" and "`" in m[3]): block, i = fenced(lines, i, m)
+        if (m := FENCE.match(line)) and not (m[2][0] == "`" and "`" in m[3]):
+            block, i = fenced(lines, i, m)
         elif m := DOLLARS.match(line): block, i = displayed(lines, i, m)
         elif m := TARGET.match(line): block, i = Block("target", [], name=m[1]), i + 1
         else: text, i = [*text, line], i + 1
@@ -114,7 +118,7 @@ def parse(lines: list[str]) -> Iterator[Block]:
     if text: yield Block("text", text)
 
 
-# --- the book: what a page may refer to ---------------------------------------------------------------------------
+# --- the book: what a page may refer to -----------------------------------------------------------
 
 @dataclass
 class Label:
@@ -132,7 +136,8 @@ def markdown(path: Path) -> str:
 
 
 class Book:
-    "The pages of the book in `root`, their titles and labels, the bibliography and the published address."
+    """The pages of the book in `root`, their titles and labels, the bibliography and the published
+    address."""
     def __init__(self, root: Path):
         self.root = root
         config = yaml.safe_load((root / "_config.yml").read_text())
@@ -153,7 +158,7 @@ class Book:
 
     def scan(self, page: str, lines: list[str]) -> None:
         "Note the title, the labels and the numbers of a page."
-        waiting = []                                                  # targets whose heading comes next
+        waiting = []  # targets whose heading comes next
         for block in parse(lines):
             headings = [m[1] for line in block.lines if (m := HEADING.match(line))] if block.kind == "text" else []
             for name in waiting:
@@ -161,11 +166,13 @@ class Book:
             if headings:
                 self.titles.setdefault(page, headings[0])
             waiting = [*waiting, block.name] if block.kind == "target" else []
-            if "label" in block.options: self.number(page, block, "equation" if block.kind == "math" else "exercise")
+            if "label" in block.options:
+                self.number(page, block, "equation" if block.kind == "math" else "exercise")
             if block.kind == "directive": self.scan(page, block.lines)
 
     def number(self, page: str, block: Block, kind: str) -> None:
-        "Give the page's next number to a labelled equation or exercise, to an exercise behind its chapter's."
+        """Give the page's next number to a labelled equation or exercise, to an exercise behind its
+        chapter's."""
         chapter = re.search(r"/(\d\d)_[^/]*$", page)
         self.counts[page, kind] += 1
         n = str(self.counts[page, kind])
@@ -185,7 +192,7 @@ class Book:
         return self.entries[key]
 
 
-# --- one page -----------------------------------------------------------------------------------------------------
+# --- one page -------------------------------------------------------------------------------------
 
 def anchor(label: str) -> str:
     "The id that Sphinx gives to a label; only those of glossary terms keep their capitals."
@@ -259,7 +266,8 @@ class Page:
         name, argument, body = block.name, block.argument, block.lines
         if name == "bibliography": return []
         if name == "exercise": return self.exercise(block)
-        if name in ASIDES: return self.aside(block, ASIDES[name], [argument] * bool(argument) + body)
+        if name in ASIDES:
+            return self.aside(block, ASIDES[name], [argument] * bool(argument) + body)
         if name in TITLED: return self.aside(block, argument, body)
         if name in BARE: return self.blocks(body)
         raise Unresolved(f"no plain form is known for the directive {{{name}}}")
@@ -272,7 +280,8 @@ class Page:
 
     def exercise(self, block: Block) -> list[str]:
         "An exercise as a quotation."
-        if "label" not in block.options: raise Unresolved(f"the exercise {block.argument!r} has no :label:")
+        if "label" not in block.options:
+            raise Unresolved(f"the exercise {block.argument!r} has no :label:")
         label = self.book.label(block.options["label"])
         title = f"{label.text} ({block.argument.strip('()')})" if block.argument else label.text
         return [*self.show_target(Block("target", [], name=block.options["label"])), *self.aside(block, title, block.lines)]
@@ -286,7 +295,8 @@ class Page:
         return self.hyperlink(self.inline(m["label"]), m["dest"]) if m["dest"] else m[0]
 
     def url(self, page: str, fragment: str = "") -> str:
-        "The address of another page: in the published book, else the neighbouring notebook, else none."
+        """The address of another page: in the published book, else the neighbouring notebook, else
+        none."""
         if page == self.name:
             return f"#{fragment}" if fragment else ""
         if page not in self.book.pages:
@@ -321,7 +331,7 @@ class Page:
         return ROLES[name](self, text)
 
 
-# --- roles --------------------------------------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------------------
 
 def titled(text: str) -> tuple[str, str]:
     "Split `title <target>`; without a target the title is empty."
@@ -377,7 +387,7 @@ ROLES: dict[str, Callable[[Page, str], str]] = {
 }
 
 
-# --- what must not be left ----------------------------------------------------------------------------------------
+# --- what must not be left ------------------------------------------------------------------------
 
 REMAINS = {
     "a role": r"\{[a-zA-Z][\w:.+-]*\}`",
@@ -401,7 +411,8 @@ REMAINS = {
 
 
 def bare(text: str) -> str:
-    "The text without what is shown as it stands: code blocks, code spans, formulas (their closing mark and label stay)."
+    """The text without what is shown as it stands: code blocks, code spans, formulas (their closing
+    mark and label stay)."""
     text = re.sub(r"^([>\s]*)(`{3,}|~{3,})(?!\s*\{)[^`\n]*\n.*?^[>\s]*\2[`~]*\s*$", r"\1", text, flags=re.S | re.M)
     text = re.sub(r"(?<![}`])(`+)(?!`)[^\n]+?(?<!`)\1(?!`)", "`", text)
     text = re.sub(r"\$\$.*?\$\$", "$$", text, flags=re.S)

@@ -1,12 +1,15 @@
 """Prove the book, stage by stage: python tools/prove.py [--quick | --whole] [--fresh] [STAGE ...]
 
-Stages: lint; book (the strict build); wheel; notebooks (on this processor); older (notebooks as on a processor without AVX); library
-(tests of tfmlib, bench and kernels); site (tests of the pages, the tools and the house).
+Stages: lint; book (the strict build); wheel; notebooks (on this processor); older (notebooks as on
+a processor without AVX); library (tests of tfmlib, bench and kernels); site (tests of the pages,
+the tools and the house).
 
-A file of tests or a notebook whose key, the hash of what it reads (tools/steps.py), has passed in this clone is skipped, and counted
-as skipped; --fresh runs it again. As on the older processor, notebooks run whose content is not in tests/swept.json; so do pages in
-Chromium. --whole runs everything, also the sweeps that only repeat a class (marked `whole`), and writes that list anew; a stage that was
-stopped goes on where it was. --quick runs, of what differs from the branch's base, what is not slow. --record notes a whole run in tests/proved.json.
+A file of tests or a notebook whose key, the hash of what it reads (tools/steps.py), has passed in
+this clone is skipped, and counted as skipped; --fresh runs it again. As on the older processor,
+notebooks run whose content is not in tests/swept.json; so do pages in Chromium. --whole runs
+everything, also the sweeps that only repeat a class (marked `whole`), and writes that list anew; a
+stage that was stopped goes on where it was. --quick runs, of what differs from the branch's base,
+what is not slow. --record notes a whole run in tests/proved.json.
 """
 import argparse
 import json
@@ -28,8 +31,10 @@ sys.path.insert(0, str(ROOT / "extensions"))
 
 from pages import notebook_files  # noqa: E402
 
-# A library of numbers picks its code by the processor it runs on, and sums in another order give other last bits. Each can be told by a variable to behave
-# as on an older one: PyTorch's own loops, MKL (its products), oneDNN, NumPy's products, NumPy's loops, the C library's exp and sin.
+# A library of numbers picks its code by the processor it runs on, and sums in another order give
+# other last bits. Each can be told by a variable to behave
+# as on an older one: PyTorch's own loops, MKL (its products), oneDNN, NumPy's products, NumPy's
+# loops, the C library's exp and sin.
 SETTINGS = {
     "native": {},
     "baseline": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OPENBLAS_CORETYPE": "Nehalem",
@@ -37,9 +42,11 @@ SETTINGS = {
 }
 BUILD = ROOT / "build/proof"
 PASSED = BUILD / "passed.json"
-SWEPT = ROOT / "tests/swept.json"                           # what passed in the last whole proof: notebooks as on the older processor, pages in Chromium
+# what passed in the last whole proof: notebooks as on the older processor, pages in Chromium
+SWEPT = ROOT / "tests/swept.json"
 PY = sys.executable
-QUIET = [] if sys.stdout.isatty() else ["-q"]            # in a terminal Sphinx says which page it is at; a log stays short
+# in a terminal Sphinx says which page it is at; a log stays short
+QUIET = [] if sys.stdout.isatty() else ["-q"]
 CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
 
 
@@ -53,7 +60,7 @@ def run(*command, cwd: Path = ROOT, **env: str) -> bool:
     return subprocess.run([str(c) for c in command], cwd=cwd, env=os.environ | env).returncode == 0
 
 
-# --- what runs ----------------------------------------------------------------------------------------------------
+# --- what runs ------------------------------------------------------------------------------------
 
 def git(*command: str) -> str:
     "What git says; nothing where there is no git, or no such commit."
@@ -97,7 +104,7 @@ def planned(stage: str, files: dict[str, tuple[str, str]]) -> dict[str, str]:
     return {steps.PLAN: str(plan)}
 
 
-# --- stages -------------------------------------------------------------------------------------------------------
+# --- stages ---------------------------------------------------------------------------------------
 
 def lint(_) -> bool:
     "ruff over the code that people write; notebooks too, generated modules not."
@@ -120,7 +127,8 @@ def wheel(_) -> bool:
     "The wheel, unpacked where nothing of this checkout can be imported instead."
     shutil.rmtree(BUILD / "wheel", ignore_errors=True)
     shutil.rmtree(BUILD / "site", ignore_errors=True)
-    if not run(PY, "-m", "build", "--wheel", "--no-isolation", "-o", BUILD / "wheel", "."): return False
+    if not run(PY, "-m", "build", "--wheel", "--no-isolation", "-o", BUILD / "wheel", "."):
+        return False
     [made] = (BUILD / "wheel").glob("*.whl")
     return run(PY, "-m", "pip", "install", "-q", "--no-deps", "--target", BUILD / "site", made)
 
@@ -137,12 +145,14 @@ def chosen(given: argparse.Namespace, setting: str) -> dict[Path, str]:
     elif setting != "native" and not given.whole:
         swept = json.loads(SWEPT.read_text())["older"]
         notebooks = {path: key for path, key in notebooks.items() if swept.get(path.relative_to(ROOT).as_posix()) != key}
-    def key(path: Path, own: str) -> str: return steps.digest(own, steps.files_digest([*steps.notebook_modules(path), *steps.data()]), json.dumps(SETTINGS[setting]), steps.machine())
+    def key(path: Path, own: str) -> str:
+        return steps.digest(own, steps.files_digest([*steps.notebook_modules(path), *steps.data()]), json.dumps(SETTINGS[setting]), steps.machine())
     return {path: key(path, own) for path, own in notebooks.items()}
 
 
 def notebooks(given: argparse.Namespace, setting: str = "native") -> bool:
-    "nbval over the Colab copies, in an empty directory, against the wheel, on this processor or as on another."
+    """nbval over the Colab copies, in an empty directory, against the wheel, on this processor or
+    as on another."""
     stage = "notebooks" if setting == "native" else "older"
     left = due(stage, chosen(given, setting), given)
     if not left: return True
@@ -166,14 +176,16 @@ def slowest_first(names: dict) -> list[str]:
 
 
 def older(given: argparse.Namespace) -> bool:
-    "The same, as on a processor without AVX: sums run in another order, so nothing may hang on their last bits. Not in the quick part."
+    """The same, as on a processor without AVX: sums run in another order, so nothing may hang on
+    their last bits. Not in the quick part."""
     return given.quick or notebooks(given, "baseline")
 
 
 def tests(stage: str, given: argparse.Namespace) -> bool:
     "The files of tests in a folder."
     reads = {path: steps.test_reads(path) for path in sorted((ROOT / "tests" / stage).glob("test_*.py"))}
-    if given.quick: reads = {path: read for path, read in reads.items() if stage == "site" or read & changed()}
+    if given.quick:
+        reads = {path: read for path, read in reads.items() if stage == "site" or read & changed()}
     if given.quick and not changed_at_all(): reads = {}
     whole = "whole" if given.whole else ""
     keys = {path: steps.digest(steps.files_digest(read), steps.machine(), steps.chromium()) for path, read in reads.items()}
@@ -185,7 +197,8 @@ def tests(stage: str, given: argparse.Namespace) -> bool:
                PYTHONPATH=str(ROOT / "tools"), OMP_NUM_THREADS="1", **({"TFM_WHOLE": "1"} if given.whole else {}), **({} if given.quick else planned(stage, names)))
 
 
-def changed_at_all() -> bool: return bool(git("diff", "--name-only", base()) or git("ls-files", "-o", "--exclude-standard"))
+def changed_at_all() -> bool:
+    return bool(git("diff", "--name-only", base()) or git("ls-files", "-o", "--exclude-standard"))
 
 
 def library(given: argparse.Namespace) -> bool: return tests("library", given)
@@ -201,7 +214,8 @@ STAGES: dict[str, tuple[Callable, float, float, float]] = {
 
 
 def beside(names: list[str], results: dict, fresh: bool = False) -> Callable[[], None]:
-    "Begin the book, which keeps one processor busy, while other stages run; what is returned waits for it and says what it said."
+    """Begin the book, which keeps one processor busy, while other stages run; what is returned
+    waits for it and says what it said."""
     if "book" not in names or len(names) == 1: return lambda: None
     start, log, ended = time.perf_counter(), tempfile.TemporaryFile("w+"), []
     process = subprocess.Popen([PY, __file__, *["--fresh"] * fresh, "book"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -247,7 +261,8 @@ def main() -> None:
     given = parser.parse_args()
     unknown = set(given.stages) - set(STAGES)
     if unknown: parser.error(f"no such stage: {', '.join(sorted(unknown))}")
-    if given.quick and (given.record or given.whole): parser.error("--quick leaves out parts of what --whole runs and --record notes")
+    if given.quick and (given.record or given.whole):
+        parser.error("--quick leaves out parts of what --whole runs and --record notes")
     if given.record and not given.whole: parser.error("--record notes whole stages: add --whole")
     results, names, began = {}, list(given.stages or STAGES), time.perf_counter()
     wait = beside(names, results, given.fresh)

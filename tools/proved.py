@@ -1,6 +1,8 @@
-"""Keep what has been proved, in tests/proved.json: tools/prove.py and tools/copies.py write with --record.
+"""Keep what has been proved, in tests/proved.json: tools/prove.py and tools/copies.py write with
+--record.
 
-One entry for each Python, system, processor and PyTorch: which stages passed, on how many cells, on what day and of which commit.
+One entry for each Python, system, processor and PyTorch: which stages passed, on how many cells, on
+what day and of which commit.
 """
 import json
 import os
@@ -39,10 +41,12 @@ def cells(copies: Path) -> int:
 
 
 def merged(entries: list[dict], new: dict) -> list[dict]:
-    "The entries with a new one: it takes the place of an older one about the same, or, of the same commit, adds its stages to it."
+    """The entries with a new one: it takes the place of an older one about the same, or, of the
+    same commit, adds its stages to it."""
     same = [entry for entry in entries if all(entry[k] == new[k] for k in HOLDS)]
     for old in same:
-        if old["commit"] == new["commit"]: new = old | new | {"stages": old["stages"] | new["stages"], "cells": new["cells"] or old["cells"]}
+        if old["commit"] == new["commit"]:
+            new = old | new | {"stages": old["stages"] | new["stages"], "cells": new["cells"] or old["cells"]}
     return sorted([*(e for e in entries if e not in same), new], key=lambda e: [e[k] for k in HOLDS])
 
 

@@ -22,7 +22,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self):
         path = Path(self.translate_path(self.path))
         path = path / "index.html" if path.is_dir() and self.path.split("?")[0].endswith("/") else path
-        if not path.exists() and (lost := Path(self.directory) / "404.html").is_file(): return self.lost(lost)
+        if not path.exists() and (lost := Path(self.directory) / "404.html").is_file():
+            return self.lost(lost)
         if path.suffix not in PACKED or not path.is_file() or "gzip" not in self.headers.get("Accept-Encoding", ""):
             return super().do_GET()
         body = packed(path, path.stat().st_mtime_ns)

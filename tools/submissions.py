@@ -1,11 +1,14 @@
-"""Check a folder of submitted practice notebooks: python tools/submissions.py FOLDER [--csv out.csv] [--timeout SECONDS]
+"""Check a folder of submitted practice notebooks:
+python tools/submissions.py FOLDER [--csv out.csv] [--timeout SECONDS]
 
-A process of its own runs a notebook's cells, as far as they go, in an empty directory, and gives what they define under an exercise's
-name to the book's own checkers, which were loaded before; a checker that the notebook defines or changes does not count. Time is the
-processor's, so that a busy machine fails nobody.
+A process of its own runs a notebook's cells, as far as they go, in an empty directory, and gives
+what they define under an exercise's name to the book's own checkers, which were loaded before; a
+checker that the notebook defines or changes does not count. Time is the processor's, so that a busy
+machine fails nobody.
 
-This runs the students' code with your rights, in the process that checks it. It is NO SANDBOX, and a student who means to deceive it
-can: use a machine or a container that has nothing to lose, and look at what you grade.
+This runs the students' code with your rights, in the process that checks it. It is NO SANDBOX, and
+a student who means to deceive it can: use a machine or a container that has nothing to lose, and
+look at what you grade.
 """
 import argparse
 import csv
@@ -29,11 +32,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("file", "exercise", "passed", "failed", "why")
-PATIENCE = 300                                                         # seconds more by the clock, after which a notebook is stopped from outside
+PATIENCE = 300  # seconds more by the clock, after which a notebook is stopped from outside
 QUIET = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-# --- in the notebook's own process --------------------------------------------------------------------------------
+# --- in the notebook's own process ----------------------------------------------------------------
 
 class Overtime(Exception):
     "A cell or an attempt took longer than allowed."
@@ -66,7 +69,8 @@ def checkers(module: types.ModuleType) -> dict[str, object]:
 
 
 def cells_of(path: Path) -> list[str]:
-    "The sources of a notebook's code cells, without lines for the notebook program; a ValueError if it is no notebook."
+    """The sources of a notebook's code cells, without lines for the notebook program; a ValueError
+    if it is no notebook."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
@@ -85,12 +89,14 @@ def belongs_to(sources: list[str], modules: list[types.ModuleType]) -> types.Mod
     "The practice module with most exercises that these cells name."
     names = set().union(*map(names_in, sources))
     best = max(modules, key=lambda m: len(names & set(checkers(m))), default=None)
-    if best is None or not names & set(checkers(best)): raise ValueError("it defines no exercise of any practice page")
+    if best is None or not names & set(checkers(best)):
+        raise ValueError("it defines no exercise of any practice page")
     return best
 
 
 class NoAnswers:
-    "Refuses the modules that the chapters write: they hold the book's own answers. The workbench stays open."
+    """Refuses the modules that the chapters write: they hold the book's own answers. The workbench
+    stays open."""
     OPEN = {"practice", "workbench"}
 
     def find_spec(self, name: str, path=None, target=None) -> None:
@@ -99,28 +105,34 @@ class NoAnswers:
             raise ImportError(f"{name} holds the book's own answers; a submission has to do without it")
 
 
-def failure(name: str, failed: str, why: str) -> dict: return {"exercise": name, "passed": False, "failed": failed, "why": why}
+def failure(name: str, failed: str, why: str) -> dict:
+    return {"exercise": name, "passed": False, "failed": failed, "why": why}
 
 
 def loaded(sources: list[str], names: list[str]) -> dict[str, object]:
-    "The checkers for these cells, which get copies of their own of the modules that checkers are made of, and not the book's answers."
+    """The checkers for these cells, which get copies of their own of the modules that checkers are
+    made of, and not the book's answers."""
     found = checkers(belongs_to(sources, [importlib.import_module(n) for n in names or practice_modules()]))
-    for name in [n for n in sys.modules if n.partition(".")[0] == "tfmlib" or n in names]: del sys.modules[name]
+    for name in [n for n in sys.modules if n.partition(".")[0] == "tfmlib" or n in names]:
+        del sys.modules[name]
     sys.meta_path.insert(0, NoAnswers())
-    importlib.import_module("tfmlib.workbench").Checker.__call__ = lambda *_: None             # what the notebook checks itself takes time only
+    # what the notebook checks itself takes time only
+    importlib.import_module("tfmlib.workbench").Checker.__call__ = lambda *_: None
     return found
 
 
 def execute(sources: list[str], seconds: float) -> tuple[dict, list[tuple[str, str]]]:
-    "Run the cells, each as far as it gets: what they define, and (source, error) of those that fail."
+    """Run the cells, each as far as it gets: what they define, and (source, error) of those that
+    fail."""
     names, failed = vars(sys.modules["__main__"]), []
     names |= {"display": lambda *a, **k: None, "get_ipython": lambda: None}
     for number, source in enumerate(sources, 1):
         file = f"<code cell {number}>"
-        linecache.cache[file] = len(source), None, source.splitlines(True), file     # kernels are run from their source
+        # kernels are run from their source
+        linecache.cache[file] = len(source), None, source.splitlines(True), file
         try:
             with limit(seconds): exec(compile(source, file, "exec"), names)
-        except BaseException as error:                                    # SystemExit and KeyboardInterrupt too
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too
             failed.append((source, f"code cell {number} stops with {type(error).__name__}: {error}"))
     return names, failed
 
@@ -135,10 +147,12 @@ def settle() -> None:
 
 def examine(name: str, checker, names: dict, failed: list[tuple[str, str]], seconds: float) -> dict:
     "What the book's checker says to the attempt at one exercise."
-    if name not in names: return failure(name, "it is defined", next((error for source, error in failed if name in names_in(source)), "no cell defines it"))
+    if name not in names:
+        return failure(name, "it is defined", next((error for source, error in failed if name in names_in(source)), "no cell defines it"))
     try:
         with limit(seconds): result = checker.examine(names[name])
-    except BaseException as error: return failure(name, "it comes to an end", f"it raised {type(error).__name__}: {error}")
+    except BaseException as error:
+        return failure(name, "it comes to an end", f"it raised {type(error).__name__}: {error}")
     return {"exercise": name, "passed": result.passed, "failed": result.failed or "", "why": result.why}
 
 
@@ -151,12 +165,14 @@ def end_after(seconds: float) -> None:
 
 
 def run(path: Path, seconds: float, names: list[str]) -> None:
-    "Run the notebook at `path`; one line of JSON for the names of its exercises, and one for each of them."
+    """Run the notebook at `path`; one line of JSON for the names of its exercises, and one for each
+    of them."""
     report, nowhere = os.fdopen(os.dup(1), "w"), os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2): os.dup2(nowhere, stream)
     def tell(what: object) -> None: print(json.dumps(what), file=report, flush=True)
     try: found = loaded(sources := cells_of(path), names)
-    except (ImportError, OSError, ValueError) as error: return [tell([""]), tell(failure("", "it is checked", str(error)))] and None
+    except (ImportError, OSError, ValueError) as error:
+        return [tell([""]), tell(failure("", "it is checked", str(error)))] and None
     tell(list(found))
     sys.modules["__main__"] = types.ModuleType("__main__")                # the cells' own
     end_after(seconds * (len(sources) + len(found)))
@@ -164,10 +180,10 @@ def run(path: Path, seconds: float, names: list[str]) -> None:
     for name, checker in found.items():
         settle()
         tell(examine(name, checker, defined, failed, seconds))
-    os._exit(0)                                                           # whatever the cells left running ends here
+    os._exit(0)  # whatever the cells left running ends here
 
 
-# --- around it ----------------------------------------------------------------------------------------------------
+# --- around it ------------------------------------------------------------------------------------
 
 def grade(path: Path, seconds: float, names: list[str]) -> list[dict]:
     "The rows of one submission."
@@ -183,7 +199,8 @@ def grade(path: Path, seconds: float, names: list[str]) -> list[dict]:
 
 def check(paths: list[Path], seconds: float = 10, jobs: int = 1, names: list[str] | None = None) -> list[dict]:
     "The rows of all submissions, in the order of `paths`."
-    with ThreadPoolExecutor(jobs) as pool: return [row for rows in pool.map(partial(grade, seconds=seconds, names=names or []), paths) for row in rows]
+    with ThreadPoolExecutor(jobs) as pool:
+        return [row for rows in pool.map(partial(grade, seconds=seconds, names=names or []), paths) for row in rows]
 
 
 def table(rows: list[dict]) -> str:
@@ -218,7 +235,8 @@ def main() -> None:
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if given.run: return run(given.run, given.timeout, given.checkers)
-    if given.folder is None or not given.folder.is_dir(): parser.error(f"folder: {given.folder} is not a folder; expected one that holds notebooks")
+    if given.folder is None or not given.folder.is_dir():
+        parser.error(f"folder: {given.folder} is not a folder; expected one that holds notebooks")
     if given.timeout <= 0: parser.error(f"timeout: {given.timeout}; expected more than 0 seconds")
     paths = sorted(given.folder.glob("*.ipynb"))
     if not paths: parser.error(f"folder: {given.folder} holds no notebook (*.ipynb)")
