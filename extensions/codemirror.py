@@ -20,7 +20,8 @@ from pyodide import PINS, integrity, npm
 PACKAGES: dict[str, dict[str, str]] = PINS["codemirror"]  # each after those that it imports
 LEFT_OUT = {  # the language offers completions, which the book does not show
     "@codemirror/autocomplete": "const none = () => null;\nexport { none as snippetCompletion, none as ifNotIn, none as completeFromList };\n"}
-OFFERED = {"state": "@codemirror/state", "view": "@codemirror/view", "language": "@codemirror/language", "commands": "@codemirror/commands",
+OFFERED = {"state": "@codemirror/state", "view": "@codemirror/view",
+           "language": "@codemirror/language", "commands": "@codemirror/commands",
            "python": "@codemirror/lang-python", "highlight": "@lezer/highlight"}
 IMPORT = re.compile(r"""^import (?:(\w+)|\{([^}]*)\}) from ['"]([^'"]+)['"];?$""", re.M)
 AGAIN = re.compile(r"""^export \{([^}]*)\} from ['"]([^'"]+)['"];?$""", re.M)
@@ -62,7 +63,9 @@ def fetch() -> None:
     if there(): return
     named = [f"{name}@{pin['version']}" for name, pin in PACKAGES.items()]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*npm(), "pack", *named, "--silent", "--ignore-scripts", "--fetch-retries=1"], cwd=folder, check=True, timeout=600, stdout=subprocess.DEVNULL)
+        subprocess.run([*npm(), "pack", *named, "--silent", "--ignore-scripts",
+                        "--fetch-retries=1"], cwd=folder, check=True, timeout=600,
+                        stdout=subprocess.DEVNULL)
         for name, pin in PACKAGES.items():
             unpack(name, Path(folder) / f"{name.removeprefix('@').replace('/', '-')}-{pin['version']}.tgz")
 
@@ -81,14 +84,17 @@ def given(names: str) -> str:
 
 def taken(whole: str, names: str, package: str) -> str:
     "An import as a pattern."
-    parts = f"default: {whole}" if whole else re.sub(r"([\w$]+) as ([\w$]+)", r"\1: \2", " ".join(names.split()))
+    parts = (f"default: {whole}" if whole
+             else re.sub(r"([\w$]+) as ([\w$]+)", r"\1: \2", " ".join(names.split())))
     return f"const {{ {parts} }} = {variable(package)};"
 
 
 def module(package: str, text: str) -> str:
     "A package's module as a function that returns what it exports."
     text = COMMENT.sub("", text).replace("/*@__PURE__*/", "")
-    exports = [f"{name.split()[-1]}: {variable(source)}.{name.split()[0]}" for names, source in AGAIN.findall(text) for name in names.split(",") if name.strip()]
+    exports = [f"{name.split()[-1]}: {variable(source)}.{name.split()[0]}"
+               for names, source in AGAIN.findall(text)
+               for name in names.split(",") if name.strip()]
     exports += map(given, LIST.findall(text))
     exports += [f"{'default: ' if default else ''}{name}" for default, name in ONE.findall(text)]
     text = ONE.sub("", LIST.sub("", AGAIN.sub("", text)))
@@ -101,7 +107,10 @@ def module(package: str, text: str) -> str:
 
 def bundle() -> str:
     "All packages as one module for a browser."
-    parts = [module(name, text) for name, text in LEFT_OUT.items()] + [module(name, file(name).read_text(encoding="utf-8")) for name in PACKAGES]
+    parts = [module(name, text)
+             for name, text in LEFT_OUT.items()] + [module(name,
+                                                           file(name).read_text(encoding="utf-8"))
+                                                           for name in PACKAGES]
     offered = ", ".join(f"{variable(package)} as {name}" for name, package in OFFERED.items())
     return f"{LICENCE}{''.join(parts)}export {{ {offered} }};\n"
 

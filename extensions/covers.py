@@ -23,7 +23,8 @@ FIGURE = '<figure class="tfm-figure" style="background:var(--tfm-paper,#fff);col
 
 def figure(name: str, alt: str, caption: str) -> str:
     "A drawing with its text and its caption, in the form of the book's other figures."
-    svg = DRAWINGS[name].read_text(encoding="utf-8").replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)
+    svg = DRAWINGS[name].read_text(encoding="utf-8").replace("<svg ",
+                                                             f'<svg role="img" aria-label="{escape(alt)}" ', 1)
     return FIGURE.format(svg, escape(caption))
 
 
@@ -35,7 +36,8 @@ class PartDrawing(SphinxDirective):
     option_spec = {"alt": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
-        name, alt, caption = self.arguments[0], " ".join(self.options.get("alt", "").split()), " ".join(self.content)
+        name, alt, caption = (self.arguments[0], " ".join(self.options.get("alt", "").split()),
+                              " ".join(self.content))
         if name not in DRAWINGS:
             raise self.error(f"part-drawing: got {name!r}, expected one of {', '.join(DRAWINGS)}")
         if len(alt.split()) < 10 or not caption:
@@ -46,7 +48,8 @@ class PartDrawing(SphinxDirective):
 
 def link(page: str, said: str, docname: str) -> pending_xref:
     "A link to a page, with these words or, without any, with its title."
-    return pending_xref("", nodes.inline("", said), refdomain="std", reftype="doc", reftarget=f"/{page}", refexplicit=bool(said), refwarn=True, refdoc=docname)
+    return pending_xref("", nodes.inline("", said), refdomain="std", reftype="doc",
+                        reftarget=f"/{page}", refexplicit=bool(said), refwarn=True, refdoc=docname)
 
 
 def elsewhere(said: str) -> str:
@@ -68,7 +71,8 @@ class PartChapters(SphinxDirective):
         times = sum(taken(root, page.removeprefix("chapters/")) for page in books)
         time = f"{len(books)} chapter{'s' * (len(books) > 1)}; reading time: {in_hours(times)}, without the exercises."
         rows = [self.row(page, book) for page, book in books.items()]
-        return [nodes.paragraph("", time, classes=["tfm-part-time"]), nodes.definition_list("", *rows, classes=["tfm-part-chapters"])]
+        return [nodes.paragraph("", time, classes=["tfm-part-time"]),
+                nodes.definition_list("", *rows, classes=["tfm-part-chapters"])]
 
     def read(self, root: Path, page: str) -> dict:
         self.env.note_dependency(str(root / f"{page}.ipynb"))
@@ -77,13 +81,19 @@ class PartChapters(SphinxDirective):
     def row(self, page: str, notebook: dict) -> nodes.definition_list_item:
         "A chapter: its title, the sentence at its head, how long it takes, and its practice page."
         said = nodes.definition()
-        self.state.nested_parse(StringList([elsewhere(lead(notebook))], self.env.docname), self.content_offset, said)
+        self.state.nested_parse(StringList([elsewhere(lead(notebook))], self.env.docname),
+                                self.content_offset, said)
         written = sorted(self.env.found_docs)
-        others = [(words, other) for words, kind in (("; in depth: ", "depth"), ("; exercises: ", "practice")) for other in companions(page, kind, written)]
-        more = [node for words, other in others for node in (nodes.Text(words), link(other, "", self.env.docname))]
+        others = [(words, other)
+                  for words, kind in (("; in depth: ", "depth"), ("; exercises: ", "practice"))
+                  for other in companions(page, kind, written)]
+        more = [node for words, other in others
+                for node in (nodes.Text(words), link(other, "", self.env.docname))]
         time = reading(Path(self.env.srcdir), page.removeprefix("chapters/"))
-        said += nodes.paragraph("", time if time.startswith("Read ") else f"Reading time: {time}", *more, nodes.Text("."), classes=["tfm-part-time"])
-        return nodes.definition_list_item("", nodes.term("", "", link(page, "", self.env.docname)), said)
+        said += nodes.paragraph("", time if time.startswith("Read ") else f"Reading time: {time}",
+                                *more, nodes.Text("."), classes=["tfm-part-time"])
+        return nodes.definition_list_item("", nodes.term("", "", link(page, "", self.env.docname)),
+                                          said)
 
 
 def setup(app):

@@ -26,7 +26,8 @@ def in_hours(minutes: float) -> str:
     if minutes >= 600: return f"{round(minutes / 60)} hours"
     whole, quarters = divmod(max(1, round(minutes / 15)), 4)
     if not whole: return f"{15 * quarters} minutes"
-    return "an hour" if (whole, quarters) == (1, 0) else f"{whole}{('', '¼', '½', '¾')[quarters]} hours"
+    return ("an hour" if (whole, quarters) == (1, 0)
+            else f"{whole}{('', '¼', '½', '¾')[quarters]} hours")
 
 
 WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
@@ -42,7 +43,8 @@ def estimate(notebook: dict) -> tuple[float, float]:
         if cell["cell_type"] == "markdown": words += len(WORD.findall(NO_WORDS.sub("", text)))
         elif not FOLDED & set(cell["metadata"].get("tags", ())):
             lines += sum(bool(line.strip()) for line in text.splitlines())
-        figures += any("<figure" in "".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", ()))
+        figures += any("<figure" in "".join(output.get("data", {}).get("text/html", ""))
+                       for output in cell.get("outputs", ()))
     read = words / 180 + figures / 2
     return read, read + lines / 4
 

@@ -91,7 +91,9 @@ def own(kind: str, width: str) -> float:
 def one(found: re.Match) -> str:
     "A script of one atom, which needs no element of its own."
     outer, kind, inner, text = found.groups()
-    margins = {name[7:]: float(value[:-2]) for name, value in (rule.split(":") for rule in (inner or "").split(";") if rule) if name.startswith("margin-")}
+    margins = {name[7:]: float(value[:-2])
+               for name, value in (rule.split(":") for rule in (inner or "").split(";") if rule)
+               if name.startswith("margin-")}
     return f'<span class="msupsub mtight tfm-script {kind.replace(" mtight", "")}" style="{widened(outer, **margins)}">{text}</span>'
 
 
@@ -119,4 +121,5 @@ def lean(html: str) -> str:
         html = FLAT.sub(r'<span class="katex">\1</span>', html)
     if not html.startswith('<span class="katex-display">'):
         html = LINE.sub(r'<span class="katex-html base" aria-hidden="true" style="\1">\2</span></span>', html)
-    return html.replace('<span class="katex-mathml"><math xmlns', '<math class="katex-mathml" xmlns').replace("</math></span>", "</math>")
+    return html.replace('<span class="katex-mathml"><math xmlns',
+                        '<math class="katex-mathml" xmlns').replace("</math></span>", "</math>")

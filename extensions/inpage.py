@@ -44,7 +44,8 @@ def imports_of(page: str) -> str:
 def titles_of(page: str) -> dict[str, str]:
     "The exercises of a page, each with its heading."
     pages = json.loads(KILLS.read_text(encoding="utf-8"))["pages"]
-    return next(({e["name"]: e["title"] for e in p["exercises"]} for p in pages if p["page"].endswith(page)), {})
+    return next(({e["name"]: e["title"] for e in p["exercises"]}
+                 for p in pages if p["page"].endswith(page)), {})
 
 
 def written(facts: dict) -> str:
@@ -57,12 +58,16 @@ def told(page: str, sizes: dict[str, int], name: str) -> dict:
     "What the script of a practice page needs to know."
     module = module_of(page)
     python = {"zips": ["book", module], "modules": ["judge", f"tfmlib.practice.{module}"]}
-    return python | {"page": module, "code": codemirror.there(), "version": name, "sizes": sizes, "limit": LIMIT, "titles": titles_of(page), "elsewhere": elsewhere().get(page, {}), "imports": imports_of(page)}
+    return python | {"page": module, "code": codemirror.there(), "version": name, "sizes": sizes,
+                     "limit": LIMIT, "titles": titles_of(page),
+                     "elsewhere": elsewhere().get(page, {}), "imports": imports_of(page)}
 
 
 def told_chapter(page: str, sizes: dict[str, int], name: str) -> dict:
     "What the script of a chapter needs to know."
-    return {"zips": ["cell"], "modules": ["cell"], "page": page, "code": codemirror.there(), "version": name, "sizes": {n: size for n, size in sizes.items() if n != "book.zip"}, "limit": LIMIT}
+    return {"zips": ["cell"], "modules": ["cell"], "page": page, "code": codemirror.there(),
+            "version": name, "sizes": {n: size for n, size in sizes.items() if n != "book.zip"},
+            "limit": LIMIT}
 
 
 def only(page: str, body: str) -> str:

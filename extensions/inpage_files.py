@@ -23,7 +23,9 @@ ROOT = pyodide.ROOT
 HERE = pyodide.INPAGE
 ELSEWHERE = HERE / "elsewhere.yml"
 SERVED = ("editor.js", "check.js", "run.js", "check.css", "worker.js", "code.js")
-LIBRARY = ("__init__.py", "workbench/__init__.py", "workbench/validation.py", *(f"workbench/{module}.py" for module in ("claims", "checkers", "checks", "gradients", "properties")), "practice/__init__.py")
+LIBRARY = ("__init__.py", "workbench/__init__.py", "workbench/validation.py",
+           *(f"workbench/{module}.py" for module in ("claims", "checkers", "checks", "gradients",
+                                                     "properties")), "practice/__init__.py")
 COUNTED = ("pyodide.asm.wasm", "python_stdlib.zip")      # what Pyodide fetches, and is long
 DATE = (2020, 1, 1, 0, 0, 0)                            # the same bytes whenever they are packed
 
@@ -49,7 +51,8 @@ def packed(parts: dict[str, Path]) -> bytes:
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
         for name, path in parts.items():
-            archive.writestr(zipfile.ZipInfo(name, DATE), path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
+            archive.writestr(zipfile.ZipInfo(name, DATE), path.read_bytes(), zipfile.ZIP_DEFLATED,
+                             compresslevel=9)
     return held.getvalue()
 
 
@@ -67,7 +70,8 @@ def cell_zip() -> bytes:
 
 def script(name: str) -> bytes:
     "A file that is served; the one that it imports is fetched anew when anything changes."
-    return re.sub(rb'"(\./(?:editor|codemirror)\.js)"', rf'"\1?v={version()}"'.encode(), (HERE / name).read_bytes())
+    return re.sub(rb'"(\./(?:editor|codemirror)\.js)"', rf'"\1?v={version()}"'.encode(),
+                  (HERE / name).read_bytes())
 
 
 def lock(text: str) -> str:
@@ -107,10 +111,14 @@ def lay_out(target: Path) -> dict[str, int]:
     (target / "py/cell.zip").write_bytes(cell_zip())
     for path in practice_modules():
         (target / "py" / f"{path.stem}.zip").write_bytes(packed({f"tfmlib/practice/{path.name}": path}))
-    return {name: (target / "py" / name).stat().st_size for name in (*COUNTED, wheel.name, "book.zip")}
+    return {name: (target / "py" / name).stat().st_size
+            for name in (*COUNTED, wheel.name, "book.zip")}
 
 
 def version() -> str:
     "A name for all that the editors need; pages are written anew when it changes."
-    parts = [book_zip(), cell_zip(), *(p.read_bytes() for p in practice_modules()), *((HERE / name).read_bytes() for name in (*SERVED, "elsewhere.yml", "pins.json")), Path(codemirror.__file__).read_bytes(), str((pyodide.there(), codemirror.there())).encode()]
+    parts = [book_zip(), cell_zip(), *(p.read_bytes() for p in practice_modules()),
+             *((HERE / name).read_bytes() for name in (*SERVED, "elsewhere.yml", "pins.json")),
+             Path(codemirror.__file__).read_bytes(),
+             str((pyodide.there(), codemirror.there())).encode()]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:8]

@@ -40,7 +40,8 @@ def adopt(app, config) -> None:
     config.html_static_path.append(str(THEME / "static"))
     # the theme would write them for each page, to see whether they are empty
     config.html_sidebars = {"**": []}
-    files = sorted(p for p in THEME.parent.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".svg"})
+    files = sorted(p for p in THEME.parent.rglob("*")
+                   if p.suffix in {".py", ".html", ".css", ".js", ".svg"})
     # changed: all pages are written anew
     config.tfm_extensions = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()
 
@@ -64,14 +65,16 @@ def navigation(context: dict) -> str:
     tree = context["toctree"](collapse=True, includehidden=True, titles_only=True, maxdepth=3) or ""
     tree = re.sub(r' (role="heading"|aria-level="\d")', "", tree)
     tree = COVER.sub(r'<p class="caption">\2\1</a></p>\3', tree)
-    parts = re.search(r"<ul>.*?</a>\s*(<ul>.*</ul>)\s*</li>\s*</ul>", context.get("toc") or "", re.S)
+    parts = re.search(r"<ul>.*?</a>\s*(<ul>.*</ul>)\s*</li>\s*</ul>", context.get("toc") or "",
+                      re.S)
     here = re.compile(r'(<a class="current reference internal" href=")#("[^>]*)(>.*?</a>)', re.S)
     return here.sub(lambda m: f'{m[1]}#{m[2]} aria-current="page"{m[3]}' + (sections(parts[1]) if parts else ""), tree, count=1)
 
 
 def sections(toc: str) -> str:
     "A page's table of contents without its third level."
-    return re.sub(r"(<li>.*?</a>)\s*<ul>.*?</ul>\s*(?=</li>)", r"\1", toc, flags=re.S).replace("<ul>", '<ul class="tfm-sections">', 1)
+    return re.sub(r"(<li>.*?</a>)\s*<ul>.*?</ul>\s*(?=</li>)", r"\1", toc,
+                  flags=re.S).replace("<ul>", '<ul class="tfm-sections">', 1)
 
 
 def colab(app, pagename: str) -> str:
@@ -86,8 +89,10 @@ def page(app, pagename, templatename, context, doctree) -> None:
     for fault, repair in REPAIRS.items():
         body = body.replace(fault, repair)
     body = slim(body)
-    context |= {"body": body, "css_files": assets(context["css_files"], body), "script_files": assets(context["script_files"], body),
-                "book_nav": lambda: slim(navigation(context)), "description": description(doctree), "colab": colab(app, pagename)}
+    context |= {"body": body, "css_files": assets(context["css_files"], body),
+                "script_files": assets(context["script_files"], body),
+                "book_nav": lambda: slim(navigation(context)), "description": description(doctree),
+                "colab": colab(app, pagename)}
     for way in ("prev", "next"):
         if context.get(way): context[way] = context[way] | {"title": slim(context[way]["title"])}
     passed = Path(app.srcdir) / "last_passed.json"

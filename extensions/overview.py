@@ -19,7 +19,8 @@ TITLE = re.search("<title>(.*?)</title>", DRAWING)[1]
 
 def overview(lit: str = "", way: str = "") -> nodes.raw:
     "The drawing with its caption; `way` leads from the page to the chapters."
-    drawing = LINK.sub(lambda m: f'href="{way}{m[1]}"' + ' aria-current="page"' * (m[2] == lit), DRAWING)
+    drawing = LINK.sub(lambda m: f'href="{way}{m[1]}"' + ' aria-current="page"' * (m[2] == lit),
+                       DRAWING)
     caption = "This page is highlighted; each part is a link." if lit else "The whole transformer: each part is a link to its chapter."
     return nodes.raw("", f'<nav class="tfm-overview" aria-label="{TITLE}">{drawing}<p>{caption}</p></nav>', format="html")
 
@@ -33,9 +34,11 @@ class Overview(SphinxDirective):
 
 def head(app, document: nodes.document) -> None:
     "Put the drawing at the end of a chapter's head, before its first section."
-    chapter, page = app.env.docname.removeprefix("chapters/"), next(iter(document.findall(nodes.section)), None)
+    chapter, page = (app.env.docname.removeprefix("chapters/"),
+                     next(iter(document.findall(nodes.section)), None))
     if chapter not in CHAPTERS or page is None: return
-    page.insert(next((i for i, node in enumerate(page) if isinstance(node, nodes.section)), len(page)), overview(chapter))
+    page.insert(next((i for i, node in enumerate(page) if isinstance(node, nodes.section)),
+                     len(page)), overview(chapter))
 
 
 def setup(app):

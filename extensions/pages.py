@@ -29,7 +29,8 @@ def number(page: str) -> str:
 def chapter(page: str, pages: Iterable[str]) -> str:
     """The file name of the chapter, among these pages, that a notebook belongs to; a second page in
     depth has a longer one (NN_name_topic)."""
-    return next((Path(p).name for p in pages if kind(page) == "depth" and kind(p) == "path" and number(p) == number(page)), Path(page).name)
+    return next((Path(p).name for p in pages if kind(page) == "depth" and kind(p) == "path"
+                 and number(p) == number(page)), Path(page).name)
 
 
 def companions(page: str, which: str, pages: Iterable[str]) -> list[str]:
@@ -46,7 +47,8 @@ def toc_pages(toc: Path) -> list[str]:
             if "root" in entry or "file" in entry: yield entry.get("root") or entry["file"]
             for key in ("parts", "chapters", "sections", "subtrees", "entries"):
                 yield from below(entry.get(key))
-    return [str(Path(page).with_suffix("")) if page.endswith((".md", ".ipynb")) else page for page in below(yaml.safe_load(toc.read_text()))]
+    return [str(Path(page).with_suffix("")) if page.endswith((".md", ".ipynb")) else page
+            for page in below(yaml.safe_load(toc.read_text()))]
 
 
 class Part(NamedTuple):
@@ -61,13 +63,15 @@ def parts(toc: Path) -> list[Part]:
     "The parts of a table of contents."
     def one(part: dict) -> Part:
         first, *rest = names = [entry["file"] for entry in part["chapters"] if "file" in entry]
-        return Part(part.get("caption", ""), first, tuple(rest)) if first.startswith("parts/") else Part(part.get("caption", ""), "", tuple(names))
+        return (Part(part.get("caption", ""), first, tuple(rest)) if first.startswith("parts/")
+                else Part(part.get("caption", ""), "", tuple(names)))
     return [one(part) for part in yaml.safe_load(toc.read_text()).get("parts", ())]
 
 
 def book_map(root: Path) -> dict[str, dict[str, str]]:
     "The front page's map: part -> chapter -> its short title."
-    said = re.search(r"^```\{book-map\}\n(.*?)^```", (root / "index.md").read_text(encoding="utf-8"), re.M | re.S)
+    said = re.search(r"^```\{book-map\}\n(.*?)^```",
+                     (root / "index.md").read_text(encoding="utf-8"), re.M | re.S)
     return {part["part"]: part["chapters"] for part in yaml.safe_load(said[1])} if said else {}
 
 
@@ -95,11 +99,13 @@ def parsed(text: str) -> dict:
 
 def title(notebook: dict) -> str:
     "A notebook's first heading."
-    lines = (line for cell in notebook["cells"] if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines())
+    lines = (line for cell in notebook["cells"] if cell["cell_type"] == "markdown"
+             for line in "".join(cell["source"]).splitlines())
     return next((line.lstrip("# ").strip() for line in lines if line.startswith("# ")), "untitled")
 
 
 def lead(notebook: dict) -> str:
     "The sentence at a notebook's head, in Markdown."
-    lines = (line for cell in notebook["cells"][:2] if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines())
+    lines = (line for cell in notebook["cells"][:2] if cell["cell_type"] == "markdown"
+             for line in "".join(cell["source"]).splitlines())
     return " ".join(line.lstrip("> ").strip() for line in lines if line.startswith(">"))

@@ -17,7 +17,8 @@ from shutil import which
 ROOT = Path(__file__).resolve().parents[1]
 INPAGE = ROOT / "inpage"
 PINS = json.loads((INPAGE / "pins.json").read_text(encoding="utf-8"))
-FILES = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+FILES = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip",
+         "pyodide-lock.json")
 PACKAGE = f"pyodide@{PINS['pyodide']['version']}"
 
 
@@ -59,7 +60,9 @@ def fetch() -> None:
     "Bring Pyodide, unless it is there."
     if there(): return
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*npm(), "pack", PACKAGE, "--silent", "--ignore-scripts", "--fetch-retries=1"], cwd=folder, check=True, timeout=600, stdout=subprocess.DEVNULL)
+        subprocess.run([*npm(), "pack", PACKAGE, "--silent", "--ignore-scripts",
+                        "--fetch-retries=1"], cwd=folder, check=True, timeout=600,
+                        stdout=subprocess.DEVNULL)
         [package] = Path(folder).glob("*.tgz")
         unpack(package, kept())
 

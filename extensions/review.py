@@ -36,7 +36,8 @@ def card(entry: Entry, measured: str = "") -> dict[str, str]:
     name = f"term {entry['title']}" if term else f"claim {entry['anchor'].split('-', 1)[1]}"
     back = entry["line"][:1].upper() + entry["line"][1:]
     if measured: back = f"{back.rstrip('.')}. Measured: {measured}"
-    return {"name": name, "kind": entry["kind"], "chapter": number(entry["page"]), "front": front, "back": back,
+    return {"name": name, "kind": entry["kind"], "chapter": number(entry["page"]), "front": front,
+            "back": back,
             "at": f"{entry['page']}.html{'#' + entry['anchor'] if entry['anchor'] else ''}"}
 
 
@@ -46,7 +47,10 @@ def cards(app) -> list[dict[str, str]]:
     made = [card(e) for e in entries(app) if e["kind"] == "term"]
     if "about/claims" in toc_pages(toc):
         books = notebooks(root, toc)
-        said = {f"claim-{name}": dict(line for line in ways[0][1]["lines"] if len(line) == 2).get("measured", "") for name, ways in settled(books).items()}
+        said = {f"claim-{name}": dict(line
+                                      for line in ways[0][1]["lines"]
+                                      if len(line) == 2).get("measured", "")
+                                      for name, ways in settled(books).items()}
         made += [card(e, said.get(e["anchor"], "")) for e in claims(root, books)]
     return sorted(made, key=lambda c: c["chapter"] or "99")
 
@@ -54,19 +58,24 @@ def cards(app) -> list[dict[str, str]]:
 def anki(made: list[dict[str, str]], base: str = "") -> str:
     "The cards as a file for Anki's import: front, back with its source, tags."
     def back(c: dict[str, str]) -> str:
-        return escape(c["back"]) + (f'<br><a href="{base}{c["at"]}">in the book</a>' if base else "")
+        return escape(c["back"]) + (f'<br><a href="{base}{c["at"]}">in the book</a>' if base
+                                    else "")
     def tags(c: dict[str, str]) -> str:
         return f"{c['kind']} chapter-{c['chapter']}" if c["chapter"] else c["kind"]
-    return HEAD + "".join(f"{escape(c['front'])}\t{back(c)}\t{tags(c)}\n".replace("\r", " ") for c in made)
+    return HEAD + "".join(f"{escape(c['front'])}\t{back(c)}\t{tags(c)}\n".replace("\r", " ")
+                          for c in made)
 
 
 def write(app, exception) -> None:
     if exception or app.builder.format != "html" or PAGE not in app.env.found_docs: return
     made, out = cards(app), Path(app.outdir)
-    titles = {number(page): app.env.titles[page].astext() for page in app.env.titles if number(page) and re.fullmatch(r"chapters/\d\d_\w+", page)}
-    text = json.dumps({"chapters": dict(sorted(titles.items())), "cards": made}, ensure_ascii=False, separators=(",", ":"))
+    titles = {number(page): app.env.titles[page].astext() for page in app.env.titles if number(page)
+              and re.fullmatch(r"chapters/\d\d_\w+", page)}
+    text = json.dumps({"chapters": dict(sorted(titles.items())), "cards": made}, ensure_ascii=False,
+                      separators=(",", ":"))
     (out / SCRIPT).write_text(f"review({text})\n", encoding="utf-8")
-    (out / ANKI).write_text(anki(made, app.config.html_baseurl.rstrip("/") + "/" if app.config.html_baseurl else ""), encoding="utf-8")
+    (out / ANKI).write_text(anki(made, app.config.html_baseurl.rstrip("/") + "/"
+                                 if app.config.html_baseurl else ""), encoding="utf-8")
 
 
 class Cards(SphinxDirective):

@@ -55,7 +55,8 @@ def place(entry: Entry) -> str | int:
 
 def slug(title: str) -> str:
     "What most headings' anchors are; the script computes the same."
-    return re.sub("^[-0-9]+|-+$", "", re.sub("[^a-z0-9]+", "-", title.removeprefix("Exercise: ").lower()))
+    return re.sub("^[-0-9]+|-+$", "",
+                  re.sub("[^a-z0-9]+", "-", title.removeprefix("Exercise: ").lower()))
 
 
 def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
@@ -70,8 +71,10 @@ def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
                 where[word].append((number, (count > 1) + (count > 4)))
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
-            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), place(e), e["title"], shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
-            "common": " ".join(sorted(COMMON)), "words": " ".join(sorted(where)), "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
+            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), place(e), e["title"],
+                         shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
+            "common": " ".join(sorted(COMMON)), "words": " ".join(sorted(where)),
+            "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 
 
 def index(app) -> dict:

@@ -64,7 +64,8 @@ def form(spelt: str) -> str:
     words = [re.escape(w) for w in re.split(r"[ \-–‑]", spelt)]
     last = words.pop()
     ending = "(?:y|ies)" if last.endswith("y") else "s?" if last.endswith("e") else "" if last.endswith("s") else "(?:es|s)?"
-    whole = r"[ \u00a0\-–‑]".join([*words, last[:-1] if last.endswith("y") else last]).replace("'", "['’]") + ending
+    whole = r"[ \u00a0\-–‑]".join([*words, last[:-1] if last.endswith("y")
+                                   else last]).replace("'", "['’]") + ending
     return whole if re.search("[A-Z]", spelt[1:]) else f"(?i:{whole})"
 
 

@@ -14,7 +14,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from term_index import IndexOfTerms, fill, index_of_terms
 from term_words import GLOSSARY, OURS, PAGE, Known, known
 
-QUIET = (nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw, nodes.caption, nodes.table,
+QUIET = (nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.math,
+         nodes.math_block, nodes.raw, nodes.caption, nodes.table,
          nodes.block_quote, nodes.footnote, nodes.citation, pending_xref)
 
 
@@ -26,13 +27,15 @@ def proper(document: nodes.document) -> Iterator[nodes.Text]:
         for text in section.findall(nodes.Text):
             above, node = [], text.parent
             while node is not section: above, node = [*above, node], node.parent
-            if any(isinstance(n, nodes.paragraph) for n in above) and not any(isinstance(n, QUIET) for n in above):
+            if (any(isinstance(n, nodes.paragraph) for n in above)
+                and not any(isinstance(n, QUIET) for n in above)):
                 yield text
 
 
 def leading(text: str, name: str) -> pending_xref:
     "A link to a term's entry in the glossary."
-    return pending_xref("", nodes.Text(text), refdomain="std", reftype="term", reftarget=name, refexplicit=True, refwarn=True)
+    return pending_xref("", nodes.Text(text), refdomain="std", reftype="term", reftarget=name,
+                        refexplicit=True, refwarn=True)
 
 
 def linked(document: nodes.document, terms: Known) -> None:
@@ -76,7 +79,8 @@ class Said(SphinxPostTransform):
     def sentence(self, anchor: str) -> str:
         if not hasattr(self.app, "tfm_sentences"):
             items = self.env.get_doctree(GLOSSARY).findall(nodes.definition_list_item)
-            self.app.tfm_sentences = {t["ids"][0]: i.children[-1].astext() for i in items for t in i.findall(nodes.term)}
+            self.app.tfm_sentences = {t["ids"][0]: i.children[-1].astext() for i in items
+                                      for t in i.findall(nodes.term)}
         return self.app.tfm_sentences[anchor]
 
 

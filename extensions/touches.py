@@ -12,7 +12,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 ASSETS = Path(__file__).resolve().parents[1] / "tfmlib" / "assets"
 FIGURE = 'class="tfm-figure tfm-interactive"'
-SOURCES = {"runtime": (runtime, "tfmlib/assets/records/pages.json"), "minutes": (reading, "chapters/{page}.ipynb")}
+SOURCES = {"runtime": (runtime, "tfmlib/assets/records/pages.json"),
+           "minutes": (reading, "chapters/{page}.ipynb")}
 formatted = variables.format_plain_text
 
 
@@ -53,9 +54,12 @@ class Fold(SphinxPostTransform):
     def run(self, **_) -> None:
         for box in list(self.document.findall(nodes.Admonition)):
             if not {"dropdown", "toggle"} & set(box["classes"]): continue
-            box["classes"] = [c for c in box["classes"] if c not in ("dropdown", "toggle")] + ["tfm-fold"]
+            box["classes"] = [c for c in box["classes"]
+                              if c not in ("dropdown", "toggle")] + ["tfm-fold"]
             title, rest = box.children[:1], box.children[1:]
-            box.children = [*title, nodes.raw("", "<details><summary>Show</summary>", format="html"), *rest, nodes.raw("", "</details>", format="html")]
+            box.children = [*title,
+                            nodes.raw("", "<details><summary>Show</summary>", format="html"), *rest,
+                            nodes.raw("", "</details>", format="html")]
 
 
 MORE, WRONG = "More claims, checked", "Wrong answers to "
@@ -72,14 +76,18 @@ class FoldSection(SphinxPostTransform):
             title, *rest = section.children
             if not isinstance(title, nodes.title): continue
             if title.astext() == MORE:
-                count = sum('class="tfm-claim' in raw.astext() for part in rest for raw in part.findall(nodes.raw))
+                count = sum('class="tfm-claim' in raw.astext() for part in rest
+                            for raw in part.findall(nodes.raw))
                 opening, summary = "<details>", f"Show all {count}" if count > 1 else "Show it"
                 section["classes"].append("tfm-more")
             elif title.astext().startswith(WRONG):
-                count = sum("tag_mutant" in cell["classes"] for part in rest for cell in part.findall(nodes.container))
+                count = sum("tag_mutant" in cell["classes"] for part in rest
+                            for cell in part.findall(nodes.container))
                 opening, summary = '<details class="tfm-wrong-answers">', f"Show {count} wrong answers: each with its mistake, and what the check says"
             else: continue
-            section.children = [title, nodes.raw("", f"{opening}<summary>{summary}</summary>", format="html"), *rest, nodes.raw("", "</details>", format="html")]
+            section.children = [title,
+                                nodes.raw("", f"{opening}<summary>{summary}</summary>",
+                                          format="html"), *rest, nodes.raw("", "</details>", format="html")]
 
 
 def copy(app):
@@ -91,7 +99,8 @@ def copy(app):
     for path in [ASSETS / "figures.css", *sorted(ASSETS.glob("*.js"))]:
         shutil.copyfile(path, target / path.name)
     # what a figure loads when it is asked to
-    shutil.copytree(ASSETS / "live", target / "live", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.json"))
+    shutil.copytree(ASSETS / "live", target / "live", dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns("*.json"))
     shutil.copyfile(ASSETS / "tokenizer.json", target / "live" / "tokenizer.json")
 
 

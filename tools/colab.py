@@ -19,7 +19,8 @@ from nbformat.v4 import new_code_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 GLUE = "application/papermill.record/text/plain"
-FOLDED = {"solution": "Solution", "mutant": "A wrong answer", "hide-input": "Code", "remove-input": "Code",
+FOLDED = {"solution": "Solution", "mutant": "A wrong answer", "hide-input": "Code",
+          "remove-input": "Code",
           "hide-cell": "Code", "remove-cell": "Code"}
 
 LOOK = '''\
@@ -53,13 +54,15 @@ if not all(map(importlib.util.find_spec, ("tfmlib", "anywidget"))):
 def setup_source(url: str, version: str) -> str:
     """The set-up cell: installs the tagged library from `url`; without an address, says how to
     install a clone."""
-    return INSTALL.format(url=url.removesuffix("/"), version=version) if url else EXPLAIN.replace("{version}", version)
+    return (INSTALL.format(url=url.removesuffix("/"), version=version) if url
+            else EXPLAIN.replace("{version}", version))
 
 
 def glued(nb: NotebookNode) -> dict[str, str]:
     "What the notebook's cells glued: name to text."
     outputs = (o for c in nb.cells for o in c.get("outputs", []))
-    named = ((o.get("metadata", {}).get("scrapbook", {}).get("name"), o.get("data", {})) for o in outputs)
+    named = ((o.get("metadata", {}).get("scrapbook", {}).get("name"), o.get("data", {}))
+             for o in outputs)
     return {name: data.get(GLUE, data.get("text/plain", "")) for name, data in named if name}
 
 
@@ -80,7 +83,8 @@ def code_cell(cell: NotebookNode) -> NotebookNode | None:
     tags = cell.metadata.get("tags", [])
     if title := next((FOLDED[t] for t in FOLDED if t in tags), "Code" if hidden else ""):
         fold(cell, title)
-    return cell if any(line and not line.startswith("# @title") for line in cell.source.split("\n")) else None
+    return (cell if any(line and not line.startswith("# @title")
+                        for line in cell.source.split("\n")) else None)
 
 
 def text_cell(cell: NotebookNode, page: Page) -> NotebookNode:
@@ -99,12 +103,14 @@ def copy(path: Path, book: Book, version: str, repository: str | None = None) ->
     nb = nbformat.read(path, as_version=4)
     page = Page(book, str(path.relative_to(book.root).with_suffix("")), glued(nb))
     cells = [text_cell(c, page) if c.cell_type == "markdown" else code_cell(c) for c in nb.cells]
-    first = new_code_cell(setup_source(book.repository if repository is None else repository, version), id="set-up", metadata={"cellView": "form"})
+    first = new_code_cell(setup_source(book.repository if repository is None else repository,
+                                       version), id="set-up", metadata={"cellView": "form"})
     nb.cells = [first, *(c for c in cells if c is not None)]
     # nbval takes none for "never run"
     for n, cell in enumerate((c for c in nb.cells if c.cell_type == "code"), 1):
         cell.execution_count = n
-    nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python",
+                                 "name": "python3"}
     nb.metadata["colab"] = {"provenance": [], "name": path.name}
     return nb
 
@@ -114,7 +120,8 @@ def leftovers(nb: NotebookNode) -> list[str]:
     found = []
     for cell in nb.cells:
         seen = remains(cell.source) if cell.cell_type == "markdown" else [
-            f"a directive line: {line!r}" for line in cell.source.split("\n") if line.startswith("#|")]
+            f"a directive line: {line!r}"
+            for line in cell.source.split("\n") if line.startswith("#|")]
         found += [f"cell {cell.id}: {what}" for what in seen]
     return found
 
@@ -128,7 +135,8 @@ def write(root: Path, out: Path, repository: str | None = None) -> list[Path]:
     for path in book.notebooks():
         nb, target = copy(path, book, version, repository), out / path.relative_to(root)
         if left := leftovers(nb):
-            raise Unresolved("\n".join([f"{path.relative_to(root)}: syntax that no rule resolves", *left]))
+            raise Unresolved("\n".join([f"{path.relative_to(root)}: syntax that no rule resolves",
+                                        *left]))
         target.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(nb, target)
         written.append(target)
@@ -144,7 +152,8 @@ def main(folder: str | None = None) -> None:
     except Unresolved as error:
         sys.exit(str(error))
     if alone and not Book(ROOT).repository:
-        subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(ROOT / folder), str(ROOT)], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o",
+                        str(ROOT / folder), str(ROOT)], check=True, capture_output=True)
     print(f"{len(paths)} Colab copies in {folder}")
 
 

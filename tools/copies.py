@@ -33,8 +33,10 @@ def clean(env: dict[str, str], venv: Path) -> dict[str, str]:
     """The environment variables of a reader: without those that could point to this checkout or to
     another kernel."""
     kept = {name: value for name, value in env.items() if not name.startswith(LEAKS)}
-    bare = {f"{name}_DIR": str(venv / "empty") for name in ("JUPYTER_DATA", "JUPYTER_CONFIG", "JUPYTER_RUNTIME")}
-    return kept | bare | {"IPYTHONDIR": str(venv / "empty"), "PATH": f"{venv / 'bin'}{os.pathsep}{env.get('PATH', '')}"}
+    bare = {f"{name}_DIR": str(venv / "empty")
+            for name in ("JUPYTER_DATA", "JUPYTER_CONFIG", "JUPYTER_RUNTIME")}
+    return kept | bare | {"IPYTHONDIR": str(venv / "empty"),
+                          "PATH": f"{venv / 'bin'}{os.pathsep}{env.get('PATH', '')}"}
 
 
 def environment(python: str, venv: Path) -> Path:
@@ -42,8 +44,10 @@ def environment(python: str, venv: Path) -> Path:
     not there."""
     inside = venv / "bin/python"
     if not inside.exists(): subprocess.run([python, "-m", "venv", str(venv)], check=True)
-    subprocess.run([inside, "-m", "pip", "install", "-q", *INSTALLED], check=True, env=clean(os.environ, venv))
-    subprocess.run([inside, "-m", "pip", "uninstall", "-qy", "tfmlib"], check=True, env=clean(os.environ, venv), stderr=subprocess.DEVNULL)
+    subprocess.run([inside, "-m", "pip", "install", "-q", *INSTALLED], check=True,
+                   env=clean(os.environ, venv))
+    subprocess.run([inside, "-m", "pip", "uninstall", "-qy", "tfmlib"], check=True,
+                   env=clean(os.environ, venv), stderr=subprocess.DEVNULL)
     return inside
 
 
@@ -71,28 +75,39 @@ def written(out: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=sys.executable, help="what the environment is made with")
-    parser.add_argument("--env", type=Path, default=ROOT / "build/copies/env", help="its folder; made if it is not there")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable,
+                        help="what the environment is made with")
+    parser.add_argument("--env", type=Path, default=ROOT / "build/copies/env",
+                        help="its folder; made if it is not there")
     parser.add_argument("--copies", type=Path, help="the folder of the copies")
-    parser.add_argument("--record", action="store_true", help="keep the run of all copies in tests/proved.json")
+    parser.add_argument("--record", action="store_true",
+                        help="keep the run of all copies in tests/proved.json")
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()
     if given.record and given.names: parser.error("--record keeps a run of all copies: name none")
     folder = (given.copies or written(ROOT / f"build/copies/of-{given.env.name}/colab")).resolve()
     every = sorted(str(p.relative_to(folder)) for p in notebook_files(folder))
-    names = [n for n in every if not given.names or any(n.startswith(f"chapters/{wanted}") for wanted in given.names)]
+    names = [n for n in every if not given.names
+             or any(n.startswith(f"chapters/{wanted}") for wanted in given.names)]
     if not names:
         parser.error(f"no copy in {folder} is called {' or '.join(given.names) or 'anything'}")
-    python, env = environment(given.python, given.env.absolute()), clean(os.environ, given.env.absolute())
-    flags = ["-q", "-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider", "--durations=10", "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", str(SECONDS)]
+    python, env = (environment(given.python, given.env.absolute()),
+                   clean(os.environ, given.env.absolute()))
+    flags = ["-q", "-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider",
+             "--durations=10", "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout",
+             str(SECONDS)]
     with tempfile.TemporaryDirectory() as empty:
-        failed = subprocess.run([python, "-m", "pytest", *flags, *(folder / name for name in names)], cwd=empty, env=env).returncode
-    said = subprocess.run([python, "-c", "import sys, importlib.metadata as m; print(sys.version.split()[0], m.version('torch'))"], capture_output=True, text=True, env=env)
+        failed = subprocess.run([python, "-m", "pytest", *flags,
+                                 *(folder / name for name in names)], cwd=empty, env=env).returncode
+    said = subprocess.run([python, "-c",
+                           "import sys, importlib.metadata as m; print(sys.version.split()[0], m.version('torch'))"], capture_output=True, text=True, env=env)
     print(f"{len(names)} copies, Python and PyTorch {said.stdout.strip()}: {'FAILED' if failed else 'passed'}")
     if given.record:
         import proved
-        proved.keep({"copies": not failed}, folder, dict(zip(("python", "torch"), said.stdout.split())) | {"outputs": "run"})
+        proved.keep({"copies": not failed}, folder,
+                    dict(zip(("python", "torch"), said.stdout.split())) | {"outputs": "run"})
     sys.exit(failed)
 
 

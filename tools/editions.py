@@ -32,9 +32,14 @@ RULE = ("This edition was made from the pages of the web edition. What is folded
 LEFT_OUT = re.compile(r"(index|about/(reference|gallery|cards))$|(api|gallery)/")
 # elements, and classes below, that only a screen can use
 SCREEN = {"script", "style", "form", "button", "select"}
-SCREEN_CLASSES = {"headerlink", "tfm-launch", "tfm-turn", "tfm-letters", "toctree-wrapper", "tfm-overview", "tfm-kills", "tfm-solved-of", "sd-summary-state-marker", "tag_check", "tag_mutant"}
-CAMEL = {name.lower(): name for name in ("viewBox", "preserveAspectRatio", "refX", "refY", "markerWidth", "markerHeight", "markerUnits", "patternUnits",
-                                         "patternTransform", "gradientUnits", "gradientTransform", "clipPathUnits", "textLength", "lengthAdjust")}
+SCREEN_CLASSES = {"headerlink", "tfm-launch", "tfm-turn", "tfm-letters", "toctree-wrapper",
+                  "tfm-overview", "tfm-kills", "tfm-solved-of", "sd-summary-state-marker",
+                  "tag_check", "tag_mutant"}
+CAMEL = {name.lower(): name
+         for name in ("viewBox", "preserveAspectRatio", "refX", "refY", "markerWidth",
+                      "markerHeight", "markerUnits", "patternUnits",
+                                         "patternTransform", "gradientUnits", "gradientTransform",
+                                         "clipPathUnits", "textLength", "lengthAdjust")}
 CAMEL_TAGS = {"clippath": "clipPath", "lineargradient": "linearGradient", "textpath": "textPath"}
 
 
@@ -59,7 +64,8 @@ def slug(name: str) -> str: return name.replace("/", "-")
 
 def parts(toc: Path) -> dict[str, str]:
     "The first page of each part -> the part's caption."
-    return {part["chapters"][0]["file"]: part["caption"] for part in yaml.safe_load(toc.read_text())["parts"]}
+    return {part["chapters"][0]["file"]: part["caption"]
+            for part in yaml.safe_load(toc.read_text())["parts"]}
 
 
 def names(root: Path = ROOT) -> list[str]:
@@ -75,7 +81,8 @@ def part_of(pages: list[Page], first: int) -> list[Page]:
 
 def article(path: Path) -> str:
     "A built page's text, without the frame."
-    return re.search(r'<article class="tfm-text">.*</article>', path.read_text(encoding="utf-8"), re.S)[0]
+    return re.search(r'<article class="tfm-text">.*</article>', path.read_text(encoding="utf-8"),
+                     re.S)[0]
 
 
 def of_class(text: Tag, name: str, tag: str | bool = True) -> list[Tag]:
@@ -99,7 +106,8 @@ def edition(book: Path, wanted: list[str] | None = None) -> list[Page]:
 def clean(text: Tag, name: str) -> None:
     "Leave out what belongs to a screen, open what is folded, put hints and solutions last."
     def for_screens(e: Tag) -> bool:
-        return e.name in SCREEN or not SCREEN_CLASSES.isdisjoint(e.get("class", ())) or e.get("id", "").startswith("wrong-answers-to")
+        return (e.name in SCREEN or not SCREEN_CLASSES.isdisjoint(e.get("class", ()))
+                or e.get("id", "").startswith("wrong-answers-to"))
     for element in text.find_all(for_screens): element.decompose()
     if "practice/" in name: to_the_end(text)
     for code in of_class(text, "hide", "details"): left_out(code)
@@ -148,7 +156,8 @@ def to_the_end(text: Tag) -> None:
     heading.string = "Hints and solutions"
     last.append(heading)
     for exercise in page.find_all("section", recursive=False):
-        hints, solutions = of_class(exercise, "sd-dropdown", "details"), of_class(exercise, "tag_solution", "div")
+        hints, solutions = (of_class(exercise, "sd-dropdown", "details"),
+                            of_class(exercise, "tag_solution", "div"))
         if not hints and not solutions: continue
         title = soup.new_tag("h3")
         title.string = exercise.find(["h2", "h3"]).get_text()
@@ -167,7 +176,9 @@ def to_the_end(text: Tag) -> None:
 # --- the front page -------------------------------------------------------------------------------
 
 OFFERED = re.compile(r'<!-- editions -->(<p class="tfm-editions">.*?</p>)?')
-KINDS = {".epub": "EPUB", "-a4.pdf": "PDF for A4", "-letter.pdf": "PDF for letter paper", "-in-depth-a4.pdf": "the volume in depth for A4", "-in-depth-letter.pdf": "and for letter paper"}
+KINDS = {".epub": "EPUB", "-a4.pdf": "PDF for A4", "-letter.pdf": "PDF for letter paper",
+         "-in-depth-a4.pdf": "the volume in depth for A4",
+         "-in-depth-letter.pdf": "and for letter paper"}
 
 
 def announce(book: Path, path: Path) -> None:
@@ -175,7 +186,8 @@ def announce(book: Path, path: Path) -> None:
     folder, front = book / "editions", book / "index.html"
     folder.mkdir(exist_ok=True)
     shutil.copyfile(path, folder / path.name)
-    links = [f'<a href="editions/{FILE}{end}">{kind}</a> ({file.stat().st_size / 2**20:.1f} MB)' for end, kind in KINDS.items() if (file := folder / f"{FILE}{end}").is_file()]
+    links = [f'<a href="editions/{FILE}{end}">{kind}</a> ({file.stat().st_size / 2**20:.1f} MB)'
+             for end, kind in KINDS.items() if (file := folder / f"{FILE}{end}").is_file()]
     row = f'<!-- editions --><p class="tfm-editions">The whole book in one file: {", ".join(links)}.</p>'
     html, times = OFFERED.subn(row, front.read_text(encoding="utf-8"))
     if times != 1: raise ValueError(f"{front}: {times} places for editions, expected one")
@@ -188,7 +200,8 @@ def target(name: str, href: str) -> tuple[str, str] | None:
     "The page and the place to which a link on the page `name` leads, if it stays in the book."
     parts = urlsplit(href)
     if parts.scheme or parts.netloc or href.startswith("//"): return None
-    path = posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(parts.path))) if parts.path else name
+    path = (posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(parts.path)))
+            if parts.path else name)
     return path.removesuffix(".html"), unquote(parts.fragment)
 
 
@@ -211,7 +224,8 @@ def links(page: Page, there: dict[str, set[str]]) -> Iterator[tuple[Tag, tuple[s
 
 def camel(text: Tag) -> None:
     "The names in drawings that HTML writes small and XML does not."
-    for element in (e for drawing in text.find_all("svg") for e in (drawing, *drawing.find_all(True))):
+    for element in (e for drawing in text.find_all("svg")
+                    for e in (drawing, *drawing.find_all(True))):
         element.name = CAMEL_TAGS.get(element.name, element.name)
         for attribute in [a for a in element.attrs if a in CAMEL]:
             element[CAMEL[attribute]] = element.attrs.pop(attribute)

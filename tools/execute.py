@@ -22,11 +22,13 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 def run(path: Path) -> nbformat.NotebookNode:
     "The notebook, executed in an empty directory. In a terminal, a bar says which cell runs."
     nb = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory() as empty, tqdm(total=len(nb.cells), desc=path.stem, unit="cell", leave=False, disable=None) as bar:
+    with (tempfile.TemporaryDirectory() as empty,
+          tqdm(total=len(nb.cells), desc=path.stem, unit="cell", leave=False, disable=None) as bar):
         def begins(cell, cell_index: int) -> None:
             bar.set_postfix_str(cell.get("id", ""), refresh=False)
             bar.update(cell_index - bar.n)
-        NotebookClient(nb, timeout=900, record_timing=False, store_widget_state=False, resources={"metadata": {"path": empty}}, on_cell_start=begins).execute()
+        NotebookClient(nb, timeout=900, record_timing=False, store_widget_state=False,
+                       resources={"metadata": {"path": empty}}, on_cell_start=begins).execute()
     return nb
 
 
@@ -48,7 +50,8 @@ def main(names: list[str]) -> None:
     paths = [Path(n).resolve() for n in names] or notebook_files(ROOT / "chapters")
     for path in paths:
         print(f"{path.relative_to(ROOT)}: {execute(path):.1f} s", flush=True)
-        subprocess.run([Path(sys.executable).with_name("nbdev-clean"), "--fname", path], cwd=ROOT, check=True)
+        subprocess.run([Path(sys.executable).with_name("nbdev-clean"), "--fname", path], cwd=ROOT,
+                       check=True)
 
 
 if __name__ == "__main__":

@@ -38,14 +38,16 @@ def pieces(source: str) -> Iterator[tuple[bool, list[str]]]:
         end, hint = i + 1, False
         if (m := FENCE.match(lines[i])) and not (m[2][0] == "`" and "`" in m[3]):
             end = closing(lines, i, m[2]) + 1
-            hint = bool(re.match(r"\s*\{hint\}|\s*\{(dropdown|admonition)\}\s*hints?\b", m[3], re.I))
+            hint = bool(re.match(r"\s*\{hint\}|\s*\{(dropdown|admonition)\}\s*hints?\b", m[3],
+                                 re.I))
         yield hint, lines[i:end]
         i = end
 
 
 def hints(source: str, wanted: bool) -> str:
     "Only the hints of a text, or all but them."
-    kept = "\n".join(line for hint, lines in pieces(source) if hint == wanted for line in [*lines, *[""] * hint])
+    kept = "\n".join(line for hint, lines in pieces(source) if hint == wanted
+                     for line in [*lines, *[""] * hint])
     return re.sub(r"\n{3,}", "\n\n", kept).strip("\n")
 
 
@@ -63,7 +65,8 @@ def level_of(cells: list[NotebookNode]) -> int:
 def sections(cells: list[NotebookNode]) -> Iterator[range]:
     "The parts of a page that begin with a heading of the exercises' level, or of a higher one."
     level = level_of(cells)
-    starts = [i for i, c in enumerate(cells) if c.cell_type == "markdown" and 0 < heading(c.source)[0] <= level]
+    starts = [i for i, c in enumerate(cells) if c.cell_type == "markdown"
+              and 0 < heading(c.source)[0] <= level]
     edges = sorted({0, *starts, len(cells)})
     yield from (range(a, b) for a, b in zip(edges, edges[1:]))
 
@@ -77,7 +80,8 @@ def given_away(cells: list[NotebookNode]) -> set[int]:
         if not answers: continue
         asked = [i for i in section if kind_of(cells[i]) in ("stub", "check") and i < answers[0]]
         after = range(asked[-1] + 1 if asked else section.start, section.stop)
-        gone |= {i for i in after if kind_of(cells[i]) not in ("stub", "check") and not cells[i].source.startswith("#| export")}
+        gone |= {i for i in after if kind_of(cells[i]) not in ("stub", "check")
+                 and not cells[i].source.startswith("#| export")}
     return gone
 
 
@@ -90,7 +94,8 @@ def reduced(cells: list[NotebookNode], with_hints: bool) -> list[NotebookNode]:
             cell.source = cell.source.replace("Each exercise has", "In the book, each exercise has")
             text = "" if i in gone else hints(cell.source, wanted=False)
             ladder = hints(cell.source, wanted=True) if with_hints else ""
-            cell.source = cell.source if i not in gone and with_hints else "\n\n".join(t for t in (text, ladder) if t)
+            cell.source = (cell.source if i not in gone
+                           and with_hints else "\n\n".join(t for t in (text, ladder) if t))
             kept += [cell] if cell.source.strip() else []
         elif i not in gone:
             cell.outputs, cell.execution_count = [], None
@@ -108,8 +113,11 @@ def defined(cells: list[NotebookNode]) -> set[str]:
 def leaks(nb: NotebookNode, handout: NotebookNode) -> list[str]:
     """The functions of solutions and mutants that the handout's code, or code in its prose, still
     names."""
-    answers = defined([c for c in nb.cells if kind_of(c) in ANSWERS]) - defined([c for c in nb.cells if kind_of(c) not in ANSWERS])
-    code = [c.source if c.cell_type == "code" else " ".join(re.findall(r"`[^`]+`", c.source)) for c in handout.cells]
+    answers = defined([c for c in nb.cells
+                       if kind_of(c) in ANSWERS]) - defined([c for c in nb.cells
+                                                             if kind_of(c) not in ANSWERS])
+    code = [c.source if c.cell_type == "code" else " ".join(re.findall(r"`[^`]+`", c.source))
+            for c in handout.cells]
     return sorted(name for name in answers if re.search(rf"\b{name}\b", "\n".join(code)))
 
 
@@ -120,12 +128,16 @@ def handout(path: Path, book: Book, version: str, with_hints: bool = False) -> N
     whole, nb = (nbformat.read(path, as_version=4) for _ in range(2))
     name = str(path.resolve().relative_to(book.root)) if path.resolve().is_relative_to(book.root) else path.name
     page = Handout(book, name.removesuffix(".ipynb"), glued(nb))
-    cells = [text_cell(c, page) if c.cell_type == "markdown" else code_cell(c) for c in reduced(nb.cells, with_hints)]
-    first = new_code_cell(setup_source(book.repository, version), id="set-up", metadata={"cellView": "form"})
+    cells = [text_cell(c, page) if c.cell_type == "markdown" else code_cell(c)
+             for c in reduced(nb.cells, with_hints)]
+    first = new_code_cell(setup_source(book.repository, version), id="set-up",
+                          metadata={"cellView": "form"})
     nb.cells = [first, *(c for c in cells if c is not None)]
-    nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python",
+                                 "name": "python3"}
     faults = leftovers(nb) + [f"the answer {n} is still named" for n in leaks(whole, nb)]
-    lost = {exercise_of(c) for c in whole.cells if kind_of(c) == "stub"} - {exercise_of(c) for c in nb.cells if kind_of(c) == "stub"}
+    lost = {exercise_of(c) for c in whole.cells
+            if kind_of(c) == "stub"} - {exercise_of(c) for c in nb.cells if kind_of(c) == "stub"}
     faults += [f"the exercise {n} lost its stub" for n in sorted(lost)]
     if faults: raise Unresolved("\n".join([f"{path.name}:", *faults]))
     return nb
@@ -143,8 +155,10 @@ def write(paths: list[Path], out: Path, with_hints: bool = False, root: Path = R
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", default="build/exercises", help="where they go (default: %(default)s)")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", default="build/exercises",
+                        help="where they go (default: %(default)s)")
     parser.add_argument("--hints", action="store_true", help="keep the hints")
     given = parser.parse_args()
     try: written = write(pages(), ROOT / given.folder, given.hints)

@@ -37,7 +37,8 @@ class Words(Page):
 
 def words(inline: Token) -> str:
     "The words of a paragraph: its text and code spans, without pictures, notes and HTML."
-    forms = {"text": "{}", "code_inline": "{}", "math_inline": "${}$", "softbreak": " ", "hardbreak": " "}
+    forms = {"text": "{}", "code_inline": "{}", "math_inline": "${}$", "softbreak": " ",
+             "hardbreak": " "}
     parts = [forms.get(t.type, "").format(t.content) for t in inline.children or []]
     return " ".join("".join(parts).split())
 
@@ -59,7 +60,8 @@ def page_prose(book: Book, name: str) -> list[str]:
         return prose(Words(book, name).resolve(path.read_text(encoding="utf-8")))
     nb = nbformat.read(path, as_version=4)
     page = Words(book, name, glued(nb))
-    return [text for cell in nb.cells if cell.cell_type == "markdown" for text in prose(page.resolve(cell.source))]
+    return [text for cell in nb.cells if cell.cell_type == "markdown"
+            for text in prose(page.resolve(cell.source))]
 
 
 def collect(root: Path) -> tuple[str, list[str]]:
@@ -80,13 +82,15 @@ def freeze(text: str, version: str, folder: Path, again: bool = False) -> str:
     if not re.fullmatch(r"v[1-9][0-9]*", version):
         raise ValueError(f"version: got {version!r}, expected v1, v2, …")
     sums, name = folder / "SHA256SUMS", f"{version}.txt"
-    known = dict(reversed(line.split()) for line in sums.read_text().splitlines()) if sums.exists() else {}
+    known = (dict(reversed(line.split()) for line in sums.read_text().splitlines()) if sums.exists()
+             else {})
     if name in known and not again:
         raise ValueError(f"version: got {version!r}, which is frozen; expected a new one (or --again)")
     data = text.encode("utf-8")
     (folder / name).write_bytes(data)
     known[name] = sha256(data).hexdigest()
-    sums.write_bytes("".join(f"{known[n]}  {n}\n" for n in sorted(known, key=lambda n: int(n[1:-4]))).encode())
+    sums.write_bytes("".join(f"{known[n]}  {n}\n"
+                             for n in sorted(known, key=lambda n: int(n[1:-4]))).encode())
     return known[name]
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.txt"
-SIZES = {"book": "What builds the book: about 116 MB to download, 0.5 GB on disk", "all": "The whole environment: about 666 MB to download, 2.8 GB on disk"}
+SIZES = {"book": "What builds the book: about 116 MB to download, 0.5 GB on disk",
+         "all": "The whole environment: about 666 MB to download, 2.8 GB on disk"}
 LARGE = """\
 Neither pip nor uv finds PyTorch's CPU build from here, so its default build comes: with CUDA, about 3 GB to download and 6 GB on
 disk. To have the small one, stop (Ctrl-C) and name an index that has it in the variable PIP_EXTRA_INDEX_URL (see README)."""
@@ -43,9 +44,11 @@ class Failed(Exception):
 def run(*command, quiet: bool = False, **env: str) -> None:
     "Run a command, which shows itself how far it has come; a quiet one is heard only if it fails."
     heard = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if quiet else {}
-    done = subprocess.run([str(c) for c in command], text=True, errors="replace", env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"} | env, **heard)
+    done = subprocess.run([str(c) for c in command], text=True, errors="replace",
+                          env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"} | env, **heard)
     if done.returncode:
-        raise Failed((done.stdout or "").strip()[-3000:] or f"{' '.join(map(str, command[:6]))} … failed")
+        raise Failed((done.stdout or "").strip()[-3000:]
+                     or f"{' '.join(map(str, command[:6]))} … failed")
 
 
 def pip(*what, quiet: bool = False) -> None:
@@ -72,15 +75,19 @@ def by_uv(version: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         pip("--no-deps", "--target", folder, "uv", quiet=True)
         wanted = ["--no-deps", f"torch=={version}" if version else "torch"]
-        patience = {name: os.environ.get(name, value) for name, value in (("UV_HTTP_TIMEOUT", "30"), ("UV_HTTP_RETRIES", "1"))}
-        run(sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, "--torch-backend", "cpu", *wanted, quiet=True, PYTHONPATH=folder, **patience)
+        patience = {name: os.environ.get(name, value)
+                    for name, value in (("UV_HTTP_TIMEOUT", "30"), ("UV_HTTP_RETRIES", "1"))}
+        run(sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable,
+            "--torch-backend", "cpu", *wanted, quiet=True, PYTHONPATH=folder, **patience)
 
 
 def small_torch(version: str) -> bool:
     "Install the CPU build where the default one is large; is there nothing more to do?"
-    if there(version) or platform.system() != "Linux" or os.environ.get("TORCH", "cpu") == "default":
+    if (there(version) or platform.system() != "Linux"
+        or os.environ.get("TORCH", "cpu") == "default"):
         return True
-    print(f"PyTorch {version or '(the newest)'} in its CPU build: about 190 MB to download", flush=True)
+    print(f"PyTorch {version or '(the newest)'} in its CPU build: about 190 MB to download",
+          flush=True)
     for way in (by_pip, by_uv):
         try: way(version)
         except Failed as error:
@@ -91,7 +98,8 @@ def small_torch(version: str) -> bool:
 
 # --- for the pages --------------------------------------------------------------------------------
 
-PAGES = {"pyodide": ("Pyodide", "practice pages cannot check answers"), "codemirror": ("CodeMirror", "the pages' editors are plain text areas")}
+PAGES = {"pyodide": ("Pyodide", "practice pages cannot check answers"),
+         "codemirror": ("CodeMirror", "the pages' editors are plain text areas")}
 
 
 def practice() -> None:
@@ -107,8 +115,10 @@ def practice() -> None:
 def built() -> str:
     "Which PyTorch is installed, and for what."
     package = metadata.distribution("torch")
-    cuda = re.search(r"^cuda\b.*= *'([\d.]+)'", Path(package.locate_file("torch/version.py")).read_text(), re.M)
-    return f"PyTorch {package.version}: " + (f"built for CUDA {cuda[1]}" if cuda else "the CPU build")
+    cuda = re.search(r"^cuda\b.*= *'([\d.]+)'",
+                     Path(package.locate_file("torch/version.py")).read_text(), re.M)
+    return f"PyTorch {package.version}: " + (f"built for CUDA {cuda[1]}" if cuda
+                                             else "the CPU build")
 
 
 def main() -> None:

@@ -69,8 +69,10 @@ def copier():
     parent = None
     def launch(cmd, cwd=None, env=None, **_) -> Copy:
         nonlocal parent
-        parent = parent or subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        print(json.dumps({"cmd": cmd, "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ)}), file=parent.stdin, flush=True)
+        parent = (parent or subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE,
+                                             stdout=subprocess.PIPE, text=True))
+        print(json.dumps({"cmd": cmd, "cwd": str(cwd or os.getcwd()),
+                          "env": dict(env or os.environ)}), file=parent.stdin, flush=True)
         return Copy(int(parent.stdout.readline()))
     return launch
 

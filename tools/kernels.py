@@ -32,7 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 TABLE = ROOT / "tfmlib/assets/kernels.json"
 # no two define the same name
-SOURCES = [ROOT / f"tfmlib/flash_attention_gpu/{name}.py" for name in ("config", "kernels", "varlen", "gluon")]
+SOURCES = [ROOT / f"tfmlib/flash_attention_gpu/{name}.py"
+           for name in ("config", "kernels", "varlen", "gluon")]
 # the host code of a kernel, or of a way; of the others `start`
 ROOTS = {"decode": "decode", "varlen": "varlen_forward", "gluon": "start_gluon"}
 VERSIONS = ("3.7.1", "3.6.0")  # of Triton: the locked one, and the one that many GPU machines carry
@@ -62,11 +63,15 @@ class Absent:
 def facts(made, log: str) -> dict[str, int]:
     """What the assembler and the assembly say of one compiled kernel; serial: matrix instructions
     wait for one another (warning C7515)."""
-    used, spilled, ptx = re.search(r"Used (\d+) registers", log), re.findall(r"(\d+) bytes spill (?:stores|loads)", log), made.asm["ptx"]
+    used, spilled, ptx = (re.search(r"Used (\d+) registers", log),
+                          re.findall(r"(\d+) bytes spill (?:stores|loads)", log), made.asm["ptx"])
     if not used: raise RuntimeError(f"the assembler said nothing of registers: {log!r}")
-    return {"registers": int(used[1]), "spills": sum(map(int, spilled)), "shared": made.metadata.shared, "warps": made.metadata.num_warps,
-            "wgmma": len(re.findall(r"wgmma\.mma_async", ptx)), "mma": len(re.findall(r"\bmma\.sync", ptx)), "serial": int("serialized" in log)
-            } | ({"between": between(machine_code(made.asm["cubin"]))} if made.metadata.name.endswith("_gluon") else {})
+    return {"registers": int(used[1]), "spills": sum(map(int, spilled)),
+            "shared": made.metadata.shared, "warps": made.metadata.num_warps,
+            "wgmma": len(re.findall(r"wgmma\.mma_async", ptx)),
+            "mma": len(re.findall(r"\bmma\.sync", ptx)), "serial": int("serialized" in log)
+            } | ({"between": between(machine_code(made.asm["cubin"]))}
+                 if made.metadata.name.endswith("_gluon") else {})
 
 
 def machine_code(cubin: bytes) -> str:
@@ -76,7 +81,8 @@ def machine_code(cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run([knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True,
+                              text=True, check=True).stdout
 
 
 def between(sass: str) -> int:
@@ -87,11 +93,13 @@ def between(sass: str) -> int:
     the turn is not given to the other consumer before the first wait, or the keys not given back
     directly after it.
     """
-    letters = {"HGMMA": "m", "SYNCS.ARRIVE": "a", "MUFU.EX2": "e", "WARPGROUP.DEPBAR.LE gsb0, 0x1": "1", "WARPGROUP.DEPBAR.LE gsb0, 0x0": "0"}
+    letters = {"HGMMA": "m", "SYNCS.ARRIVE": "a", "MUFU.EX2": "e",
+               "WARPGROUP.DEPBAR.LE gsb0, 0x1": "1", "WARPGROUP.DEPBAR.LE gsb0, 0x0": "0"}
     order = "".join(letters[found] for found in re.findall("|".join(map(re.escape, letters)), sass))
     steps = re.findall(r"m([^m]*)1([^m01]*)0", order)
     if not steps or len(steps) < order.count("1"): return 0
-    return min(after.count("e") if before == "a" and after.startswith("a") else 0 for before, after in steps)
+    return min(after.count("e") if before == "a" and after.startswith("a") else 0
+               for before, after in steps)
 
 
 @contextlib.contextmanager
@@ -123,12 +131,17 @@ def launch_decoding(kernels, row: dict) -> None:
     of its own length."""
     import torch
     config, told, N = kernels.Config(**row["config"]), MASKS[row["mask"]], LENGTHS[row["lengths"]]
-    q = torch.empty(2, 8, config.rows // 4, config.width, dtype={32: torch.float32, 16: torch.bfloat16}[config.bits], device="meta")
+    q = torch.empty(2, 8, config.rows // 4, config.width,
+                    dtype={32: torch.float32, 16: torch.bfloat16}[config.bits], device="meta")
     shape, places = (2, 2, N, config.width), (None, None)
     if N % 2:
-        shape, places = (600, 2, 16, config.width), tuple(torch.empty(2, *more, dtype=torch.int32, device="meta") for more in ((), (N // 16,)))
+        shape, places = ((600, 2, 16, config.width),
+                         tuple(torch.empty(2, *more, dtype=torch.int32, device="meta")
+                               for more in ((), (N // 16,))))
     k, v = (q.new_empty(shape) for _ in range(2))
-    kernels.decode(q, k, v, kernels.band(q.shape[2], N, told.get("causal", False), told.get("window")), kernels.scaled(q, None), places, config, 32)
+    kernels.decode(q, k, v,
+                   kernels.band(q.shape[2], N, told.get("causal", False), told.get("window")),
+                   kernels.scaled(q, None), places, config, 32)
 
 
 def launch_packed(kernels, row: dict) -> None:
@@ -137,9 +150,12 @@ def launch_packed(kernels, row: dict) -> None:
 
     from tfmlib.flash_attention_gpu.varlen import varlen_forward
     config, N = kernels.Config(**row["config"]), LENGTHS[row["lengths"]]
-    dtype, offsets = {32: torch.float32, 16: torch.bfloat16}[config.bits], torch.empty(9, dtype=torch.int32, device="meta")
-    q, k, v = (torch.empty(1, h, N, config.width, dtype=dtype, device="meta") for h in (HEADS, *2 * [HEADS // (1 + N % 2)]))
-    varlen_forward(q, k, v, (offsets, offsets), N, row["mask"] == "causal", kernels.scaled(q, None), config)
+    dtype, offsets = ({32: torch.float32, 16: torch.bfloat16}[config.bits],
+                      torch.empty(9, dtype=torch.int32, device="meta"))
+    q, k, v = (torch.empty(1, h, N, config.width, dtype=dtype, device="meta")
+               for h in (HEADS, *2 * [HEADS // (1 + N % 2)]))
+    varlen_forward(q, k, v, (offsets, offsets), N, row["mask"] == "causal", kernels.scaled(q, None),
+                   config)
 
 
 def launch(kernels, row: dict) -> None:
@@ -147,15 +163,19 @@ def launch(kernels, row: dict) -> None:
     import torch
     if row["config"]["kernel"] == "decode": return launch_decoding(kernels, row)
     if row["config"]["kernel"] == "varlen": return launch_packed(kernels, row)
-    config, told, N = kernels.Config(**row["config"]), MASKS[row["mask"]], LENGTHS[row.get("lengths", "even")]
+    config, told, N = (kernels.Config(**row["config"]), MASKS[row["mask"]],
+                       LENGTHS[row.get("lengths", "even")])
     dtype = getattr(torch, row.get("type", {32: "float32", 16: "bfloat16"}[config.bits]))
     H, G = HEADS, HEADS // (2 if N % 2 else 1)
     # there the mask is needed in more than one tile of keys
     S = N + 77 * (config.way == "gluon" and N % 2)
-    q, k, v = (torch.empty(1, h, n, config.width, dtype=dtype, device="meta") for h, n in ((H, N), (G, S), (G, S)))
-    limits, scale = kernels.band(N, S, told.get("causal", False), told.get("window")), kernels.scaled(q, None)
+    q, k, v = (torch.empty(1, h, n, config.width, dtype=dtype, device="meta")
+               for h, n in ((H, N), (G, S), (G, S)))
+    limits, scale = (kernels.band(N, S, told.get("causal", False), told.get("window")),
+                     kernels.scaled(q, None))
     lse, room = q.new_empty(q.shape[:3], dtype=torch.float32), q.new_empty(q.shape)
-    like = {"forward": [q, k, v, lse, q], "dkdv": [q, k, v, q, lse, lse, room, room], "dq": [q, k, v, q, lse, lse, q]}
+    like = {"forward": [q, k, v, lse, q], "dkdv": [q, k, v, q, lse, lse, room, room],
+            "dq": [q, k, v, q, lse, lse, q]}
     kernels.launch(config, like[config.kernel], limits, scale)
 
 
@@ -166,7 +186,8 @@ def compiled(row: dict, module: str = "tfmlib.flash_attention_gpu.kernels") -> d
     except Exception as error:
         return row | {"fails": f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"}
     counts = [*COUNTED, *(["between"] if row["config"]["way"] == "gluon" else [])]
-    return row | {name: (sum if name == "spills" else max)(counted[name] for counted in found.values()) for name in counts}
+    return row | {name: (sum if name == "spills"
+                         else max)(counted[name] for counted in found.values()) for name in counts}
 
 
 def compile_all(rows: list[dict]) -> list[dict]:
@@ -174,14 +195,17 @@ def compile_all(rows: list[dict]) -> list[dict]:
     the interpreter."""
     if not rows: return []
     os.environ.pop("TRITON_INTERPRET", None)
-    with ProcessPoolExecutor(min(len(rows), len(os.sched_getaffinity(0))), mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(len(rows), len(os.sched_getaffinity(0))),
+                             mp_context=multiprocessing.get_context("spawn")) as pool:
         return list(pool.map(compiled, rows))
 
 
 def with_triton(folder: str, *command: str, **told) -> str:
     "What a command of Python prints that finds the Triton of a folder first."
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
-    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, **told)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([folder,
+                                                       *filter(None, [os.environ.get("PYTHONPATH")])])}
+    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True,
+                          **told)
     if done.returncode:
         raise RuntimeError(f"triton: {folder} failed; expected a folder with Triton in it: {done.stderr[-2000:]}")
     return done.stdout
@@ -189,7 +213,8 @@ def with_triton(folder: str, *command: str, **told) -> str:
 
 def elsewhere(folder: str, rows: list[dict]) -> list[dict]:
     "Compile rows with the Triton of a folder."
-    return json.loads(with_triton(folder, str(Path(__file__).resolve()), "--rows", input=json.dumps(rows)))
+    return json.loads(with_triton(folder, str(Path(__file__).resolve()), "--rows",
+                                  input=json.dumps(rows)))
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -200,9 +225,13 @@ def essence(source: str, roots: tuple[str, ...] = ("start", "band", "scaled")) -
     docstrings and order."""
     named: dict[str, list] = {}
     for node in ast.parse(source).body:
-        bound = [*getattr(node, "targets", []), *filter(None, [getattr(node, "target", None), node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None])]
+        bound = [*getattr(node, "targets", []),
+                 *filter(None, [getattr(node, "target", None),
+                                node.value.func if isinstance(node, ast.Expr)
+                                and isinstance(node.value, ast.Call) else None])]
         # x = …, x |= …, x[1] = …, x.update(…)
-        names = {name.id for target in bound for name in ast.walk(target) if isinstance(name, ast.Name)}
+        names = {name.id for target in bound
+                 for name in ast.walk(target) if isinstance(name, ast.Name)}
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names = {node.name}
             if ast.get_docstring(node) is not None: node.body = node.body[1:]
@@ -210,8 +239,10 @@ def essence(source: str, roots: tuple[str, ...] = ("start", "band", "scaled")) -
     needed, new = set(), set(roots)
     while new:
         needed |= new
-        new = {name.id for known in new & named.keys() for node in named[known] for name in ast.walk(node) if isinstance(name, ast.Name)} - needed
-    return "\n".join(ast.dump(node) for known in sorted(needed & named.keys()) for node in named[known])
+        new = {name.id for known in new & named.keys() for node in named[known]
+               for name in ast.walk(node) if isinstance(name, ast.Name)} - needed
+    return "\n".join(ast.dump(node) for known in sorted(needed & named.keys())
+                     for node in named[known])
 
 
 def stamp(row: dict, source: str, version: str) -> str:
@@ -219,7 +250,8 @@ def stamp(row: dict, source: str, version: str) -> str:
     version."""
     own = ROOTS.get(row["config"]["kernel"]) or ROOTS.get(row["config"]["way"]) or "start"
     roots = (own, "band", "scaled")
-    said = json.dumps([row["config"], row["chip"], row["mask"], row["lengths"], essence(source, roots), version], sort_keys=True)
+    said = json.dumps([row["config"], row["chip"], row["mask"], row["lengths"],
+                       essence(source, roots), version], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
@@ -234,14 +266,19 @@ def asked(configs: list, source: str, version: str) -> list[dict]:
     for config in configs:
         kind = (config.kernel, config.way, config.width, config.bits)
         for chip in SHARED:
-            cases = [{"config": config._asdict(), "chip": chip, "mask": mask, "lengths": lengths} for mask in MASKS for lengths in LENGTHS]
-            fewer = [("window", "ragged")] if kind in seen else [("full", "ragged"), ("causal", "even"), ("causal", "ragged"), ("window", "ragged")]
+            cases = [{"config": config._asdict(), "chip": chip, "mask": mask, "lengths": lengths}
+                     for mask in MASKS for lengths in LENGTHS]
+            fewer = ([("window", "ragged")] if kind in seen
+                     else [("full", "ragged"), ("causal", "even"), ("causal", "ragged"),
+                           ("window", "ragged")])
             if version == VERSIONS[1]:
-                cases = [row for row in cases if not required(row) or (row["mask"], row["lengths"]) in fewer]
+                cases = [row for row in cases if not required(row)
+                         or (row["mask"], row["lengths"]) in fewer]
             # which they do not have
             if {config.kernel, config.way} & {"varlen", "gluon"}:
                 cases = [row for row in cases if row["mask"] != "window"]
-            rows += [row for row in cases if runs(row) and (required(row) or row["mask"] == "causal" and row["lengths"] == "even")]
+            rows += [row for row in cases if runs(row)
+                     and (required(row) or row["mask"] == "causal" and row["lengths"] == "even")]
         seen.add(kind)
     return [row | {"triton": version, "stamp": stamp(row, source, version)} for row in rows]
 
@@ -285,13 +322,16 @@ def faults(row: dict) -> list[str]:
     return made
 
 
-def judged(rows: list[dict], kept: dict[str, dict], compile_them=compile_all, seed: int | None = None) -> tuple[list[dict], list[str]]:
+def judged(rows: list[dict], kept: dict[str, dict], compile_them=compile_all,
+           seed: int | None = None) -> tuple[list[dict], list[str]]:
     """The table's rows, believed or compiled anew, and everything that is wrong: with a row, or
     with what was kept of it."""
     known = [row for row in rows if row["stamp"] in kept]
     again = random.Random(seed).sample(known, min(SAMPLE, len(known)))
-    found = {row["stamp"]: row for row in compile_them([row for row in rows if row["stamp"] not in kept] + again)}
-    wrong = [f"{named(row)}: kept as {kept[row['stamp']]}, compiled to {found[row['stamp']]}" for row in again if kept[row["stamp"]] != found[row["stamp"]]]
+    found = {row["stamp"]: row
+             for row in compile_them([row for row in rows if row["stamp"] not in kept] + again)}
+    wrong = [f"{named(row)}: kept as {kept[row['stamp']]}, compiled to {found[row['stamp']]}"
+             for row in again if kept[row["stamp"]] != found[row["stamp"]]]
     whole = [found.get(row["stamp"]) or kept[row["stamp"]] for row in rows]
     return whole, wrong + [fault for row in whole for fault in faults(row)]
 
@@ -300,7 +340,8 @@ def believed(rows: list[dict], kept: dict[str, dict]) -> tuple[list[dict], list[
     """The same for a version that cannot be asked here: what is kept of it, and what is wrong with
     that."""
     whole = [kept[row["stamp"]] for row in rows if row["stamp"] in kept]
-    missing = [f"{named(row)}: not in the table; compile it with --triton" for row in rows if row["stamp"] not in kept]
+    missing = [f"{named(row)}: not in the table; compile it with --triton"
+               for row in rows if row["stamp"] not in kept]
     return whole, missing + [fault for row in whole for fault in faults(row)]
 
 
@@ -314,35 +355,43 @@ def compilers(folder: str | None) -> dict[str, Callable]:
     import triton
     found: dict[str, Callable] = {triton.__version__: compile_all}
     if folder:
-        found[with_triton(folder, "-c", "import triton; print(triton.__version__)").strip()] = functools.partial(elsewhere, folder)
+        found[with_triton(folder, "-c",
+                          "import triton; print(triton.__version__)").strip()] = functools.partial(elsewhere, folder)
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="keep what is compiled")
     parser.add_argument("--anew", action="store_true", help="believe nothing that is kept")
     parser.add_argument("--show", action="store_true", help="print every row")
     parser.add_argument("--triton", metavar="FOLDER", help="another Triton, which is asked as well")
-    parser.add_argument("--rows", action="store_true", help="compile the rows that come in, and print them")
+    parser.add_argument("--rows", action="store_true",
+                        help="compile the rows that come in, and print them")
     given = parser.parse_args()
     os.environ.pop("TRITON_INTERPRET", None)
     if given.rows: return print(json.dumps(compile_all(json.load(sys.stdin))))
     from tfmlib.flash_attention_gpu.kernels import CONFIGS, DECODING
     from tfmlib.flash_attention_gpu.varlen import VARLEN
-    configs, source = CONFIGS + DECODING + VARLEN, "\n".join(file.read_text(encoding="utf-8") for file in SOURCES)
+    configs, source = (CONFIGS + DECODING + VARLEN,
+                       "\n".join(file.read_text(encoding="utf-8") for file in SOURCES))
     asking, table, wrong = compilers(given.triton), [], []
-    kept = {} if given.anew or not TABLE.is_file() else {row["stamp"]: row for row in json.loads(TABLE.read_text())["rows"]}
+    kept = ({} if given.anew or not TABLE.is_file()
+            else {row["stamp"]: row for row in json.loads(TABLE.read_text())["rows"]})
     for version in dict.fromkeys((*VERSIONS, *asking)):
         rows = asked(configs, source, version)
         # whoever installs a newer one: a few rows, and nothing is kept
         if version not in VERSIONS: rows = random.sample(rows, SAMPLE)
-        whole, faulty = judged(rows, kept, asking[version]) if version in asking else believed(rows, kept)
+        whole, faulty = (judged(rows, kept, asking[version]) if version in asking
+                         else believed(rows, kept))
         wrong += faulty
         if version in VERSIONS: table += whole
         if given.show:
             for row in whole:
-                print(f"{named(row):120}", row.get("fails") or "  ".join(f"{name} {row[name]}" for name in [*COUNTED, "between"] if name in row))
+                print(f"{named(row):120}", row.get("fails")
+                      or "  ".join(f"{name} {row[name]}"
+                                   for name in [*COUNTED, "between"] if name in row))
         fresh = sum(row["stamp"] not in kept for row in rows) if version in asking else 0
         print(f"Triton {version}: {len(configs)} configurations, {len(rows)} rows: {fresh} compiled, {min(SAMPLE, len(rows) - fresh) if version in asking else 0} of the others compiled again")
     if given.write: TABLE.write_text(written(table), encoding="utf-8")

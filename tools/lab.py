@@ -38,11 +38,13 @@ def refresh(made: Path, reading: Path) -> list[str]:
     record = reading / WRITTEN
     before = json.loads(record.read_text()) if record.is_file() else {}
     names = sorted(p.relative_to(made).as_posix() for p in notebook_files(made))
-    kept = [name for name in names if (reading / name).is_file() and digest(reading / name) != before.get(name)]
+    kept = [name for name in names if (reading / name).is_file()
+            and digest(reading / name) != before.get(name)]
     for name in set(names) - set(kept):
         (reading / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(made / name, reading / name)
-    record.write_text(json.dumps({name: digest(made / name) for name in names if name not in kept}, indent=1) + "\n")
+    record.write_text(json.dumps({name: digest(made / name) for name in names if name not in kept},
+                                 indent=1) + "\n")
     return kept
 
 
@@ -66,7 +68,8 @@ def environment(given: dict[str, str]) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--read", action="store_true", help="clean copies instead of the sources")
     given, options = parser.parse_known_args()
     if given.read: copies()
@@ -76,7 +79,8 @@ def main() -> None:
     # in a container, where nobody else is
     if getattr(os, "geteuid", lambda: 1)() == 0: options.append("--allow-root")
     start = ["--LabApp.default_url=/lab/tree/01_recurrence.ipynb"] if given.read else []
-    sys.exit(lab([str(READING / "chapters" if given.read else ROOT / "chapters"), *start, *options]))
+    sys.exit(lab([str(READING / "chapters" if given.read else ROOT / "chapters"), *start,
+                  *options]))
 
 
 if __name__ == "__main__":

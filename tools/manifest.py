@@ -25,14 +25,18 @@ def of_cell(chapter: str, cell: dict) -> Iterator[tuple[str, str]]:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         prose = re.sub(r"```.*?```", "", source, flags=re.S)
-        yield from (("heading", f"{chapter} {line.lstrip('# ').strip()}") for line in prose.splitlines() if re.match(r"##+ ", line))
-        yield from (("exercise", name) for name in re.findall(r"```\{exercise\}.*?:label: ([\w-]+)", source, re.S))
+        yield from (("heading", f"{chapter} {line.lstrip('# ').strip()}")
+                    for line in prose.splitlines() if re.match(r"##+ ", line))
+        yield from (("exercise", name)
+                    for name in re.findall(r"```\{exercise\}.*?:label: ([\w-]+)", source, re.S))
         return
     for what, pattern in CALLS.items():
         yield from ((what, name) for name in re.findall(pattern, source))
     if "export" in (found := directives(source)):
-        yield from (("name", f"{chapter} {name}") for name in public_names("\n".join(source.splitlines()[len(found):])))
-    if any("<figure" in "".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", ())):
+        yield from (("name", f"{chapter} {name}")
+                    for name in public_names("\n".join(source.splitlines()[len(found):])))
+    if any("<figure" in "".join(output.get("data", {}).get("text/html", ""))
+           for output in cell.get("outputs", ())):
         yield "figure", f"{chapter} {cell.get('id')}"
 
 
@@ -42,7 +46,8 @@ def listed(root: Path = ROOT) -> list[tuple[str, str, str]]:
     pages = notebooks(root)
     # a second page in depth, NN_name_topic, is of the chapter, too
     own = {page: chapter(page, pages) for page in pages}
-    found = {(what, name, page) for page, notebook in pages.items() for cell in notebook["cells"] for what, name in of_cell(own[page], cell)
+    found = {(what, name, page) for page, notebook in pages.items() for cell in notebook["cells"]
+             for what, name in of_cell(own[page], cell)
              if kind(page) != "practice" or what == "exercise"}
     return sorted(found)
 
@@ -57,12 +62,14 @@ def vanished(before: str, entries: list[tuple[str, str, str]], changelog: str) -
     gone = {tuple(line.split("\t")[:2]) for line in before.splitlines()} - there
     # an exported name, without its chapter
     called = {(what, name): name.split()[-1] if what == "name" else name for what, name in gone}
-    return sorted(f"{what} {name}" for what, name in gone if f"`{called[what, name]}`" not in changelog)
+    return sorted(f"{what} {name}"
+                  for what, name in gone if f"`{called[what, name]}`" not in changelog)
 
 
 def main() -> None:
     entries = listed()
-    lost = vanished(FILE.read_text(encoding="utf-8") if FILE.is_file() else "", entries, (ROOT / "about/changelog.md").read_text(encoding="utf-8"))
+    lost = vanished(FILE.read_text(encoding="utf-8") if FILE.is_file() else "", entries,
+                    (ROOT / "about/changelog.md").read_text(encoding="utf-8"))
     if lost:
         sys.exit("not in the book any more, and not in about/changelog.md:\n" + "\n".join(lost))
     FILE.write_text(text(entries), encoding="utf-8")

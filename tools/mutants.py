@@ -60,7 +60,8 @@ def limit(seconds: float) -> Iterator[None]:
 
 def statement_of(node: ast.stmt, kinds: tuple[type, ...]) -> bool:
     "Is it one of these, alone or in a `try`?"
-    return isinstance(node, kinds) or isinstance(node, ast.Try) and all(statement_of(n, kinds) for n in node.body)
+    return (isinstance(node, kinds) or isinstance(node, ast.Try)
+            and all(statement_of(n, kinds) for n in node.body))
 
 
 def space(nb: dict, module) -> dict:
@@ -69,9 +70,12 @@ def space(nb: dict, module) -> dict:
     for cell in (c for c in nb["cells"] if c["cell_type"] == "code"):
         code, file, kind = kills.code_of(cell), f"<cell {cell['id']}>", kills.kind_of(cell)
         tree = ast.parse(code)
-        if kind not in ("", "solution") or code.startswith("#| export") or not any(statement_of(n, (ast.Import, ast.ImportFrom, ast.FunctionDef)) for n in tree.body):
+        if (kind not in ("", "solution") or code.startswith("#| export")
+            or not any(statement_of(n, (ast.Import, ast.ImportFrom, ast.FunctionDef))
+                       for n in tree.body)):
             continue
-        kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign) if kind else (ast.Import, ast.ImportFrom)
+        kept = ((ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign) if kind
+                else (ast.Import, ast.ImportFrom))
         tree.body = [n for n in tree.body if statement_of(n, kept)]
         # kernels are run from their source
         linecache.cache[file] = len(code), None, code.splitlines(True), file
@@ -81,7 +85,8 @@ def space(nb: dict, module) -> dict:
 
 def cells_of(nb: dict, exercise: str) -> list[str]:
     "The sources of an exercise's solution cells."
-    return [kills.code_of(c) for c in nb["cells"] if kills.exercise_of(c) == exercise and kills.kind_of(c) == "solution"]
+    return [kills.code_of(c) for c in nb["cells"] if kills.exercise_of(c) == exercise
+            and kills.kind_of(c) == "solution"]
 
 
 def excuses(page: str) -> dict[str, dict[str, str]]:
@@ -97,7 +102,8 @@ def same_as(page: str) -> dict[str, list[str]]:
 
 def excuse(label: str, known: dict[str, str]) -> str:
     "What excuses this mutant, or nothing."
-    return next((e for e in known if e in (label, label.split(":")[0]) or e.endswith("…") and label.startswith(e[:-1])), "")
+    return next((e for e in known if e in (label, label.split(":")[0]) or e.endswith("…")
+                 and label.startswith(e[:-1])), "")
 
 
 def passes(checker, attempt: Callable, seconds: float) -> bool:
@@ -107,7 +113,8 @@ def passes(checker, attempt: Callable, seconds: float) -> bool:
     except Overtime: return False
 
 
-def judged(checker, name: str, source: str, known: dict[str, str], names: dict, part: int = 1, same: Iterable[str] = ()) -> dict[str, str]:
+def judged(checker, name: str, source: str, known: dict[str, str], names: dict, part: int = 1,
+           same: Iterable[str] = ()) -> dict[str, str]:
     """The verdict on the mutants of one solution, by label: all; or one in so many, and whether it
     was killed or lives."""
     solution, calls, found = names[name], [], {}
@@ -136,20 +143,24 @@ def page(path: Path, part: int = 1, only: str = "") -> dict[str, dict[str, str]]
             if only not in ("", exercise): continue
             cells = cells_of(nb, exercise)
             source = next(s for s in cells if re.search(r"^def ", s, re.M))
-            checker, name = getattr(module, f"check_{exercise}"), re.search(r"^def (\w+)", source, re.M)[1]
-            found[exercise] = judged(checker, name, source, known.get(exercise, {}), names, part, same.get(exercise, ()))
+            checker, name = (getattr(module, f"check_{exercise}"),
+                             re.search(r"^def (\w+)", source, re.M)[1])
+            found[exercise] = judged(checker, name, source, known.get(exercise, {}), names, part,
+                                     same.get(exercise, ()))
     return found
 
 
 def module_of(path: Path):
-    return importlib.import_module("tfmlib." + re.search(r"#\| default_exp ([\w.]+)", path.read_text(encoding="utf-8"))[1])
+    return importlib.import_module("tfmlib." + re.search(r"#\| default_exp ([\w.]+)",
+                                                         path.read_text(encoding="utf-8"))[1])
 
 
 def fingerprint(path: Path) -> str:
     """What the verdicts on a page hang on, as far as the page holds it: its checkers and its
     solutions."""
     nb = nbformat.read(path, as_version=4)
-    held = [c.source for c in nb.cells if c.cell_type == "code" and (c.source.startswith("#| export") or kills.kind_of(c) == "solution")]
+    held = [c.source for c in nb.cells if c.cell_type == "code"
+            and (c.source.startswith("#| export") or kills.kind_of(c) == "solution")]
     return hashlib.sha256("\n\n".join(held).encode()).hexdigest()[:16]
 
 
@@ -160,21 +171,25 @@ def recorded(path: Path, found: dict[str, dict[str, str]]) -> dict:
     kept = []
     for exercise, verdicts in found.items():
         known = excuses(path.stem).get(exercise, {})
-        lives = {v: sorted(label for label in verdicts if verdicts[label] == v) for v in ("equivalent", "excused", "survived")}
+        lives = {v: sorted(label for label in verdicts if verdicts[label] == v)
+                 for v in ("equivalent", "excused", "survived")}
         kinds = Counter(label.split(":")[0] for label in verdicts)
-        kept.append({"name": exercise, "tried": {k: kinds[k] for k in mutations.KINDS if kinds[k]}} | lives |
+        kept.append({"name": exercise,
+                     "tried": {k: kinds[k] for k in mutations.KINDS if kinds[k]}} | lives |
                     {"excused": {label: known[excuse(label, known)] for label in lives["excused"]}})
     return {"page": f"chapters/practice/{path.stem}", "of": fingerprint(path), "exercises": kept}
 
 
 def known_before() -> dict[str, dict]:
     "The table as it is: page -> what it keeps."
-    return {p["page"]: p for p in json.loads(FILE.read_text(encoding="utf-8"))["pages"]} if FILE.is_file() else {}
+    return ({p["page"]: p for p in json.loads(FILE.read_text(encoding="utf-8"))["pages"]}
+            if FILE.is_file() else {})
 
 
 def text(pages: list[dict]) -> str:
     "The table as the file holds it."
-    return json.dumps({"classes": mutations.KINDS, "pages": pages}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps({"classes": mutations.KINDS, "pages": pages}, indent=1,
+                      ensure_ascii=False) + "\n"
 
 
 def counts(pages: list[dict]) -> dict[str, Counter]:
@@ -192,7 +207,8 @@ def table(pages: list[dict]) -> str:
     rows = counts(pages)
     rows["all"] = sum(rows.values(), Counter())
     head = f"{'class':16}" + "".join(f"{v:>12}" for v in VERDICTS)
-    return "\n".join([head, *(f"{name:16}" + "".join(f"{n[v]:12}" for v in VERDICTS) for name, n in rows.items())])
+    return "\n".join([head, *(f"{name:16}" + "".join(f"{n[v]:12}" for v in VERDICTS)
+                              for name, n in rows.items())])
 
 
 def faults(path: Path, kept: dict) -> list[str]:
@@ -200,17 +216,23 @@ def faults(path: Path, kept: dict) -> list[str]:
     said, known, same = [], excuses(path.stem), same_as(path.stem)
     for e in kept["exercises"]:
         said += [f"{kept['page']}: {e['name']}: survives «{label}»" for label in e["survived"]]
-        idle = {x for x in known.get(e["name"], {}) if not any(excuse(label, {x: ""}) for label in e["excused"])}
-        said += [f"{kept['page']}: {e['name']}: no mutant needs the excuse «{x}»" for x in sorted(idle)]
+        idle = {x for x in known.get(e["name"], {})
+                if not any(excuse(label, {x: ""}) for label in e["excused"])}
+        said += [f"{kept['page']}: {e['name']}: no mutant needs the excuse «{x}»"
+                 for x in sorted(idle)]
         said += [f"{kept['page']}: {e['name']}: «{x}» is listed as equivalent, and is killed or no mutant" for x in sorted({*same.get(e["name"], ())} - {*e["equivalent"]})]
     there = {e["name"] for e in kept["exercises"]}
-    return said + [f"{kept['page']}: no exercise {e}, of which mutants are excused or equivalent" for e in {**known, **same} if e not in there]
+    return said + [f"{kept['page']}: no exercise {e}, of which mutants are excused or equivalent"
+                   for e in {**known, **same} if e not in there]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help="numbers of practice pages, such as 04 (default: all)")
-    parser.add_argument("--only", default="", metavar="EXERCISE", help="one exercise; the table is left as it is")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", metavar="PAGE",
+                        help="numbers of practice pages, such as 04 (default: all)")
+    parser.add_argument("--only", default="", metavar="EXERCISE",
+                        help="one exercise; the table is left as it is")
     given, before, said = parser.parse_args(), known_before(), []
     for path in kills.pages():
         name = f"chapters/practice/{path.stem}"

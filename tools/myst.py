@@ -98,7 +98,8 @@ def displayed(lines: list[str], i: int, m: re.Match) -> tuple[Block, int]:
             raise Unresolved(f"the formula {m[0]!r} is never closed")
         rest = lines[i]
     tex.append(end[1])
-    return Block("math", [t.strip() for t in tex if t.strip()], m[1], options={"label": end[2]} if end[2] else {}), i + 1
+    return (Block("math", [t.strip() for t in tex if t.strip()], m[1],
+                  options={"label": end[2]} if end[2] else {}), i + 1)
 
 
 def parse(lines: list[str]) -> Iterator[Block]:
@@ -132,7 +133,8 @@ def markdown(path: Path) -> str:
     "The Markdown of a page, whether notebook or text."
     if path.suffix == ".md":
         return path.read_text()
-    return "\n\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    return "\n\n".join(c.source for c in nbformat.read(path, as_version=4).cells
+                       if c.cell_type == "markdown")
 
 
 class Book:
@@ -143,12 +145,14 @@ class Book:
         config = yaml.safe_load((root / "_config.yml").read_text())
         self.repository = (config.get("repository") or {}).get("url") or ""
         self.address = (config.get("html") or {}).get("baseurl") or ""
-        self.entries = {k: e for f in config.get("bibtex_bibfiles") or [] for k, e in parse_file(str(root / f)).entries.items()}
+        self.entries = {k: e for f in config.get("bibtex_bibfiles") or []
+                        for k, e in parse_file(str(root / f)).entries.items()}
         self.pages, self.titles, self.labels, self.counts = {}, {}, {}, Counter()
         names = toc_pages(root / "_toc.yml")
         names += [str(p.relative_to(root).with_suffix("")) for p in self.notebooks()]
         for name in dict.fromkeys(names):
-            if path := next((p for s in (".ipynb", ".md") if (p := root / f"{name}{s}").is_file()), None):
+            if path := next((p for s in (".ipynb", ".md") if (p := root / f"{name}{s}").is_file()),
+                            None):
                 self.pages[name] = path
                 self.scan(name, markdown(path).splitlines())
 
@@ -160,7 +164,8 @@ class Book:
         "Note the title, the labels and the numbers of a page."
         waiting = []  # targets whose heading comes next
         for block in parse(lines):
-            headings = [m[1] for line in block.lines if (m := HEADING.match(line))] if block.kind == "text" else []
+            headings = ([m[1] for line in block.lines if (m := HEADING.match(line))]
+                        if block.kind == "text" else [])
             for name in waiting:
                 self.labels[name] = Label(page, headings[0] if headings else "")
             if headings:
@@ -177,7 +182,8 @@ class Book:
         self.counts[page, kind] += 1
         n = str(self.counts[page, kind])
         if kind == "exercise" and chapter: n = f"{int(chapter[1])}.{n}"
-        self.labels[block.options["label"]] = Label(page, f"({n})" if kind == "equation" else f"Exercise {n}", n)
+        self.labels[block.options["label"]] = Label(page, f"({n})" if kind == "equation"
+                                                    else f"Exercise {n}", n)
 
     def label(self, name: str) -> Label:
         "The label `name`."
@@ -206,8 +212,10 @@ def link(text: str, url: str) -> str:
 
 def cited(entry: Entry) -> tuple[str, str]:
     "The authors and the year of a work, as a sentence names them."
-    names = [" ".join(str(n) for n in [*p.rich_prelast_names, *p.rich_last_names]) for p in entry.persons.get("author", [])]
-    return f"{names[0]} et al." if len(names) > 2 else " & ".join(names), entry.fields.get("year", "")
+    names = [" ".join(str(n) for n in [*p.rich_prelast_names, *p.rich_last_names])
+             for p in entry.persons.get("author", [])]
+    return (f"{names[0]} et al." if len(names) > 2 else " & ".join(names),
+            entry.fields.get("year", ""))
 
 
 def work(entry: Entry) -> str:
@@ -222,12 +230,14 @@ def work(entry: Entry) -> str:
 
 def quoted(title: str, lines: list[str]) -> list[str]:
     "An aside as a quotation with a bold title."
-    return [f"> {line}" if line else ">" for line in ([f"**{title}**", ""] if title else []) + lines]
+    return [f"> {line}" if line else ">"
+            for line in ([f"**{title}**", ""] if title else []) + lines]
 
 
 def folded(title: str, lines: list[str]) -> list[str]:
     "A box that opens on a press."
-    return ["<details>", f"<summary>{MarkdownIt().renderInline(title)}</summary>", "", *lines, "", "</details>"]
+    return ["<details>", f"<summary>{MarkdownIt().renderInline(title)}</summary>", "", *lines, "",
+            "</details>"]
 
 
 class Page:
@@ -275,8 +285,10 @@ class Page:
     def aside(self, block: Block, title: str, body: list[str]) -> list[str]:
         "An aside: folded if the page folds it, or if it is a hint; else a quotation."
         title, body = self.inline(title), self.blocks(body)
-        closed = block.name in ("dropdown", "hint") or re.search(r"dropdown|toggle", block.options.get("class", ""))
-        return folded(title or "More", body) if closed and "open" not in block.options else quoted(title, body)
+        closed = (block.name in ("dropdown", "hint")
+                  or re.search(r"dropdown|toggle", block.options.get("class", "")))
+        return (folded(title or "More", body) if closed
+                and "open" not in block.options else quoted(title, body))
 
     def exercise(self, block: Block) -> list[str]:
         "An exercise as a quotation."
@@ -284,7 +296,8 @@ class Page:
             raise Unresolved(f"the exercise {block.argument!r} has no :label:")
         label = self.book.label(block.options["label"])
         title = f"{label.text} ({block.argument.strip('()')})" if block.argument else label.text
-        return [*self.show_target(Block("target", [], name=block.options["label"])), *self.aside(block, title, block.lines)]
+        return [*self.show_target(Block("target", [], name=block.options["label"])),
+                *self.aside(block, title, block.lines)]
 
     def inline(self, text: str) -> str:
         "Resolve roles and links; code and formulas stay as they are."
@@ -315,7 +328,8 @@ class Page:
         if not path or path in self.book.labels:
             return self.reference(fragment or path, text)
         page = normpath(Path(self.name).parent / re.sub(r"\.(ipynb|md|html)$", "", path))
-        return link(text or self.book.titles.get(page, page), self.url(page, anchor(fragment.lower())))
+        return link(text or self.book.titles.get(page, page),
+                    self.url(page, anchor(fragment.lower())))
 
     def reference(self, name: str, text: str = "") -> str:
         "A link to a label, in its own words unless `text` is given."
@@ -368,22 +382,27 @@ def lasts(page: Page, text: str, says: Callable = runtime) -> str:
 
 def eq(page: Page, text: str) -> str:
     label = page.book.label(text)
-    return label.text if label.page == page.name else link(label.text, page.url(label.page, f"equation-{anchor(text.lower())}"))
+    return (label.text if label.page == page.name
+            else link(label.text, page.url(label.page, f"equation-{anchor(text.lower())}")))
 
 
 def doc(page: Page, text: str) -> str:
     title, target = titled(text)
-    return page.hyperlink(title, target.lstrip("/") if not target.startswith("/") else relpath(target[1:], Path(page.name).parent))
+    return page.hyperlink(title, target.lstrip("/") if not target.startswith("/")
+                          else relpath(target[1:], Path(page.name).parent))
 
 
 def term(page: Page, text: str) -> str:
     title, target = titled(text)
-    return link(title or target, page.url("about/glossary", f"term-{anchor(target)}") if "about/glossary" in page.book.pages else "")
+    return link(title or target, page.url("about/glossary", f"term-{anchor(target)}")
+                if "about/glossary" in page.book.pages else "")
 
 
 ROLES: dict[str, Callable[[Page, str], str]] = {
-    "glue:text": glue, "runtime": lasts, "minutes": lambda page, text: lasts(page, text, reading), "eq": eq, "doc": doc, "term": term,
-    "cite:p": lambda page, text: cite(page, text, "p"), "cite:t": lambda page, text: cite(page, text, "t"),
+    "glue:text": glue, "runtime": lasts, "minutes": lambda page, text: lasts(page, text, reading),
+    "eq": eq, "doc": doc, "term": term,
+    "cite:p": lambda page, text: cite(page, text, "p"),
+    "cite:t": lambda page, text: cite(page, text, "t"),
 }
 
 
@@ -413,7 +432,8 @@ REMAINS = {
 def bare(text: str) -> str:
     """The text without what is shown as it stands: code blocks, code spans, formulas (their closing
     mark and label stay)."""
-    text = re.sub(r"^([>\s]*)(`{3,}|~{3,})(?!\s*\{)[^`\n]*\n.*?^[>\s]*\2[`~]*\s*$", r"\1", text, flags=re.S | re.M)
+    text = re.sub(r"^([>\s]*)(`{3,}|~{3,})(?!\s*\{)[^`\n]*\n.*?^[>\s]*\2[`~]*\s*$", r"\1", text,
+                  flags=re.S | re.M)
     text = re.sub(r"(?<![}`])(`+)(?!`)[^\n]+?(?<!`)\1(?!`)", "`", text)
     text = re.sub(r"\$\$.*?\$\$", "$$", text, flags=re.S)
     return re.sub(r"\$(?![\s$])[^$\n]*?(?<![\s\\])\$", "$", text)
@@ -422,4 +442,5 @@ def bare(text: str) -> str:
 def remains(text: str) -> list[str]:
     "The MyST syntax left in a piece of Markdown."
     text = bare(text)
-    return [f"{what}: {m[0].strip()!r}" for what, pattern in REMAINS.items() for m in re.finditer(pattern, text, re.M)]
+    return [f"{what}: {m[0].strip()!r}" for what, pattern in REMAINS.items()
+            for m in re.finditer(pattern, text, re.M)]

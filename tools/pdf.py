@@ -47,7 +47,8 @@ def renamed(page: Page) -> None:
     for element in page.text.find_all(True):
         for attribute in REFERS:
             if attribute in element.attrs:
-                element[attribute] = " ".join(anchor(page.name, i) for i in element[attribute].split())
+                element[attribute] = " ".join(anchor(page.name, i)
+                                              for i in element[attribute].split())
         for attribute, value in element.attrs.items():
             if isinstance(value, str) and "url(#" in value:
                 element[attribute] = value.replace("url(#", f"url(#{anchor(page.name)}--")
@@ -64,7 +65,8 @@ def referred(page: Page, there: dict[str, set[str]], number: dict[str, int]) -> 
     for link, (name, place) in links(page, there):
         to = anchor(name, place)
         link["href"] = f"#{to}"
-        if name == page.name or link.find_parent(["svg", "figure"]) or "term-" in place or name == "about/bibliography":
+        if (name == page.name or link.find_parent(["svg", "figure"]) or "term-" in place
+            or name == "about/bibliography"):
             continue
         link.insert_after(slot(to, number, "p.\u00a0"))
 
@@ -91,13 +93,15 @@ def contents(pages: list[Page], number: dict[str, int]) -> str:
     for page in pages:
         if page.part and not page.is_cover:
             rows.append(f'<p class="tfm-part-line">{escape(page.part)}</p>')
-        rows.append(line("tfm-part-line" if page.is_cover else "tfm-page-line", anchor(page.name), page.title))
+        rows.append(line("tfm-part-line" if page.is_cover else "tfm-page-line", anchor(page.name),
+                         page.title))
     return f'<section class="tfm-contents"><h1>Contents</h1>{"".join(rows)}</section>'
 
 
 def opening(part: str, pages: list[Page]) -> str:
     "The leaf before a part that has no cover: its name, and what each of its pages establishes."
-    rows = "".join(f"<dt>{escape(page.title)}</dt><dd>{escape(page.lead)}</dd>" for page in pages if "practice/" not in page.name)
+    rows = "".join(f"<dt>{escape(page.title)}</dt><dd>{escape(page.lead)}</dd>"
+                   for page in pages if "practice/" not in page.name)
     return f'<section class="tfm-part"><h1>{escape(part)}</h1><dl>{rows}</dl></section>'
 
 
@@ -139,7 +143,8 @@ def printed(browser, html: str, book: Path) -> bytes:
     base = f"http://127.0.0.1:{httpd.server_port}"
     page = browser.new_page()
     try:
-        page.route(f"{base}/print.html", lambda route: route.fulfill(body=html, content_type="text/html; charset=utf-8"))
+        page.route(f"{base}/print.html",
+                   lambda route: route.fulfill(body=html, content_type="text/html; charset=utf-8"))
         page.goto(f"{base}/print.html", timeout=300_000)
         page.evaluate("document.fonts.ready")
         return page.pdf(prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
@@ -177,11 +182,14 @@ def volumes(wanted: list[str]) -> dict[str, list[str]]:
     what is wanted."""
     if wanted: return {"": wanted}
     deep = [name for name in names() if kind(name) == "depth"]
-    return {"": [name for name in names() if name not in deep]} | ({"-in-depth": [*deep, "about/bibliography"]} if deep else {})
+    return {"": [name for name in names()
+                 if name not in deep]} | ({"-in-depth": [*deep, "about/bibliography"]} if deep
+                                          else {})
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--book", type=Path, default=ROOT / "_build/html")
     parser.add_argument("--out", type=Path, default=ROOT / "build/paper")
     parser.add_argument("--paper", nargs="+", choices=PAPERS, default=list(PAPERS))

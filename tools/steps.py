@@ -29,9 +29,11 @@ PLAN = "TFM_STEPS"  # a file that tells the plugin the steps: file -> [name, key
 
 def tracked(root: Path = ROOT) -> list[str]:
     "The files that git holds or would hold; without git, all."
-    listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=root, capture_output=True, text=True)
+    listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=root,
+                            capture_output=True, text=True)
     if listed.returncode:
-        return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and not p.relative_to(root).parts[0].startswith((".venv", "build", "_build")))
+        return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()
+                      and not p.relative_to(root).parts[0].startswith((".venv", "build", "_build")))
     return sorted(name for name in listed.stdout.split("\0") if name and (root / name).is_file())
 
 
@@ -47,7 +49,8 @@ def content(path: Path) -> bytes: return path.read_bytes()
 
 
 def files_digest(paths: Iterable[Path], root: Path = ROOT) -> str:
-    return digest(*(part for path in sorted(set(paths)) for part in (path.relative_to(root).as_posix(), content(path))))
+    return digest(*(part for path in sorted(set(paths))
+                    for part in (path.relative_to(root).as_posix(), content(path))))
 
 
 # --- what code reads ------------------------------------------------------------------------------
@@ -76,7 +79,8 @@ def imported(source: str, package: str = "") -> set[str]:
 def read_by(path: Path, root: Path) -> frozenset[Path]:
     "The files of this checkout that a module imports itself."
     package = ".".join(path.relative_to(root).parent.parts)
-    return frozenset(filter(None, (module_file(name, root) for name in imported(content(path).decode(), package))))
+    return frozenset(filter(None, (module_file(name, root)
+                                   for name in imported(content(path).decode(), package))))
 
 
 def closure(start: Iterable[Path], root: Path = ROOT) -> set[Path]:
@@ -91,7 +95,8 @@ def closure(start: Iterable[Path], root: Path = ROOT) -> set[Path]:
 
 def code(notebook: bytes | str) -> list:
     "What of a notebook runs or is compared: its code, outputs and tags, not its prose."
-    return [[cell["source"], cell.get("outputs", []), cell["metadata"].get("tags", [])] for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
+    return [[cell["source"], cell.get("outputs", []), cell["metadata"].get("tags", [])]
+            for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
 
 
 def notebook_key(path: Path) -> str:
@@ -109,7 +114,9 @@ def notebook_modules(path: Path, root: Path = ROOT) -> set[Path]:
 def data(root: Path = ROOT) -> list[Path]:
     """What code may read besides code, wherever it runs: the assets, kept runs, and how packages
     and comparisons are set up; the tables of verdicts only those read that name them."""
-    common = (*(name for name in tracked(root) if name.startswith(("tfmlib/assets/", "bench/runs/"))), "pyproject.toml", "requirements.txt", "tests/nbval.cfg")
+    common = (*(name for name in tracked(root)
+                if name.startswith(("tfmlib/assets/", "bench/runs/"))), "pyproject.toml",
+                "requirements.txt", "tests/nbval.cfg")
     return [root / name for name in common if name not in VERDICTS and (root / name).is_file()]
 
 
@@ -119,23 +126,28 @@ def test_reads(path: Path, root: Path = ROOT) -> set[Path]:
     if path.parent.name != "library": return {root / name for name in tracked(root)}
     named = re.search(r"^READS = (\(.*?\))", content(path).decode(), re.M | re.S)
     more = ast.literal_eval(named[1]) if named else ()
-    return closure([path, *filter(Path.is_file, [root / "tests/conftest.py"])], root) | set(data(root)) | {root / name for name in tracked(root) if name.startswith(more)}
+    return closure([path, *filter(Path.is_file, [root / "tests/conftest.py"])],
+                   root) | set(data(root)) | {root / name
+                                              for name in tracked(root) if name.startswith(more)}
 
 
 @cache
 def machine() -> str:
     "This Python and processor: a step that has passed on one need not pass on another."
     try:
-        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)[1]
+        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(),
+                          re.M)[1]
     except (OSError, TypeError): flags = platform.processor()
-    return digest(platform.python_version(), platform.system(), platform.machine(), flags, os.environ.get("TFM_LAX", ""))
+    return digest(platform.python_version(), platform.system(), platform.machine(), flags,
+                  os.environ.get("TFM_LAX", ""))
 
 
 @cache
 def chromium() -> str:
     "The version of the browser that the tests use."
     from chromium import CHROMIUM
-    return subprocess.run([CHROMIUM, "--version"], capture_output=True, text=True).stdout if CHROMIUM else "none"
+    return (subprocess.run([CHROMIUM, "--version"], capture_output=True, text=True).stdout
+            if CHROMIUM else "none")
 
 
 # --- what has passed ------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("file", "exercise", "passed", "failed", "why")
 PATIENCE = 300  # seconds more by the clock, after which a notebook is stopped from outside
-QUIET = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+QUIET = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+         "CUDA_VISIBLE_DEVICES": ""}
 
 
 # --- in the notebook's own process ----------------------------------------------------------------
@@ -65,7 +66,8 @@ def practice_modules() -> list[str]:
 def checkers(module: types.ModuleType) -> dict[str, object]:
     "The checkers of a practice module, by exercise."
     from tfmlib.workbench import Checker
-    return {n.removeprefix("check_"): c for n, c in vars(module).items() if n.startswith("check_") and isinstance(c, Checker)}
+    return {n.removeprefix("check_"): c for n, c in vars(module).items() if n.startswith("check_")
+            and isinstance(c, Checker)}
 
 
 def cells_of(path: Path) -> list[str]:
@@ -76,7 +78,8 @@ def cells_of(path: Path) -> list[str]:
         sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a notebook ({type(error).__name__}: {error})") from None
-    return ["\n".join("" if line.startswith(("%", "!")) else line for line in s.split("\n")) for s in sources]
+    return ["\n".join("" if line.startswith(("%", "!")) else line for line in s.split("\n"))
+            for s in sources]
 
 
 def names_in(source: str) -> set[str]:
@@ -112,7 +115,8 @@ def failure(name: str, failed: str, why: str) -> dict:
 def loaded(sources: list[str], names: list[str]) -> dict[str, object]:
     """The checkers for these cells, which get copies of their own of the modules that checkers are
     made of, and not the book's answers."""
-    found = checkers(belongs_to(sources, [importlib.import_module(n) for n in names or practice_modules()]))
+    found = checkers(belongs_to(sources,
+                                [importlib.import_module(n) for n in names or practice_modules()]))
     for name in [n for n in sys.modules if n.partition(".")[0] == "tfmlib" or n in names]:
         del sys.modules[name]
     sys.meta_path.insert(0, NoAnswers())
@@ -148,12 +152,15 @@ def settle() -> None:
 def examine(name: str, checker, names: dict, failed: list[tuple[str, str]], seconds: float) -> dict:
     "What the book's checker says to the attempt at one exercise."
     if name not in names:
-        return failure(name, "it is defined", next((error for source, error in failed if name in names_in(source)), "no cell defines it"))
+        return failure(name, "it is defined",
+                       next((error for source, error in failed if name in names_in(source)),
+                            "no cell defines it"))
     try:
         with limit(seconds): result = checker.examine(names[name])
     except BaseException as error:
         return failure(name, "it comes to an end", f"it raised {type(error).__name__}: {error}")
-    return {"exercise": name, "passed": result.passed, "failed": result.failed or "", "why": result.why}
+    return {"exercise": name, "passed": result.passed, "failed": result.failed or "",
+            "why": result.why}
 
 
 def end_after(seconds: float) -> None:
@@ -187,20 +194,26 @@ def run(path: Path, seconds: float, names: list[str]) -> None:
 
 def grade(path: Path, seconds: float, names: list[str]) -> list[dict]:
     "The rows of one submission."
-    command = [sys.executable, __file__, "--run", path.resolve(), "--timeout", str(seconds), *(x for n in names for x in ("--checkers", n))]
+    command = [sys.executable, __file__, "--run", path.resolve(), "--timeout", str(seconds),
+               *(x for n in names for x in ("--checkers", n))]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as empty:
-        how = {"cwd": empty, "env": os.environ | QUIET, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        how = {"cwd": empty, "env": os.environ | QUIET, "stdin": subprocess.DEVNULL,
+               "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         try: said = subprocess.run(command, timeout=PATIENCE + 40 * seconds, **how).stdout
         except subprocess.TimeoutExpired as error: said = error.stdout or b""
     exercises, *rows = [json.loads(line) for line in said.splitlines()] or [[""]]
-    rows += [failure(name, "it comes to an end", "the notebook ended the program, or did not come to an end and was stopped") for name in exercises[len(rows):]]
+    rows += [failure(name, "it comes to an end",
+                     "the notebook ended the program, or did not come to an end and was stopped")
+                     for name in exercises[len(rows):]]
     return [{"file": path.name} | row for row in rows]
 
 
-def check(paths: list[Path], seconds: float = 10, jobs: int = 1, names: list[str] | None = None) -> list[dict]:
+def check(paths: list[Path], seconds: float = 10, jobs: int = 1,
+          names: list[str] | None = None) -> list[dict]:
     "The rows of all submissions, in the order of `paths`."
     with ThreadPoolExecutor(jobs) as pool:
-        return [row for rows in pool.map(partial(grade, seconds=seconds, names=names or []), paths) for row in rows]
+        return [row for rows in pool.map(partial(grade, seconds=seconds, names=names or []), paths)
+                for row in rows]
 
 
 def table(rows: list[dict]) -> str:
@@ -209,7 +222,8 @@ def table(rows: list[dict]) -> str:
     wide = max(map(len, files))
     marks = "\n".join(f"{name:{wide}}  {sum(r['passed'] for r in of)}/{len(of)}  " + " ".join(("✓ " if r["passed"] else "✗ ") + r["exercise"] for r in of)
                       for name, of in files.items())
-    failures = "\n".join(": ".join(r[c] for c in COLUMNS if c != "passed") for r in rows if not r["passed"])
+    failures = "\n".join(": ".join(r[c] for c in COLUMNS if c != "passed")
+                         for r in rows if not r["passed"])
     return f"{marks}\n\nWhat failed\n{failures or 'nothing'}"
 
 
@@ -219,18 +233,23 @@ def as_csv(rows: list[dict]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([plain({True: "yes", False: "no"}.get(v, v)) for v in (r[c] for c in COLUMNS)] for r in rows)
+    writer.writerows([plain({True: "yes", False: "no"}.get(v, v)) for v in (r[c] for c in COLUMNS)]
+                     for r in rows)
     return out.getvalue()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="where the notebooks are")
-    parser.add_argument("--csv", type=Path, help="write every result there too: " + ", ".join(COLUMNS))
+    parser.add_argument("--csv", type=Path,
+                        help="write every result there too: " + ", ".join(COLUMNS))
     parser.add_argument("--timeout", type=float, default=10, metavar="SECONDS",
                         help="of the processor's time, for one cell and for one exercise (default: %(default)s); what ignores that is stopped from outside")
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="notebooks at a time (default: %(default)s)")
-    parser.add_argument("--checkers", action="append", default=[], metavar="MODULE", help="checkers of your own (default: those of tfmlib.practice)")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2),
+                        help="notebooks at a time (default: %(default)s)")
+    parser.add_argument("--checkers", action="append", default=[], metavar="MODULE",
+                        help="checkers of your own (default: those of tfmlib.practice)")
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT))
