@@ -165,22 +165,28 @@ def cell(nb, cell_id): return next(c for c in nb.cells if c.id == cell_id)
 def without(nb, *ids): nb.cells = [c for c in nb.cells if c.id not in ids]
 
 
-def spoil(nb, defect: str) -> None:
-    "Plant a defect in the practice page."
-    if defect == "weak checker": cell(nb, "double-checker").source += "\n\ncheck_double.properties.clear()"
-    if defect == "weak property": cell(nb, "largest-checker").source = cell(nb, "largest-checker").source.replace("[-2., -1., -3.]", "[0., 4.]")
-    if defect == "wrong solution": cell(nb, "double-solution").source = "def double_solution(values): return 3 * values"
-    if defect == "solution that raises": cell(nb, "double-solution").source = "def double_solution(values) return"
-    if defect == "answer in the stub": cell(nb, "double-stub").source = "def double(values): return 2 * values"
-    if defect == "four mutants": without(nb, "double-squares")
-    if defect == "no stub": without(nb, "double-stub")
-    if defect == "no check": without(nb, "double-check")
-    if defect == "no solution": without(nb, "double-solution", "double-solution-check")
-    if defect == "unchecked solution": without(nb, "double-solution-check")
-    if defect == "unchecked mutant": cell(nb, "double-halves").source = "def halves(values): return values / 2"
-    if defect == "a mutant twice": cell(nb, "double-halves").source = cell(nb, "double-squares").source
-    if defect == "another's checker": cell(nb, "largest-by-size").source += "\n\ncheck_double(by_size)"
-    if defect == "no exercises": without(nb, *(c.id for c in nb.cells if kills.exercise_of(c)))
+def put(id: str, source: str): return lambda nb: cell(nb, id).update(source=source)
+
+
+def add(id: str, code: str): return lambda nb: cell(nb, id).update(source=cell(nb, id).source + code)
+
+
+SPOILT = {                                                                    # a defect -> how it is planted in the practice page, and what is said of it
+    "weak checker": (add("double-checker", "\n\ncheck_double.properties.clear()"), "accepts the wrong answer squares"),
+    "weak property": (lambda nb: put("largest-checker", cell(nb, "largest-checker").source.replace("[-2., -1., -3.]", "[0., 4.]"))(nb), "accepts the wrong answer takes_the_last"),
+    "wrong solution": (put("double-solution", "def double_solution(values): return 3 * values"), "rejects the solution double_solution"),
+    "solution that raises": (put("double-solution", "def double_solution(values) return"), "cell double-solution raises SyntaxError"),
+    "answer in the stub": (put("double-stub", "def double(values): return 2 * values"), "accepts the stub double"),
+    "four mutants": (lambda nb: without(nb, "double-squares"), "has 4 wrong answers"),
+    "no stub": (lambda nb: without(nb, "double-stub"), "has no cell tagged stub"),
+    "no check": (lambda nb: without(nb, "double-check"), "has no cell tagged check"),
+    "no solution": (lambda nb: without(nb, "double-solution", "double-solution-check"), "has no cell tagged solution"),
+    "unchecked solution": (lambda nb: without(nb, "double-solution-check"), "no solution cell calls its checker"),
+    "unchecked mutant": (put("double-halves", "def halves(values): return values / 2"), "the mutant cell double-halves calls no checker"),
+    "a mutant twice": (lambda nb: put("double-halves", cell(nb, "double-squares").source)(nb), "two wrong answers are called squares"),
+    "another's checker": (add("largest-by-size", "\n\ncheck_double(by_size)"), "one of its cells is checked by the checker of double"),
+    "no exercises": (lambda nb: without(nb, *(c.id for c in nb.cells if kills.exercise_of(c))), "no cell tagged exercise-NAME"),
+}
 
 
 @pytest.fixture
@@ -195,16 +201,10 @@ def test_the_small_page_has_no_faults(lists):
     assert [e["title"] for e in page["exercises"]] == ["The exercise double", "The exercise largest"]
 
 
-@pytest.mark.parametrize(("defect", "said"), {
-    "weak checker": "accepts the wrong answer squares", "weak property": "accepts the wrong answer takes_the_last",
-    "wrong solution": "rejects the solution double_solution", "solution that raises": "cell double-solution raises SyntaxError",
-    "answer in the stub": "accepts the stub double", "four mutants": "has 4 wrong answers", "no stub": "has no cell tagged stub",
-    "no check": "has no cell tagged check", "no solution": "has no cell tagged solution", "unchecked solution": "no solution cell calls its checker",
-    "unchecked mutant": "the mutant cell double-halves calls no checker", "a mutant twice": "two wrong answers are called squares",
-    "another's checker": "one of its cells is checked by the checker of double", "no exercises": "no cell tagged exercise-NAME"}.items())
-def test_a_planted_defect_is_reported(defect, said, tmp_path):
-    nb = practice.notebook()
-    spoil(nb, defect)
+@pytest.mark.parametrize("defect", SPOILT)
+def test_a_planted_defect_is_reported(defect, tmp_path):
+    nb, (plant, said) = practice.notebook(), SPOILT[defect]
+    plant(nb)
     faults = kills.faults(kills.verdicts(practice.write(nb, tmp_path / "99_lists.ipynb")))
     assert any(said in fault for fault in faults), faults
 
@@ -302,6 +302,25 @@ PATCHES = {
 ORDINARY = ("good", "half", "no function", "no end", "syntax", "no notebook", "a changed checker")     # handed in in the ordinary proof
 
 
+HANDED_IN = {                                                                 # a submission -> the sources of its cells
+    "good": dict(**GOOD),
+    "half": dict(double=GOOD["double"], largest="def largest(values):\n    return values[-1]"),
+    "no end": dict(double="def double(values):\n    while True: pass", largest=GOOD["largest"]),
+    "slow by the clock": dict(double="import time\ndef double(values):\n    time.sleep(3)\n    return 2 * values", largest=GOOD["largest"]),
+    "no end in a cell": dict(double="while True: pass", largest=GOOD["largest"]),
+    "syntax": dict(double="def double(values) return 2 * values", largest=GOOD["largest"]),
+    "deleted": dict(double="", imports="", largest="import torch\n" + GOOD["largest"]),
+    "all deleted": dict(double="", largest=""),
+    "leaves": dict(double="import sys\n" + GOOD["double"] + "\nsys.exit('done')", largest=GOOD["largest"]),
+    "leaves when called": dict(double="import sys\ndef double(values): sys.exit()", largest=GOOD["largest"]),
+    "magics": dict(double="%matplotlib inline\n!pip list\n" + GOOD["double"], largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"]),
+    "no function": dict(double="double = None"),
+    "ends": dict(double=GOOD["double"] + "\nimport os\nos._exit(0)"),
+    "borrowed": dict(double="from tfmlib.attention import attention as double", largest="import tfmlib.workbench.data\n" + GOOD["largest"]),
+    "stubborn": dict(double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass"),
+}
+
+
 def handed_in(folder: Path, name: str, **sources: str) -> None:
     "A submission: the handout with these sources in place of the stubs' (or of other cells', by id)."
     nb = practice.notebook()
@@ -318,25 +337,8 @@ def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
     "The CSV that the command writes for a class of good and broken submissions, and of some that change the checkers: file -> exercise -> row."
     folder, modules = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("modules")
     (modules / f"{practice.MODULE}.py").write_text(practice.module_source())
-    def hand(name, **cells):
+    for name, cells in (HANDED_IN | {name: dict(double=f"{BAD}\n\n{patch}", largest="pass") for name, patch in PATCHES.items()}).items():
         if os.environ.get("TFM_WHOLE") or name in ORDINARY: handed_in(folder, name, **cells)
-    hand("good", **GOOD)
-    hand("half", double=GOOD["double"], largest="def largest(values):\n    return values[-1]")
-    hand("no end", double="def double(values):\n    while True: pass", largest=GOOD["largest"])
-    hand("slow by the clock", double="import time\ndef double(values):\n    time.sleep(3)\n    return 2 * values", largest=GOOD["largest"])
-    hand("no end in a cell", double="while True: pass", largest=GOOD["largest"])
-    hand("syntax", double="def double(values) return 2 * values", largest=GOOD["largest"])
-    hand("deleted", double="", imports="", largest="import torch\n" + GOOD["largest"])
-    hand("all deleted", double="", largest="")
-    hand("leaves", double="import sys\n" + GOOD["double"] + "\nsys.exit('done')", largest=GOOD["largest"])
-    hand("leaves when called", double="import sys\ndef double(values): sys.exit()", largest=GOOD["largest"])
-    hand("magics", double="%matplotlib inline\n!pip list\n" + GOOD["double"],
-              largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"])
-    hand("no function", double="double = None")
-    hand("ends", double=GOOD["double"] + "\nimport os\nos._exit(0)")
-    hand("borrowed", double="from tfmlib.attention import attention as double", largest="import tfmlib.workbench.data\n" + GOOD["largest"])
-    hand("stubborn", double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass")
-    for name in PATCHES: hand(name, double=f"{BAD}\n\n{PATCHES[name]}", largest="pass")
     (folder / "no notebook.ipynb").write_text("once there was a notebook")
     env = {"PYTHONPATH": str(modules), "PATH": "/usr/bin:/bin", "HOME": str(modules)}
     command = [sys.executable, ROOT / "tools/submissions.py", folder, "--csv", modules / "out.csv", "--timeout", "2", "--jobs", "2", "--checkers", practice.MODULE]
