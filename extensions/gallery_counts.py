@@ -22,9 +22,14 @@ def totals(pages: list[dict]) -> str:
     "How many exercises, wrong answers and refusals there are."
     exercises = [e for p in pages for e in p["exercises"]]
     mutants = [m for e in exercises for m in e["mutants"]]
-    rows = {"exercises": len(exercises), "stubs rejected": sum(bool(e["stub"]) and not any(r["passed"] for r in e["stub"]) for e in exercises),
-            "solutions accepted": sum(bool(e["solutions"]) and all(r["passed"] for r in e["solutions"]) for e in exercises),
-            "wrong answers": len(mutants), "wrong answers rejected": sum(not m["passed"] for m in mutants)}
+    rows = {"exercises": len(exercises),
+            "stubs rejected": sum(bool(e["stub"]) and not any(r["passed"] for r in e["stub"])
+                                  for e in exercises),
+            "solutions accepted": sum(bool(e["solutions"])
+                                      and all(r["passed"] for r in e["solutions"])
+                                      for e in exercises),
+            "wrong answers": len(mutants),
+            "wrong answers rejected": sum(not m["passed"] for m in mutants)}
     cells = "".join(f'<tr><th scope="row">{what}</th><td>{n}</td></tr>' for what, n in rows.items())
     return f'<table class="table tfm-counts"><caption>All practice pages together</caption><tbody>{cells}</tbody></table>'
 
@@ -36,15 +41,18 @@ def contents(pages: list[dict]) -> str:
         mutants = [m for e in p["exercises"] for m in e["mutants"]]
         counts = len(p["exercises"]), len(mutants), sum(not m["passed"] for m in mutants)
         rows += f'<tr><th scope="row"><a href="../gallery/{Path(p["page"]).name}.html">{code(p["title"])}</a></th>' + "".join(f"<td>{n}</td>" for n in counts) + "</tr>"
-    return wide("The wrong answers, page by page", ("Practice page", "exercises", "wrong answers", "rejected"), rows)
+    return wide("The wrong answers, page by page",
+                ("Practice page", "exercises", "wrong answers", "rejected"), rows)
 
 
 def by_class(found: dict) -> str:
-    "The generic mutants by class: what they do wrong, how many were tried, and what became of them."
+    """The generic mutants by class: what they do wrong, how many were tried, and what became of
+    them."""
     exercises, rows = [e for p in found["pages"] for e in p["exercises"]], ""
     for kind, what in found["classes"].items():
         tried = sum(e["tried"].get(kind, 0) for e in exercises)
-        lives = [sum(label.startswith(f"{kind}: ") for e in exercises for label in e[v]) for v in LIVES]
+        lives = [sum(label.startswith(f"{kind}: ") for e in exercises for label in e[v])
+                 for v in LIVES]
         cells = "".join(f"<td>{n}</td>" for n in (tried, tried - sum(lives), *lives))
         rows += f'<tr><th scope="row">{escape(kind)}<p class="tfm-seen">{escape(what)}</p></th>{cells}</tr>'
     return wide("Generic mutants, by class", ("Class", "tried", "rejected", *LIVES), rows)

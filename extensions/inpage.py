@@ -1,8 +1,11 @@
-"""Practice in the page: gives practice pages and chapters the editors' script, and says what it needs to know.
+"""Practice in the page: gives practice pages and chapters the editors' script, and says what it
+needs to know.
 
-An exercise's empty answer becomes an editor by check.js; *Check* asks the book's own checkers. A chapter's cell that is tagged `edit` becomes
-one by run.js. Nothing else is fetched before the first focus or press (inpage_files.py says what then is). Where set-up could not bring
-Pyodide, practice pages say so, and a chapter's cell stays as it is; where it could not bring CodeMirror, editors are text areas.
+An exercise's empty answer becomes an editor by check.js; *Check* asks the book's own checkers. A
+chapter's cell that is tagged `edit` becomes one by run.js. Nothing else is fetched before the first
+focus or press (inpage_files.py says what then is). Where set-up could not bring Pyodide, practice
+pages say so, and a chapter's cell stays as it is; where it could not bring CodeMirror, editors are
+text areas.
 """
 import json
 import re
@@ -41,7 +44,8 @@ def imports_of(page: str) -> str:
 def titles_of(page: str) -> dict[str, str]:
     "The exercises of a page, each with its heading."
     pages = json.loads(KILLS.read_text(encoding="utf-8"))["pages"]
-    return next(({e["name"]: e["title"] for e in p["exercises"]} for p in pages if p["page"].endswith(page)), {})
+    return next(({e["name"]: e["title"] for e in p["exercises"]}
+                 for p in pages if p["page"].endswith(page)), {})
 
 
 def written(facts: dict) -> str:
@@ -54,12 +58,16 @@ def told(page: str, sizes: dict[str, int], name: str) -> dict:
     "What the script of a practice page needs to know."
     module = module_of(page)
     python = {"zips": ["book", module], "modules": ["judge", f"tfmlib.practice.{module}"]}
-    return python | {"page": module, "code": codemirror.there(), "version": name, "sizes": sizes, "limit": LIMIT, "titles": titles_of(page), "elsewhere": elsewhere().get(page, {}), "imports": imports_of(page)}
+    return python | {"page": module, "code": codemirror.there(), "version": name, "sizes": sizes,
+                     "limit": LIMIT, "titles": titles_of(page),
+                     "elsewhere": elsewhere().get(page, {}), "imports": imports_of(page)}
 
 
 def told_chapter(page: str, sizes: dict[str, int], name: str) -> dict:
     "What the script of a chapter needs to know."
-    return {"zips": ["cell"], "modules": ["cell"], "page": page, "code": codemirror.there(), "version": name, "sizes": {n: size for n, size in sizes.items() if n != "book.zip"}, "limit": LIMIT}
+    return {"zips": ["cell"], "modules": ["cell"], "page": page, "code": codemirror.there(),
+            "version": name, "sizes": {n: size for n, size in sizes.items() if n != "book.zip"},
+            "limit": LIMIT}
 
 
 def only(page: str, body: str) -> str:
@@ -75,7 +83,8 @@ def prepare(app, config) -> None: config.tfm_inpage = version()
 
 
 def copy(app) -> None:
-    if app.builder.format == "html": app.inpage_sizes = lay_out(Path(app.outdir) / "_static" / "inpage")
+    if app.builder.format == "html":
+        app.inpage_sizes = lay_out(Path(app.outdir) / "_static" / "inpage")
 
 
 def page(app, pagename, templatename, context, doctree) -> None:
@@ -94,7 +103,8 @@ def practice(app, stem: str, context) -> None:
     count = len(titles_of(stem).keys() - elsewhere().get(stem, {}).keys())
     said = f"<p>{INTRO}</p>{SOLVED.format(n=count)}" if app.inpage_sizes else f"<p>{UNAVAILABLE}</p>"
     context["body"] = FIRST.sub(lambda match: f"{match[1]}\n{said}", context["body"], count=1)
-    if app.inpage_sizes: editors(app, context, "check.js", told(stem, app.inpage_sizes, app.config.tfm_inpage))
+    if app.inpage_sizes:
+        editors(app, context, "check.js", told(stem, app.inpage_sizes, app.config.tfm_inpage))
 
 
 def editors(app, context, name: str, facts: dict) -> None:

@@ -1,8 +1,10 @@
-"""The book's own pages on sphinx-book-theme: our templates and style sheet in place of the theme's, and nothing that a page does not use.
+"""The book's own pages on sphinx-book-theme: our templates and style sheet in place of the theme's,
+and nothing that a page does not use.
 
-The theme stays what it was (its directives, its table markup, its options); only what it sends to the reader is replaced, by the
-files in extensions/theme. Served assets live in `_static/tfm` (ours), `_static/figures` (the interactive figures') and
-`_static/inpage` (the editors of practice pages).
+The theme stays what it was (its directives, its table markup, its options); only what it sends to
+the reader is replaced, by the files in extensions/theme. Served assets live in `_static/tfm`
+(ours), `_static/figures` (the interactive figures') and `_static/inpage` (the editors of practice
+pages).
 """
 import hashlib
 import json
@@ -15,7 +17,7 @@ from slim import slim
 
 THEME = Path(__file__).parent / "theme"
 OURS = ("_static/tfm/", "_static/figures/", "_static/inpage/")
-WHEN_USED = {                                   # asset: what a page's text holds when the page needs it
+WHEN_USED = {  # asset: what a page's text holds when the page needs it
     "_static/tfm/katex/katex.css": r'class="(math )?katex"',
     "_static/sphinx-design.min.css": r"sd-(container-fluid|tab-set|btn|badge)",
     "_static/design-tabs.js": "sd-tab-set",
@@ -36,9 +38,12 @@ def adopt(app, config) -> None:
     "Put our templates before the theme's and our files beside its own."
     config.templates_path.insert(0, str(THEME / "templates"))
     config.html_static_path.append(str(THEME / "static"))
-    config.html_sidebars = {"**": []}           # the theme would write them for each page, to see whether they are empty
-    files = sorted(p for p in THEME.parent.rglob("*") if p.suffix in {".py", ".html", ".css", ".js", ".svg"})
-    config.tfm_extensions = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()   # changed: all pages are written anew
+    # the theme would write them for each page, to see whether they are empty
+    config.html_sidebars = {"**": []}
+    files = sorted(p for p in THEME.parent.rglob("*")
+                   if p.suffix in {".py", ".html", ".css", ".js", ".svg"})
+    # changed: all pages are written anew
+    config.tfm_extensions = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()
 
 
 def assets(files: list, body: str) -> list:
@@ -60,14 +65,16 @@ def navigation(context: dict) -> str:
     tree = context["toctree"](collapse=True, includehidden=True, titles_only=True, maxdepth=3) or ""
     tree = re.sub(r' (role="heading"|aria-level="\d")', "", tree)
     tree = COVER.sub(r'<p class="caption">\2\1</a></p>\3', tree)
-    parts = re.search(r"<ul>.*?</a>\s*(<ul>.*</ul>)\s*</li>\s*</ul>", context.get("toc") or "", re.S)
+    parts = re.search(r"<ul>.*?</a>\s*(<ul>.*</ul>)\s*</li>\s*</ul>", context.get("toc") or "",
+                      re.S)
     here = re.compile(r'(<a class="current reference internal" href=")#("[^>]*)(>.*?</a>)', re.S)
     return here.sub(lambda m: f'{m[1]}#{m[2]} aria-current="page"{m[3]}' + (sections(parts[1]) if parts else ""), tree, count=1)
 
 
 def sections(toc: str) -> str:
     "A page's table of contents without its third level."
-    return re.sub(r"(<li>.*?</a>)\s*<ul>.*?</ul>\s*(?=</li>)", r"\1", toc, flags=re.S).replace("<ul>", '<ul class="tfm-sections">', 1)
+    return re.sub(r"(<li>.*?</a>)\s*<ul>.*?</ul>\s*(?=</li>)", r"\1", toc,
+                  flags=re.S).replace("<ul>", '<ul class="tfm-sections">', 1)
 
 
 def colab(app, pagename: str) -> str:
@@ -82,8 +89,10 @@ def page(app, pagename, templatename, context, doctree) -> None:
     for fault, repair in REPAIRS.items():
         body = body.replace(fault, repair)
     body = slim(body)
-    context |= {"body": body, "css_files": assets(context["css_files"], body), "script_files": assets(context["script_files"], body),
-                "book_nav": lambda: slim(navigation(context)), "description": description(doctree), "colab": colab(app, pagename)}
+    context |= {"body": body, "css_files": assets(context["css_files"], body),
+                "script_files": assets(context["script_files"], body),
+                "book_nav": lambda: slim(navigation(context)), "description": description(doctree),
+                "colab": colab(app, pagename)}
     for way in ("prev", "next"):
         if context.get(way): context[way] = context[way] | {"title": slim(context[way]["title"])}
     passed = Path(app.srcdir) / "last_passed.json"

@@ -1,8 +1,8 @@
 """Pyodide, Python for browsers, brought by npm and checked: python extensions/pyodide.py
 
-npm is the one that comes with Node's wheel, or the system's. The package is checked against the hash in inpage/pins.json, which is the
-one that npm publishes, and what a page needs of it is kept in the environment. Without a network nothing is kept, and the book is built
-without *Check*.
+npm is the one that comes with Node's wheel, or the system's. The package is checked against the
+hash in inpage/pins.json, which is the one that npm publishes, and what a page needs of it is kept
+in the environment. Without a network nothing is kept, and the book is built without *Check*.
 """
 import base64
 import hashlib
@@ -17,7 +17,8 @@ from shutil import which
 ROOT = Path(__file__).resolve().parents[1]
 INPAGE = ROOT / "inpage"
 PINS = json.loads((INPAGE / "pins.json").read_text(encoding="utf-8"))
-FILES = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+FILES = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip",
+         "pyodide-lock.json")
 PACKAGE = f"pyodide@{PINS['pyodide']['version']}"
 
 
@@ -51,14 +52,17 @@ def unpack(package: Path, target: Path) -> None:
     if found != wanted: raise ValueError(f"{package.name} has the hash {found}; expected {wanted}")
     target.mkdir(parents=True, exist_ok=True)
     with tarfile.open(package) as archive:
-        for name in FILES: (target / name).write_bytes(archive.extractfile(f"package/{name}").read())
+        for name in FILES:
+            (target / name).write_bytes(archive.extractfile(f"package/{name}").read())
 
 
 def fetch() -> None:
     "Bring Pyodide, unless it is there."
     if there(): return
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*npm(), "pack", PACKAGE, "--silent", "--ignore-scripts", "--fetch-retries=1"], cwd=folder, check=True, timeout=600, stdout=subprocess.DEVNULL)
+        subprocess.run([*npm(), "pack", PACKAGE, "--silent", "--ignore-scripts",
+                        "--fetch-retries=1"], cwd=folder, check=True, timeout=600,
+                        stdout=subprocess.DEVNULL)
         [package] = Path(folder).glob("*.tgz")
         unpack(package, kept())
 

@@ -1,6 +1,8 @@
-"""The pages of `tfmlib`, one for each chapter: each public name with its call, its parameters, its line and the cell that writes it.
+"""The pages of `tfmlib`, one for each chapter: each public name with its call, its parameters, its
+line and the cell that writes it.
 
-Everything is read from the modules' source; `tfmlib` is never imported. Anchors are `tfmlib.MODULE.SYMBOL`.
+Everything is read from the modules' source; `tfmlib` is never imported. Anchors are
+`tfmlib.MODULE.SYMBOL`.
 """
 import ast
 import re
@@ -16,7 +18,8 @@ from sphinx.util.docutils import SphinxDirective
 
 
 def prose(text: str) -> str:
-    "A docstring or comment as Markdown that means just its characters; what stands between backticks is code."
+    """A docstring or comment as Markdown that means just its characters; what stands between
+    backticks is code."""
     return "".join(part if i % 2 else re.sub(r"([\\*_$\[\]{}<>|#^~])", r"\\\1", part) for i, part in enumerate(re.split("(`[^`]+`)", text or "")))
 
 
@@ -29,11 +32,13 @@ def listed(rows: list[tuple[str, str, str]]) -> str:
 def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> str:
     "The Markdown under a public name: its call, docstring and parameters."
     block = lambda text: f"```python\n{text}\n```"
-    if isinstance(node, Function): return "\n\n".join([block(wrapped(call(node, name))), prose(ast.get_docstring(node)), listed(parameters(node, notes))])
+    if isinstance(node, Function):
+        return "\n\n".join([block(wrapped(call(node, name))), prose(ast.get_docstring(node)), listed(parameters(node, notes))])
     if not isinstance(node, ast.ClassDef):
         short = shorten(text := ast.get_source_segment(source, node), 240, placeholder=" …")
         lines = "\n".join(wrap(short, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False))
-        return block(lines) if lines == " ".join(text.split()) else f"```text\n{lines}\n```"      # cut short or broken, it is no Python
+        # cut short or broken, it is no Python
+        return block(lines) if lines == " ".join(text.split()) else f"```text\n{lines}\n```"
     methods = {m.name: m for m in node.body if isinstance(m, Function)}
     made = methods.get("__init__") or methods.get("forward")
     shown = [m for m in methods.values() if not m.name.startswith("_") and m is not made]
@@ -44,24 +49,29 @@ def describe(node: ast.stmt, name: str, source: str, notes: dict[int, str]) -> s
 
 
 def modules(root: Path, toc: Path) -> dict[str, dict[str, str]]:
-    "The pages of the reference, as chapters are called, in the book's order: module -> the notebook that writes it, exercises last."
+    """The pages of the reference, as chapters are called, in the book's order: module -> the
+    notebook that writes it, exercises last."""
     made, every = {}, notebooks(root, toc)
     for page, notebook in every.items():
         found = [directives("".join(c["source"])) for c in notebook["cells"] if c["cell_type"] == "code"]
         own = next((d["default_exp"] for d in found if "default_exp" in d), None)
-        for module in dict.fromkeys(d["export"] or own for d in found if "export" in d): made.setdefault(chapter(page, every), {})[module] = page
+        for module in dict.fromkeys(d["export"] or own for d in found if "export" in d):
+            made.setdefault(chapter(page, every), {})[module] = page
     return made
 
 
 class Reference(SphinxDirective):
-    "`{tfmlib-reference} NN_name`: the modules of a chapter and of its practice page, as sections. Without a name: all names of the library."
+    """`{tfmlib-reference} NN_name`: the modules of a chapter and of its practice page, as sections.
+    Without a name: all names of the library."""
     optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         self.root = Path(self.env.srcdir)
         every = modules(self.root, self.root / self.config.external_toc_path)
-        if not self.arguments: return [*self.door(every), *(node for chapter, its in every.items() for node in self.overview(chapter, its))]
-        if self.arguments[0] not in every: raise self.error(f"tfmlib-reference: no chapter is called {self.arguments[0]!r} and writes a module")
+        if not self.arguments:
+            return [*self.door(every), *(node for chapter, its in every.items() for node in self.overview(chapter, its))]
+        if self.arguments[0] not in every:
+            raise self.error(f"tfmlib-reference: no chapter is called {self.arguments[0]!r} and writes a module")
         return [self.module(page, module) for module, page in every[self.arguments[0]].items()]
 
     def read(self, module: str) -> tuple[str, str, list[str]]:
@@ -81,7 +91,8 @@ class Reference(SphinxDirective):
         return made
 
     def door(self, every: dict[str, dict[str, str]]) -> list[nodes.Node]:
-        "The names that `tfmlib` itself offers, each a link to the module that writes it; nothing in a book that does not write them."
+        """The names that `tfmlib` itself offers, each a link to the module that writes it; nothing
+        in a book that does not write them."""
         page = next((its["__init__"] for its in every.values() if "__init__" in its), None)
         if page is None: return []
         offers = re.findall(r'^    "(\w+)": "([\w ]+)",$', self.read("__init__")[1], re.M)

@@ -1,7 +1,9 @@
-"""The search: an index of what the book defines (names, terms), says (headings, claims) and holds (words), and the page that reads it.
+"""The search: an index of what the book defines (names, terms), says (headings, claims) and holds
+(words), and the page that reads it.
 
-It takes the place of Sphinx's own search, which knows pages only, runs words together and fetches every page that it lists. The script
-that ranks and shows is theme/static/tfm/search.js; `folded` and `words` there do what they do in findable.py.
+It takes the place of Sphinx's own search, which knows pages only, runs words together and fetches
+every page that it lists. The script that ranks and shows is theme/static/tfm/search.js; `folded`
+and `words` there do what they do in findable.py.
 """
 import json
 import re
@@ -14,9 +16,10 @@ from findable import Entry, claims
 from pages import notebooks, toc_pages
 from term_places import entries
 
-KINDS = ("page", "name", "term", "section", "depth", "claim", "exercise", "back")      # what is found; "back": a section of the back matter
+# what is found; "back": a section of the back matter
+KINDS = ("page", "name", "term", "section", "depth", "claim", "exercise", "back")
 NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+")                                      # years are words
-DIGITS = ascii_letters + digits + "-_"                                           # 64, none of which JSON escapes
+DIGITS = ascii_letters + digits + "-_"  # 64, none of which JSON escapes
 COMMON = set("a an and are as at be been but by can do does for from has have if in into is it its no not of on one or so such than that the their them then "
              "there these they this to was we what when where which who will with you about all also any both each every here how its many may more most must only other over "
              "own same still those too up whole would "
@@ -25,7 +28,7 @@ COMMON = set("a an and are as at be been but by can do does for from has have if
              "notimplementederror int part use different ones single large".split())
 
 
-# --- the index ----------------------------------------------------------------------------------------------------
+# --- the index ------------------------------------------------------------------------------------
 
 def coded(n: int) -> str:
     "A number as letters: digits to base 32, all but the last from the second half of DIGITS."
@@ -44,35 +47,42 @@ def numbers(text: str) -> list[int]:
 
 
 def place(entry: Entry) -> str | int:
-    "Where an entry is on its page; nothing for a name, whose anchor is made of it, and 0 where the anchor is `slug` of the title."
+    """Where an entry is on its page; nothing for a name, whose anchor is made of it, and 0 where
+    the anchor is `slug` of the title."""
     if entry["kind"] == "name": return ""
     return 0 if entry["anchor"] and entry["anchor"] == slug(entry["title"]) else entry["anchor"]
 
 
 def slug(title: str) -> str:
     "What most headings' anchors are; the script computes the same."
-    return re.sub("^[-0-9]+|-+$", "", re.sub("[^a-z0-9]+", "-", title.removeprefix("Exercise: ").lower()))
+    return re.sub("^[-0-9]+|-+$", "",
+                  re.sub("[^a-z0-9]+", "-", title.removeprefix("Exercise: ").lower()))
 
 
 def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
-    """The index as the script reads it: pages, entries (anchors that can be computed left out), the words that say nothing, the others, and for each of
-    these the entries that say it: thrice the step from one to the next, and 1 if often, 2 if very often."""
+    """The index as the script reads it: pages, entries (anchors that can be computed left out), the
+    words that say nothing, the others, and for each of these the entries that say it: thrice the
+    step from one to the next, and 1 if often, 2 if very often."""
     pages = list(titles)
     where = defaultdict(list)
     for number, entry in enumerate(entries):
         for word, count in entry["text"].items():
-            if word not in COMMON and (word == "√" or len(word) > 1 and not NUMBER.fullmatch(word)): where[word].append((number, (count > 1) + (count > 4)))
+            if word not in COMMON and (word == "√" or len(word) > 1 and not NUMBER.fullmatch(word)):
+                where[word].append((number, (count > 1) + (count > 4)))
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
-            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), place(e), e["title"], shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
-            "common": " ".join(sorted(COMMON)), "words": " ".join(sorted(where)), "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
+            "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), place(e), e["title"],
+                         shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
+            "common": " ".join(sorted(COMMON)), "words": " ".join(sorted(where)),
+            "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 
 
 def index(app) -> dict:
     "All that can be found in the book."
     root, toc = Path(app.srcdir), toc_pages(Path(app.srcdir) / app.config.external_toc_path)
     found = list(entries(app))
-    if "about/claims" in toc: found += claims(root, notebooks(root, root / app.config.external_toc_path))
+    if "about/claims" in toc:
+        found += claims(root, notebooks(root, root / app.config.external_toc_path))
     return packed(found, {page: app.env.titles[page].astext() for page in toc})
 
 
@@ -83,7 +93,7 @@ def write(app, exception) -> None:
 
 
 def setup(app):
-    def own(app): app.builder.search = False                 # Sphinx makes no index and no search page
+    def own(app): app.builder.search = False  # Sphinx makes no index and no search page
     app.connect("builder-inited", own)
     app.connect("html-collect-pages", lambda app: [("search", {}, "search.html")])
     app.connect("build-finished", write, priority=940)

@@ -7,22 +7,27 @@ from pygments.formatters import HtmlFormatter
 from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, Text, Token
 from sphinx.highlighting import PygmentsBridge
 
-COLOURED = {                                    # kind of token -> the kind whose class book.css colours; any other is plain text
-    Comment: Comment, Keyword: Keyword, Operator.Word: Keyword, Keyword.Constant: Text, Number: Number, String: String,
-    Name.Function: Name.Function, Name.Class: Name.Function, Name.Decorator: Name.Function, Name.Tag: Name.Function,
+COLOURED = {  # kind of token -> the kind whose class book.css colours; any other is plain text
+    Comment: Comment, Keyword: Keyword, Operator.Word: Keyword, Keyword.Constant: Text,
+    Number: Number, String: String,
+    Name.Function: Name.Function, Name.Class: Name.Function, Name.Decorator: Name.Function,
+    Name.Tag: Name.Function,
     Name.Exception: Error, Generic.Error: Error, Generic.Traceback: Error, Error: Error,
-    Generic.Prompt: Generic.Output, Generic.Output: Generic.Output, Generic.Heading: Generic.Output, Generic.Subheading: Generic.Output,
+    Generic.Prompt: Generic.Output, Generic.Output: Generic.Output, Generic.Heading: Generic.Output,
+    Generic.Subheading: Generic.Output,
     Generic.Inserted: Generic.Inserted, Generic.Deleted: Generic.Deleted,
 }
 BETWEEN = re.compile(r"[, \n-]+")
-ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[, \n:]+")}   # kinds that go on across these, not across brackets: 1, -2 is one, and "a": "b"
-UNUSED = [                                      # wrappers in the markup of others -> what is kept of them
+# kinds that go on across these, not across brackets: 1, -2 is one, and "a": "b"
+ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[, \n:]+")}
+UNUSED = [  # wrappers in the markup of others -> what is kept of them
     (re.compile(r'<span class="pre">([^<]*)</span>'), r"\1"),
     (re.compile(r"(<pre[^>]*>)<span></span>"), r"\1"),
     (re.compile(r'<div class="((?:output text_plain )?highlight-[\w-]+ notranslate)"><div class="highlight">(<pre\b.*?</pre>)</div>\s*</div>', re.S), r'<div class="\1 highlight">\2</div>'),
     (re.compile(r'(<div class="tfm-check[^>]*>)<p>(<strong>[^<]*</strong>)</p>'), r"\1\2"),
     (re.compile(r'<p class="collapsed admonition-title">([^<]*)</p>\s*<p class="expanded admonition-title">\1</p>'), r'<p class="admonition-title">\1</p>'),
-    (re.compile(r'<summary([^>]*)>\s*<p class="admonition-title">([^<]*)</p>\s*</summary>'), r"<summary\1>\2</summary>"),
+    (re.compile(r'<summary([^>]*)>\s*<p class="admonition-title">([^<]*)</p>\s*</summary>'),
+     r"<summary\1>\2</summary>"),
     (re.compile(r'<div class="output text_html">(<div class="tfm-(?:check|claim)\b(?:(?!</?div\b).)*</div>)\s*</div>', re.S), r"\1"),
     (re.compile(r"(<(t[dh]|dd)\b[^>]*>)<p>((?:(?!</?(?:p|div|ul|ol|pre|table)\b).)*)</p>\s*(?=</\2>)", re.S), r"\1\3"),
 ]

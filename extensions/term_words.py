@@ -8,7 +8,8 @@ import yaml
 from findable import WORD, folded
 
 PAGE, GLOSSARY = "about/terms", "about/glossary"
-OURS = re.compile(r"chapters/(?:depth/)?(\d\d)_\w+$")                                # a chapter, its page in depth or a page of the workbench, no practice page
+# a chapter, its page in depth or a page of the workbench, no practice page
+OURS = re.compile(r"chapters/(?:depth/)?(\d\d)_\w+$")
 BLOCK = re.compile(r"```\{glossary\}\n(?::\w+:[^\n]*\n)*(.*?)```", re.S)
 ASIDE = re.compile(r" *\(.*\)")
 
@@ -42,8 +43,9 @@ class Known:
         self.also = also
         self.plain = {s: t.spelt[0] for t in terms for s in t.spelt if "(" not in s}
         self.every = sorted(self.plain, key=len, reverse=True)
-        by_letter: dict[str, list[str]] = {}                                         # few of them are tried at each word
-        for i, s in enumerate(self.every): by_letter.setdefault(s[0].lower(), []).append(f"(?P<t{i}>{form(s)})")
+        by_letter: dict[str, list[str]] = {}  # few of them are tried at each word
+        for i, s in enumerate(self.every):
+            by_letter.setdefault(s[0].lower(), []).append(f"(?P<t{i}>{form(s)})")
         self.pattern = re.compile(r"(?<![\w\-–‑])(?:" + "|".join(f"(?=(?i:{re.escape(a)}))(?:{'|'.join(forms)})" for a, forms in by_letter.items()) + r")(?![\w\-–‑])")
 
     def bold(self, text: str) -> str | None:
@@ -52,15 +54,18 @@ class Known:
 
     def in_text(self, text: str) -> Iterator[tuple[int, int, str]]:
         "Where a text uses terms: from, to, the term's name. A longer term hides those in it."
-        for match in self.pattern.finditer(text): yield *match.span(), self.plain[self.every[int(match.lastgroup[1:])]]
+        for match in self.pattern.finditer(text):
+            yield *match.span(), self.plain[self.every[int(match.lastgroup[1:])]]
 
 
 def form(spelt: str) -> str:
-    "A pattern for a term in a sentence: with a plural, its hyphens and spaces as they come; capitals count if it has some inside."
+    """A pattern for a term in a sentence: with a plural, its hyphens and spaces as they come;
+    capitals count if it has some inside."""
     words = [re.escape(w) for w in re.split(r"[ \-–‑]", spelt)]
     last = words.pop()
     ending = "(?:y|ies)" if last.endswith("y") else "s?" if last.endswith("e") else "" if last.endswith("s") else "(?:es|s)?"
-    whole = r"[ \u00a0\-–‑]".join([*words, last[:-1] if last.endswith("y") else last]).replace("'", "['’]") + ending
+    whole = r"[ \u00a0\-–‑]".join([*words, last[:-1] if last.endswith("y")
+                                   else last]).replace("'", "['’]") + ending
     return whole if re.search("[A-Z]", spelt[1:]) else f"(?i:{whole})"
 
 

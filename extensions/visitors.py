@@ -1,5 +1,6 @@
-"""What a visitor meets besides the pages: a page for addresses that lead nowhere and, once the book's address is known, cards for social networks, a map for search engines
-and a feed of the changelog.
+"""What a visitor meets besides the pages: a page for addresses that lead nowhere and, once the
+book's address is known, cards for social networks, a map for search engines and a feed of the
+changelog.
 """
 import re
 from datetime import UTC, datetime
@@ -18,18 +19,25 @@ def lost(app):
     yield "404", {}, "404.html"
 
 
-def address(app) -> str: return app.config.html_baseurl.rstrip("/") + "/" if app.config.html_baseurl else ""
+def address(app) -> str:
+    return app.config.html_baseurl.rstrip("/") + "/" if app.config.html_baseurl else ""
 
 
 def cards(app, pagename, templatename, context, doctree) -> None:
     "The lines of a page's head that networks read; only with an address, since they must be whole."
     if not address(app) or pagename in ("404", "search"): return
     book = app.config.html_title
-    said = {"og:site_name": book, "og:type": "website" if pagename == "index" else "article", "og:title": unescape(re.sub("<[^>]*>", "", context.get("title", book))),
-            "og:description": context.get("description", ""), "og:url": address(app) + app.builder.get_target_uri(pagename), "og:image": address(app) + CARD}
-    lines = [f'<meta property="{name}" content="{escape(value)}">' for name, value in said.items() if value]
+    said = {"og:site_name": book, "og:type": "website" if pagename == "index" else "article",
+            "og:title": unescape(re.sub("<[^>]*>", "", context.get("title", book))),
+            "og:description": context.get("description", ""),
+            "og:url": address(app) + app.builder.get_target_uri(pagename),
+            "og:image": address(app) + CARD}
+    lines = [f'<meta property="{name}" content="{escape(value)}">'
+             for name, value in said.items() if value]
     feed = f'<link rel="alternate" type="application/atom+xml" title="{escape(book)}: changes" href="{address(app)}changes.xml">'
-    context["metatags"] = context.get("metatags", "") + "\n".join([*lines, '<meta name="twitter:card" content="summary_large_image">', feed])
+    context["metatags"] = context.get("metatags",
+                                      "") + "\n".join([*lines,
+                                                       '<meta name="twitter:card" content="summary_large_image">', feed])
 
 
 def sitemap(base: str, pages: list[str]) -> str:
@@ -40,13 +48,16 @@ def sitemap(base: str, pages: list[str]) -> str:
 def versions(text: str) -> list[tuple[str, str, str]]:
     "The changelog's versions: number, the rest of the heading, and what changed, in Markdown."
     parts = re.split(r"^## (\S+)(.*)$", text, flags=re.M)[1:]
-    return [(number.rstrip(","), rest.strip(" ,"), body.strip()) for number, rest, body in zip(parts[::3], parts[1::3], parts[2::3])]
+    return [(number.rstrip(","), rest.strip(" ,"), body.strip())
+            for number, rest, body in zip(parts[::3], parts[1::3], parts[2::3])]
 
 
 def changed(path: Path) -> datetime:
     "When a file was last changed, as git knows it, else the file system."
-    done = run(["git", "log", "-1", "--format=%cI", "--", path.name], cwd=path.parent, capture_output=True, text=True)
-    return datetime.fromisoformat(done.stdout.strip()) if done.returncode == 0 and done.stdout.strip() else datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    done = run(["git", "log", "-1", "--format=%cI", "--", path.name], cwd=path.parent,
+               capture_output=True, text=True)
+    return (datetime.fromisoformat(done.stdout.strip()) if done.returncode == 0
+            and done.stdout.strip() else datetime.fromtimestamp(path.stat().st_mtime, UTC))
 
 
 def feed(base: str, book: str, changelog: Path) -> str:
@@ -57,14 +68,16 @@ def feed(base: str, book: str, changelog: Path) -> str:
         when = f"{said[0]}T00:00:00+00:00" if said else day
         return (f"<entry><id>{plain(base)}about/changelog.html#{number}</id><title>{plain(number)}{f' ({plain(rest)})' if rest and not said else ''}</title><updated>{when}</updated>"
                 f'<link href="{plain(base)}about/changelog.html"/><content type="html">{plain(MarkdownIt().render(body))}</content></entry>')
-    entries = "".join(entry(*version) for version in versions(changelog.read_text(encoding="utf-8")))
+    entries = "".join(entry(*version)
+                      for version in versions(changelog.read_text(encoding="utf-8")))
     return (f'<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="http://www.w3.org/2005/Atom"><id>{plain(base)}</id><title>{plain(book)}</title><updated>{day}</updated>'
             f'<author><name>{plain(book)} authors</name></author><link rel="self" href="{plain(base)}changes.xml"/><link href="{plain(base)}"/>{entries}</feed>\n')
 
 
 def whole(html: str, base: str) -> str:
     "A page whose links hold wherever it is shown: a host shows it at any depth."
-    return re.sub(r'\b(href|src|action)="(?!https?:|data:|#)([^"]*)"', lambda m: f'{m[1]}="{base}{m[2]}"', html)
+    return re.sub(r'\b(href|src|action)="(?!https?:|data:|#)([^"]*)"',
+                  lambda m: f'{m[1]}="{base}{m[2]}"', html)
 
 
 def write(app, exception) -> None:
@@ -73,9 +86,13 @@ def write(app, exception) -> None:
     if exception or app.builder.format != "html" or not base: return
     pages = [app.builder.get_target_uri(page) for page in sorted(app.env.found_docs)]
     (out / "sitemap.xml").write_text(sitemap(base, pages), encoding="utf-8")
-    (out / "404.html").write_text(whole((out / "404.html").read_text(encoding="utf-8"), base), encoding="utf-8")
-    (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {base}sitemap.xml\n", encoding="utf-8")
-    if (changelog := Path(app.srcdir) / "about/changelog.md").is_file(): (out / "changes.xml").write_text(feed(base, app.config.html_title, changelog), encoding="utf-8")
+    (out / "404.html").write_text(whole((out / "404.html").read_text(encoding="utf-8"), base),
+                                  encoding="utf-8")
+    (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {base}sitemap.xml\n",
+                                    encoding="utf-8")
+    if (changelog := Path(app.srcdir) / "about/changelog.md").is_file():
+        (out / "changes.xml").write_text(feed(base, app.config.html_title, changelog),
+                                         encoding="utf-8")
 
 
 def setup(app):

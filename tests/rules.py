@@ -103,31 +103,22 @@ def workbench(root: Path) -> list[str]: return tomllib.loads((root / "pyproject.
 FRONT = "library"        # the page of the workbench that writes tfmlib's own modules and uses everything: it stands after all
 
 
-def place(name: str, bench: list[str], whole: bool = False) -> tuple[int, int, int, str]:
+def place(name: str, bench: list[str]) -> tuple[int, int, int, str]:
     """Where a notebook stands: the workbench in its declared order, the paths 01 to 22, then the pages in depth, those of a chapter by their names; a practice page after all of its chapter.
 
     The tour is read first, but it reads published files with the book's readers: nothing imports from it, and it writes no module.
-
-    A whole page, which is not divided into path and depth yet, stands among the paths for them, and among the depth pages for itself and for those.
     """
     which, (number, _, tail) = kind(name), Path(name).name.partition("_")
     if which == "tour" or which == "workbench" and tail == FRONT: return 4, 0, 0, ""
     if which == "workbench":
         if tail not in bench: raise ValueError(f"{name}: not in the workbench that pyproject.toml declares ({', '.join(bench)})")
         return 0, bench.index(tail), 0, ""
-    return 1 + (whole or which != "path"), int(number), int(which == "practice"), tail if which == "depth" else ""
+    return 1 + (which != "path"), int(number), int(which == "practice"), tail if which == "depth" else ""
 
 
-def divided(owned: dict[str, str], name: str) -> bool:
-    "Is a chapter divided into a path and pages in depth?"
-    return any(kind(owner) == "depth" and number(owner) == number(name) for owner in owned.values())
-
-
-def before(owner: str, name: str, bench: list[str], owned: dict[str, str]) -> bool:
+def before(owner: str, name: str, bench: list[str]) -> bool:
     "Does one notebook stand before another, which imports from it?"
-    whole = {n: kind(n) == "path" and not divided(owned, n) for n in (owner, name)}
-    among = place(name, bench, whole[name])
-    return place(owner, bench, whole[owner] and among[0] == 2 and kind(name) != "path") < among
+    return place(owner, bench) < place(name, bench)
 
 
 def package_of(name: str) -> str:
@@ -199,7 +190,7 @@ def arrows(tree: ast.AST, name: str, where: str, owned: dict[str, str], bench: l
         if star: yield f"{where}: imports * from {module}; name what it needs"
         elif module in own and (inside is not None or module != own[0]): continue     # a second module is there when it is called
         elif module not in owned: yield f"{where}: imports tfmlib.{module}, which no notebook writes" if module != "__version__" else ""
-        elif not before(owned[module], name, bench, owned): yield f"{where}: imports tfmlib.{module}, which {owned[module]} writes: the arrow points forward"
+        elif not before(owned[module], name, bench): yield f"{where}: imports tfmlib.{module}, which {owned[module]} writes: the arrow points forward"
 
 
 def order(root: Path) -> list[str]:

@@ -1,7 +1,9 @@
 """Write the Colab copies of the chapters to build/colab: python tools/colab.py [FOLDER]
 
-A copy shows right in any notebook program: MyST is resolved, solutions are folded, and its first cell installs `tfmlib`
-where it is missing; without an address of the book, a wheel is laid beside the copies, which Colab is asked to upload. Code, ids, tags and stored outputs are those of the chapter.
+A copy shows right in any notebook program: MyST is resolved, solutions are folded, and its first
+cell installs `tfmlib` where it is missing; without an address of the book, a wheel is laid beside
+the copies, which Colab is asked to upload. Code, ids, tags and stored outputs are those of the
+chapter.
 """
 import re
 import shutil
@@ -17,7 +19,8 @@ from nbformat.v4 import new_code_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 GLUE = "application/papermill.record/text/plain"
-FOLDED = {"solution": "Solution", "mutant": "A wrong answer", "hide-input": "Code", "remove-input": "Code",
+FOLDED = {"solution": "Solution", "mutant": "A wrong answer", "hide-input": "Code",
+          "remove-input": "Code",
           "hide-cell": "Code", "remove-cell": "Code"}
 
 LOOK = '''\
@@ -49,14 +52,17 @@ if not all(map(importlib.util.find_spec, ("tfmlib", "anywidget"))):
 
 
 def setup_source(url: str, version: str) -> str:
-    "The set-up cell: installs the tagged library from `url`; without an address, says how to install a clone."
-    return INSTALL.format(url=url.removesuffix("/"), version=version) if url else EXPLAIN.replace("{version}", version)
+    """The set-up cell: installs the tagged library from `url`; without an address, says how to
+    install a clone."""
+    return (INSTALL.format(url=url.removesuffix("/"), version=version) if url
+            else EXPLAIN.replace("{version}", version))
 
 
 def glued(nb: NotebookNode) -> dict[str, str]:
     "What the notebook's cells glued: name to text."
     outputs = (o for c in nb.cells for o in c.get("outputs", []))
-    named = ((o.get("metadata", {}).get("scrapbook", {}).get("name"), o.get("data", {})) for o in outputs)
+    named = ((o.get("metadata", {}).get("scrapbook", {}).get("name"), o.get("data", {}))
+             for o in outputs)
     return {name: data.get(GLUE, data.get("text/plain", "")) for name, data in named if name}
 
 
@@ -69,14 +75,16 @@ def fold(cell: NotebookNode, title: str) -> None:
 
 
 def code_cell(cell: NotebookNode) -> NotebookNode | None:
-    "The cell without nbdev's directive lines, folded if the page folds it; nothing if it held only directives."
+    """The cell without nbdev's directive lines, folded if the page folds it; nothing if it held
+    only directives."""
     lines = cell.source.split("\n")
     hidden = any(re.match(r"#\|\s*hide\b", line) for line in lines)
     cell.source = "\n".join(line for line in lines if not line.startswith("#|")).strip("\n")
     tags = cell.metadata.get("tags", [])
     if title := next((FOLDED[t] for t in FOLDED if t in tags), "Code" if hidden else ""):
         fold(cell, title)
-    return cell if any(line and not line.startswith("# @title") for line in cell.source.split("\n")) else None
+    return (cell if any(line and not line.startswith("# @title")
+                        for line in cell.source.split("\n")) else None)
 
 
 def text_cell(cell: NotebookNode, page: Page) -> NotebookNode:
@@ -90,14 +98,19 @@ def text_cell(cell: NotebookNode, page: Page) -> NotebookNode:
 
 
 def copy(path: Path, book: Book, version: str, repository: str | None = None) -> NotebookNode:
-    "The Colab copy of the notebook at `path`; its library comes from the book's repository, or from another one."
+    """The Colab copy of the notebook at `path`; its library comes from the book's repository, or
+    from another one."""
     nb = nbformat.read(path, as_version=4)
     page = Page(book, str(path.relative_to(book.root).with_suffix("")), glued(nb))
     cells = [text_cell(c, page) if c.cell_type == "markdown" else code_cell(c) for c in nb.cells]
-    first = new_code_cell(setup_source(book.repository if repository is None else repository, version), id="set-up", metadata={"cellView": "form"})
+    first = new_code_cell(setup_source(book.repository if repository is None else repository,
+                                       version), id="set-up", metadata={"cellView": "form"})
     nb.cells = [first, *(c for c in cells if c is not None)]
-    for n, cell in enumerate((c for c in nb.cells if c.cell_type == "code"), 1): cell.execution_count = n   # nbval takes none for "never run"
-    nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    # nbval takes none for "never run"
+    for n, cell in enumerate((c for c in nb.cells if c.cell_type == "code"), 1):
+        cell.execution_count = n
+    nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python",
+                                 "name": "python3"}
     nb.metadata["colab"] = {"provenance": [], "name": path.name}
     return nb
 
@@ -107,7 +120,8 @@ def leftovers(nb: NotebookNode) -> list[str]:
     found = []
     for cell in nb.cells:
         seen = remains(cell.source) if cell.cell_type == "markdown" else [
-            f"a directive line: {line!r}" for line in cell.source.split("\n") if line.startswith("#|")]
+            f"a directive line: {line!r}"
+            for line in cell.source.split("\n") if line.startswith("#|")]
         found += [f"cell {cell.id}: {what}" for what in seen]
     return found
 
@@ -121,7 +135,8 @@ def write(root: Path, out: Path, repository: str | None = None) -> list[Path]:
     for path in book.notebooks():
         nb, target = copy(path, book, version, repository), out / path.relative_to(root)
         if left := leftovers(nb):
-            raise Unresolved("\n".join([f"{path.relative_to(root)}: syntax that no rule resolves", *left]))
+            raise Unresolved("\n".join([f"{path.relative_to(root)}: syntax that no rule resolves",
+                                        *left]))
         target.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(nb, target)
         written.append(target)
@@ -129,14 +144,16 @@ def write(root: Path, out: Path, repository: str | None = None) -> list[Path]:
 
 
 def main(folder: str | None = None) -> None:
-    "Copies in the folder; without one in build/colab, and there the wheel, unless it can be had from the book's address."
+    """Copies in the folder; without one in build/colab, and there the wheel, unless it can be had
+    from the book's address."""
     alone, folder = folder is None, folder or "build/colab"
     try:
         paths = write(ROOT, ROOT / folder)
     except Unresolved as error:
         sys.exit(str(error))
     if alone and not Book(ROOT).repository:
-        subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(ROOT / folder), str(ROOT)], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o",
+                        str(ROOT / folder), str(ROOT)], check=True, capture_output=True)
     print(f"{len(paths)} Colab copies in {folder}")
 
 

@@ -15,17 +15,20 @@ sys.path.insert(0, str(ROOT / "extensions"))
 
 from pages import notebook_files  # noqa: E402
 
-VIEW = "application/vnd.jupyter.widget-view+json"         # names a live model by a random id: nothing to store
+# names a live model by a random id: nothing to store
+VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def run(path: Path) -> nbformat.NotebookNode:
     "The notebook, executed in an empty directory. In a terminal, a bar says which cell runs."
     nb = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory() as empty, tqdm(total=len(nb.cells), desc=path.stem, unit="cell", leave=False, disable=None) as bar:
+    with (tempfile.TemporaryDirectory() as empty,
+          tqdm(total=len(nb.cells), desc=path.stem, unit="cell", leave=False, disable=None) as bar):
         def begins(cell, cell_index: int) -> None:
             bar.set_postfix_str(cell.get("id", ""), refresh=False)
             bar.update(cell_index - bar.n)
-        NotebookClient(nb, timeout=900, record_timing=False, store_widget_state=False, resources={"metadata": {"path": empty}}, on_cell_start=begins).execute()
+        NotebookClient(nb, timeout=900, record_timing=False, store_widget_state=False,
+                       resources={"metadata": {"path": empty}}, on_cell_start=begins).execute()
     return nb
 
 
@@ -40,12 +43,15 @@ def execute(path: Path) -> float:
 
 
 def main(names: list[str]) -> None:
-    os.environ.setdefault("TFM_PEERS", "required")          # TFM_PEERS=record rewrites what comparisons with other libraries gave
-    os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}   # a stored progress bar says nothing
+    # TFM_PEERS=record rewrites what comparisons with other libraries gave
+    os.environ.setdefault("TFM_PEERS", "required")
+    # a stored progress bar says nothing
+    os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     paths = [Path(n).resolve() for n in names] or notebook_files(ROOT / "chapters")
     for path in paths:
         print(f"{path.relative_to(ROOT)}: {execute(path):.1f} s", flush=True)
-        subprocess.run([Path(sys.executable).with_name("nbdev-clean"), "--fname", path], cwd=ROOT, check=True)
+        subprocess.run([Path(sys.executable).with_name("nbdev-clean"), "--fname", path], cwd=ROOT,
+                       check=True)
 
 
 if __name__ == "__main__":

@@ -44,19 +44,24 @@ def second() -> dict[str, str]:
     found = {}
     for path in writing():
         for cell in json.loads(path.read_text())["cells"]:
-            if cell["cell_type"] == "code" and (named := re.match(r"#\| *export +([\w.]+)", "".join(cell["source"]))): found[named[1]] = path.stem
+            if (cell["cell_type"] == "code"
+                and (named := re.match(r"#\| *export +([\w.]+)", "".join(cell["source"])))):
+                found[named[1]] = path.stem
     return found
 
 
 def offered() -> dict[str, str]:
-    "What each module offers, in a line: the comment below a notebook's `#| default_exp`, `# text` or, for its second module, `# module: text`."
+    """What each module offers, in a line: the comment below a notebook's `#| default_exp`, `# text`
+    or, for its second module, `# module: text`."""
     found = {}
     for path in writing():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             head, *rest = "".join(cell["source"]).splitlines() or [""]
-            if cell["cell_type"] != "code" or not (own := re.match(r"#\| *default_exp +([\w.]+)", head)): continue
+            if (cell["cell_type"] != "code"
+                or not (own := re.match(r"#\| *default_exp +([\w.]+)", head))):
+                continue
             module, second = own[1], re.findall(r"^# ([\w.]+): ", "\n".join(rest), re.M)
-            for line in rest:                                   # a long one goes on in the next comment
+            for line in rest:  # a long one goes on in the next comment
                 name, text = re.fullmatch(r"# (?:([\w.]+): )?(.+)", line).groups()
                 if name in second: module = name
                 found[module] = f"{found[module]} {text}" if module in found else text
@@ -64,18 +69,25 @@ def offered() -> dict[str, str]:
 
 
 def packages() -> dict[str, list[Path]]:
-    "The chapters and the workbench, each a package: name -> its modules, the path's first, then the others as they come."
+    """The chapters and the workbench, each a package: name -> its modules, the path's first, then
+    the others as they come."""
     cores = [p for p in generated() if p.stem == "core"]
-    found = {core.parent.name: [core, *sorted(p for p in core.parent.glob("[a-z]*.py") if p != core)] for core in cores}
+    found = {core.parent.name: [core, *sorted(p for p in core.parent.glob("[a-z]*.py")
+                                              if p != core)] for core in cores}
     return found | {"workbench": sorted((ROOT / "tfmlib/workbench").glob("[a-z]*.py"))}
 
 
 def front(name: str, modules: list[Path], said: str) -> str:
-    "A package's own module: it offers the public names of all its modules, and imports each when it is asked for."
-    public = {path.stem: ast.literal_eval(re.search(r"^__all__ = (\[.*?\])", path.read_text(encoding="utf-8"), re.M | re.S)[1]) for path in modules}
+    """A package's own module: it offers the public names of all its modules, and imports each when
+    it is asked for."""
+    public = {path.stem: ast.literal_eval(re.search(r"^__all__ = (\[.*?\])",
+                                                    path.read_text(encoding="utf-8"),
+                                                    re.M | re.S)[1]) for path in modules}
     names = [n for offered_ in public.values() for n in offered_]
-    if twice := sorted({n for n in names if names.count(n) > 1} | {*names} & {*public}): raise ValueError(f"tfmlib.{name}: offers {', '.join(twice)} twice, as names or as a name and a module")
-    listed = "".join(f"    from .{module} import *\n" for module, offered_ in public.items() if offered_)
+    if twice := sorted({n for n in names if names.count(n) > 1} | {*names} & {*public}):
+        raise ValueError(f"tfmlib.{name}: offers {', '.join(twice)} twice, as names or as a name and a module")
+    listed = "".join(f"    from .{module} import *\n"
+                     for module, offered_ in public.items() if offered_)
     homes = "".join(f"    {module!r}: \"\"\"\n{fill(' '.join(offered_), 100, initial_indent=8 * ' ', subsequent_indent=8 * ' ', break_on_hyphens=False)}\"\"\",\n" for module, offered_ in public.items() if offered_)
     return FRONT.format(said=said, listed=listed, homes=homes)
 
@@ -83,16 +95,20 @@ def front(name: str, modules: list[Path], said: str) -> str:
 def main() -> None:
     for path in generated():
         path.unlink()
-    for module, name in second().items():                     # nbdev appends to it, and wants it to be there
+    for module, name in second().items():  # nbdev appends to it, and wants it to be there
         path = ROOT / "tfmlib" / f"{module.replace('.', '/')}.py"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(HEAD.format(name=name) if "." in module else HEAD.format(name=name).replace("../../", "../"))
+        path.write_text(HEAD.format(name=name) if "." in module
+                        else HEAD.format(name=name).replace("../../", "../"))
     subprocess.run([Path(sys.executable).with_name("nbdev-export")], cwd=ROOT, check=True)
-    for module, text in offered().items():                    # nbdev takes the page's first sentence
+    for module, text in offered().items():  # nbdev takes the page's first sentence
         path = ROOT / "tfmlib" / f"{module.replace('.', '/')}.py"
-        path.write_text(re.sub(r'\A""".*?"""', lambda _, said=text: f'"""{said}"""', path.read_text(encoding="utf-8"), count=1, flags=re.S), encoding="utf-8")
+        path.write_text(re.sub(r'\A""".*?"""', lambda _, said=text: f'"""{said}"""',
+                               path.read_text(encoding="utf-8"), count=1, flags=re.S),
+                               encoding="utf-8")
     for name, modules in packages().items():
-        (modules[0].parent / "__init__.py").write_text(front(name, modules, offered().get(f"{name}.core", WORKBENCH)), encoding="utf-8")
+        (modules[0].parent / "__init__.py").write_text(front(name, modules,
+                                                             offered().get(f"{name}.core", WORKBENCH)), encoding="utf-8")
 
 
 if __name__ == "__main__":

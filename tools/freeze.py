@@ -1,9 +1,10 @@
 """Freeze the book's prose as a text to train on: python tools/freeze.py v1 [--again]
 
-Collects paragraphs, headings and list items from the chapters and pages, in reading order, without code, tables,
-pictures and displayed formulas. Writes tfmlib/assets/text/VERSION.txt and its checksum into SHA256SUMS beside it.
-A version that exists is refused: what was trained on it would no longer be what it says. `--again` overwrites it all the
-same; then everything that read it must be executed and trained again.
+Collects paragraphs, headings and list items from the chapters and pages, in reading order, without
+code, tables, pictures and displayed formulas. Writes tfmlib/assets/text/VERSION.txt and its
+checksum into SHA256SUMS beside it. A version that exists is refused: what was trained on it would
+no longer be what it says. `--again` overwrites it all the same; then everything that read it must
+be executed and trained again.
 """
 import argparse
 import re
@@ -20,7 +21,8 @@ from myst import Block, Book, Page, Unresolved
 
 ROOT = Path(__file__).resolve().parent.parent
 READER = MarkdownIt().enable("table").use(dollarmath_plugin)
-DRAWN = {"book-map", "figure-from", "part-drawing", "part-chapters"}      # directives that draw and say nothing
+# directives that draw and say nothing
+DRAWN = {"book-map", "figure-from", "part-drawing", "part-chapters"}
 
 
 class Words(Page):
@@ -35,7 +37,8 @@ class Words(Page):
 
 def words(inline: Token) -> str:
     "The words of a paragraph: its text and code spans, without pictures, notes and HTML."
-    forms = {"text": "{}", "code_inline": "{}", "math_inline": "${}$", "softbreak": " ", "hardbreak": " "}
+    forms = {"text": "{}", "code_inline": "{}", "math_inline": "${}$", "softbreak": " ",
+             "hardbreak": " "}
     parts = [forms.get(t.type, "").format(t.content) for t in inline.children or []]
     return " ".join("".join(parts).split())
 
@@ -57,11 +60,13 @@ def page_prose(book: Book, name: str) -> list[str]:
         return prose(Words(book, name).resolve(path.read_text(encoding="utf-8")))
     nb = nbformat.read(path, as_version=4)
     page = Words(book, name, glued(nb))
-    return [text for cell in nb.cells if cell.cell_type == "markdown" for text in prose(page.resolve(cell.source))]
+    return [text for cell in nb.cells if cell.cell_type == "markdown"
+            for text in prose(page.resolve(cell.source))]
 
 
 def collect(root: Path) -> tuple[str, list[str]]:
-    "The prose of the whole book, and the pages left out because they are generated. A notebook is never left out."
+    """The prose of the whole book, and the pages left out because they are generated. A notebook is
+    never left out."""
     book, texts, left_out = Book(root), [], []
     for name, path in book.pages.items():
         try:
@@ -74,14 +79,18 @@ def collect(root: Path) -> tuple[str, list[str]]:
 
 def freeze(text: str, version: str, folder: Path, again: bool = False) -> str:
     "Write the text and its checksum; return the checksum."
-    if not re.fullmatch(r"v[1-9][0-9]*", version): raise ValueError(f"version: got {version!r}, expected v1, v2, …")
+    if not re.fullmatch(r"v[1-9][0-9]*", version):
+        raise ValueError(f"version: got {version!r}, expected v1, v2, …")
     sums, name = folder / "SHA256SUMS", f"{version}.txt"
-    known = dict(reversed(line.split()) for line in sums.read_text().splitlines()) if sums.exists() else {}
-    if name in known and not again: raise ValueError(f"version: got {version!r}, which is frozen; expected a new one (or --again)")
+    known = (dict(reversed(line.split()) for line in sums.read_text().splitlines()) if sums.exists()
+             else {})
+    if name in known and not again:
+        raise ValueError(f"version: got {version!r}, which is frozen; expected a new one (or --again)")
     data = text.encode("utf-8")
     (folder / name).write_bytes(data)
     known[name] = sha256(data).hexdigest()
-    sums.write_bytes("".join(f"{known[n]}  {n}\n" for n in sorted(known, key=lambda n: int(n[1:-4]))).encode())
+    sums.write_bytes("".join(f"{known[n]}  {n}\n"
+                             for n in sorted(known, key=lambda n: int(n[1:-4]))).encode())
     return known[name]
 
 

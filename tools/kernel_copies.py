@@ -1,6 +1,8 @@
-"""A plugin of pytest for the notebooks: kernels are copies of one process that has imported PyTorch, since each of fifty would import it anew for three seconds.
+"""A plugin of pytest for the notebooks: kernels are copies of one process that has imported
+PyTorch, since each of fifty would import it anew for three seconds.
 
-What is copied holds other people's packages only; the book's own are imported by each notebook, as by a reader.
+What is copied holds other people's packages only; the book's own are imported by each notebook, as
+by a reader.
 """
 import json
 import os
@@ -37,7 +39,8 @@ for line in sys.stdin:
 
 
 class Copy:
-    "A kernel's process, as jupyter_client sees it: a child of the process that was copied, not of this one."
+    """A kernel's process, as jupyter_client sees it: a child of the process that was copied, not of
+    this one."""
     stdin = stdout = stderr = None
 
     def __init__(self, pid: int): self.pid = pid
@@ -66,8 +69,10 @@ def copier():
     parent = None
     def launch(cmd, cwd=None, env=None, **_) -> Copy:
         nonlocal parent
-        parent = parent or subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        print(json.dumps({"cmd": cmd, "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ)}), file=parent.stdin, flush=True)
+        parent = (parent or subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE,
+                                             stdout=subprocess.PIPE, text=True))
+        print(json.dumps({"cmd": cmd, "cwd": str(cwd or os.getcwd()),
+                          "env": dict(env or os.environ)}), file=parent.stdin, flush=True)
         return Copy(int(parent.stdout.readline()))
     return launch
 

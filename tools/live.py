@@ -23,8 +23,10 @@ def write(folder: Path) -> None:
     "The book's models in 16 bits, in a folder."
     for name in MODELS:
         state, facts = load_tensors(ROOT / f"tfmlib/assets/models/{name}.safetensors")
-        kept = {key: facts[key] for key in ("config", "command", "text", "tokenizer") if key in facts}
-        save_tensors(folder / f"{name}.safetensors", {key: value.half() for key, value in state.items()}, kept)
+        kept = {key: facts[key]
+                for key in ("config", "command", "text", "tokenizer") if key in facts}
+        save_tensors(folder / f"{name}.safetensors",
+                     {key: value.half() for key, value in state.items()}, kept)
 
 
 def rounded(name: str) -> torch.nn.Module:
@@ -37,7 +39,8 @@ def rounded(name: str) -> torch.nn.Module:
 
 def attention_of(model, ids) -> torch.Tensor:
     "The attention weights of every layer and head (L, H, T, T)."
-    with torch.no_grad(), attention_weights(): return torch.stack([w[0] for w in model.hidden_states(torch.as_tensor(ids)[None])[1]])
+    with torch.no_grad(), attention_weights():
+        return torch.stack([w[0] for w in model.hidden_states(torch.as_tensor(ids)[None])[1]])
 
 
 def copies(ids: list[int], t: int) -> list[int]: return [s for s in range(t) if ids[s] == ids[t]]
@@ -46,27 +49,37 @@ def copies(ids: list[int], t: int) -> list[int]: return [s for s in range(t) if 
 def places(ids: list[int], tokens: list[str]) -> dict[str, list[tuple[int, list[int]]]]:
     "For each kind of place, the queries after the first that have some there, with their keys."
     of = {
-        "itself": lambda t: [t], "the token before": lambda t: [t - 1], "the first token": lambda t: [0], "earlier copies": lambda t: copies(ids, t),
-        "full stops": lambda t: [s for s in range(t) if tokens[s] == "."], "commas": lambda t: [s for s in range(t) if tokens[s] == ","],
+        "itself": lambda t: [t], "the token before": lambda t: [t - 1],
+        "the first token": lambda t: [0], "earlier copies": lambda t: copies(ids, t),
+        "full stops": lambda t: [s for s in range(t) if tokens[s] == "."],
+        "commas": lambda t: [s for s in range(t) if tokens[s] == ","],
     }
-    return {place: [(t, keys) for t in range(1, len(ids)) if (keys := find(t))] for place, find in of.items()}
+    return {place: [(t, keys) for t in range(1, len(ids)) if (keys := find(t))]
+            for place, find in of.items()}
 
 
 def measured(model, texts: list[str]) -> dict:
-    "For each kind of place, the mean weight (L, H) that queries give to it, and what equal weights would give."
+    """For each kind of place, the mean weight (L, H) that queries give to it, and what equal
+    weights would give."""
     tokenizer, sums = book_tokenizer(), {}
     for text in texts:
         ids = tokenizer.encode(LEAD + text)[:SHOWN]
         weights = attention_of(model, ids)
-        for place, chosen in places(ids, [printable(token) for token in tokenizer.tokens(ids)]).items():
+        for place, chosen in places(ids,
+                                    [printable(token) for token in tokenizer.tokens(ids)]).items():
             total, equal, n = sums.get(place, (0, 0, 0))
-            for t, keys in chosen: total, equal, n = total + weights[:, :, t, keys].sum(-1), equal + len(keys) / (t + 1), n + 1
+            for t, keys in chosen:
+                total, equal, n = (total + weights[:, :, t, keys].sum(-1),
+                                   equal + len(keys) / (t + 1), n + 1)
             sums[place] = total, equal, n
-    return {place: {"weight": [[round(float(w), 2) for w in row] for row in total / n], "equal": round(equal / n, 2), "queries": n} for place, (total, equal, n) in sums.items()}
+    return {place: {"weight": [[round(float(w), 2) for w in row] for row in total / n],
+                    "equal": round(equal / n, 2), "queries": n}
+                    for place, (total, equal, n) in sums.items()}
 
 
 def of_names(model, text: str) -> dict:
-    "What the tokens of a name get from those of the same name later in the sentence, over the names of a text."
+    """What the tokens of a name get from those of the same name later in the sentence, over the
+    names of a text."""
     tokenizer, weights, equal, largest, n = book_tokenizer(), 0, 0, 0, 0
     names = sorted({*re.findall(r"(?<=[a-z,] )[A-Z]\w+ [A-Z]\w+", text)})
     for name in names:
@@ -76,20 +89,28 @@ def of_names(model, text: str) -> dict:
         for t in range(len(before), len(ids)):
             if not (keys := copies(ids, t)): continue
             best = found[:, :, t].argmax(-1)
-            weights, equal, n = weights + found[:, :, t, keys].sum(-1), equal + len(keys) / (t + 1), n + 1
+            weights, equal, n = (weights + found[:, :, t, keys].sum(-1),
+                                 equal + len(keys) / (t + 1), n + 1)
             largest = largest + torch.isin(best, torch.tensor(keys)).int()
-    return {"names": len(names), "queries": n, "equal": round(equal / n, 3), "thousandths": (weights / n * 1000).round().int().tolist(), "largest": int(largest.max())}
+    return {"names": len(names), "queries": n, "equal": round(equal / n, 3),
+            "thousandths": (weights / n * 1000).round().int().tolist(),
+            "largest": int(largest.max())}
 
 
 def heads(name: str = "prose") -> dict:
-    "What the figure of chapter 5 shows of a model's heads before it is loaded, and what its text says about them."
+    """What the figure of chapter 5 shows of a model's heads before it is loaded, and what its text
+    says about them."""
     model, tokenizer = rounded(name), book_tokenizer()
     ids = tokenizer.encode(LEAD + EXAMPLE)
     weights = (1000 * attention_of(model, ids)).round().int().tolist()
     paragraphs = [p for p in prose(20_000, 1).split("\n\n") if p]
-    return {"lead": LEAD, "text": EXAMPLE, "tokens": [printable(token) for token in tokenizer.tokens(ids)],
-            "thousandths": [[[row[:t + 1] for t, row in enumerate(head)] for head in layer] for layer in weights],
-            "parameters": sum(p.numel() for p in model.parameters()), "steps": int(model.facts["steps"]), "paragraphs": len(paragraphs), "prose": measured(model, paragraphs),
+    return {"lead": LEAD, "text": EXAMPLE,
+            "tokens": [printable(token) for token in tokenizer.tokens(ids)],
+            "thousandths": [[[row[:t + 1] for t, row in enumerate(head)] for head in layer]
+                            for layer in weights],
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "steps": int(model.facts["steps"]), "paragraphs": len(paragraphs),
+            "prose": measured(model, paragraphs),
             "names": of_names(model, prose(20_000, 1))}
 
 

@@ -1,6 +1,8 @@
-"""Generic mutants: what can go wrong in any answer to any exercise, made from its solution alone. `mutants.py` hands them to the checkers.
+"""Generic mutants: what can go wrong in any answer to any exercise, made from its solution alone.
+`mutants.py` hands them to the checkers.
 
-Those of the first half wrap the solution and know the calls that its checker makes; those of the second half change its syntax tree.
+Those of the first half wrap the solution and know the calls that its checker makes; those of the
+second half change its syntax tree.
 """
 import ast
 import contextlib
@@ -56,7 +58,8 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    "A wrong answer: its class, what it does in words that are its own in its exercise, and how to make it afresh."
+    """A wrong answer: its class, what it does in words that are its own in its exercise, and how to
+    make it afresh."""
     kind: str
     what: str
     made: Callable[[], Callable]
@@ -72,7 +75,7 @@ class Call:
     answer: object
 
 
-# --- what a checker asks -------------------------------------------------------------------------------------------
+# --- what a checker asks --------------------------------------------------------------------------
 
 class Uncopied(Exception):
     "A call whose arguments cannot be copied."
@@ -120,10 +123,11 @@ def floats(value) -> list[Tensor]: return [t for t in tensors(value) if t.is_flo
 
 def plain(value) -> bool:
     "Is it a number, a text, a type, or a few of them?"
-    return isinstance(value, int | float | str | bytes | torch.dtype | None) or isinstance(value, tuple) and all(map(plain, value))
+    return (isinstance(value, int | float | str | bytes | torch.dtype | None)
+            or isinstance(value, tuple) and all(map(plain, value)))
 
 
-# --- mutants that wrap ---------------------------------------------------------------------------------------------
+# --- mutants that wrap ----------------------------------------------------------------------------
 
 def changing(f: Callable, change: Callable[[dict], dict | None]) -> Callable:
     "The function `f`, of arguments that `change` has changed."
@@ -153,13 +157,15 @@ def ignored(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
         values = [c.arguments[name] for c in calls if name in c.arguments]
         if not values or not all(map(plain, values)): continue
         first, usual = values[0], Counter(map(repr, values)).most_common(1)[0][0]
-        yield Mutant("first value", name, lambda name=name, first=first: changing(f, lambda _: {name: first}))
+        yield Mutant("first value", name,
+                     lambda name=name, first=first: changing(f, lambda _: {name: first}))
         if usual != repr(first):
             value = next(v for v in values if repr(v) == usual)
-            yield Mutant("usual value", name, lambda name=name, value=value: changing(f, lambda _: {name: value}))
+            yield Mutant("usual value", name,
+                         lambda name=name, value=value: changing(f, lambda _: {name: value}))
 
 
-_FORMED: list = []                                                     # kept, so that no two of them have one address
+_FORMED: list = []  # kept, so that no two of them have one address
 
 
 def form(value) -> str:
@@ -200,9 +206,12 @@ def remembered(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
 
 def exactly(value) -> str:
     "What a memory by value knows of it."
-    if isinstance(value, Tensor): return f"{form(value)} {value.requires_grad} {hash(value.detach().contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else value.item())}"
-    if type(value) in (list, tuple): return f"{type(value).__name__}({', '.join(map(exactly, value))})"
-    if type(value) is dict: return f"dict({', '.join(f'{k!r}: {exactly(v)}' for k, v in value.items())})"
+    if isinstance(value, Tensor):
+        return f"{form(value)} {value.requires_grad} {hash(value.detach().contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else value.item())}"
+    if type(value) in (list, tuple):
+        return f"{type(value).__name__}({', '.join(map(exactly, value))})"
+    if type(value) is dict:
+        return f"dict({', '.join(f'{k!r}: {exactly(v)}' for k, v in value.items())})"
     return form(value)
 
 
@@ -220,21 +229,32 @@ def kept(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
         return attempt
 
     parts = [a for c in calls for a in (c.answer if type(c.answer) is tuple else [c.answer])]
-    asked = any(isinstance(v, Tensor | list | dict) for c in calls for v in c.arguments.values())   # not of what is predicted once and for all
-    if asked and any(isinstance(a, Tensor | list | dict | set) for a in parts): yield Mutant("kept", "the answer", by_value)
+    # not of what is predicted once and for all
+    asked = any(isinstance(v, Tensor | list | dict) for c in calls for v in c.arguments.values())
+    if asked and any(isinstance(a, Tensor | list | dict | set) for a in parts):
+        yield Mutant("kept", "the answer", by_value)
 
 
 def detached(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
-    "Gradients that do not flow, at all, to one argument or in one type; and gradients that nobody asked for."
-    yield Mutant("detached", "the answer", lambda: answering(f, lambda answer, _: each(Tensor.detach, answer)))
+    """Gradients that do not flow, at all, to one argument or in one type; and gradients that nobody
+    asked for."""
+    yield Mutant("detached", "the answer",
+                 lambda: answering(f, lambda answer, _: each(Tensor.detach, answer)))
     if not any(floats(c.arguments) for c in calls): return
-    yield Mutant("detached in 32 bits", "the answer", lambda: answering(f, lambda answer, a: each(Tensor.detach, answer) if widest(a) == torch.float32 else answer))
-    yield Mutant("gradient asked for", "all arguments", lambda: changing(f, lambda a: [t.requires_grad_() for t in floats(a) if t.is_leaf] and None))
+    yield Mutant("detached in 32 bits", "the answer",
+                 lambda: answering(f, lambda answer, a: each(Tensor.detach, answer)
+                                   if widest(a) == torch.float32 else answer))
+    yield Mutant("gradient asked for", "all arguments",
+                 lambda: changing(f, lambda a: [t.requires_grad_() for t in floats(a) if t.is_leaf]
+                                  and None))
     for name in sorted({n for c in calls for n, v in c.arguments.items() if floats(v)}):
-        yield Mutant("detached", name, lambda name=name: changing(f, lambda a: {name: each(Tensor.detach, a[name])} if name in a else {}))
+        yield Mutant("detached", name,
+                     lambda name=name: changing(f, lambda a: {name: each(Tensor.detach, a[name])}
+                                                if name in a else {}))
 
 
-def cast(value, dtype: torch.dtype): return each(lambda t: t.to(dtype) if t.is_floating_point() else t, value)
+def cast(value, dtype: torch.dtype):
+    return each(lambda t: t.to(dtype) if t.is_floating_point() else t, value)
 
 
 def widest(arguments: dict) -> torch.dtype | None:
@@ -253,30 +273,38 @@ def types(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
 
     def refuses(dtype):
         def change(arguments):
-            if widest(arguments) == dtype: raise RuntimeError(f"expected scalar type other than {dtype}")
+            if widest(arguments) == dtype:
+                raise RuntimeError(f"expected scalar type other than {dtype}")
         return changing(f, change)
 
     for kind, dtype in (("32 bits", torch.float32), ("16 bits", torch.float16)):
         yield Mutant(kind, "the answer", lambda dtype=dtype: fewer(dtype))
     for dtype in (torch.float32, torch.float64):
         yield Mutant("one type", f"refuses {dtype}", lambda dtype=dtype: refuses(dtype))
-        yield Mutant("one type", f"gives {dtype}", lambda dtype=dtype: answering(f, lambda answer, _: cast(answer, dtype)))
+        yield Mutant("one type", f"gives {dtype}",
+                     lambda dtype=dtype: answering(f, lambda answer, _: cast(answer, dtype)))
 
 
 def ranges(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     "Answers for numbers that are neither large nor small."
     if not any(floats(c.arguments) for c in calls): return
 
-    def of_each(do): return changing(f, lambda a: {n: each(lambda t: do(t) if t.is_floating_point() else t, v) for n, v in a.items()})
-    yield Mutant("clamped", "all arguments", lambda: of_each(lambda t: torch.where(t.isfinite(), t.clamp(-1e3, 1e3), t)))
-    yield Mutant("flushed", "all arguments", lambda: of_each(lambda t: torch.where(t.abs() < 1e-6, 0 * t, t)))
+    def of_each(do):
+        return changing(f, lambda a: {n: each(lambda t: do(t) if t.is_floating_point() else t, v)
+                                      for n, v in a.items()})
+    yield Mutant("clamped", "all arguments",
+                 lambda: of_each(lambda t: torch.where(t.isfinite(), t.clamp(-1e3, 1e3), t)))
+    yield Mutant("flushed", "all arguments",
+                 lambda: of_each(lambda t: torch.where(t.abs() < 1e-6, 0 * t, t)))
 
 
 def axes(arguments: dict) -> dict[str, int]:
-    "The sizes of a call's tensors and the lengths of its lists and texts, each by the words for it."
+    """The sizes of a call's tensors and the lengths of its lists and texts, each by the words for
+    it."""
     found = {}
     for name, value in arguments.items():
-        if isinstance(value, Tensor): found |= {f"axis {i - value.ndim} of {name}": n for i, n in enumerate(value.shape)}
+        if isinstance(value, Tensor):
+            found |= {f"axis {i - value.ndim} of {name}": n for i, n in enumerate(value.shape)}
         elif isinstance(value, list | str | bytes): found[f"len({name})"] = len(value)
     return found
 
@@ -288,11 +316,15 @@ def wrong_if(f: Callable, asked: Callable[[dict], bool]) -> Callable:
 
 def sized(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     "Answers that are wrong for certain sizes."
-    texts = {name: {c.arguments.get(name) for c in calls} for c in calls for name, v in c.arguments.items() if isinstance(v, str)}
-    chosen = {name for name, given in texts.items() if len(given) < 10}                             # one of a few words, which has no length
-    seen = [{n: size for n, size in axes(c.arguments).items() if n.removeprefix("len(")[:-1] not in chosen} for c in calls]
+    texts = {name: {c.arguments.get(name) for c in calls} for c in calls
+             for name, v in c.arguments.items() if isinstance(v, str)}
+    # one of a few words, which has no length
+    chosen = {name for name, given in texts.items() if len(given) < 10}
+    seen = [{n: size for n, size in axes(c.arguments).items()
+             if n.removeprefix("len(")[:-1] not in chosen} for c in calls]
     names = sorted({name for found in seen for name in found})
-    lengths = {argument: [n for n in names if n.endswith((f" of {argument}", f"({argument})"))] for c in calls for argument in c.arguments}
+    lengths = {argument: [n for n in names if n.endswith((f" of {argument}", f"({argument})"))]
+               for c in calls for argument in c.arguments}
 
     def alike(sizes, argument):
         there = [sizes[n] for n in lengths[argument] if sizes.get(n, 1) > 1]
@@ -303,20 +335,29 @@ def sized(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     for argument in sorted(lengths):
         several = [found for found in seen if sum(n in found for n in lengths[argument]) > 1]
         if any(not alike(found, argument) for found in several):
-            yield Mutant("equal sizes", f"two axes of {argument}", lambda argument=argument: wrong_if(f, lambda given: alike(axes(given), argument)))
+            yield Mutant("equal sizes", f"two axes of {argument}",
+                         lambda argument=argument: wrong_if(f,
+                                                            lambda given: alike(axes(given), argument)))
     for a, b in combinations([n for n in lengths if lengths[n]], 2):
-        m, n = lengths[a][-2:][0], lengths[b][-2:][0]                                               # of tensors the axis before the last, which holds the rows
+        # of tensors the axis before the last, which holds the rows
+        m, n = lengths[a][-2:][0], lengths[b][-2:][0]
         if ranks(a) == ranks(b) and any(found.get(m) != found.get(n) for found in seen):
-            yield Mutant("equal sizes", f"{m} and {n}", lambda m=m, n=n: wrong_if(f, lambda given: (s := axes(given)).get(m, 0) == s.get(n, 1) > 1))
+            yield Mutant("equal sizes", f"{m} and {n}",
+                         lambda m=m, n=n: wrong_if(f,
+                                                   lambda given: (s := axes(given)).get(m, 0) == s.get(n, 1) > 1))
     if any(len({found[n] for found in seen if n in found}) > 1 for n in names):
-        yield Mutant("longer than 16", "any axis", lambda: wrong_if(f, lambda given: max((n for name, n in axes(given).items() if name in names), default=0) > 16))
+        yield Mutant("longer than 16", "any axis",
+                     lambda: wrong_if(f, lambda given: max((n for name, n in axes(given).items()
+                                                            if name in names), default=0) > 16))
 
 
 def strides(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     "Answers that cannot do with views."
     def change(arguments):
-        if not all(t.is_contiguous() for t in tensors(arguments)): raise RuntimeError("view size is not compatible with input tensor's size and stride")
-    if any(tensors(c.arguments) for c in calls): yield Mutant("contiguous", "all arguments", lambda: changing(f, change))
+        if not all(t.is_contiguous() for t in tensors(arguments)):
+            raise RuntimeError("view size is not compatible with input tensor's size and stride")
+    if any(tensors(c.arguments) for c in calls):
+        yield Mutant("contiguous", "all arguments", lambda: changing(f, change))
 
 
 def wrong(value):
@@ -337,7 +378,8 @@ def wrong(value):
 
 
 def spoilt(value, which: slice):
-    "The value with some of its elements wrong; a tensor's are its rows, or its numbers if `which` is the last."
+    """The value with some of its elements wrong; a tensor's are its rows, or its numbers if `which`
+    is the last."""
     if isinstance(value, Tensor) and value.ndim:
         whole = which.start == -1
         rows = value.flatten() if whole or value.ndim == 1 else value.flatten(0, -2)
@@ -356,17 +398,22 @@ def spoilt(value, which: slice):
 
 def elements(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     "Answers that are nearly right: a part of several, or the only one, of which some is wrong."
-    several = Counter(len(c.answer) if type(c.answer) is tuple else 0 for c in calls).most_common(1)[0][0]
+    several = Counter(len(c.answer) if type(c.answer) is tuple else 0
+                      for c in calls).most_common(1)[0][0]
     for part in range(several or 1):
-        seen = [c.answer[part] if several else c.answer for c in calls if not several or type(c.answer) is tuple and len(c.answer) == several]
-        if not any(isinstance(v, list | dict) or isinstance(v, Tensor) and v.ndim for v in seen): continue
+        seen = [c.answer[part] if several else c.answer for c in calls if not several
+                or type(c.answer) is tuple and len(c.answer) == several]
+        if not any(isinstance(v, list | dict) or isinstance(v, Tensor) and v.ndim for v in seen):
+            continue
 
         def change(answer, which, part=part):
             if not several: return spoilt(answer, which)
-            return tuple(spoilt(a, which) if i == part else a for i, a in enumerate(answer)) if type(answer) is tuple else answer
+            return (tuple(spoilt(a, which) if i == part else a for i, a in enumerate(answer))
+                    if type(answer) is tuple else answer)
         named = f"part {part}" if several else "the answer"
         for kind, which in (("last element", slice(-1, None)), ("one in eight", slice(7, None, 8))):
-            yield Mutant(kind, named, lambda change=change, which=which: answering(f, lambda answer, _: change(answer, which)))
+            yield Mutant(kind, named,
+                         lambda change=change, which=which: answering(f, lambda answer, _: change(answer, which)))
 
 
 def calls_only(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
@@ -378,7 +425,8 @@ def calls_only(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
             asked[0] += 1
             return answer if asked[0] <= k else wrong(answer)
         return answering(f, change)
-    for k in sorted({1, max(1, len(calls) // 2)}): yield Mutant("first calls", f"{'one' if k == 1 else 'half of them'}", lambda k=k: until(k))
+    for k in sorted({1, max(1, len(calls) // 2)}):
+        yield Mutant("first calls", f"{'one' if k == 1 else 'half of them'}", lambda k=k: until(k))
 
 
 def into(value) -> None:
@@ -401,28 +449,34 @@ def inputs(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
 
     def own(answer, arguments):
         if type(answer) is tuple: return tuple(own(a, arguments) for a in answer)
-        return next((a for a in arguments.values() if type(a) is type(answer) and isinstance(a, list | dict) and a == answer), answer)
+        return next((a for a in arguments.values() if type(a) is type(answer)
+                     and isinstance(a, list | dict) and a == answer), answer)
 
-    names = sorted({n for c in calls for n, v in c.arguments.items() if isinstance(v, Tensor | list | dict)})
+    names = sorted({n for c in calls
+                    for n, v in c.arguments.items() if isinstance(v, Tensor | list | dict)})
     for name in names:
         yield Mutant("changed input", name, lambda name=name: writes(name))
-        yield Mutant("input returned", name, lambda name=name: answering(f, lambda answer, a: a.get(name, answer)))
+        yield Mutant("input returned", name,
+                     lambda name=name: answering(f, lambda answer, a: a.get(name, answer)))
     parts = [a for c in calls for a in (c.answer if type(c.answer) is tuple else [c.answer])]
-    if any(isinstance(a, list | dict) for a in parts): yield Mutant("input returned", "the caller's own", lambda: answering(f, own))
+    if any(isinstance(a, list | dict) for a in parts):
+        yield Mutant("input returned", "the caller's own", lambda: answering(f, own))
 
 
-WRAPPING = (ignored, remembered, kept, detached, types, ranges, sized, strides, calls_only, inputs, elements)
+WRAPPING = (ignored, remembered, kept, detached, types, ranges, sized, strides, calls_only, inputs,
+            elements)
 
 
 def wrappers(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
     "All mutants of `f` that wrap it; `calls` is what its checker asked."
-    for make in WRAPPING if calls else (): yield from make(f, calls)             # of a kernel no call is known
+    for make in WRAPPING if calls else (): yield from make(f, calls)  # of a kernel no call is known
 
 
-# --- mutants of the syntax tree ------------------------------------------------------------------------------------
+# --- mutants of the syntax tree -------------------------------------------------------------------
 
 class Ties:
-    "What PyTorch and Python call by these names, with the last of equals where they give the first."
+    """What PyTorch and Python call by these names, with the last of equals where they give the
+    first."""
     @staticmethod
     def argmax(x, dim=None, keepdim=False): return Ties.extreme(torch.argmax, x, dim, keepdim)
 
@@ -442,7 +496,8 @@ class Ties:
     @staticmethod
     def topk(x, k, dim=-1, **how):
         found = Ties.sort(x, dim, descending=True)
-        return torch.return_types.topk((found.values.narrow(dim, 0, k), found.indices.narrow(dim, 0, k)))
+        return torch.return_types.topk((found.values.narrow(dim, 0, k),
+                                        found.indices.narrow(dim, 0, k)))
 
     @staticmethod
     def index(x, value): return len(x) - 1 - x[::-1].index(value)
@@ -457,18 +512,24 @@ class Ties:
     def sorted(things, **how): return sorted(list(things)[::-1], **how)
 
 
-METHODS_WITH_TIES, FUNCTIONS_WITH_TIES = {"argmax", "argmin", "sort", "topk", "index"}, {"max", "min", "sorted"}
+METHODS_WITH_TIES, FUNCTIONS_WITH_TIES = ({"argmax", "argmin", "sort", "topk", "index"},
+                                          {"max", "min", "sorted"})
 BOUNDS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
-PAIRS = [("min", "max"), ("amin", "amax"), ("argmin", "argmax"), ("minimum", "maximum"), ("floor", "ceil"), ("any", "all")]
+PAIRS = [("min", "max"), ("amin", "amax"), ("argmin", "argmax"), ("minimum", "maximum"),
+         ("floor", "ceil"), ("any", "all")]
 OTHER = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])}
 TERMS = ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow | ast.BitAnd | ast.BitOr
-Change = tuple[str, ast.AST | None, str]      # a class; what stands in the node's place (None: nothing); words for it, if the node's are not enough
+# a class; what stands in the node's place (None: nothing); words for it, if the node's are not
+# enough
+Change = tuple[str, ast.AST | None, str]
 
 
 def whole(node: ast.AST) -> int | None:
     "The whole number that a node is, with its sign."
     if isinstance(node, ast.Constant) and type(node.value) is int: return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and (n := whole(node.operand)) is not None: return -n
+    if (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+        and (n := whole(node.operand)) is not None):
+        return -n
     return None
 
 
@@ -478,7 +539,8 @@ def numbers(node: ast.AST) -> Iterator[Change]:
     if n is None: return
     for other in (n + 1, n - 1):
         kind = "axis" if {n, other} == {0, -1} else "off by one"
-        yield kind, ast.Constant(other) if other >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-other)), ""
+        yield (kind, ast.Constant(other) if other >= 0
+               else ast.UnaryOp(ast.USub(), ast.Constant(-other)), "")
 
 
 def put(node: ast.AST, **fields) -> ast.AST:
@@ -490,12 +552,16 @@ def operators(node: ast.AST) -> Iterator[Change]:
     "Another operator, or one operand only."
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
-            if type(op) in BOUNDS: yield "bound", put(node, ops=[*node.ops[:i], BOUNDS[type(op)](), *node.ops[i + 1:]]), ""
+            if type(op) in BOUNDS:
+                yield ("bound", put(node,
+                                    ops=[*node.ops[:i], BOUNDS[type(op)](), *node.ops[i + 1:]]), "")
     if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub):
         yield "sign", put(node, op=ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()), ""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, TERMS): yield from (("dropped term", side, "") for side in (node.left, node.right))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, TERMS):
+        yield from (("dropped term", side, "") for side in (node.left, node.right))
     if isinstance(node, ast.BoolOp):
-        yield "min and max", put(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And()), ""
+        yield ("min and max", put(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And()),
+               "")
         for i in range(len(node.values)):
             left = [v for j, v in enumerate(node.values) if j != i]
             yield "dropped term", left[0] if len(left) == 1 else put(node, values=left), ""
@@ -505,53 +571,76 @@ def operators(node: ast.AST) -> Iterator[Change]:
 def called(node: ast.Call) -> str: return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 
-def of_module(node: ast.Call) -> bool: return isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) in ("torch", "math", "F", "tl", "np", "torch.linalg")
+def of_module(node: ast.Call) -> bool:
+    return (isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func.value) in ("torch", "math", "F", "tl", "np", "torch.linalg"))
 
 
 def functions(node: ast.AST) -> Iterator[Change]:
     "Another function, fewer keywords, or no call."
-    if isinstance(node, ast.Attribute) and ast.unparse(node) == "math.inf": yield "infinity", ast.Constant(1e20), ""
+    if isinstance(node, ast.Attribute) and ast.unparse(node) == "math.inf":
+        yield "infinity", ast.Constant(1e20), ""
     if not isinstance(node, ast.Call): return
     name, method = called(node), isinstance(node.func, ast.Attribute) and not of_module(node)
-    if name == "float" and "inf" in ast.unparse(node): yield "infinity", ast.Constant(-1e20 if "-" in ast.unparse(node) else 1e20), ""
-    if name in OTHER: yield "min and max", put(node, func=put(node.func, **{"attr" if isinstance(node.func, ast.Attribute) else "id": OTHER[name]})), ""
+    if name == "float" and "inf" in ast.unparse(node):
+        yield "infinity", ast.Constant(-1e20 if "-" in ast.unparse(node) else 1e20), ""
+    if name in OTHER:
+        yield ("min and max", put(node,
+                                  func=put(node.func, **{"attr"
+                                                         if isinstance(node.func, ast.Attribute)
+                                                         else "id": OTHER[name]})), "")
     for i, word in enumerate(node.keywords):
-        yield "dropped keyword", put(node, keywords=node.keywords[:i] + node.keywords[i + 1:]), f"{ast.unparse(word)} of {in_words(node)}"
-    if method: yield "dropped step", node.func.value, f".{name}({', '.join(map(ast.unparse, [*node.args, *node.keywords]))}) of {in_words(node.func.value)}"
+        yield ("dropped keyword", put(node, keywords=node.keywords[:i] + node.keywords[i + 1:]),
+               f"{ast.unparse(word)} of {in_words(node)}")
+    if method:
+        yield "dropped step", node.func.value, f".{name}({', '.join(map(ast.unparse, [*node.args, *node.keywords]))}) of {in_words(node.func.value)}"
     ties = ast.Attribute(ast.Name("_ties", ast.Load()), name, ast.Load())
-    if method and name in METHODS_WITH_TIES: yield "ties", put(node, func=ties, args=[node.func.value, *node.args]), in_words(node)
-    if not method and name in FUNCTIONS_WITH_TIES and (name == "sorted" or any(k.arg == "key" for k in node.keywords)): yield "ties", put(node, func=ties), in_words(node)
+    if method and name in METHODS_WITH_TIES:
+        yield "ties", put(node, func=ties, args=[node.func.value, *node.args]), in_words(node)
+    if (not method and name in FUNCTIONS_WITH_TIES
+        and (name == "sorted" or any(k.arg == "key" for k in node.keywords))):
+        yield "ties", put(node, func=ties), in_words(node)
 
 
 def steps(node: ast.AST) -> Iterator[Change]:
     "A condition that does not ask, a statement that is not there."
     if isinstance(node, ast.If | ast.IfExp):
-        yield from (("condition", put(node, test=ast.Constant(known)), f"{in_words(node.test)} → {known}") for known in (True, False))
-    if isinstance(node, ast.comprehension) and node.ifs: yield "condition", put(node, ifs=[]), f"{' and '.join(map(ast.unparse, node.ifs))} → True"
-    if isinstance(node, ast.AugAssign | ast.Break | ast.Continue) or isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield from (("condition", put(node, test=ast.Constant(known)),
+                     f"{in_words(node.test)} → {known}") for known in (True, False))
+    if isinstance(node, ast.comprehension) and node.ifs:
+        yield "condition", put(node, ifs=[]), f"{' and '.join(map(ast.unparse, node.ifs))} → True"
+    if (isinstance(node, ast.AugAssign | ast.Break | ast.Continue) or isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)):
         yield "dropped step", None, in_words(node)
 
 
 def order(node: ast.AST) -> Iterator[Change]:
     "Axes that should change places, and numbers that are read in another order instead."
-    turned = isinstance(node, ast.Attribute) and node.attr in ("mT", "T") or isinstance(node, ast.Call) and called(node) in ("transpose", "swapaxes", "permute", "movedim")
+    turned = (isinstance(node, ast.Attribute) and node.attr in ("mT", "T")
+              or isinstance(node, ast.Call)
+              and called(node) in ("transpose", "swapaxes", "permute", "movedim"))
     if not turned: return
-    inner = node.value if isinstance(node, ast.Attribute) else node.args[0] if of_module(node) else node.func.value
-    yield "reshape", ast.Call(ast.Attribute(inner, "reshape", ast.Load()), [ast.Attribute(node, "shape", ast.Load())], []), in_words(node)
+    inner = (node.value if isinstance(node, ast.Attribute) else node.args[0] if of_module(node)
+             else node.func.value)
+    yield ("reshape", ast.Call(ast.Attribute(inner, "reshape", ast.Load()),
+                               [ast.Attribute(node, "shape", ast.Load())], []), in_words(node))
 
 
 def sizes(node: ast.AST) -> Iterator[Change]:
     "A number read off a shape, typed in."
     shape = isinstance(node, ast.Subscript) and getattr(node.value, "attr", "") == "shape"
-    if shape or isinstance(node, ast.Call) and (called(node) == "len" or called(node) in ("size", "numel") and not of_module(node)):
-        yield "frozen size", ast.Call(ast.Name("_frozen", ast.Load()), [node], []), f"{in_words(node)}, as at first"
+    if (shape or isinstance(node, ast.Call)
+        and (called(node) == "len" or called(node) in ("size", "numel") and not of_module(node))):
+        yield ("frozen size", ast.Call(ast.Name("_frozen", ast.Load()), [node], []),
+               f"{in_words(node)}, as at first")
 
 
 def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
     "Where the nodes of a function stand: (parent, field, index), messages and texts left out."
     if isinstance(node, ast.Raise | ast.JoinedStr): return
     for field, value in ast.iter_fields(node):
-        if field in ("decorator_list", "args", "returns") and isinstance(node, ast.FunctionDef): continue
+        if field in ("decorator_list", "args", "returns") and isinstance(node, ast.FunctionDef):
+            continue
         listed = enumerate(value) if isinstance(value, list) else [(None, value)]
         for i, inner in listed:
             if not isinstance(inner, ast.AST): continue
@@ -590,15 +679,17 @@ def sources(source: str, name: str) -> Iterator[tuple[str, str, Callable[[], str
         for change in (numbers, operators, functions, steps, order, sizes):
             for kind, new, words in change(node):
                 number = kind in ("off by one", "axis")
-                what = words or f"{in_words(node)} → {in_words(new)}" + (f" in {in_words(parent)}" if number else "")
+                what = (words or f"{in_words(node)} → {in_words(new)}" + (f" in {in_words(parent)}" if number else ""))
                 seen[kind, what] += 1
-                yield kind, what + (f" ({seen[kind, what]})" if seen[kind, what] > 1 else ""), partial(written, *where, new=new)
+                yield (kind, what + (f" ({seen[kind, what]})" if seen[kind, what] > 1 else ""),
+                       partial(written, *where, new=new))
 
 
 def built(text: Callable[[], str], name: str, names: dict, file: str, frozen: Callable) -> Callable:
     "The function `name` of a source."
     code = text()
-    linecache.cache[file] = len(code), None, code.splitlines(True), file         # kernels are run from their source
+    # kernels are run from their source
+    linecache.cache[file] = len(code), None, code.splitlines(True), file
     space = names | {"_ties": Ties, "_frozen": frozen}
     exec(compile(code, file, "exec"), space)
     return space[name]
@@ -620,9 +711,11 @@ def rewritten(source: str, name: str, names: dict, calls: list[Call]) -> Iterato
     for number, (kind, what, text) in enumerate(sources(source, name)):
         if kind == "frozen size" and kernel: continue
         file = f"<mutant {number} of {name}>"
-        yield Mutant(kind, what, lambda text=text, file=file: built(text, name, names, file, first_seen()))
+        yield Mutant(kind, what,
+                     lambda text=text, file=file: built(text, name, names, file, first_seen()))
         if kind == "frozen size" and (usual := usual_size(built, (text, name, names, file), calls)):
-            yield Mutant(kind, what.replace("as at first", "as mostly"), lambda text=text, file=file, usual=usual: built(text, name, names, file, lambda _: usual[0]))
+            yield Mutant(kind, what.replace("as at first", "as mostly"),
+                         lambda text=text, file=file, usual=usual: built(text, name, names, file, lambda _: usual[0]))
 
 
 def usual_size(build: Callable, of: tuple, calls: list[Call]) -> list:

@@ -1,7 +1,9 @@
-"""Resolve MyST Markdown into the plain Markdown that any notebook program shows: roles, directives, labels, citations."""
+"""Resolve the MyST Markdown that the book is written in into the plain Markdown that any notebook
+program shows: roles, directives, labels, citations.
+
+What the book does not use has no rule: it is refused by name, and a page that wants it adds one.
+"""
 import ast
-import base64
-import mimetypes
 import re
 import sys
 from collections import Counter
@@ -18,42 +20,35 @@ from pybtex.database import Entry, parse_file
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "extensions"))
 
 from durations import reading, runtime  # noqa: E402
-from pages import notebook_files  # noqa: E402
+from pages import notebook_files, toc_pages  # noqa: E402
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}|:{3,})(.*)$")
 DOLLARS = re.compile(r"^( *)\$\$(.*)$")
 DOLLARS_END = re.compile(r"^(.*?)\$\$ *(?:\(([^()\s]+)\))? *$")
-ENVIRONMENT = re.compile(r"^( *)\\begin\{(equation|multline|gather|align|alignat|flalign|eqnarray)\*?\}")
 TARGET = re.compile(r"^ *\(([\w:.-]+)\)= *$")
-SILENT = re.compile(r"^(%( .*)?|\+\+\+.*|\{[.#][^{}]*\} *)$")     # comments, cell breaks, attributes of the next block
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$")
 OPTION = re.compile(r"^:([\w-]+):(?: (.*))?$")
 INLINE = re.compile(
     r"(?P<escape>\\[^\w\s])"
     r"|\{(?P<role>[a-zA-Z][\w:.+-]*)\}(?P<ticks>`+)(?P<content>.+?)(?<!`)(?P=ticks)(?!`)"
-    r"|(?P<code>(?P<fence>`+)(?!`).+?(?<!`)(?P=fence)(?!`)(?:\{[^{}]*\})?)"
+    r"|(?P<code>(?P<fence>`+)(?!`).+?(?<!`)(?P=fence)(?!`))"
     r"|(?P<math>\$\$.+?\$\$|\$(?![\s$])[^$]*?(?<![\s\\])\$)"
-    r"|(?P<note>\[\^(?P<key>[\w-]+)\])"
-    r"|(?P<bang>!?)\[(?P<label>(?:`[^`]*`|[^\[\]]|\[[^\[\]]*\])*)\]\(<?(?P<dest>[^()<>\s]+)>?(?P<title> +\"[^\"]*\")?\)"
-    r"(?:\{[^{}]*\})?"
-    r"|\[(?P<span>[^\[\]]+)\]\{[.#][^{}]*\}"
-    r"|\{\{ *(?P<variable>\w+) *\}\}", re.S)
-ASIDES = {n: n.capitalize() for n in ("note", "tip", "warning", "important", "attention", "caution", "danger", "error")}
-ASIDES |= {"hint": "Hint", "seealso": "See also"}
-TITLED = {"admonition", "dropdown", "margin", "sidebar", "topic"}
-ABSENT = {"bibliography", "contents", "index", "meta"}
-BARE = {"div", "container"}
+    r"|(?<!!)\[(?P<label>(?:`[^`]*`|[^\[\]]|\[[^\[\]]*\])*)\]\(<?(?P<dest>[^()<>\s]+)>?(?: +\"[^\"]*\")?\)", re.S)
+ASIDES = {"note": "Note", "warning": "Warning", "tip": "Tip", "hint": "Hint"}
+TITLED = {"admonition", "dropdown"}
+BARE = {"container"}
 
 
 class Unresolved(ValueError):
     "MyST that these rules cannot turn into plain Markdown."
 
 
-# --- blocks -------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 @dataclass
 class Block:
-    "A piece of a page: text, code, math, target, or a directive with its name, argument and options."
+    """A piece of a page: text, code, math, target, or a directive with its name, argument and
+    options."""
     kind: str
     lines: list[str]
     indent: str = ""
@@ -73,14 +68,11 @@ def closing(lines: list[str], start: int, mark: str) -> int:
 
 def options(lines: list[str]) -> tuple[dict[str, str], list[str]]:
     "Split a directive's body into its options and its content."
-    found, i = {}, 0
     if lines and lines[0].strip() == "---":
-        i = lines.index("---", 1) + 1
-        found = {k: str(v) for k, v in (yaml.safe_load("\n".join(lines[1:i - 1])) or {}).items()}
-    while i < len(lines) and (m := OPTION.match(lines[i])):
-        found[m[1]] = m[2] or ""
-        i += 1
-    return found, "\n".join(lines[i:]).strip("\n").split("\n") if lines[i:] else []
+        raise Unresolved("options between lines of ---; expected :name: value")
+    found = {}
+    while lines and (m := OPTION.match(lines[0])): found[m[1]], lines = m[2] or "", lines[1:]
+    return found, "\n".join(lines).strip("\n").split("\n") if lines else []
 
 
 def fenced(lines: list[str], i: int, m: re.Match) -> tuple[Block, int]:
@@ -106,17 +98,8 @@ def displayed(lines: list[str], i: int, m: re.Match) -> tuple[Block, int]:
             raise Unresolved(f"the formula {m[0]!r} is never closed")
         rest = lines[i]
     tex.append(end[1])
-    return Block("math", [t.strip() for t in tex if t.strip()], m[1], options={"label": end[2]} if end[2] else {}), i + 1
-
-
-def environment(lines: list[str], i: int, m: re.Match) -> tuple[Block, int]:
-    "The bare LaTeX environment that opens at line `i`, as a formula."
-    inner = {"align": "aligned", "flalign": "aligned", "eqnarray": "aligned", "gather": "gathered", "alignat": "alignedat"}
-    for end in range(i, len(lines)):
-        if re.search(rf"\\end\{{{m[2]}\*?\}}", lines[end]):
-            tex = "\n".join(line.strip() for line in lines[i:end + 1])
-            return Block("math", re.sub(rf"\{{{m[2]}\*?\}}", f"{{{inner.get(m[2], 'gathered')}}}", tex).split("\n"), m[1]), end + 1
-    raise Unresolved(f"\\begin{{{m[2]}}} is never ended")
+    return (Block("math", [t.strip() for t in tex if t.strip()], m[1],
+                  options={"label": end[2]} if end[2] else {}), i + 1)
 
 
 def parse(lines: list[str]) -> Iterator[Block]:
@@ -126,24 +109,17 @@ def parse(lines: list[str]) -> Iterator[Block]:
         line, block = lines[i], None
         if (m := FENCE.match(line)) and not (m[2][0] == "`" and "`" in m[3]):
             block, i = fenced(lines, i, m)
-        elif m := DOLLARS.match(line):
-            block, i = displayed(lines, i, m)
-        elif m := ENVIRONMENT.match(line):
-            block, i = environment(lines, i, m)
-        elif m := TARGET.match(line):
-            block, i = Block("target", [], name=m[1]), i + 1
-        else:
-            text += [] if SILENT.match(line) else [line]
-            i += 1
-        if block:
-            yield from ([Block("text", text)] if text else [])
-            yield block
-            text = []
-    if text:
-        yield Block("text", text)
+        elif m := DOLLARS.match(line): block, i = displayed(lines, i, m)
+        elif m := TARGET.match(line): block, i = Block("target", [], name=m[1]), i + 1
+        else: text, i = [*text, line], i + 1
+        if not block: continue
+        yield from ([Block("text", text)] if text else [])
+        yield block
+        text = []
+    if text: yield Block("text", text)
 
 
-# --- the book: what a page may refer to ---------------------------------------------------------------------------
+# --- the book: what a page may refer to -----------------------------------------------------------
 
 @dataclass
 class Label:
@@ -157,34 +133,26 @@ def markdown(path: Path) -> str:
     "The Markdown of a page, whether notebook or text."
     if path.suffix == ".md":
         return path.read_text()
-    return "\n\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
-
-
-def toc(tree: dict | list) -> Iterator[str]:
-    "The page names of a table of contents, in reading order."
-    if isinstance(tree, list):
-        for item in tree:
-            yield from toc(item)
-        return
-    yield from (str(tree[k]).removesuffix(".md").removesuffix(".ipynb") for k in ("root", "file") if k in tree)
-    for key in ("parts", "chapters", "sections"):
-        yield from toc(tree.get(key, []))
+    return "\n\n".join(c.source for c in nbformat.read(path, as_version=4).cells
+                       if c.cell_type == "markdown")
 
 
 class Book:
-    "The pages of the book in `root`, their titles and labels, the bibliography and the published address."
+    """The pages of the book in `root`, their titles and labels, the bibliography and the published
+    address."""
     def __init__(self, root: Path):
         self.root = root
         config = yaml.safe_load((root / "_config.yml").read_text())
         self.repository = (config.get("repository") or {}).get("url") or ""
         self.address = (config.get("html") or {}).get("baseurl") or ""
-        self.variables = ((config.get("sphinx") or {}).get("config") or {}).get("myst_substitutions") or {}
-        self.entries = {k: e for f in config.get("bibtex_bibfiles") or [] for k, e in parse_file(str(root / f)).entries.items()}
+        self.entries = {k: e for f in config.get("bibtex_bibfiles") or []
+                        for k, e in parse_file(str(root / f)).entries.items()}
         self.pages, self.titles, self.labels, self.counts = {}, {}, {}, Counter()
-        names = list(toc(yaml.safe_load((root / "_toc.yml").read_text())))
+        names = toc_pages(root / "_toc.yml")
         names += [str(p.relative_to(root).with_suffix("")) for p in self.notebooks()]
         for name in dict.fromkeys(names):
-            if path := next((p for s in (".ipynb", ".md") if (p := root / f"{name}{s}").is_file()), None):
+            if path := next((p for s in (".ipynb", ".md") if (p := root / f"{name}{s}").is_file()),
+                            None):
                 self.pages[name] = path
                 self.scan(name, markdown(path).splitlines())
 
@@ -194,30 +162,28 @@ class Book:
 
     def scan(self, page: str, lines: list[str]) -> None:
         "Note the title, the labels and the numbers of a page."
-        waiting = []                                                  # targets whose heading comes next
+        waiting = []  # targets whose heading comes next
         for block in parse(lines):
-            headings = [m[1] for line in block.lines if (m := HEADING.match(line))] if block.kind == "text" else []
+            headings = ([m[1] for line in block.lines if (m := HEADING.match(line))]
+                        if block.kind == "text" else [])
             for name in waiting:
                 self.labels[name] = Label(page, headings[0] if headings else "")
             if headings:
                 self.titles.setdefault(page, headings[0])
             waiting = [*waiting, block.name] if block.kind == "target" else []
-            if block.kind == "directive" and block.name != "math":
-                self.number(page, block, "exercise") if block.name == "exercise" else None
-                self.scan(page, block.lines)
-            elif block.kind in ("math", "directive"):
-                self.number(page, block, "equation")
+            if "label" in block.options:
+                self.number(page, block, "equation" if block.kind == "math" else "exercise")
+            if block.kind == "directive": self.scan(page, block.lines)
 
     def number(self, page: str, block: Block, kind: str) -> None:
-        "Give the page's next number to a labelled equation or exercise, to an exercise behind its chapter's."
-        label, chapter = block.options.get("label"), re.search(r"/(\d\d)_[^/]*$", page)
-        if label and "nonumber" not in block.options:
-            self.counts[page, kind] += 1
-            n = str(self.counts[page, kind])
-            if kind == "exercise" and chapter: n = f"{int(chapter[1])}.{n}"
-            self.labels[label] = Label(page, f"({n})" if kind == "equation" else f"Exercise {n}", n)
-        elif label:
-            self.labels[label] = Label(page, block.argument or kind.capitalize())
+        """Give the page's next number to a labelled equation or exercise, to an exercise behind its
+        chapter's."""
+        chapter = re.search(r"/(\d\d)_[^/]*$", page)
+        self.counts[page, kind] += 1
+        n = str(self.counts[page, kind])
+        if kind == "exercise" and chapter: n = f"{int(chapter[1])}.{n}"
+        self.labels[block.options["label"]] = Label(page, f"({n})" if kind == "equation"
+                                                    else f"Exercise {n}", n)
 
     def label(self, name: str) -> Label:
         "The label `name`."
@@ -232,7 +198,7 @@ class Book:
         return self.entries[key]
 
 
-# --- one page -----------------------------------------------------------------------------------------------------
+# --- one page -------------------------------------------------------------------------------------
 
 def anchor(label: str) -> str:
     "The id that Sphinx gives to a label; only those of glossary terms keep their capitals."
@@ -246,8 +212,10 @@ def link(text: str, url: str) -> str:
 
 def cited(entry: Entry) -> tuple[str, str]:
     "The authors and the year of a work, as a sentence names them."
-    names = [" ".join(str(n) for n in [*p.rich_prelast_names, *p.rich_last_names]) for p in entry.persons.get("author", [])]
-    return f"{names[0]} et al." if len(names) > 2 else " & ".join(names), entry.fields.get("year", "")
+    names = [" ".join(str(n) for n in [*p.rich_prelast_names, *p.rich_last_names])
+             for p in entry.persons.get("author", [])]
+    return (f"{names[0]} et al." if len(names) > 2 else " & ".join(names),
+            entry.fields.get("year", ""))
 
 
 def work(entry: Entry) -> str:
@@ -262,18 +230,20 @@ def work(entry: Entry) -> str:
 
 def quoted(title: str, lines: list[str]) -> list[str]:
     "An aside as a quotation with a bold title."
-    return [f"> {line}" if line else ">" for line in ([f"**{title}**", ""] if title else []) + lines]
+    return [f"> {line}" if line else ">"
+            for line in ([f"**{title}**", ""] if title else []) + lines]
 
 
 def folded(title: str, lines: list[str]) -> list[str]:
     "A box that opens on a press."
-    return ["<details>", f"<summary>{MarkdownIt().renderInline(title)}</summary>", "", *lines, "", "</details>"]
+    return ["<details>", f"<summary>{MarkdownIt().renderInline(title)}</summary>", "", *lines, "",
+            "</details>"]
 
 
 class Page:
     "Turns the Markdown of one page into plain Markdown."
     def __init__(self, book: Book, name: str, glued: dict[str, str] | None = None):
-        self.book, self.name, self.glued, self.notes = book, name, glued or {}, {}
+        self.book, self.name, self.glued = book, name, glued or {}
 
     def resolve(self, text: str) -> str:
         "Plain Markdown for `text`."
@@ -299,101 +269,47 @@ class Page:
         return ["$$", *block.lines, *number, "$$"]
 
     def show_text(self, block: Block) -> list[str]:
-        return self.inline(self.definitions("\n".join(block.lines))).split("\n")
+        return self.inline("\n".join(block.lines)).split("\n")
 
     def show_directive(self, block: Block) -> list[str]:
         "Plain Markdown for a directive."
         name, argument, body = block.name, block.argument, block.lines
-        if name in ABSENT:
-            return []
-        if name == "math":
-            block.lines = [argument] * bool(argument) + body
-            return self.show_math(block)
-        if name in ("code", "code-block"):
-            return [f"```{argument}", *body, "```"]
-        if name == "raw":
-            return body if argument == "html" else []
-        if name in ("figure", "image"):
-            return self.figure(block)
-        if name in ("exercise", "solution"):
-            return self.exercise(block)
+        if name == "bibliography": return []
+        if name == "exercise": return self.exercise(block)
         if name in ASIDES:
             return self.aside(block, ASIDES[name], [argument] * bool(argument) + body)
-        if name in TITLED:
-            return self.aside(block, argument, body)
-        if name in ("table", "rubric"):
-            return [f"**{self.inline(argument)}**", "", *self.blocks(body)]
-        if name in BARE:
-            return self.blocks(body)
-        if name in ("epigraph", "pull-quote"):
-            return quoted("", self.blocks(body))
+        if name in TITLED: return self.aside(block, argument, body)
+        if name in BARE: return self.blocks(body)
         raise Unresolved(f"no plain form is known for the directive {{{name}}}")
 
     def aside(self, block: Block, title: str, body: list[str]) -> list[str]:
         "An aside: folded if the page folds it, or if it is a hint; else a quotation."
         title, body = self.inline(title), self.blocks(body)
-        closed = block.name in ("dropdown", "hint") or re.search(r"dropdown|toggle", block.options.get("class", ""))
-        return folded(title or "More", body) if closed and "open" not in block.options else quoted(title, body)
+        closed = (block.name in ("dropdown", "hint")
+                  or re.search(r"dropdown|toggle", block.options.get("class", "")))
+        return (folded(title or "More", body) if closed
+                and "open" not in block.options else quoted(title, body))
 
     def exercise(self, block: Block) -> list[str]:
-        "An exercise as a quotation, a solution folded."
-        if block.name == "solution":
-            return folded(f"Solution to {self.book.label(block.argument).text}", self.blocks(block.lines))
+        "An exercise as a quotation."
         if "label" not in block.options:
             raise Unresolved(f"the exercise {block.argument!r} has no :label:")
         label = self.book.label(block.options["label"])
-        title = f"{label.text} ({block.argument.strip('()')})" if label.number and block.argument else label.text
+        title = f"{label.text} ({block.argument.strip('()')})" if block.argument else label.text
         return [*self.show_target(Block("target", [], name=block.options["label"])),
                 *self.aside(block, title, block.lines)]
 
-    def figure(self, block: Block) -> list[str]:
-        "A picture and its caption."
-        alt, caption = block.options.get("alt", ""), " ".join(self.blocks(block.lines)).strip()
-        return [f"![{alt}]({self.picture(block.argument)})", *(["", f"*{caption}*"] if caption else [])]
-
-    def picture(self, source: str) -> str:
-        "The address of a picture; a local file travels inside the text."
-        if re.match(r"\w+:", source):
-            return source
-        path = self.book.root / Path(self.name).parent / source
-        if not path.is_file():
-            raise Unresolved(f"no such picture: {source}")
-        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
-
-    def definitions(self, text: str) -> str:
-        "Definition lists and footnotes, which plain Markdown lacks, as paragraphs."
-        text = re.sub(r"^(\S.*)\n+: +", r"**\1**  \n", text, flags=re.M)
-        return re.sub(r"^\[\^([\w-]+)\]: +", lambda m: f"<sup>{self.footnote(m[1])}</sup> ", text, flags=re.M)
-
-    def footnote(self, key: str) -> int:
-        return self.notes.setdefault(key, len(self.notes) + 1)
-
     def inline(self, text: str) -> str:
-        "Resolve roles, links, footnotes and substitutions; code and formulas stay as they are."
+        "Resolve roles and links; code and formulas stay as they are."
         return INLINE.sub(self.token, text)
 
     def token(self, m: re.Match) -> str:
-        if m["role"]:
-            return self.role(m["role"], " ".join(m["content"].split()))
-        if m["code"]:
-            return re.sub(r"`\{[^{}]*\}$", "`", m["code"])
-        if m["note"]:
-            return f"<sup>{self.footnote(m['key'])}</sup>"
-        if m["dest"]:
-            if m["bang"]:
-                return f"![{m['label']}]({self.picture(m['dest'])}{m['title'] or ''})"
-            return self.hyperlink(self.inline(m["label"]), m["dest"])
-        if m["span"]:
-            return self.inline(m["span"])
-        if m["variable"]:
-            if m["variable"] not in self.book.variables:
-                raise Unresolved(f"no value for {m[0]}")
-            return self.inline(str(self.book.variables[m["variable"]]))
-        return m[0]                                                   # a formula, an escaped character
+        if m["role"]: return self.role(m["role"], " ".join(m["content"].split()))
+        return self.hyperlink(self.inline(m["label"]), m["dest"]) if m["dest"] else m[0]
 
     def url(self, page: str, fragment: str = "") -> str:
-        "The address of another page: in the published book, else the neighbouring notebook, else none."
+        """The address of another page: in the published book, else the neighbouring notebook, else
+        none."""
         if page == self.name:
             return f"#{fragment}" if fragment else ""
         if page not in self.book.pages:
@@ -412,7 +328,8 @@ class Page:
         if not path or path in self.book.labels:
             return self.reference(fragment or path, text)
         page = normpath(Path(self.name).parent / re.sub(r"\.(ipynb|md|html)$", "", path))
-        return link(text or self.book.titles.get(page, page), self.url(page, anchor(fragment.lower())))
+        return link(text or self.book.titles.get(page, page),
+                    self.url(page, anchor(fragment.lower())))
 
     def reference(self, name: str, text: str = "") -> str:
         "A link to a label, in its own words unless `text` is given."
@@ -428,7 +345,7 @@ class Page:
         return ROLES[name](self, text)
 
 
-# --- roles --------------------------------------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------------------
 
 def titled(text: str) -> tuple[str, str]:
     "Split `title <target>`; without a target the title is empty."
@@ -451,8 +368,7 @@ def glue(page: Page, text: str) -> str:
 def cite(page: Page, text: str, form: str) -> str:
     "Readable citations, each a link to the work."
     made = []
-    for key in re.split(r"\s*,\s*", text):
-        entry = page.book.entry(key)
+    for entry in map(page.book.entry, re.split(r"\s*,\s*", text)):
         names, year = cited(entry)
         made.append(link(f"{names} ({year})" if form == "t" else f"{names} {year}", work(entry)))
     return " and ".join(made) if form == "t" else f"({'; '.join(made)})"
@@ -466,55 +382,31 @@ def lasts(page: Page, text: str, says: Callable = runtime) -> str:
 
 def eq(page: Page, text: str) -> str:
     label = page.book.label(text)
-    return label.text if label.page == page.name else link(label.text, page.url(label.page, f"equation-{anchor(text.lower())}"))
-
-
-def ref(page: Page, text: str) -> str:
-    title, target = titled(text)
-    return page.reference(target, title)
-
-
-def numref(page: Page, text: str) -> str:
-    title, target = titled(text)
-    label = page.book.label(target)
-    if label.number is None:
-        raise Unresolved(f"{target!r} has no number")
-    return page.reference(target, re.sub(r"%s|\{number\}", str(label.number), title))
+    return (label.text if label.page == page.name
+            else link(label.text, page.url(label.page, f"equation-{anchor(text.lower())}")))
 
 
 def doc(page: Page, text: str) -> str:
     title, target = titled(text)
-    return page.hyperlink(title, target.lstrip("/") if not target.startswith("/") else relpath(target[1:], Path(page.name).parent))
+    return page.hyperlink(title, target.lstrip("/") if not target.startswith("/")
+                          else relpath(target[1:], Path(page.name).parent))
 
 
 def term(page: Page, text: str) -> str:
     title, target = titled(text)
-    return link(title or target, page.url("about/glossary", f"term-{anchor(target)}") if "about/glossary" in page.book.pages else "")
-
-
-def code(page: Page, text: str) -> str:
-    title, target = titled(text)
-    return f"`{title or target.removeprefix('~').split('.')[-1] if target.startswith('~') else title or target}`"
-
-
-def tag(name: str) -> Callable[[Page, str], str]:
-    return lambda page, text: f"<{name}>{text}</{name}>"
+    return link(title or target, page.url("about/glossary", f"term-{anchor(target)}")
+                if "about/glossary" in page.book.pages else "")
 
 
 ROLES: dict[str, Callable[[Page, str], str]] = {
-    "glue:text": glue, "runtime": lasts, "minutes": lambda page, text: lasts(page, text, reading), "eq": eq, "math:numref": eq, "ref": ref, "numref": numref, "doc": doc, "term": term,
-    "math": lambda page, text: f"${text}$",
-    "abbr": lambda page, text: titled(text)[0] or text,
-    "code": lambda page, text: f"`{text}`",
-    "sub": tag("sub"), "sup": tag("sup"), "kbd": tag("kbd"),
-    "cite": lambda page, text: cite(page, text, "p"), "cite:p": lambda page, text: cite(page, text, "p"),
-    "cite:ps": lambda page, text: cite(page, text, "p"), "cite:t": lambda page, text: cite(page, text, "t"),
-    "cite:ts": lambda page, text: cite(page, text, "t"),
+    "glue:text": glue, "runtime": lasts, "minutes": lambda page, text: lasts(page, text, reading),
+    "eq": eq, "doc": doc, "term": term,
+    "cite:p": lambda page, text: cite(page, text, "p"),
+    "cite:t": lambda page, text: cite(page, text, "t"),
 }
-ROLES |= {p + n: code for p in ("", "py:") for n in ("func", "class", "meth", "mod", "attr", "obj", "data", "exc")}
 
 
-# --- what must not be left ----------------------------------------------------------------------------------------
+# --- what must not be left ------------------------------------------------------------------------
 
 REMAINS = {
     "a role": r"\{[a-zA-Z][\w:.+-]*\}`",
@@ -529,6 +421,8 @@ REMAINS = {
     "a cell break": r"^\+\+\+",
     "attributes": r"[\]`)]\{[.#a-z][^{}]*\}|^[>\s]*\{[.#][^{}]*\}\s*$",
     "a definition": r"^[>\s]*: +\S",
+    "a picture": r"!\[[^\]]*\]\((?!data:|https?:)",
+    "a bare environment": r"^[>\s]*\\begin\{\w+\*?\}",
     "a link to a page's source": r"\]\([^)\s]*\.md(#[^)]*)?\)",
     "a link by label": r"\[\]\(|\]\(project:",
     "front matter": r"\A---\s*$",
@@ -536,8 +430,10 @@ REMAINS = {
 
 
 def bare(text: str) -> str:
-    "The text without what is shown as it stands: code blocks, code spans, formulas (their closing mark and label stay)."
-    text = re.sub(r"^([>\s]*)(`{3,}|~{3,})(?!\s*\{)[^`\n]*\n.*?^[>\s]*\2[`~]*\s*$", r"\1", text, flags=re.S | re.M)
+    """The text without what is shown as it stands: code blocks, code spans, formulas (their closing
+    mark and label stay)."""
+    text = re.sub(r"^([>\s]*)(`{3,}|~{3,})(?!\s*\{)[^`\n]*\n.*?^[>\s]*\2[`~]*\s*$", r"\1", text,
+                  flags=re.S | re.M)
     text = re.sub(r"(?<![}`])(`+)(?!`)[^\n]+?(?<!`)\1(?!`)", "`", text)
     text = re.sub(r"\$\$.*?\$\$", "$$", text, flags=re.S)
     return re.sub(r"\$(?![\s$])[^$\n]*?(?<![\s\\])\$", "$", text)
@@ -546,4 +442,5 @@ def bare(text: str) -> str:
 def remains(text: str) -> list[str]:
     "The MyST syntax left in a piece of Markdown."
     text = bare(text)
-    return [f"{what}: {m[0].strip()!r}" for what, pattern in REMAINS.items() for m in re.finditer(pattern, text, re.M)]
+    return [f"{what}: {m[0].strip()!r}" for what, pattern in REMAINS.items()
+            for m in re.finditer(pattern, text, re.M)]

@@ -1,7 +1,9 @@
-"""The whole book as PDF, in two volumes, the book and its pages in depth: python tools/pdf.py [--book FOLDER] [--out FOLDER] [--paper a4 letter] [PAGE ...]
+"""The whole book as PDF, in two volumes, the book and its pages in depth:
+python tools/pdf.py [--book FOLDER] [--out FOLDER] [--paper a4 letter] [PAGE ...]
 
-Each is one document, printed by Chromium from the built book, once to learn on which page everything is, and again with these numbers in the
-contents, in the index and behind each reference to another page, until no number changes.
+Each is one document, printed by Chromium from the built book, once to learn on which page
+everything is, and again with these numbers in the contents, in the index and behind each reference
+to another page, until no number changes.
 """
 import argparse
 import ctypes
@@ -33,7 +35,7 @@ PRINTINGS, COLUMNS = 6, 9
 REFERS = ("id", "for", "aria-labelledby", "aria-describedby", "headers")
 
 
-# --- one document -----------------------------------------------------------------------------------------------------
+# --- one document ---------------------------------------------------------------------------------
 
 def anchor(name: str, place: str = "") -> str:
     "The name of a place in the document."
@@ -44,9 +46,12 @@ def renamed(page: Page) -> None:
     "Ids and references to them, with the page's name before them: the document has each only once."
     for element in page.text.find_all(True):
         for attribute in REFERS:
-            if attribute in element.attrs: element[attribute] = " ".join(anchor(page.name, i) for i in element[attribute].split())
+            if attribute in element.attrs:
+                element[attribute] = " ".join(anchor(page.name, i)
+                                              for i in element[attribute].split())
         for attribute, value in element.attrs.items():
-            if isinstance(value, str) and "url(#" in value: element[attribute] = value.replace("url(#", f"url(#{anchor(page.name)}--")
+            if isinstance(value, str) and "url(#" in value:
+                element[attribute] = value.replace("url(#", f"url(#{anchor(page.name)}--")
 
 
 def lowered(page: Page) -> None:
@@ -60,14 +65,17 @@ def referred(page: Page, there: dict[str, set[str]], number: dict[str, int]) -> 
     for link, (name, place) in links(page, there):
         to = anchor(name, place)
         link["href"] = f"#{to}"
-        if name == page.name or link.find_parent(["svg", "figure"]) or "term-" in place or name == "about/bibliography": continue
+        if (name == page.name or link.find_parent(["svg", "figure"]) or "term-" in place
+            or name == "about/bibliography"):
+            continue
         link.insert_after(slot(to, number, "p.\u00a0"))
 
 
 def turned(page: Page) -> None:
     "Tables of many columns go on leaves that are turned."
     for table in page.text.find_all("table"):
-        if len(table.find("tr").find_all(["th", "td"])) > COLUMNS: table.parent["class"] = [*table.parent.get("class", ()), "tfm-landscape"]
+        if len(table.find("tr").find_all(["th", "td"])) > COLUMNS:
+            table.parent["class"] = [*table.parent.get("class", ()), "tfm-landscape"]
 
 
 def slot(to: str, number: dict[str, int], before: str = "") -> Tag:
@@ -79,17 +87,21 @@ def slot(to: str, number: dict[str, int], before: str = "") -> Tag:
 
 def contents(pages: list[Page], number: dict[str, int]) -> str:
     "Parts and pages with their page numbers."
-    def line(level: str, to: str, title: str) -> str: return f'<p class="tfm-line {level}"><a href="#{to}"><span>{escape(title)}</span></a>{slot(to, number)}</p>'
+    def line(level: str, to: str, title: str) -> str:
+        return f'<p class="tfm-line {level}"><a href="#{to}"><span>{escape(title)}</span></a>{slot(to, number)}</p>'
     rows = []
     for page in pages:
-        if page.part and not page.is_cover: rows.append(f'<p class="tfm-part-line">{escape(page.part)}</p>')
-        rows.append(line("tfm-part-line" if page.is_cover else "tfm-page-line", anchor(page.name), page.title))
+        if page.part and not page.is_cover:
+            rows.append(f'<p class="tfm-part-line">{escape(page.part)}</p>')
+        rows.append(line("tfm-part-line" if page.is_cover else "tfm-page-line", anchor(page.name),
+                         page.title))
     return f'<section class="tfm-contents"><h1>Contents</h1>{"".join(rows)}</section>'
 
 
 def opening(part: str, pages: list[Page]) -> str:
     "The leaf before a part that has no cover: its name, and what each of its pages establishes."
-    rows = "".join(f"<dt>{escape(page.title)}</dt><dd>{escape(page.lead)}</dd>" for page in pages if "practice/" not in page.name)
+    rows = "".join(f"<dt>{escape(page.title)}</dt><dd>{escape(page.lead)}</dd>"
+                   for page in pages if "practice/" not in page.name)
     return f'<section class="tfm-part"><h1>{escape(part)}</h1><dl>{rows}</dl></section>'
 
 
@@ -122,7 +134,7 @@ def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -
             f'<body class="tfm-print">{cover(paper, day)}{contents(pages, number)}<main>{"".join(body)}</main></body></html>')
 
 
-# --- printing ---------------------------------------------------------------------------------------------------------
+# --- printing -------------------------------------------------------------------------------------
 
 def printed(browser, html: str, book: Path) -> bytes:
     "The document as Chromium prints it, tagged and with an outline."
@@ -131,7 +143,8 @@ def printed(browser, html: str, book: Path) -> bytes:
     base = f"http://127.0.0.1:{httpd.server_port}"
     page = browser.new_page()
     try:
-        page.route(f"{base}/print.html", lambda route: route.fulfill(body=html, content_type="text/html; charset=utf-8"))
+        page.route(f"{base}/print.html",
+                   lambda route: route.fulfill(body=html, content_type="text/html; charset=utf-8"))
         page.goto(f"{base}/print.html", timeout=300_000)
         page.evaluate("document.fonts.ready")
         return page.pdf(prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
@@ -165,20 +178,25 @@ def make(browser, book: Path, paper: str, day: date, wanted: list[str] | None = 
 
 
 def volumes(wanted: list[str]) -> dict[str, list[str]]:
-    "What of a file's name tells a volume -> its pages: the book, and its pages in depth; or only what is wanted."
+    """What of a file's name tells a volume -> its pages: the book, and its pages in depth; or only
+    what is wanted."""
     if wanted: return {"": wanted}
     deep = [name for name in names() if kind(name) == "depth"]
-    return {"": [name for name in names() if name not in deep]} | ({"-in-depth": [*deep, "about/bibliography"]} if deep else {})
+    return {"": [name for name in names()
+                 if name not in deep]} | ({"-in-depth": [*deep, "about/bibliography"]} if deep
+                                          else {})
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--book", type=Path, default=ROOT / "_build/html")
     parser.add_argument("--out", type=Path, default=ROOT / "build/paper")
     parser.add_argument("--paper", nargs="+", choices=PAPERS, default=list(PAPERS))
     parser.add_argument("pages", nargs="*")
     given = parser.parse_args(arguments)
-    if not (given.book / "index.html").is_file(): sys.exit(f"no built book in {given.book}: run `make book`")
+    if not (given.book / "index.html").is_file():
+        sys.exit(f"no built book in {given.book}: run `make book`")
     if not CHROMIUM: sys.exit("no Chromium on this machine (Debian's package: chromium)")
     from playwright.sync_api import sync_playwright
     given.out.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,15 @@
 """Prove the book, stage by stage: python tools/prove.py [--quick | --whole] [--fresh] [STAGE ...]
 
-Stages: lint; book (the strict build); wheel; notebooks (on this processor); older (notebooks as on a processor without AVX); library
-(tests of tfmlib, bench and kernels); site (tests of the pages, the tools and the house).
+Stages: lint; book (the strict build); wheel; notebooks (on this processor); older (notebooks as on
+a processor without AVX); library (tests of tfmlib, bench and kernels); site (tests of the pages,
+the tools and the house).
 
-A file of tests or a notebook whose key, the hash of what it reads (tools/steps.py), has passed in this clone is skipped, and counted
-as skipped; --fresh runs it again. As on the older processor, notebooks run whose content is not in tests/swept.json; so do pages in
-Chromium. --whole runs everything, also the sweeps that only repeat a class (marked `whole`), and writes that list anew; a stage that was
-stopped goes on where it was. --quick runs, of what differs from the branch's base, what is not slow. --record notes a whole run in README.
+A file of tests or a notebook whose key, the hash of what it reads (tools/steps.py), has passed in
+this clone is skipped, and counted as skipped; --fresh runs it again. As on the older processor,
+notebooks run whose content is not in tests/swept.json; so do pages in Chromium. --whole runs
+everything, also the sweeps that only repeat a class (marked `whole`), and writes that list anew; a
+stage that was stopped goes on where it was. --quick runs, of what differs from the branch's base,
+what is not slow. --record notes a whole run in tests/proved.json.
 """
 import argparse
 import json
@@ -22,19 +25,32 @@ from functools import cache
 from pathlib import Path
 
 import steps
-from processors import SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
 from pages import notebook_files  # noqa: E402
 
+# A library of numbers picks its code by the processor it runs on, and sums in another order give
+# other last bits. Each can be told by a variable to behave
+# as on an older one: PyTorch's own loops, MKL (its products), oneDNN, NumPy's products, NumPy's
+# loops, the C library's exp and sin.
+SETTINGS = {
+    "native": {},
+    "baseline": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE",
+                 "ONEDNN_MAX_CPU_ISA": "SSE41", "OPENBLAS_CORETYPE": "Nehalem",
+                 "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4",
+                 "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA"},
+}
 BUILD = ROOT / "build/proof"
 PASSED = BUILD / "passed.json"
-SWEPT = ROOT / "tests/swept.json"                           # what passed in the last whole proof: notebooks as on the older processor, pages in Chromium
+# what passed in the last whole proof: notebooks as on the older processor, pages in Chromium
+SWEPT = ROOT / "tests/swept.json"
 PY = sys.executable
-QUIET = [] if sys.stdout.isatty() else ["-q"]            # in a terminal Sphinx says which page it is at; a log stays short
-CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
+# in a terminal Sphinx says which page it is at; a log stays short
+QUIET = [] if sys.stdout.isatty() else ["-q"]
+CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            or 1, 4)
 
 
 def shared(processes: int) -> list[str]:
@@ -47,7 +63,7 @@ def run(*command, cwd: Path = ROOT, **env: str) -> bool:
     return subprocess.run([str(c) for c in command], cwd=cwd, env=os.environ | env).returncode == 0
 
 
-# --- what runs ----------------------------------------------------------------------------------------------------
+# --- what runs ------------------------------------------------------------------------------------
 
 def git(*command: str) -> str:
     "What git says; nothing where there is no git, or no such commit."
@@ -65,7 +81,8 @@ def base() -> str:
 @cache
 def changed() -> frozenset[Path]:
     "The files that differ from the base; of notebooks, those of which more than prose differs."
-    names = {*git("diff", "--name-only", "--no-renames", base()).splitlines(), *git("ls-files", "-o", "--exclude-standard").splitlines()}
+    names = {*git("diff", "--name-only", "--no-renames", base()).splitlines(),
+             *git("ls-files", "-o", "--exclude-standard").splitlines()}
     def only_prose(name: str) -> bool:
         before = git("show", f"{base()}:{name}")
         return name.endswith(".ipynb") and bool(before) and (ROOT / name).is_file() and steps.code(before) == steps.code((ROOT / name).read_text(encoding="utf-8"))
@@ -91,7 +108,7 @@ def planned(stage: str, files: dict[str, tuple[str, str]]) -> dict[str, str]:
     return {steps.PLAN: str(plan)}
 
 
-# --- stages -------------------------------------------------------------------------------------------------------
+# --- stages ---------------------------------------------------------------------------------------
 
 def lint(_) -> bool:
     "ruff over the code that people write; notebooks too, generated modules not."
@@ -105,7 +122,8 @@ def book(given: argparse.Namespace) -> bool:
     if not given.fresh and built.is_file() and steps.load(PASSED).get("book") == key:
         print("book: skipped, it was built in this clone from what is there")
         return True
-    done = run(jupyter_book, "build", ".", "-W", "-n", "--keep-going", *QUIET) and run(PY, "tools/built.py")
+    done = (run(jupyter_book, "build", ".", "-W", "-n", "--keep-going", *QUIET)
+            and run(PY, "tools/built.py"))
     if done: steps.keep(PASSED, "book", key)
     return done
 
@@ -114,7 +132,8 @@ def wheel(_) -> bool:
     "The wheel, unpacked where nothing of this checkout can be imported instead."
     shutil.rmtree(BUILD / "wheel", ignore_errors=True)
     shutil.rmtree(BUILD / "site", ignore_errors=True)
-    if not run(PY, "-m", "build", "--wheel", "--no-isolation", "-o", BUILD / "wheel", "."): return False
+    if not run(PY, "-m", "build", "--wheel", "--no-isolation", "-o", BUILD / "wheel", "."):
+        return False
     [made] = (BUILD / "wheel").glob("*.whl")
     return run(PY, "-m", "pip", "install", "-q", "--no-deps", "--target", BUILD / "site", made)
 
@@ -130,13 +149,17 @@ def chosen(given: argparse.Namespace, setting: str) -> dict[Path, str]:
     if given.quick: notebooks = {path: key for path, key in notebooks.items() if path in changed()}
     elif setting != "native" and not given.whole:
         swept = json.loads(SWEPT.read_text())["older"]
-        notebooks = {path: key for path, key in notebooks.items() if swept.get(path.relative_to(ROOT).as_posix()) != key}
-    def key(path: Path, own: str) -> str: return steps.digest(own, steps.files_digest([*steps.notebook_modules(path), *steps.data()]), json.dumps(SETTINGS[setting]), steps.machine())
+        notebooks = {path: key for path, key in notebooks.items()
+                     if swept.get(path.relative_to(ROOT).as_posix()) != key}
+    def key(path: Path, own: str) -> str:
+        return steps.digest(own, steps.files_digest([*steps.notebook_modules(path), *steps.data()]),
+                            json.dumps(SETTINGS[setting]), steps.machine())
     return {path: key(path, own) for path, own in notebooks.items()}
 
 
 def notebooks(given: argparse.Namespace, setting: str = "native") -> bool:
-    "nbval over the Colab copies, in an empty directory, against the wheel, on this processor or as on another."
+    """nbval over the Colab copies, in an empty directory, against the wheel, on this processor or
+    as on another."""
     stage = "notebooks" if setting == "native" else "older"
     left = due(stage, chosen(given, setting), given)
     if not left: return True
@@ -144,12 +167,18 @@ def notebooks(given: argparse.Namespace, setting: str = "native") -> bool:
     if not run(PY, "tools/colab.py", copies): return False
     shutil.rmtree(empty, ignore_errors=True)
     empty.mkdir(parents=True)
-    names = {path.relative_to(ROOT).as_posix(): (name_of(stage, path), key) for path, key in left.items()}
+    names = {path.relative_to(ROOT).as_posix(): (name_of(stage, path), key)
+             for path, key in left.items()}
     how = ["--nbval-lax"] if os.environ.get("TFM_LAX") else ["--nbval"]
-    flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env", "--nbval-cell-timeout", "1800", "--nbval-kernel-startup-timeout", "300"]
-    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p", "no:cacheprovider", "-p", "steps", "-p", "kernel_copies", "--durations=5", "--no-loadscope-reorder", *shared(CORES), *how, *flags,
-               *(copies / name for name in slowest_first(names)), cwd=empty, PYTHONPATH=os.pathsep.join([str(BUILD / "site"), str(ROOT / "tools")]),
-               TFM_PEERS="required", OMP_NUM_THREADS="1", TQDM_DISABLE="1", **SETTINGS[setting], **planned(stage, names))
+    flags = ["--nbval-sanitize-with", ROOT / "tests/nbval.cfg", "--nbval-current-env",
+             "--nbval-cell-timeout", "1800", "--nbval-kernel-startup-timeout", "300"]
+    return run(PY, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", copies, "-p",
+               "no:cacheprovider", "-p", "steps", "-p", "kernel_copies", "--durations=5",
+               "--no-loadscope-reorder", *shared(CORES), *how, *flags,
+               *(copies / name for name in slowest_first(names)), cwd=empty,
+               PYTHONPATH=os.pathsep.join([str(BUILD / "site"), str(ROOT / "tools")]),
+               TFM_PEERS="required", OMP_NUM_THREADS="1", TQDM_DISABLE="1", **SETTINGS[setting],
+               **planned(stage, names))
 
 
 def slowest_first(names: dict) -> list[str]:
@@ -160,26 +189,36 @@ def slowest_first(names: dict) -> list[str]:
 
 
 def older(given: argparse.Namespace) -> bool:
-    "The same, as on a processor without AVX: sums run in another order, so nothing may hang on their last bits. Not in the quick part."
+    """The same, as on a processor without AVX: sums run in another order, so nothing may hang on
+    their last bits. Not in the quick part."""
     return given.quick or notebooks(given, "baseline")
 
 
 def tests(stage: str, given: argparse.Namespace) -> bool:
     "The files of tests in a folder."
-    reads = {path: steps.test_reads(path) for path in sorted((ROOT / "tests" / stage).glob("test_*.py"))}
-    if given.quick: reads = {path: read for path, read in reads.items() if stage == "site" or read & changed()}
+    reads = {path: steps.test_reads(path)
+             for path in sorted((ROOT / "tests" / stage).glob("test_*.py"))}
+    if given.quick:
+        reads = {path: read for path, read in reads.items() if stage == "site" or read & changed()}
     if given.quick and not changed_at_all(): reads = {}
     whole = "whole" if given.whole else ""
-    keys = {path: steps.digest(steps.files_digest(read), steps.machine(), steps.chromium()) for path, read in reads.items()}
+    keys = {path: steps.digest(steps.files_digest(read), steps.machine(), steps.chromium())
+            for path, read in reads.items()}
     left = due(f"{whole} {stage}".strip(), keys, given)
     if not left: return True
-    names = {path.relative_to(ROOT).as_posix(): (name_of(f"{whole} {stage}".strip(), path), key) for path, key in left.items()}
-    without = ["-m", "not whole and not slow and not browser"] if given.quick else ["-m", "not whole"] if not given.whole else []
-    return run(PY, "-m", "pytest", "-p", "steps", "--durations=12", "--no-loadscope-reorder", *shared(CORES + (stage == "site")), *without, *names,
-               PYTHONPATH=str(ROOT / "tools"), OMP_NUM_THREADS="1", **({"TFM_WHOLE": "1"} if given.whole else {}), **({} if given.quick else planned(stage, names)))
+    names = {path.relative_to(ROOT).as_posix(): (name_of(f"{whole} {stage}".strip(), path), key)
+             for path, key in left.items()}
+    without = (["-m", "not whole and not slow and not browser"] if given.quick
+               else ["-m", "not whole"] if not given.whole else [])
+    return run(PY, "-m", "pytest", "-p", "steps", "--durations=12", "--no-loadscope-reorder",
+               *shared(CORES + (stage == "site")), *without, *names,
+               PYTHONPATH=str(ROOT / "tools"), OMP_NUM_THREADS="1",
+               **({"TFM_WHOLE": "1"} if given.whole else {}),
+               **({} if given.quick else planned(stage, names)))
 
 
-def changed_at_all() -> bool: return bool(git("diff", "--name-only", base()) or git("ls-files", "-o", "--exclude-standard"))
+def changed_at_all() -> bool:
+    return bool(git("diff", "--name-only", base()) or git("ls-files", "-o", "--exclude-standard"))
 
 
 def library(given: argparse.Namespace) -> bool: return tests("library", given)
@@ -190,17 +229,21 @@ def site(given: argparse.Namespace) -> bool: return tests("site", given)
 
 # Minutes that each may take on two idle cores: the ordinary proof, --quick, --whole.
 STAGES: dict[str, tuple[Callable, float, float, float]] = {
-    "lint": (lint, .1, .1, .1), "book": (book, 3, 2.5, 3), "wheel": (wheel, .2, .2, .2), "notebooks": (notebooks, 7, 2.5, 7), "older": (older, 2, .1, 14),
+    "lint": (lint, .1, .1, .1), "book": (book, 3, 2.5, 3), "wheel": (wheel, .2, .2, .2),
+    "notebooks": (notebooks, 7, 2.5, 7), "older": (older, 2, .1, 14),
     "library": (library, 2.7, 2, 20), "site": (site, 3, 1, 30)}
 
 
 def beside(names: list[str], results: dict, fresh: bool = False) -> Callable[[], None]:
-    "Begin the book, which keeps one processor busy, while other stages run; what is returned waits for it and says what it said."
+    """Begin the book, which keeps one processor busy, while other stages run; what is returned
+    waits for it and says what it said."""
     if "book" not in names or len(names) == 1: return lambda: None
     start, log, ended = time.perf_counter(), tempfile.TemporaryFile("w+"), []
-    process = subprocess.Popen([PY, __file__, *["--fresh"] * fresh, "book"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    process = subprocess.Popen([PY, __file__, *["--fresh"] * fresh, "book"], cwd=ROOT,
+                               stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     names.remove("book")
-    clock = threading.Thread(target=lambda: ended.append((process.wait() == 0, time.perf_counter() - start)))
+    clock = threading.Thread(target=lambda: ended.append((process.wait() == 0,
+                                                          time.perf_counter() - start)))
     clock.start()
     def wait() -> None:
         clock.join()
@@ -213,7 +256,10 @@ def beside(names: list[str], results: dict, fresh: bool = False) -> Callable[[],
 def sweep() -> None:
     "After a whole proof: what has passed as on the older processor, and which pages in Chromium."
     import swept
-    SWEPT.write_text(json.dumps({"older": {path.relative_to(ROOT).as_posix(): key for path, key in content_keys().items()}, "pages": swept.pages(ROOT / "_build/html")}, indent=1) + "\n")
+    SWEPT.write_text(json.dumps({"older": {path.relative_to(ROOT).as_posix(): key
+                                           for path, key in content_keys().items()},
+                                           "pages": swept.pages(ROOT / "_build/html")},
+                                           indent=1) + "\n")
 
 
 def note(results: dict[str, bool]) -> None:
@@ -232,16 +278,20 @@ def shown(results: dict[str, tuple[bool, float]], column: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--whole", action="store_true", help="every sweep, and every notebook as on the older processor too")
-    parser.add_argument("--fresh", action="store_true", help="also what has passed in this clone as it is")
+    parser.add_argument("--whole", action="store_true",
+                        help="every sweep, and every notebook as on the older processor too")
+    parser.add_argument("--fresh", action="store_true",
+                        help="also what has passed in this clone as it is")
     parser.add_argument("--record", action="store_true", help="note what passed, and where")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     given = parser.parse_args()
     unknown = set(given.stages) - set(STAGES)
     if unknown: parser.error(f"no such stage: {', '.join(sorted(unknown))}")
-    if given.quick and (given.record or given.whole): parser.error("--quick leaves out parts of what --whole runs and --record notes")
+    if given.quick and (given.record or given.whole):
+        parser.error("--quick leaves out parts of what --whole runs and --record notes")
     if given.record and not given.whole: parser.error("--record notes whole stages: add --whole")
     results, names, began = {}, list(given.stages or STAGES), time.perf_counter()
     wait = beside(names, results, given.fresh)
@@ -251,7 +301,8 @@ def main() -> None:
         start = time.perf_counter()
         results[name] = (STAGES[name][0](given), time.perf_counter() - start)
     if "book" in (given.stages or STAGES) and "book" not in results: wait()
-    print("\n" + shown(results, 1 + given.quick + 2 * given.whole) + f"\n       together   {(time.perf_counter() - began) / 60:5.1f} min")
+    print("\n" + shown(results,
+                       1 + given.quick + 2 * given.whole) + f"\n       together   {(time.perf_counter() - began) / 60:5.1f} min")
     failed = sum(not good for good, _ in results.values())
     if given.whole and not failed and {"older", "site"} <= results.keys(): sweep()
     print(f"\nstages: {len(results) - failed} passed, {failed} failed")

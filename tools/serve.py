@@ -16,14 +16,17 @@ def packed(path: Path, _stamp: int) -> bytes:
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".js": "text/javascript", ".woff2": "font/woff2", ".wasm": "application/wasm"}
+    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map,
+                      ".js": "text/javascript", ".woff2": "font/woff2", ".wasm": "application/wasm"}
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
         path = Path(self.translate_path(self.path))
         path = path / "index.html" if path.is_dir() and self.path.split("?")[0].endswith("/") else path
-        if not path.exists() and (lost := Path(self.directory) / "404.html").is_file(): return self.lost(lost)
-        if path.suffix not in PACKED or not path.is_file() or "gzip" not in self.headers.get("Accept-Encoding", ""):
+        if not path.exists() and (lost := Path(self.directory) / "404.html").is_file():
+            return self.lost(lost)
+        if (path.suffix not in PACKED or not path.is_file()
+            or "gzip" not in self.headers.get("Accept-Encoding", "")):
             return super().do_GET()
         body = packed(path, path.stat().st_mtime_ns)
         self.send_response(200)
@@ -36,7 +39,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
     def lost(self, page: Path):
         "The book's own page for an unknown address, its links counted from the root."
-        body = re.sub(r'\b(href|src|action)="(?!https?:|data:|#|/)', r'\1="/', page.read_text(encoding="utf-8")).encode()
+        body = re.sub(r'\b(href|src|action)="(?!https?:|data:|#|/)', r'\1="/',
+                      page.read_text(encoding="utf-8")).encode()
         self.send_response(404)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -53,7 +57,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 def server(folder: Path, port: int = 0) -> http.server.ThreadingHTTPServer:
     "A server for `folder`, bound to localhost; port 0 takes any free one."
-    return http.server.ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=str(folder)))
+    return http.server.ThreadingHTTPServer(("127.0.0.1", port),
+                                           partial(Handler, directory=str(folder)))
 
 
 def main(folder: str = "_build/html", port: str = "8000") -> None:

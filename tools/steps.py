@@ -1,7 +1,9 @@
-"""What each step of the proof reads, as one hash, and which steps have passed in this clone; a plugin of pytest that notes them.
+"""What each step of the proof reads, as one hash, and which steps have passed in this clone; a
+plugin of pytest that notes them.
 
-A step is a file of tests or a notebook. Its key is the hash of what it reads and of the machine that runs it: a step whose key has
-passed here before need not run again. The record lies in `build/`, so that a fresh clone runs everything.
+A step is a file of tests or a notebook. Its key is the hash of what it reads and of the machine
+that runs it: a step whose key has passed here before need not run again. The record lies in
+`build/`, so that a fresh clone runs everything.
 """
 import ast
 import hashlib
@@ -18,22 +20,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("tests", "tests/library", "tests/site", "tests/fixtures", "tools", "extensions", "")     # where code finds its modules
-NAMED = re.compile(r"\b(?:tfmlib|bench)(?:\.\w+)+")                                                # also in the code of other processes
+# where code finds its modules
+FOLDERS = ("tests", "tests/library", "tests/site", "tests/fixtures", "tools", "extensions", "")
+NAMED = re.compile(r"\b(?:tfmlib|bench)(?:\.\w+)+")  # also in the code of other processes
 VERDICTS = ("tfmlib/assets/kills.json", "tfmlib/assets/mutants.json")
-PLAN = "TFM_STEPS"                                                # a file that tells the plugin the steps: file -> [name, key]
+PLAN = "TFM_STEPS"  # a file that tells the plugin the steps: file -> [name, key]
 
 
 def tracked(root: Path = ROOT) -> list[str]:
     "The files that git holds or would hold; without git, all."
-    listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=root, capture_output=True, text=True)
-    if listed.returncode: return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and not p.relative_to(root).parts[0].startswith((".venv", "build", "_build")))
+    listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=root,
+                            capture_output=True, text=True)
+    if listed.returncode:
+        return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()
+                      and not p.relative_to(root).parts[0].startswith((".venv", "build", "_build")))
     return sorted(name for name in listed.stdout.split("\0") if name and (root / name).is_file())
 
 
 def digest(*parts: bytes | str) -> str:
     made = hashlib.sha256()
-    for part in parts: made.update(hashlib.sha256(part.encode() if isinstance(part, str) else part).digest())
+    for part in parts:
+        made.update(hashlib.sha256(part.encode() if isinstance(part, str) else part).digest())
     return made.hexdigest()[:20]
 
 
@@ -42,10 +49,11 @@ def content(path: Path) -> bytes: return path.read_bytes()
 
 
 def files_digest(paths: Iterable[Path], root: Path = ROOT) -> str:
-    return digest(*(part for path in sorted(set(paths)) for part in (path.relative_to(root).as_posix(), content(path))))
+    return digest(*(part for path in sorted(set(paths))
+                    for part in (path.relative_to(root).as_posix(), content(path))))
 
 
-# --- what code reads ----------------------------------------------------------------------------------------------
+# --- what code reads ------------------------------------------------------------------------------
 
 def module_file(name: str, root: Path) -> Path | None:
     "The file of this checkout that an import of `name` reads."
@@ -71,7 +79,8 @@ def imported(source: str, package: str = "") -> set[str]:
 def read_by(path: Path, root: Path) -> frozenset[Path]:
     "The files of this checkout that a module imports itself."
     package = ".".join(path.relative_to(root).parent.parts)
-    return frozenset(filter(None, (module_file(name, root) for name in imported(content(path).decode(), package))))
+    return frozenset(filter(None, (module_file(name, root)
+                                   for name in imported(content(path).decode(), package))))
 
 
 def closure(start: Iterable[Path], root: Path = ROOT) -> set[Path]:
@@ -86,7 +95,8 @@ def closure(start: Iterable[Path], root: Path = ROOT) -> set[Path]:
 
 def code(notebook: bytes | str) -> list:
     "What of a notebook runs or is compared: its code, outputs and tags, not its prose."
-    return [[cell["source"], cell.get("outputs", []), cell["metadata"].get("tags", [])] for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
+    return [[cell["source"], cell.get("outputs", []), cell["metadata"].get("tags", [])]
+            for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
 
 
 def notebook_key(path: Path) -> str:
@@ -102,35 +112,45 @@ def notebook_modules(path: Path, root: Path = ROOT) -> set[Path]:
 
 
 def data(root: Path = ROOT) -> list[Path]:
-    "What code may read besides code, wherever it runs: the assets, kept runs, and how packages and comparisons are set up; the tables of verdicts only those read that name them."
-    common = (*(name for name in tracked(root) if name.startswith(("tfmlib/assets/", "bench/runs/"))), "pyproject.toml", "requirements.txt", "tests/nbval.cfg")
+    """What code may read besides code, wherever it runs: the assets, kept runs, and how packages
+    and comparisons are set up; the tables of verdicts only those read that name them."""
+    common = (*(name for name in tracked(root)
+                if name.startswith(("tfmlib/assets/", "bench/runs/"))), "pyproject.toml",
+                "requirements.txt", "tests/nbval.cfg")
     return [root / name for name in common if name not in VERDICTS and (root / name).is_file()]
 
 
 def test_reads(path: Path, root: Path = ROOT) -> set[Path]:
-    "What a file of tests reads: those of the library, modules, assets and what their READS names, which conftest.py watches; those of the site, anything."
+    """What a file of tests reads: those of the library, modules, assets and what their READS names,
+    which conftest.py watches; those of the site, anything."""
     if path.parent.name != "library": return {root / name for name in tracked(root)}
     named = re.search(r"^READS = (\(.*?\))", content(path).decode(), re.M | re.S)
     more = ast.literal_eval(named[1]) if named else ()
-    return closure([path, *filter(Path.is_file, [root / "tests/conftest.py"])], root) | set(data(root)) | {root / name for name in tracked(root) if name.startswith(more)}
+    return closure([path, *filter(Path.is_file, [root / "tests/conftest.py"])],
+                   root) | set(data(root)) | {root / name
+                                              for name in tracked(root) if name.startswith(more)}
 
 
 @cache
 def machine() -> str:
     "This Python and processor: a step that has passed on one need not pass on another."
-    try: flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)[1]
+    try:
+        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(),
+                          re.M)[1]
     except (OSError, TypeError): flags = platform.processor()
-    return digest(platform.python_version(), platform.system(), platform.machine(), flags, os.environ.get("TFM_LAX", ""))
+    return digest(platform.python_version(), platform.system(), platform.machine(), flags,
+                  os.environ.get("TFM_LAX", ""))
 
 
 @cache
 def chromium() -> str:
     "The version of the browser that the tests use."
     from chromium import CHROMIUM
-    return subprocess.run([CHROMIUM, "--version"], capture_output=True, text=True).stdout if CHROMIUM else "none"
+    return (subprocess.run([CHROMIUM, "--version"], capture_output=True, text=True).stdout
+            if CHROMIUM else "none")
 
 
-# --- what has passed ----------------------------------------------------------------------------------------------
+# --- what has passed ------------------------------------------------------------------------------
 
 def load(record: Path) -> dict[str, str]:
     return json.loads(record.read_text()) if record.is_file() else {}
@@ -145,7 +165,8 @@ def keep(record: Path, name: str, key: str) -> None:
 
 
 class Noting:
-    "A plugin of pytest: when every test of a file has ended and none has failed, its step has passed."
+    """A plugin of pytest: when every test of a file has ended and none has failed, its step has
+    passed."""
     def __init__(self, plan: dict):
         self.steps, self.record = plan["steps"], Path(plan["record"])
         self.left, self.failed = Counter(), set()
@@ -165,7 +186,8 @@ class Noting:
         if report.failed: self.failed.add(name)
         if report.when != "teardown": return
         self.left[name] -= 1
-        if self.left[name] == 0 and name not in self.failed and name in self.steps: keep(self.record, *self.steps[name])
+        if self.left[name] == 0 and name not in self.failed and name in self.steps:
+            keep(self.record, *self.steps[name])
 
 
 def pytest_configure(config):

@@ -10,7 +10,8 @@ from pages import toc_pages
 ROOT = steps.ROOT
 ASSETS = ROOT / "tfmlib/assets"
 ARTICLE = re.compile(r"<article\b.*</article>", re.S)
-STAMP = re.compile(r'\?v=\w+|\?digest=\w+|"version": "\w+"|"book.zip": \d+')                      # of files that are the same for every page
+# of files that are the same for every page
+STAMP = re.compile(r'\?v=\w+|\?digest=\w+|"version": "\w+"|"book.zip": \d+')
 
 
 def pages_of(root: Path) -> list[str]:
@@ -20,7 +21,8 @@ def pages_of(root: Path) -> list[str]:
 
 @cache
 def page(html: Path, name: str) -> str:
-    "The hash of a page's article, without what frames every page, and of the scripts of its interactive figures."
+    """The hash of a page's article, without what frames every page, and of the scripts of its
+    interactive figures."""
     article = STAMP.sub("", ARTICLE.search((html / name).read_text(encoding="utf-8"))[0])
     modules = sorted(set(re.findall(r'data-module="(\w+)"', article)))
     return steps.digest(article, *((ASSETS / f"{module}.js").read_bytes() for module in modules))

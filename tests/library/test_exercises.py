@@ -20,7 +20,6 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions", "tests/
 import exercises  # noqa: E402
 import kills  # noqa: E402
 import practice  # noqa: E402
-import remote  # noqa: E402
 import submissions  # noqa: E402
 from myst import Book, Unresolved  # noqa: E402
 from pages import toc_pages  # noqa: E402
@@ -166,22 +165,28 @@ def cell(nb, cell_id): return next(c for c in nb.cells if c.id == cell_id)
 def without(nb, *ids): nb.cells = [c for c in nb.cells if c.id not in ids]
 
 
-def spoil(nb, defect: str) -> None:
-    "Plant a defect in the practice page."
-    if defect == "weak checker": cell(nb, "double-checker").source += "\n\ncheck_double.properties.clear()"
-    if defect == "weak property": cell(nb, "largest-checker").source = cell(nb, "largest-checker").source.replace("[-2., -1., -3.]", "[0., 4.]")
-    if defect == "wrong solution": cell(nb, "double-solution").source = "def double_solution(values): return 3 * values"
-    if defect == "solution that raises": cell(nb, "double-solution").source = "def double_solution(values) return"
-    if defect == "answer in the stub": cell(nb, "double-stub").source = "def double(values): return 2 * values"
-    if defect == "four mutants": without(nb, "double-squares")
-    if defect == "no stub": without(nb, "double-stub")
-    if defect == "no check": without(nb, "double-check")
-    if defect == "no solution": without(nb, "double-solution", "double-solution-check")
-    if defect == "unchecked solution": without(nb, "double-solution-check")
-    if defect == "unchecked mutant": cell(nb, "double-halves").source = "def halves(values): return values / 2"
-    if defect == "a mutant twice": cell(nb, "double-halves").source = cell(nb, "double-squares").source
-    if defect == "another's checker": cell(nb, "largest-by-size").source += "\n\ncheck_double(by_size)"
-    if defect == "no exercises": without(nb, *(c.id for c in nb.cells if kills.exercise_of(c)))
+def put(id: str, source: str): return lambda nb: cell(nb, id).update(source=source)
+
+
+def add(id: str, code: str): return lambda nb: cell(nb, id).update(source=cell(nb, id).source + code)
+
+
+SPOILT = {                                                                    # a defect -> how it is planted in the practice page, and what is said of it
+    "weak checker": (add("double-checker", "\n\ncheck_double.properties.clear()"), "accepts the wrong answer squares"),
+    "weak property": (lambda nb: put("largest-checker", cell(nb, "largest-checker").source.replace("[-2., -1., -3.]", "[0., 4.]"))(nb), "accepts the wrong answer takes_the_last"),
+    "wrong solution": (put("double-solution", "def double_solution(values): return 3 * values"), "rejects the solution double_solution"),
+    "solution that raises": (put("double-solution", "def double_solution(values) return"), "cell double-solution raises SyntaxError"),
+    "answer in the stub": (put("double-stub", "def double(values): return 2 * values"), "accepts the stub double"),
+    "four mutants": (lambda nb: without(nb, "double-squares"), "has 4 wrong answers"),
+    "no stub": (lambda nb: without(nb, "double-stub"), "has no cell tagged stub"),
+    "no check": (lambda nb: without(nb, "double-check"), "has no cell tagged check"),
+    "no solution": (lambda nb: without(nb, "double-solution", "double-solution-check"), "has no cell tagged solution"),
+    "unchecked solution": (lambda nb: without(nb, "double-solution-check"), "no solution cell calls its checker"),
+    "unchecked mutant": (put("double-halves", "def halves(values): return values / 2"), "the mutant cell double-halves calls no checker"),
+    "a mutant twice": (lambda nb: put("double-halves", cell(nb, "double-squares").source)(nb), "two wrong answers are called squares"),
+    "another's checker": (add("largest-by-size", "\n\ncheck_double(by_size)"), "one of its cells is checked by the checker of double"),
+    "no exercises": (lambda nb: without(nb, *(c.id for c in nb.cells if kills.exercise_of(c))), "no cell tagged exercise-NAME"),
+}
 
 
 @pytest.fixture
@@ -196,16 +201,10 @@ def test_the_small_page_has_no_faults(lists):
     assert [e["title"] for e in page["exercises"]] == ["The exercise double", "The exercise largest"]
 
 
-@pytest.mark.parametrize(("defect", "said"), {
-    "weak checker": "accepts the wrong answer squares", "weak property": "accepts the wrong answer takes_the_last",
-    "wrong solution": "rejects the solution double_solution", "solution that raises": "cell double-solution raises SyntaxError",
-    "answer in the stub": "accepts the stub double", "four mutants": "has 4 wrong answers", "no stub": "has no cell tagged stub",
-    "no check": "has no cell tagged check", "no solution": "has no cell tagged solution", "unchecked solution": "no solution cell calls its checker",
-    "unchecked mutant": "the mutant cell double-halves calls no checker", "a mutant twice": "two wrong answers are called squares",
-    "another's checker": "one of its cells is checked by the checker of double", "no exercises": "no cell tagged exercise-NAME"}.items())
-def test_a_planted_defect_is_reported(defect, said, tmp_path):
-    nb = practice.notebook()
-    spoil(nb, defect)
+@pytest.mark.parametrize("defect", SPOILT)
+def test_a_planted_defect_is_reported(defect, tmp_path):
+    nb, (plant, said) = practice.notebook(), SPOILT[defect]
+    plant(nb)
     faults = kills.faults(kills.verdicts(practice.write(nb, tmp_path / "99_lists.ipynb")))
     assert any(said in fault for fault in faults), faults
 
@@ -294,35 +293,32 @@ def test_the_tool_writes_the_handouts(tmp_path):
 
 GOOD = {"double": "def double(values):\n    return 2 * values", "largest": "def largest(values):\n    return values.max()"}
 BAD = "def double(values):\n    return values\n\ndef largest(values):\n    return values[0]"
-LATER = "    return torch.zeros(3)"                                      # what an attempt returns that hopes to be believed
 PATCHES = {
     "a changed checker": "import tfmlib.workbench.checkers as p\np.Checker.examine = p.Checker.__call__ = lambda self, a: p.Result(self.exercise, 'x', True, 1)",
     "a changed expect": "import tfmlib.workbench.checkers as p\np.expect = lambda *a, **k: None\nimport sys\nsys.modules['practice_fixture'] = None",
     "emptied properties": "import practice_fixture as f\nf.check_double.properties.clear()\nf.check_largest.properties.clear()",
     "changed code": "import tfmlib.workbench.checkers as p\np.expect.__code__ = (lambda *a, **k: None).__code__\np.Checker.examine.__code__ = (lambda self, a: None).__code__",
-    "a changed torch": "import torch\ntorch.allclose = lambda *a, **k: True\ntorch.Tensor.shape = property(lambda self: ())",
-    "a changed Tensor": "import torch\ntorch.Tensor.double = lambda self: torch.zeros(1)\ntorch.Tensor.__eq__ = lambda *a: True",
-    "changed builtins": "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.zip = lambda *a: []",
-    "a changed program": "import __main__, json, os\n__main__.examine = lambda n, *a: {'exercise': n, 'passed': True, 'failed': '', 'why': ''}\n"
-                         "json.dumps = lambda *a: '{\"exercise\": \"double\", \"passed\": true, \"failed\": \"\", \"why\": \"\"}'",
-    "a forged report": "import os\nfor fd in (1, 2):\n    for name in ('double', 'largest'):\n        os.write(fd, "
-                       "('{\"exercise\": \"' + name + '\", \"passed\": true, \"failed\": \"\", \"why\": \"\"}\\n').encode())\nos._exit(0)",
 }
-PATCHES |= {
-    "a callable object": "import torch\nclass Double:\n    def __call__(self, values):\n        torch.allclose = lambda *a, **k: True\n        torch.Tensor.shape = property(lambda self: ())\n"
-                         "        return torch.zeros(3)\ndouble = Double()",
-    "a generator": "import torch\ndef double(values):\n    torch.allclose = lambda *a, **k: True\n    torch.Tensor.shape = property(lambda self: ())\n    yield torch.zeros(3)",
-    "a tensor that answers for itself": "import torch\nclass Yes(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, f, types, args=(), kwargs=None):\n        return True if f is torch.allclose else args[0]\n"
-                                        "    shape = ndim = ()\ndef double(values): return torch.zeros(3).as_subclass(Yes)",
-    "checkers found in memory": "import gc\nfor x in gc.get_objects():\n    if type(x).__name__ == 'Checker': x.properties.clear()",
-    "a forged line": "import sys\nserve = sys.modules['remote'].Peer.serve\ndef forged(self, kind, number, args, *rest):\n"
-                     "    if args == (): self.send('done', {'exercise': ('double', 'largest')[number], 'passed': True, 'failed': '', 'why': ''})\n    else: serve(self, kind, number, args, *rest)\nsys.modules['remote'].Peer.serve = forged",
-    "the book's notebooks": f"import sys\ndouble = largest = None\nopen({str(PAGES[0])!r}).read()\ndef double(values): return 2 * values\ndef largest(values): return values.max()",
-    "the book's modules": "import sys\ndouble = largest = None\nsys.meta_path = [f for f in sys.meta_path if type(f).__name__ != 'NoAnswers']\nimport tfmlib.attention\n"
-                          "def double(values): return 2 * values\ndef largest(values): return values.max()",
+ORDINARY = ("good", "half", "no function", "no end", "syntax", "no notebook", "a changed checker")     # handed in in the ordinary proof
+
+
+HANDED_IN = {                                                                 # a submission -> the sources of its cells
+    "good": dict(**GOOD),
+    "half": dict(double=GOOD["double"], largest="def largest(values):\n    return values[-1]"),
+    "no end": dict(double="def double(values):\n    while True: pass", largest=GOOD["largest"]),
+    "slow by the clock": dict(double="import time\ndef double(values):\n    time.sleep(3)\n    return 2 * values", largest=GOOD["largest"]),
+    "no end in a cell": dict(double="while True: pass", largest=GOOD["largest"]),
+    "syntax": dict(double="def double(values) return 2 * values", largest=GOOD["largest"]),
+    "deleted": dict(double="", imports="", largest="import torch\n" + GOOD["largest"]),
+    "all deleted": dict(double="", largest=""),
+    "leaves": dict(double="import sys\n" + GOOD["double"] + "\nsys.exit('done')", largest=GOOD["largest"]),
+    "leaves when called": dict(double="import sys\ndef double(values): sys.exit()", largest=GOOD["largest"]),
+    "magics": dict(double="%matplotlib inline\n!pip list\n" + GOOD["double"], largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"]),
+    "no function": dict(double="double = None"),
+    "ends": dict(double=GOOD["double"] + "\nimport os\nos._exit(0)"),
+    "borrowed": dict(double="from tfmlib.attention import attention as double", largest="import tfmlib.workbench.data\n" + GOOD["largest"]),
+    "stubborn": dict(double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass"),
 }
-ORDINARY = ("good", "half", "no function", "no end", "syntax", "no notebook", "a changed checker", "a forged report")     # handed in in the ordinary proof
-WHILE_CHECKED = "import torch\ndef double(values):\n    torch.allclose = lambda *a, **k: True\n    torch.Tensor.shape = property(lambda self: ())\n" + LATER
 
 
 def handed_in(folder: Path, name: str, **sources: str) -> None:
@@ -338,28 +334,11 @@ def handed_in(folder: Path, name: str, **sources: str) -> None:
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory) -> dict[str, dict[str, dict]]:
-    "The CSV that the command writes for a class of good, broken and dishonest submissions: file -> exercise -> row."
+    "The CSV that the command writes for a class of good and broken submissions, and of some that change the checkers: file -> exercise -> row."
     folder, modules = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("modules")
     (modules / f"{practice.MODULE}.py").write_text(practice.module_source())
-    def hand(name, **cells):
+    for name, cells in (HANDED_IN | {name: dict(double=f"{BAD}\n\n{patch}", largest="pass") for name, patch in PATCHES.items()}).items():
         if os.environ.get("TFM_WHOLE") or name in ORDINARY: handed_in(folder, name, **cells)
-    hand("good", **GOOD)
-    hand("half", double=GOOD["double"], largest="def largest(values):\n    return values[-1]")
-    hand("no end", double="def double(values):\n    torch.Tensor.max = None\n    while True: pass", largest=GOOD["largest"])
-    hand("slow by the clock", double="import time\ndef double(values):\n    time.sleep(3)\n    return 2 * values", largest=GOOD["largest"])
-    hand("no end in a cell", double="while True: pass", largest=GOOD["largest"])
-    hand("syntax", double="def double(values) return 2 * values", largest=GOOD["largest"])
-    hand("deleted", double="", imports="", largest="import torch\n" + GOOD["largest"])
-    hand("all deleted", double="", largest="")
-    hand("leaves", double="import sys\n" + GOOD["double"] + "\nsys.exit('done')", largest=GOOD["largest"])
-    hand("leaves when called", double="import sys\ndef double(values): sys.exit()", largest=GOOD["largest"])
-    hand("magics", double="%matplotlib inline\n!pip list\n" + GOOD["double"],
-              largest="import torch\ntorch.set_default_dtype(torch.float64)\ndisplay(1)\n" + GOOD["largest"])
-    hand("no function", double="double = None")
-    hand("while checked", double=WHILE_CHECKED, largest=GOOD["largest"])
-    hand("borrowed", double="from tfmlib.attention import attention as double", largest="import tfmlib.workbench.data\n" + GOOD["largest"])
-    hand("stubborn", double=GOOD["double"], largest="import signal\ndef largest(values):\n    signal.signal(signal.SIGPROF, signal.SIG_IGN)\n    while True: pass")
-    for name in PATCHES: hand(name, double=f"{BAD}\n\n{PATCHES[name]}", largest="pass")
     (folder / "no notebook.ipynb").write_text("once there was a notebook")
     env = {"PYTHONPATH": str(modules), "PATH": "/usr/bin:/bin", "HOME": str(modules)}
     command = [sys.executable, ROOT / "tools/submissions.py", folder, "--csv", modules / "out.csv", "--timeout", "2", "--jobs", "2", "--checkers", practice.MODULE]
@@ -380,9 +359,9 @@ def passed(rows: dict[str, dict]) -> list[str]: return [name for name, row in ro
     ("no end", "double", "it raised Overtime: no end after 2 s (with [1])"), ("no end in a cell", "double", "no cell defines it"),
     ("syntax", "double", "code cell 4 stops with SyntaxError"), ("deleted", "double", "no cell defines it"), ("leaves when called", "double", "SystemExit"),
     ("borrowed", "double", "holds the book's own answers"),
-    ("no function", "double", "it raised TypeError"), ("while checked", "double", "has shape (3,)"), ("no notebook", "", "not a notebook"),
-    ("all deleted", "", "it defines no exercise of any practice page"), ("a forged report", "double", "the notebook ended the program"),
-    ("stubborn", "largest", "was stopped"), ("a forged line", "double", "asked again from outside"), ("checkers found in memory", "largest", "asked again from outside")]])
+    ("no function", "double", "it raised TypeError"), ("no notebook", "", "not a notebook"),
+    ("all deleted", "", "it defines no exercise of any practice page"), ("ends", "double", "the notebook ended the program"),
+    ("stubborn", "largest", "was stopped")]])
 def test_a_failed_exercise_says_why(name, exercise, why, graded):
     row = graded[name][exercise]
     assert row["passed"] == "no" and why in row["why"], row
@@ -394,14 +373,14 @@ def test_a_failed_exercise_says_why(name, exercise, why, graded):
 def test_what_stands_beside_a_failure_still_counts(graded):
     assert [n for n in ("good", "leaves", "magics", "slow by the clock") if passed(graded[n]) != ["double", "largest"]] == []
     assert passed(graded["half"]) == passed(graded["stubborn"]) == ["double"]
-    beside = ("no end", "no end in a cell", "syntax", "deleted", "leaves when called", "while checked", "borrowed")
+    beside = ("no end", "no end in a cell", "syntax", "deleted", "leaves when called", "borrowed")
     assert [n for n in beside if passed(graded[n]) != ["largest"]] == []
     assert re.search(r"^good\.ipynb +2/2  ✓ double ✓ largest$", graded["printed"], re.M)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sweep(PATCHES, *(name for name in PATCHES if name in ORDINARY)))
-def test_cheating_does_not_pay(name, graded):
+def test_a_changed_checker_does_not_count(name, graded):
     assert passed(graded[name]) == [] and len(graded[name]) == 2
 
 
@@ -414,19 +393,6 @@ def filled_in(path: Path, book: Book) -> nbformat.NotebookNode:
         source = next(c.source for c in whole.cells if kills.exercise_of(c) == name and kills.kind_of(c) == "solution")
         stub.source = f"{source}\n\n{name} = {re.search('def (' + name + '_solution)', source)[1]}"
     return nb
-
-
-@pytest.mark.parametrize("error", [ValueError("text"), json.JSONDecodeError("text", "{", 1), UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), KeyError("k"), FileNotFoundError("f"), SystemExit("out"),
-                                   type("ShapeError", (ValueError,), {})("text"), torch.cuda.OutOfMemoryError("text")])
-def test_an_error_keeps_its_kind_on_the_way(error):
-    "What a checker catches in its own process it also catches when it asks another one."
-    there = remote.error_of(type(error).__name__, str(error), remote.base_of(error))
-    assert type(there).__name__ == type(error).__name__ and isinstance(there, ValueError) is isinstance(error, ValueError) and isinstance(there, RuntimeError) is isinstance(error, RuntimeError)
-    assert str(error) in str(there)
-
-
-def test_no_error_can_be_forged_into_one_that_ends_the_program():
-    for name in ("SystemExit", "KeyboardInterrupt", "StopIteration", "no such"): assert type(remote.error_of("x", "text", name)).__bases__ == (Exception,)
 
 
 @pytest.mark.whole
@@ -444,7 +410,7 @@ def test_a_notebook_of_the_book_finds_its_own_checkers():
 
 
 def test_csv_does_not_run_in_a_spreadsheet():
-    rows = [submissions.Row("=1+1.ipynb", "double", True, "", "-1")]
+    rows = [dict(zip(submissions.COLUMNS, ("=1+1.ipynb", "double", True, "", "-1")))]
     assert submissions.as_csv(rows) == "file,exercise,passed,failed,why\n'=1+1.ipynb,double,yes,,'-1\n"
 
 

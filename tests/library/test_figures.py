@@ -306,12 +306,12 @@ def test_the_same_object_is_a_widget():
 
 def test_the_loader_comes_only_where_it_is_needed():
     sys.path.insert(0, str(ROOT / "extensions"))
-    import interactive
+    import touches
     added = []
     app = type("App", (), {"add_js_file": lambda self, name, **how: added.append((name, how))})()
-    for body in (HTML["matrix"], "<p>data-module</p>"): interactive.load(app, "a", "", {"body": body}, None)
+    for body in (HTML["matrix"], "<p>data-module</p>"): touches.load(app, "a", "", {"body": body}, None)
     assert not added
-    interactive.load(app, "b", "", {"body": HTML["share"]}, None)
+    touches.load(app, "b", "", {"body": HTML["share"]}, None)
     assert added == [("figures/mount.js", {"type": "module"})]
 
 

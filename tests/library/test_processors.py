@@ -5,12 +5,9 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import nbformat
-import processors
 import prove
 import pytest
 import torch
-from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 READS = ("",)
 PROBE = """
@@ -33,7 +30,7 @@ NEW = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def probed(setting: str) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if k not in processors.SETTINGS["baseline"]} | processors.SETTINGS[setting] | {"OMP_NUM_THREADS": "1"}
+    env = {k: v for k, v in os.environ.items() if k not in prove.SETTINGS["baseline"]} | prove.SETTINGS[setting] | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", PROBE], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -59,22 +56,5 @@ def test_both_are_in_the_proof(monkeypatch, tmp_path):
     whole, quick = SimpleNamespace(quick=False, whole=True, fresh=False), SimpleNamespace(quick=True, whole=False, fresh=False)
     assert prove.notebooks(whole) and prove.older(whole)
     (_, native), (_, old) = [r for r in runs if "pytest" in r[0]]
-    assert processors.SETTINGS["baseline"].items() <= old.items() and not processors.SETTINGS["baseline"].keys() & native.keys()
+    assert prove.SETTINGS["baseline"].items() <= old.items() and not prove.SETTINGS["baseline"].keys() & native.keys()
     assert prove.older(quick) and len([r for r in runs if "pytest" in r[0]]) == 2
-
-
-def test_a_cell_that_changes_is_seen(monkeypatch, tmp_path):
-    "In any bit, in what is compared, or by an error."
-    def book(shown, figure, raised=False):
-        outputs = [[new_output("execute_result", data={"text/plain": shown}, execution_count=1)],
-                   [new_output("display_data", data={"text/html": f'<figure class="tfm-figure">{figure}</figure>'})],
-                   [new_output("error", ename="ClaimError", evalue="", traceback=[])] if raised else [],
-                   [new_output("display_data", data={"text/html": f'<p>{shown}</p><figure class="tfm-figure">x</figure>'})]]
-        return new_notebook(cells=[new_code_cell("1", id=i, outputs=o) for i, o in zip("abcd", outputs)])
-    path = tmp_path / "n.ipynb"
-    nbformat.write(book("0.1", "0.10"), path)
-    monkeypatch.setattr(processors, "ROOT", tmp_path)
-    monkeypatch.setattr(processors, "executed", lambda path, setting: {"native": book("0.1", "0.10"), "baseline": book("0.2", "0.11", True)}[setting])
-    found = SimpleNamespace(**processors.examined(path, ["native", "baseline"])["settings"])
-    assert found.native["raw"] == found.native["compared"] == found.native["raised"] == []
-    assert found.baseline["raw"] == ["a", "b", "c", "d"] and found.baseline["compared"] == ["a", "c", "d"] and found.baseline["raised"] == ["c"]

@@ -1,13 +1,13 @@
 """The address stands once; what derives from it is stamped, and taken away without a trace."""
 import re
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 
 import address
 import pytest
 import yaml
+from conftest import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,20 +18,15 @@ STRAY = re.compile(
 MAKERS = {"tools/address.py", "tools/colab.py", "tests/site/test_address.py", "tests/site/test_colab.py", "references.bib"}
 
 
-def tracked() -> list[str]:
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    return [n for n in names.split("\0") if n and (ROOT / n).is_file()]
-
-
 def strays(names: list[str], root: Path = ROOT) -> list[str]:
     "Places where an address stands that nobody stamped."
-    own = address.current(root)
-    known = re.compile("|".join(re.escape(u.rstrip("/")) for u in (own.url, own.book) if u) or r"(?!)")
+    own = address.derived(address.current(root))
+    known = re.compile("|".join(re.escape(own[name].rstrip("/")) for name in ("url", "book") if own) or r"(?!)")
     found = []
     for name in set(names) - MAKERS:
         text = (root / name).read_text(errors="ignore")
         text = known.sub("", text) if name in address.FILES else text
-        found += [f"{name}: {m[0]}" for m in (STRAY.search(text), own.url and known.search(text)) if m]
+        found += [f"{name}: {m[0]}" for m in (STRAY.search(text), own and known.search(text)) if m]
     return found
 
 
@@ -40,12 +35,12 @@ def copy(tmp_path):
     "The stamped files alone, without an address."
     for name in address.FILES:
         shutil.copy(ROOT / name, tmp_path / name)
-    write(tmp_path, address.Address())
+    write(tmp_path, "")
     return tmp_path
 
 
-def write(root: Path, where: address.Address) -> dict[str, str]:
-    for path, text in address.stamped(root, where).items():
+def write(root: Path, url: str) -> dict[str, str]:
+    for path, text in address.stamped(root, url).items():
         path.write_text(text)
     return {name: (root / name).read_text() for name in address.FILES}
 
@@ -62,7 +57,7 @@ def test_a_planted_address_is_found(copy, planted):
 
 
 def test_an_address_outside_the_stamped_files_is_found(copy):
-    write(copy, address.read(URL))
+    write(copy, URL)
     (copy / "page.md").write_text(f"[source]({URL}/tree/main)")
     assert strays(["page.md", *address.FILES], copy) == [f"page.md: {URL}"]
 
@@ -70,20 +65,20 @@ def test_an_address_outside_the_stamped_files_is_found(copy):
 def test_tree_agrees_with_its_address():
     "Whatever the address is, every file says what it would be stamped with."
     for path, text in address.stamped(ROOT, address.current(ROOT)).items():
-        assert path.read_text() == text, f"{path.name}: run `make address URL={address.current(ROOT).url}`"
+        assert path.read_text() == text, f"{path.name}: run `make address URL={address.current(ROOT)}`"
 
 
 def test_stamped_taken_away_and_idempotent(copy):
     before = {name: (copy / name).read_text() for name in address.FILES}
-    once = write(copy, address.read(URL))
+    once = write(copy, URL)
     assert all(once[name] != before[name] for name in address.FILES)
-    assert write(copy, address.read(URL)) == once
-    write(copy, address.read("https://github.com/other/book"))
-    assert write(copy, address.Address()) == before
+    assert write(copy, URL) == once
+    write(copy, "https://github.com/other/book")
+    assert write(copy, "") == before
 
 
 def test_what_is_stamped(copy):
-    made = write(copy, address.read(URL + ".git/"))
+    made = write(copy, URL + ".git/")
     book = "https://some-one.github.io/some.book/"
     settings = yaml.safe_load(made["_config.yml"])
     assert (settings["repository"]["url"], settings["html"]["baseurl"]) == (URL, book)
@@ -92,11 +87,11 @@ def test_what_is_stamped(copy):
     cited = yaml.safe_load(made["CITATION.cff"])
     assert (cited["repository-code"], cited["url"]) == (URL, book)
     assert f"git clone {URL}\ncd some.book\n" in made["README.md"] and f"{URL}/actions/workflows/proof.yml/badge.svg" in made["README.md"]
-    assert address.current(copy) == address.read(URL)
+    assert address.current(copy) == URL
 
 
 def test_a_personal_page_is_at_its_root():
-    assert address.read("https://github.com/Ann/ann.github.io").book == "https://ann.github.io/"
+    assert address.derived("https://github.com/Ann/ann.github.io")["book"] == "https://ann.github.io/"
 
 
 @pytest.mark.parametrize("url", ["github.com/a/b", "http://github.com/a/b", "https://github.com/a", "https://example.org/a/b",
@@ -104,10 +99,10 @@ def test_a_personal_page_is_at_its_root():
                                  "https://github.com/a/b?x=1", 'https://github.com/a/b"', "https://github.com/a/.."])
 def test_a_wrong_address_is_refused(url):
     with pytest.raises(ValueError, match=r"URL is .*expected the address of a repository, https://github.com/NAME/REPOSITORY"):
-        address.read(url)
+        address.derived(url)
 
 
 def test_a_lost_place_is_an_error_and_nothing_is_written(copy):
     (copy / "README.md").write_text("# No markers\n")
-    with pytest.raises(ValueError, match="expected the place of the badges once, found it 0 times"):
-        address.stamped(copy, address.read(URL))
+    with pytest.raises(ValueError, match=r"README.md: expected the place of .*Read the book.* once, found it 0 times"):
+        address.stamped(copy, URL)

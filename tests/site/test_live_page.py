@@ -12,25 +12,11 @@ FIGURES = {"chapters/depth/10_decoders.html": "next_token", "chapters/depth/05_h
 pytestmark = pytest.mark.browser
 
 
-def attention_of(model, ids):
-    "The attention weights of every layer and head (L, H, T, T)."
-    import torch
-
-    from tfmlib.heads import attention_weights
-    with torch.no_grad(), attention_weights(): return torch.stack([w[0] for w in model.hidden_states(ids[None])[1]])
-
-
 @pytest.fixture(scope="module")
 def rounded():
     "The model of prose with the weights that the page loads."
-    import torch
-
-    import tfmlib.decoders.core  # noqa: F401  (the kind of its model)
-    from tfmlib.checkpoints import load_model
-    model = load_model("prose")
-    with torch.no_grad():
-        for p in model.parameters(): p.copy_(p.half())
-    return model
+    import live
+    return live.rounded("prose")
 
 
 @pytest.fixture(params=sweep(["light", "dark"], "dark"))
@@ -67,6 +53,7 @@ def count_of(figure) -> list[int]:
 
 @pytest.mark.slow
 def test_a_reader_can_run_the_model_on_any_text(shown, rounded, served):
+    import live
     import torch
 
     from tfmlib.decoders import generate
@@ -90,7 +77,7 @@ def test_a_reader_can_run_the_model_on_any_text(shown, rounded, served):
     for row, share in zip(rows, top.values): assert abs(float(row.locator("td").first.text_content().removesuffix(" %")) - 100 * float(share)) < .06
 
     figure.get_by_label("attention of").select_option(label="layer 2, head 3")
-    weights = attention_of(rounded, torch.tensor(ids))[1, 2, -1]
+    weights = live.attention_of(rounded, torch.tensor(ids))[1, 2, -1]
     told = [int(n or 0) for n in figure.locator("li.tfm-chip small").all_text_contents()]
     assert all(abs(n - 100 * float(w)) < .51 for n, w in zip(told, weights, strict=True)) and sum(told) > 50
 
@@ -169,7 +156,7 @@ def test_a_reader_can_see_the_heads_on_any_sentence(opened, rounded):
     assert len(ids) > live.SHOWN and f"{len(ids) - live.SHOWN} more" in figure.locator(".tfm-readout").text_content()
     chips = figure.locator(".tfm-token")
     assert [c.rsplit(" ", 1)[0] for c in chips.all_text_contents()] == tokens
-    weights = attention_of(rounded, torch.tensor(ids[:live.SHOWN]))[1, 2]
+    weights = live.attention_of(rounded, torch.tensor(ids[:live.SHOWN]))[1, 2]
     for query in (9, 4):
         chips.nth(query).focus()
         page.keyboard.press("Enter")

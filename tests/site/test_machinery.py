@@ -12,13 +12,13 @@ from pathlib import Path
 import built
 import colab
 import findable
-import folds
 import ledger_rules
 import nbdev_cells
 import nbformat
 import pytest
 import reference
 import rules
+import touches
 import yaml
 from docutils import nodes
 from docutils.utils import new_document
@@ -113,10 +113,10 @@ def test_every_claim_that_a_cell_qualifies_has_what_is_true_for_its_first_senten
 
 def test_further_claims_are_one_fold_and_their_heading_stays_in_sight():
     document, section = new_document(""), nodes.section(ids=["more"])
-    section += [nodes.title("", folds.MORE), nodes.paragraph("", "lead"), *(nodes.raw("", f'<div class="tfm-claim" id="{n}"></div>', format="html") for n in "ab")]
+    section += [nodes.title("", touches.MORE), nodes.paragraph("", "lead"), *(nodes.raw("", f'<div class="tfm-claim" id="{n}"></div>', format="html") for n in "ab")]
     document += [nodes.section("", nodes.title("", "Masks"), nodes.paragraph("", "text")), section]
-    folds.FoldSection(document).run()
-    assert [child.astext()[:40] for child in section.children[:3]] == [folds.MORE, "<details><summary>Show all 2</summary>", "lead"]
+    touches.FoldSection(document).run()
+    assert [child.astext()[:40] for child in section.children[:3]] == [touches.MORE, "<details><summary>Show all 2</summary>", "lead"]
     assert section.children[-1].astext() == "</details>" and len(section.children) == 6 and len(document[0].children) == 2
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import colab
@@ -112,58 +113,15 @@ def address(process: subprocess.Popen, log: Path) -> str:
     raise AssertionError(log.read_text()[-3000:])
 
 
-def run_all(page, url: str, file: Path, name: str) -> list:
-    "Open a notebook alone, press Run All Cells, save until every cell of the file has run or one has failed; the code cells."
-    cells = []
-    page.goto(url.replace("/lab?", f"/lab/workspaces/{file.parent.name}/tree/{name}?"))    # JupyterLab opens again what a workspace had open
-    page.locator(".jp-NotebookPanel:visible .jp-Cell").first.wait_for(timeout=180_000)
-    assert page.locator(".jp-NotebookPanel").count() == 1
-    page.get_by_text(re.compile(r"^Python 3 .*\| Idle$")).wait_for(timeout=180_000)
-    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
-    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
-    end = time.monotonic() + 400
-    while time.monotonic() < end:
-        page.keyboard.press("Control+s")
-        page.wait_for_timeout(2000)
-        with contextlib.suppress(nbformat.reader.NotJSONError):              # while it is being written
-            cells = [c for c in nbformat.read(file, as_version=4).cells if c.cell_type == "code" and c.source.strip()]
-            if errors(cells) or [c.execution_count for c in cells] == list(range(1, len(cells) + 1)): return cells
-    raise AssertionError(f"{file.name}: not run to its end: {[c.execution_count for c in cells]}")
-
-
-def errors(cells: list) -> list[str]:
-    return [f"{c.id}: {o.ename}: {o.evalue}" for c in cells for o in c.outputs if o.output_type == "error"]
-
-
-@pytest.mark.browser
+@pytest.mark.slow
 @pytest.mark.whole
-def test_chapters_run_in_make_lab(clone, browser):
-    "`make lab`, open chapter 4 and its practice page, Run All: no error, and nothing lies about afterwards but checkpoints."
-    before = {p.relative_to(clone) for p in (clone / "chapters").rglob("*")}
-    with jupyterlab(clone, "make lab") as url:
-        page = browser.new_page()
-        for name in ("04_attention.ipynb", "practice/04_attention.ipynb"):
-            cells = run_all(page, url, clone / "chapters" / name, name)
-            assert len(cells) > 40 and errors(cells) == []
-        page.close()
-    left = {p.relative_to(clone) for p in (clone / "chapters").rglob("*")} - before
-    assert {p.as_posix() for p in left if ".ipynb_checkpoints" not in p.parts} == set()
-
-
-@pytest.mark.browser
-@pytest.mark.whole
-def test_make_read_shows_clean_copies_that_run(clone, browser):
-    "`make read` opens chapter 1 without a trace of MyST, with code folded, and a copy runs."
-    with jupyterlab(clone, "make read") as url:
-        page = browser.new_page()
-        page.goto(url)
-        page.locator(".jp-RenderedMarkdown:visible", has_text="You need first").first.wait_for(timeout=180_000)
-        shown = page.locator(".jp-NotebookPanel:visible .jp-Notebook").inner_text()
-        made = nbformat.read(clone / "reading/chapters/01_recurrence.ipynb", as_version=4)       # all of it, in view or not
+@pytest.mark.parametrize("target", ["lab", "read"])
+def test_jupyterlab_opens(clone, target):
+    "As a newcomer starts it; `make read` has written clean copies before."
+    with jupyterlab(clone, f"make {target}") as url: assert urllib.request.urlopen(url, timeout=120).status == 200
+    if target == "read":
+        made = nbformat.read(clone / "reading/chapters/01_recurrence.ipynb", as_version=4)
         assert colab.leftovers(made) == [] and any(c.metadata.get("jupyter", {}).get("source_hidden") for c in made.cells)
-        assert "Practice" in shown and not re.search(r"\{(glue|cite|doc|ref|term)|^:::|#\|", shown, re.M)
-        assert errors(run_all(page, url, clone / "reading/chapters/00_checks.ipynb", "00_checks.ipynb")) == []
-        page.close()
 
 
 def test_kernels_find_the_library_from_anywhere(tmp_path):

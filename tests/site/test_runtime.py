@@ -40,11 +40,6 @@ CELLS = [
     {"cell_type": "code", "metadata": {}, "source": "v = 5"}, {"cell_type": "markdown", "metadata": {}, "source": "## What to take away"}]
 
 
-def test_minutes():
-    "400 words, three new lines and a heading; neither what is folded nor a line that was there before."
-    assert durations.minutes({"cells": CELLS}) == (400 + 5) / 200 + 1.5
-
-
 @pytest.mark.parametrize("minutes, words", [(2, "15 minutes"), (22, "15 minutes"), (23, "30 minutes"), (58, "an hour"), (75, "1¼ hours"), (209, "3½ hours"), (240, "4 hours")])
 def test_in_hours(minutes, words): assert durations.in_hours(minutes) == words
 

@@ -1,17 +1,14 @@
-"""Setting up: which Python, which PyTorch, what is said meanwhile, and nothing is called done that failed."""
+"""Setting up: which Python, which PyTorch, and nothing is called done that failed."""
 import ast
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 import install
-import progress
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,7 +101,7 @@ NONE = install.Failed("ERROR: No matching distribution found for torch==2.13.0+c
 def ran(monkeypatch) -> list[list[str]]:
     "The commands that were run, on a Linux without PyTorch; none that a test spoils fails."
     commands = []
-    monkeypatch.setattr(install, "run", lambda title, command, *_, **__: commands.append([str(c) for c in command]))
+    monkeypatch.setattr(install, "run", lambda *command, quiet=False, **_: commands.append([str(c) for c in command]))
     monkeypatch.setattr(install, "there", lambda version: False)
     monkeypatch.setattr(install.platform, "system", lambda: "Linux")
     monkeypatch.delenv("TORCH", raising=False)
@@ -124,7 +121,7 @@ def test_pip_is_asked_for_the_cpu_build_by_its_local_version(ran):
 def test_uv_is_asked_where_pip_knows_of_none(ran, monkeypatch):
     told = []
     monkeypatch.setattr(install, "by_pip", fails(NONE))
-    monkeypatch.setattr(install, "run", lambda title, command, *_, **env: ran.append([str(c) for c in command]) or told.append(env))
+    monkeypatch.setattr(install, "run", lambda *command, quiet=False, **env: ran.append([str(c) for c in command]) or told.append(env))
     assert install.small_torch("2.13.0")
     fetch, use = ran
     assert told[1]["PYTHONPATH"] == fetch[fetch.index("--target") + 1], "uv is found where it was put"
@@ -185,32 +182,7 @@ def test_readme_says_how_to_ask():
     assert "make setup TORCH=default" in text and "PIP_EXTRA_INDEX_URL" in text
 
 
-# --- what is said meanwhile ---------------------------------------------------------------------------------------
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool: return True
-
-
-def test_a_line_lives_in_a_terminal_and_is_short_in_a_log():
-    with progress.Line("Fetching", screen := Terminal()) as line:
-        line.say("3 of 7 packages")
-        end = time.monotonic() + 20
-        while "3 of 7" not in screen.getvalue() and time.monotonic() < end: time.sleep(0.05)
-    assert "Fetching · 0:0" in screen.getvalue() and screen.getvalue().endswith("\r\x1b[K") and "\n" not in screen.getvalue()
-    with progress.Line("Fetching", log := io.StringIO()) as line: line.say("3 of 7 packages")
-    assert log.getvalue() == "Fetching …\n"
-
-
-def test_pips_words_become_numbers():
-    seen, line = {}, progress.Line("", io.StringIO())
-    for said in ("Collecting torch==2.13.0 (from -r requirements.txt (line 1))", "  Downloading torch-2.13.0-cp311-cp311-linux.whl (190.5 MB)",
-                 "Requirement already satisfied: numpy==2 in x", "Looking in indexes: x"): install.follow(line, said, seen, 3)
-    assert line.text == "2 of 3 packages, 190 MB · numpy"
-    install.follow(line, "Installing collected packages: torch, numpy", seen, 3)
-    assert line.text == "unpacking 2 packages"
-
-
-def test_a_failed_command_shows_its_end_and_a_good_one_only_its_title(capfd):
-    install.run("Saying", [sys.executable, "-c", "print('much')"])
-    assert capfd.readouterr().out.startswith("Saying: done in 0:")
-    with pytest.raises(install.Failed, match="the reason"): install.run("Failing", [sys.executable, "-c", "print('the reason'); raise SystemExit(1)"])
+def test_a_failed_command_says_why_and_a_quiet_one_nothing_else(capfd):
+    install.run(sys.executable, "-c", "print('much')", quiet=True)
+    with pytest.raises(install.Failed, match="the reason"): install.run(sys.executable, "-c", "print('the reason'); raise SystemExit(1)", quiet=True)
+    assert capfd.readouterr().out == ""
