@@ -15,7 +15,7 @@ GROUP = '<div class="tfm-scroll" style="overflow-x:auto" tabindex="0" role="grou
 TABLE = re.compile(r"<td\b[^>]*>.*?</td>", re.S)
 CODE = re.compile(r"(<code\b[^>]*>)([^<]{14,})(</code>)")
 PARTS = re.compile(r"(?<=\w)([.(=])(?=\w)")     # after these a long name may go on in the next line,
-WORDS = re.compile(r"(?<=\w{4}_)(?=\w{3})")      # and within a part of it after these,
+WORDS = re.compile(r"(?<=\w{4}_)(?=\w{3})|(?<=[a-z]{3})(?=[A-Z][a-z]{2})")   # and within a part of it here,
 LONG = 22                                       # if the part has more characters than this
 
 

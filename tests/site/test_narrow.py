@@ -16,7 +16,7 @@ TABLES = """() => [...document.querySelectorAll(".tfm-text table")].filter((e) =
   const shown = style.overflowX === "auto" && style.backgroundAttachment.split(", ").includes("local") && style.backgroundImage.split("gradient(").length === 5;
   return { name: table.textContent.trim().slice(0, 40), cut, lost: cut && !(shown && box.tabIndex === 0) };
 })"""
-LETTERS = """() => [...document.querySelectorAll(".tfm-text svg")].filter((e) => e.checkVisibility()).map((svg) => {
+LETTERS = """() => [...document.querySelectorAll(".tfm-text svg:not(.katex svg)")].filter((e) => e.checkVisibility()).map((svg) => {
   let least = Infinity, said = "";
   for (const text of svg.querySelectorAll("text")) {      // a subscript counts as its letter
     const m = text.getScreenCTM(), px = parseFloat(getComputedStyle(text).fontSize) * Math.sqrt(Math.abs(m.a * m.d - m.b * m.c));
@@ -89,6 +89,7 @@ def test_what_scrolls_already_is_not_wrapped_again():
 
 @pytest.mark.parametrize("name, shown", [
     ("checkpoints.ModelConfig.d_model", "checkpoints.<wbr>ModelConfig.<wbr>d_model"), ("num_attention_heads", "num_attention_heads"), ("heads.split(value_dim=4)", "heads.<wbr>split(<wbr>value_dim=<wbr>4)"),
-    ("max_position_embeddings", "max_position_<wbr>embeddings"), ("nn.GRU", "nn.GRU")])
+    ("max_position_embeddings", "max_position_<wbr>embeddings"), ("nn.GRU", "nn.GRU"),
+    ("MarianSinusoidalPositionalEmbedding", "Marian<wbr>Sinusoidal<wbr>Positional<wbr>Embedding")])
 def test_a_long_name_in_a_table_breaks_between_its_parts(name, shown):
     assert breakable(f"<table><td><code>{name}</code></td></table><code>{name}</code>") == f"<table><td><code>{shown}</code></td></table><code>{name}</code>"
