@@ -335,4 +335,6 @@ def test_through_depth_draws_the_choice():
             enumerate([("none", "pre", "1"), ("LayerNorm", "pre", "1"), ("LayerNorm", "post", "1"), ("LayerNorm", "pre", "0.25")])}
     made = {"depths": [0, 4], "runs": runs, "norms": ["none", "LayerNorm"], "starts": [0.25, 1.0], "alt": "two lines along four blocks"}
     pictures = [DepthView(**made, **chosen).picture() for chosen in ({}, {"place": "post"}, {"start": 0.25}, {"norm": "none"}, {"norm": "none", "place": "post"})]
+    told = DepthView(**made, place="post", block=1).told()
+    assert "LayerNorm, post-norm, with residual" in told and "after block 4" in told and "10⁻²" in told
     assert len(set(pictures)) == 4 and pictures[3] == pictures[4] and all("<svg" in p for p in pictures)

@@ -1,12 +1,24 @@
 """Files of models: GGUF and WordPiece against the libraries that write them; what is cut off or unknown is refused by name."""
 import json
+import shutil
 import struct
+import subprocess
 import unicodedata
 
 import pytest
 import torch
 
-from tfmlib.workbench import WordPieceTokenizer, cleaned, gguf_files, lowered, read_gguf, word_pieces, words_of
+from tfmlib.workbench import (
+    ASSETS,
+    FileBytes,
+    WordPieceTokenizer,
+    cleaned,
+    gguf_files,
+    lowered,
+    read_gguf,
+    word_pieces,
+    words_of,
+)
 
 FORMATS = {f.name: f for f in gguf_files.FORMATS.values()}
 
@@ -162,3 +174,31 @@ def test_what_is_no_text_or_no_id_is_refused():
     tokenizer = WordPieceTokenizer(content())
     with pytest.raises(ValueError, match="^text: "): tokenizer.encode(["a"])
     with pytest.raises(ValueError, match="^ids: "): tokenizer.decode([10_000])
+
+
+# --- the figure of a file's bytes --------------------------------------------------------------------------------------
+
+HEADER = b'{"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}'
+FILE = struct.pack("<Q", len(HEADER)) + HEADER + bytes.fromhex("803f 0040 4040 80bf 003f 0000")
+
+
+def test_the_figure_reads_as_torch_does(tmp_path):
+    "In both types and from every byte, on the page and in Python."
+    if shutil.which("node") is None: pytest.skip("needs node")
+    cases = [(kind, start) for kind in ("BF16", "F16") for start in range(67)]
+    (tmp_path / "bytes.mjs").write_text((ASSETS / "file_bytes.js").read_text())
+    (tmp_path / "run.mjs").write_text('import { number } from "./bytes.mjs"; import fs from "fs"; const [content, cases] = JSON.parse(fs.readFileSync(0));'
+                                      "console.log(JSON.stringify(cases.map(([kind, start]) => [0, 2, 4, 6, 8, 10].map(n => String(number(content[start + n], content[start + n + 1], kind))))));")
+    found = json.loads(subprocess.run(["node", str(tmp_path / "run.mjs")], input=json.dumps([[*FILE], cases]), capture_output=True, text=True, check=True).stdout)
+    for (kind, start), read in zip(cases, found, strict=True):
+        want = torch.frombuffer(bytearray(FILE[start:start + 12]), dtype={"BF16": torch.bfloat16, "F16": torch.float16}[kind]).double()
+        made = FileBytes("the bytes of a file", content=[*FILE], head=66, kind=kind, start=start)
+        for numbers in (torch.tensor([float(x.replace("Infinity", "inf")) for x in read]).double(), torch.from_numpy(made.numbers())):
+            torch.testing.assert_close(numbers, want, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_the_still_picture_shows_what_is_read():
+    made = FileBytes("the bytes of a file", content=[*FILE], head=66, start=65)
+    assert made.told() == "Bytes 65 to 76 as BF16: −1.15e-38, 5.79e-39, 3, −5.88e-39, 1.75e-38, 5.79e-39.".replace("e-", "e−")
+    assert made.picture().count("<rect") == 78 + 12 and ">128</text>" in made.picture() and "w</text>" in made.picture()
+    assert f'<p class="tfm-readout">{made.told()}</p>' in made.figure().html

@@ -650,4 +650,5 @@ def test_the_figure_writes_as_the_rules_do(tmp_path):
 
 def test_the_still_picture_shows_pairs_and_state():
     made = MemoryView("two lines and a point", pairs=[[0., 1.], [90., .5]], memory=[1., .5])
-    assert made.picture().count("<path") == 2 and made.picture().count("<circle") == 1
+    assert made.picture().count("<path") == 3 + 2 and made.picture().count("<circle") == 1             # axes, the next key, the state, and a line for each pair
+    assert made.told() == "Rule: sum. Pair 1: key 0°, value 1, reads 1. Pair 2: key 90°, value 0.5, reads 0.5. State (1, 0.5)."

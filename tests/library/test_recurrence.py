@@ -366,6 +366,7 @@ def test_the_figure_draws_what_autograd_finds(eigenvalue, coupling, gate, squash
         h = gate * h + (1 - gate) * (z.tanh() if squash else z)
     np.testing.assert_allclose(figure.growth(), [1., *wanted[::-1]], atol=1e-12)
     assert "<svg" in figure.picture() and (ASSETS / "gradient_journey.js").is_file()
+    assert "After 12 steps" in figure.told() and f"λ {eigenvalue:.2f}" in figure.told()
 
 
 @pytest.mark.parametrize("weight, gate, squash", [(1.2, 0., False), (1.2, 0., True), (0.5, 0.91, False), (2., 0.3, True)])

@@ -425,6 +425,7 @@ def test_the_still_picture_has_the_numbers():
     made = ScalingFrontier("the best size", names=["a"], laws=[in_figure(PUBLISHED_LAWS["Besiroglu 2024"])], samples=[[]], chosen=0, exponent=73)
     wanted = frontier_point(PUBLISHED_LAWS["Besiroglu 2024"], 1e24, 0.73)
     assert f"{wanted['best N'] / 1e9:.3g} billion" in made.picture() and f"{100 * wanted['wasted']:.1f} %" in made.picture()
+    assert made.picture().count("<circle") == 2 and ">10²⁷<" in made.picture() and ">100 %<" in made.picture()                                           # both plots of the live figure
 
 
 # --- what the page does with records that do not exist yet -----------------------------------------------------------------

@@ -28,11 +28,27 @@ class DepthView(Interactive):
     start = traitlets.Float(1.).tag(sync=True)         # size of the input
     block = traitlets.Int(0).tag(sync=True)            # index into depths
 
+    def lines(self) -> list[list[float]]:
+        "Size, gradient and similarity for what is chosen."
+        place = "pre" if self.norm == "none" else self.place
+        return self.runs[f"{self.norm}/{place}/{str(self.residual).lower()}/{self.start:g}"]
+
+    def told(self) -> str:
+        "What is chosen, and the three values after one block and after the last."
+        def ten(power: float) -> str:
+            digits = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+            return "10" + f"{power:.0f}".translate(digits)
+        norm = "no norm" if self.norm == "none" else f"{self.norm}, {self.place}-norm"
+        size, gradient, alike = ([line[self.block], line[-1]] for line in self.lines())
+        after = (f"after block {self.depths[self.block]} and after block {self.depths[-1]}, the root "
+                 f"mean square is {10**size[0]:.2g} and {10**size[1]:.2g}")
+        return (f"Chosen: {norm}, {'with' if self.residual else 'no'} residual, input × "
+                f"{self.start:g}; {after}, the gradient about "
+                f"{ten(gradient[0])} and {ten(gradient[1])}, the likeness {alike[0]:.2f} and "
+                f"{alike[1]:.2f}.")
+
     def picture(self) -> str:
-        chosen = self.runs[
-            f"{self.norm}/{'pre' if self.norm == 'none' else self.place}/"
-            f"{str(self.residual).lower()}/{self.start:g}"
-        ]
+        chosen = self.lines()
         lines = {
             "root mean square": [10**v for v in chosen[0]],
             "gradient": [10**v for v in chosen[1]],

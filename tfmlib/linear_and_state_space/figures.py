@@ -24,15 +24,31 @@ class MemoryView(Interactive):
     memory = traitlets.List([0., 0.]).tag(sync=True)  # the state
     said = traitlets.Unicode("").tag(sync=True)     # what the last step did
 
+    def told(self) -> str:
+        "What each key reads, and the state."
+        def shown(x: float) -> str: return f"{x:.2f}".rstrip("0").rstrip(".").replace("-", "−")
+        said = [f"Rule: {self.rule}."]
+        for n, (angle, value) in enumerate(self.pairs, 1):
+            turn = math.radians(angle)
+            found = self.memory[0] * math.cos(turn) + self.memory[1] * math.sin(turn)
+            said.append(f"Pair {n}: key {angle:g}°, value {shown(value)}, reads {shown(found)}.")
+        x, y = map(shown, self.memory)
+        return " ".join([*said, f"State ({x}, {y})."])
+
     def picture(self) -> str:
-        "The lines of all pairs, and the state."
-        drawn, (x, y) = "", (210 + 44 * self.memory[0], 120 - 44 * self.memory[1])
+        "The axes, the direction of the next key, the lines of all pairs, and the state."
+        x, y = 210 + 44 * self.memory[0], 120 - 44 * self.memory[1]
+        drawn = f'<path d="M0 120H420M210 0V240" style="stroke:{var("line")}"/>'
+        turn = math.radians(self.angle)
+        way = f"M210 120L{210 + 44 * math.cos(turn):.1f} {120 - 44 * math.sin(turn):.1f}"
+        drawn += f'<path d="{way}" style="stroke:{var("quiet")}" stroke-dasharray="2 3"/>'
+        drawn += f'<path d="M210 120L{x:.1f} {y:.1f}" style="stroke:{var("q")}" stroke-width="2"/>'
         for n, (angle, value) in enumerate(self.pairs):
             a, b = math.cos(math.radians(angle)), math.sin(math.radians(angle))
             foot, along = (210 + 44 * value * a, 120 - 44 * value * b), (100 * b, 100 * a)
             ends = [foot[0] - along[0], foot[1] - along[1], foot[0] + along[0], foot[1] + along[1]]
             line = "M{:.1f} {:.1f}L{:.1f} {:.1f}".format(*ends)
-            drawn += f'<path d="{line}" fill="none" style="stroke:{var("k")}"/>'
+            drawn += f'<path d="{line}" fill="none" style="stroke:{var("k")}" stroke-dasharray="6 4"/>'
             drawn += text(ends[0], ends[1] - 4, n + 1)
         drawn += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" style="fill:{var("q")}"/>'
         return svg(drawn, 420, 240, self.alt)

@@ -117,12 +117,24 @@ class ParallelSteps(Interactive):
     step = traitlets.Int(0).tag(sync=True)
 
     def picture(self) -> str:
-        "What each rank holds, from step to step."
+        "What happens in each step, and what each rank then holds."
         steps = [holds for _, holds, *_ in self.moments[self.form]]
         rows = [["step", *(f"rank {r}" for r in range(len(steps[0])))]]
         rows += [[str(i), *(", ".join(held) or "nothing" for held in holds)]
-                 for i, holds in enumerate(steps)]
+                 for i, holds in enumerate(steps, 1)]
         wide = 7 * max(len(cell) for row in rows for cell in row) + 18
-        drawn = [text(44 + wide * (c - 1) if c else 0, 15 + 21 * i, cell, "start")
+        drawn = [text(44 + wide * (c - 1) if c else 0, 15 + 42 * i, cell, "start")
                  for i, row in enumerate(rows) for c, cell in enumerate(row)]
-        return svg("".join(drawn), 44 + wide * (len(rows[0]) - 1), 21 * len(rows) + 4, self.alt)
+        words = [moment[0] for moment in self.moments[self.form]]
+        drawn += [text(44, 42 * i - 4, said, "start", "quiet") for i, said in enumerate(words, 1)]
+        width = 44 + max(wide * (len(rows[0]) - 1), 7 * max(map(len, words)))
+        return svg("".join(drawn), width, 42 * len(rows) - 18, self.alt)
+
+    def told(self) -> str:
+        "How many messages there are, and how often a rank waits."
+        form = self.moments[self.form]
+        sent = sum(times for *_, sends in form for *_, times in sends)
+        idle = sum(doing == "wait" for _, _, does, _ in form for doing in does)
+        ranks = len(form[0][1])
+        return (f"Form: {self.names[self.form]}. Messages in all: {sent}. The ranks wait in {idle} "
+                f"of {len(form) * ranks} rank-steps.")

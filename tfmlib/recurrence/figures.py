@@ -40,6 +40,15 @@ class GradientFlow(Interactive):
         n = self.features
         return np.linalg.norm(np.stack(products)[:, :n, :n], 2, (1, 2))
 
+    def told(self) -> str:
+        "Where the line begins and ends, as the live figure says it."
+        digits, grown = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"), self.growth()[-1]
+        part, power = f"{grown:.1e}".split("e")
+        end = f"{part}·10{str(int(power)).translate(digits)}"
+        kind = "tanh" if self.squash else "linear"
+        return (f"λ {self.eigenvalue:.2f}, gate f {self.gate:.2f}, {kind}. After {self.steps} steps "
+                f"the gradient is multiplied by {end}.")
+
     def picture(self) -> str:
         alone = self.gate + (1 - self.gate) * self.eigenvalue
         lines = {"growth": self.growth(), "λ alone": alone ** np.arange(self.steps + 1.)}

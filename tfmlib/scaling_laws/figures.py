@@ -15,8 +15,9 @@ import traitlets
 
 from .core import (
     PUBLISHED_LAWS, PowerLaw, check_law, compute_optimal, flops_for, power_law)
-from ..workbench import (
-    COLOURS, Interactive, Picture, Record, axes, inline, need, show, svg, text)
+from tfmlib.workbench import (
+    COLOURS, Interactive, Picture, Record, axes, inline, need, rect, show, svg, text,
+    var)
 
 
 def law_numbers(law: PowerLaw) -> list:
@@ -45,6 +46,26 @@ def frontier_point(
     return found | {"wasted": max(0., 1 - enough)}
 
 
+def _ten(power: float) -> str:
+    "A power of ten as it is printed."
+    return "10" + f"{power:g}".translate(str.maketrans("0123456789.", "⁰¹²³⁴⁵⁶⁷⁸⁹·"))
+
+
+def _panel(line: list, dashed: list, marks: tuple, across: list, down: list, name: str) -> str:
+    "Axes with a line, a dashed one, a disc and a square."
+    def path(points: list, kind: str, how: str) -> str:
+        way = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        return f'<path d="M{way}" fill="none" style="stroke:{var(kind)}" {how}/>' if points else ""
+    out = [path([(x, 12), (x, 200)], "line", "") + text(x, 217, said) for x, said in across]
+    out += [path([(44, y), (294, y)], "line", "") + text(39, y + 4, said, "end")
+            for y, said in down]
+    out += [path(line, "1", 'stroke-width="2"'), path(dashed, "2", 'stroke-dasharray="6 4"')]
+    (x, y), (u, v) = marks
+    out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" style="fill:{var("1")}"/>')
+    out.append(rect(u - 4.5, v - 4.5, 9, 9, var("2")))
+    return "".join(out) + text(169, 238, name)
+
+
 class ScalingFrontier(Interactive):
     "The best size for a budget, its uncertainty, and what a wrong exponent costs."
     module = "scaling_frontier"
@@ -59,16 +80,47 @@ class ScalingFrontier(Interactive):
         E, log_A, log_B, alpha, beta = self.laws[self.chosen]
         law = power_law(E, (math.exp(log_A), alpha), (math.exp(log_B), beta))
         found = frontier_point(law, 10 ** (self.compute / 10), self.exponent / 100)
-        power = f"{self.compute / 10:g}".translate(str.maketrans("0123456789.", "⁰¹²³⁴⁵⁶⁷⁸⁹·"))
-        rows = [("compute", f"10{power} operations"),
+        left, right = self.left(law, found), self.right(law, found)
+        rows = [("compute", f"{_ten(self.compute / 10)} operations"),
                 ("best size", f"{found['best N'] / 1e9:,.3g} billion parameters"),
                 ("tokens", f"{found['best D'] / 1e9:,.0f} billion"),
                 ("size by the chosen exponent",
                  f"{found['chosen N'] / 1e9:,.3g} billion parameters"),
                 ("wasted", f"{100 * found['wasted']:.1f} %")]
-        drawn = "".join(text(0, 15 + 21 * i, name, "start") + text(345, 15 + 21 * i, value, "end")
+        drawn = "".join(text(44, 275 + 21 * i, name, "start") + text(430, 275 + 21 * i, value, "end")
                         for i, (name, value) in enumerate(rows))
-        return svg(drawn, 350, 21 * len(rows) + 4, self.alt)
+        beside = f'{left}<g transform="translate(320 0)">{right}</g>'
+        return svg(beside + drawn, 630, 21 * len(rows) + 264, self.alt)
+
+    def left(self, law: PowerLaw, found: dict) -> str:
+        "The best size for each budget, and the one that the exponent gives from 10²¹ on."
+        def at(log_c: float, size: float) -> tuple[float, float]:
+            return 44 + (log_c - 18) / 9 * 250, 200 - (math.log10(size) - 7) / 7 * 188
+        def best(log_c: float) -> float: return float(compute_optimal(law, 10**log_c)[0])
+        wrong = best(21) * 10 ** (6 * self.exponent / 100)
+        c = self.compute / 10
+        return _panel(
+            [at(18, best(18)), at(27, best(27))], [at(21, best(21)), at(27, min(wrong, 1e14))],
+            (at(c, found["best N"]), at(c, found["chosen N"])),
+            [(at(x, 1e7)[0], _ten(x)) for x in (18, 21, 24, 27)],
+            [(at(18, 10.**y)[1], _ten(y)) for y in (8, 10, 12, 14)],
+            "training operations; vertical: parameters")
+
+    def right(self, law: PowerLaw, found: dict) -> str:
+        "What fraction of the budget a size wastes that is so many times the best."
+        flops = 10 ** (self.compute / 10)
+        def at(ratio: float, wasted: float) -> tuple[float, float]:
+            return 169 + math.log10(ratio) / 4 * 250, 200 - max(0., wasted) * 188
+        def wasted(ratio: float) -> float:
+            N = ratio * found["best N"]
+            return 1 - float(flops_for(law, law(torch.tensor([[N, flops / (6 * N)]])))) / flops
+        line = [at(10 ** (n / 10), wasted(10 ** (n / 10))) for n in range(-20, 21)]
+        ratio = found["chosen N"] / found["best N"]
+        return _panel(
+            line, [], (at(1, 0), at(min(max(ratio, .01), 100), found["wasted"])),
+            [(at(10.**x, 0)[0], f"{10.**x:g}") for x in range(-2, 3)],
+            [(at(1, part / 100)[1], f"{part} %") for part in (0, 25, 50, 75, 100)],
+            "size relative to the best; vertical: wasted")
 
 # %% ../../chapters/14_scaling_laws.ipynb #study-export
 # fold: The recorded runs as tensors, and the figures of this section

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .diagrams import *
     from .fetched import *
     from .figures import *
+    from .file_bytes import *
     from .gguf_files import *
     from .gradients import *
     from .interactive import *
@@ -54,6 +55,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'figures': """
         ASSETS COLOURS SERIES WIDE MAX_CELLS HATCH palette var Picture text rect svg figure matrix
         heat links""",
+    'file_bytes': """
+        FileBytes""",
     'gguf_files': """
         FORMATS OTHER_FORMATS NUMBERS TEXT LIST as_floats nibbles q4_0 q4_1 q8_0 Format Cursor
         GGUFTensor read_tensor read_gguf""",

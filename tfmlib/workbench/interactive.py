@@ -72,6 +72,10 @@ class Interactive(anywidget.AnyWidget):
         "The current state as a static <svg>, shown where no script runs."
         raise NotImplementedError(f"{type(self).__name__} needs a method picture()")
 
+    def told(self) -> str:
+        "What the read-out says in this state: a line below the static picture."
+        return ""
+
     def state(self) -> dict:
         "The values that page and script share: the class's own synchronised traits."
         own = set(self.trait_names(sync=True)) - set(Interactive.class_trait_names())
@@ -87,7 +91,9 @@ class Interactive(anywidget.AnyWidget):
             f"class=\"tfm-figure tfm-interactive\" data-module=\"{self.module}\" "
             f"data-state='{state}'"
         )
-        return figure(f'<div class="tfm-stage">{self.picture()}</div>', self.alt,
+        words = escape(self.told())
+        said = f'<p class="tfm-readout">{words}</p>' if words else ""
+        return figure(f'<div class="tfm-stage">{self.picture()}{said}</div>', self.alt,
                       self.caption, attrs=attrs)
 
     def _repr_mimebundle_(self, **kwargs):

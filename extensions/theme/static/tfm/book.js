@@ -25,7 +25,7 @@ for (const box of document.querySelectorAll(".cell_input .highlight, .tfm-text >
   box.append(copy);
 }
 
-const scrollers = document.querySelectorAll(".tfm-text :is(pre, .pst-scrollable-table-container, .output, .katex-display)");
+const scrollers = document.querySelectorAll(".tfm-text :is(pre, .pst-scrollable-table-container, .output, .katex-display, .tfm-results, .tfm-scroll)");
 const reach = (element) => {                     // what scrolls sideways is in the tab order: arrow keys move it
   if (element.scrollWidth > element.clientWidth || element === document.activeElement) element.tabIndex = 0;
   else element.removeAttribute("tabindex");
