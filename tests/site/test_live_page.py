@@ -89,7 +89,7 @@ def test_a_reader_can_run_the_model_on_any_text(shown, rounded, served):
     assert [row.locator("th").text_content() for row in rows] == [printable(token) for token in tokenizer.tokens(top.indices)]
     for row, share in zip(rows, top.values): assert abs(float(row.locator("td").first.text_content().removesuffix(" %")) - 100 * float(share)) < .06
 
-    figure.get_by_label("attention of").select_option(label="layer 2, head 3")
+    figure.get_by_label("attention of").select_option(label="layer 1, head 2")
     weights = attention_of(rounded, torch.tensor(ids))[1, 2, -1]
     told = [int(n or 0) for n in figure.locator("li.tfm-chip small").all_text_contents()]
     assert all(abs(n - 100 * float(w)) < .51 for n, w in zip(told, weights, strict=True)) and sum(told) > 50
