@@ -82,7 +82,8 @@ function render({ model, el }) {
     });
     if (live) drawChips(found);
     const entropy = -shares.reduce((sum, s) => sum + (s && s * Math.log2(s)), 0) + 0;
-    $(".tfm-readout").textContent = `${kept} of ${tokens.length} tokens remain, with ${(100 * held).toFixed(1)} % of the model's probability. Perplexity: ${(2 ** entropy).toFixed(1)}. Twenty samples: ${took.map(i => tokens[i]).join(" · ")}`;
+    const remain = SETTINGS.some(s => s.key in ALL) ? `${kept} of ${tokens.length} tokens remain, with ${(100 * held).toFixed(1)} % of the model's probability. Perplexity: ${(2 ** entropy).toFixed(1)}. ` : "";
+    $(".tfm-readout").textContent = `${remain}Twenty samples: ${took.map(i => tokens[i]).join(" · ")}`;
   }
 
   function write(left) {                         // one token a frame, so that the page stays awake

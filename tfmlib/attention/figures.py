@@ -9,7 +9,7 @@ __all__ = ['AttentionRow']
 import numpy as np
 import traitlets
 
-from ..workbench import Interactive, matrix
+from ..workbench import Interactive, Labels, Marks, area, flow, note, picture
 
 
 class AttentionRow(Interactive):
@@ -28,11 +28,19 @@ class AttentionRow(Interactive):
         products, seen = np.array(self.products[self.row]), np.array(self.mask[self.row])
         scores = products / (np.sqrt(self.width) * 2 ** self.octaves)
         exps = np.exp(scores) * seen
-        columns = {"product": products, "score": scores, "weight": exps / max(exps.sum(), 1e-300)}
-        return matrix(
-            np.stack([*columns.values()], 1),
-            self.tokens,
-            list(columns),
-            self.alt,
-            mask=np.stack([seen] * 3, 1),
-        ).drawing
+        weights, values = exps / max(exps.sum(), 1e-300), np.array(self.values)
+        cell, beyond = 46, Marks(hidden=~seen[:, None])
+
+        def column(n, name, numbers, kind, digits, marks=beyond):
+            labels = Labels(name, self.tokens if n == 0 else ())
+            return area(numbers[:, None], (68 + 88 * n, 32), kind, labels, marks, digits, cell)
+
+        shown = [column(0, "product", products, "q", 1, Marks()),
+                 column(1, "score", scores, "w", 2), column(2, "weight", weights, "w", 2),
+                 column(3, "value", values, "v", 0, Marks())]
+        below = 32 + cell * len(values) + 34
+        output = area([[weights @ values]], (288, below), "v", digits=1, cell=cell)
+        to = [flow(a, b) for a, b in zip(shown[:2], shown[1:3])]
+        to += [flow(each, output, "", ("down", "up"), 0) for each in shown[2:]]
+        named = note(276, below + cell / 2 + 5, "output", at="end", colour="ink")
+        return picture(*shown, output, *to, named, size=(400, below + cell + 4), alt=self.alt).drawing
