@@ -213,6 +213,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'tfmlib.attention.core.padding_mask': ('attention.html#padding_mask', 'tfmlib/attention/core.py')},
             'tfmlib.attention.figures': { 'tfmlib.attention.figures.AttentionRow': ( 'attention.html#attentionrow',
                                                                                      'tfmlib/attention/figures.py'),
+                                          'tfmlib.attention.figures.AttentionRow._cell': ( 'attention.html#attentionrow._cell',
+                                                                                           'tfmlib/attention/figures.py'),
                                           'tfmlib.attention.figures.AttentionRow.picture': ( 'attention.html#attentionrow.picture',
                                                                                              'tfmlib/attention/figures.py')},
             'tfmlib.block.activations': { 'tfmlib.block.activations.gelu': ('depth/block.html#gelu', 'tfmlib/block/activations.py'),

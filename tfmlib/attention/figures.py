@@ -9,7 +9,7 @@ __all__ = ['AttentionRow']
 import numpy as np
 import traitlets
 
-from ..workbench import Interactive, Labels, Marks, area, flow, note, picture
+from ..workbench import HATCH, Interactive, rect, svg, text, var
 
 
 class AttentionRow(Interactive):
@@ -29,18 +29,27 @@ class AttentionRow(Interactive):
         scores = products / (np.sqrt(self.width) * 2 ** self.octaves)
         exps = np.exp(scores) * seen
         weights, values = exps / max(exps.sum(), 1e-300), np.array(self.values)
-        cell, beyond = 46, Marks(hidden=~seen[:, None])
+        columns = [("product", "q", products, 1), ("score", "w", scores, 2),
+                   ("weight", "w", weights, 2), ("value", "v", values, 0)]
+        drawn = [] if seen.all() else [f"<defs>{HATCH}</defs>"]
+        drawn += [text(60, 60 + 46 * j, token, "end", "quiet")
+                  for j, token in enumerate(self.tokens)]
+        for n, (name, kind, numbers, digits) in enumerate(columns):
+            drawn.append(text(91 + 88 * n, 22, name, colour=kind))
+            if n < 2: drawn.append(text(135 + 88 * n, 37 + 23 * len(values), "→", colour="quiet"))
+            for j, number in enumerate(numbers):
+                gone = kind == "w" and not seen[j]
+                part = abs(number) / max(abs(numbers).max(), 1e-300)
+                drawn.append(self._cell(68 + 88 * n, 32 + 46 * j, number, digits, kind, part, gone))
+        below = 46 * len(values) + 66
+        drawn.append(text(310, below - 12, "↘   ↙", colour="quiet"))
+        drawn.append(text(279, below + 27, "output", "end"))
+        drawn.append(self._cell(288, below, weights @ values, 1, "v", 1, False))
+        return svg("".join(drawn), 400, below + 48, self.alt)
 
-        def column(n, name, numbers, kind, digits, marks=beyond):
-            labels = Labels(name, self.tokens if n == 0 else ())
-            return area(numbers[:, None], (68 + 88 * n, 32), kind, labels, marks, digits, cell)
-
-        shown = [column(0, "product", products, "q", 1, Marks()),
-                 column(1, "score", scores, "w", 2), column(2, "weight", weights, "w", 2),
-                 column(3, "value", values, "v", 0, Marks())]
-        below = 32 + cell * len(values) + 34
-        output = area([[weights @ values]], (288, below), "v", digits=1, cell=cell)
-        to = [flow(a, b) for a, b in zip(shown[:2], shown[1:3])]
-        to += [flow(each, output, "", ("down", "up"), 0) for each in shown[2:]]
-        named = note(276, below + cell / 2 + 5, "output", at="end", colour="ink")
-        return picture(*shown, output, *to, named, size=(400, below + cell + 4), alt=self.alt).drawing
+    def _cell(self, x, y, number, digits, kind, part, gone) -> str:
+        "A number in its cell, which is hatched where it is masked."
+        if gone: return rect(x, y, 45, 45, "url(#@@h)", 'rx="3"')
+        fill, told = var(kind if number >= 0 else "quiet"), f"{number:.{digits}f}"
+        box = rect(x, y, 45, 45, fill, f'rx="3" fill-opacity="{.07 + .43 * part:.2f}"')
+        return box + text(x + 22.5, y + 27, told.replace("-", "−"))
