@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { Decoder, readTensors } from "../tfmlib/assets/live/decoder.js";
 import { reader, writing } from "../tfmlib/assets/live/running.js";
-import { Tokenizer } from "../tfmlib/assets/live/tokenizer.js";
+import { Tokenizer, Words } from "../tfmlib/assets/live/tokenizer.js";
 
 const loaded = new Map();
 function decoder(file) {
@@ -36,6 +36,10 @@ const asked = {
   written({ file, ids, steps, keep }) {
     const passes = writing(decoder(file), ids, keep), found = Array.from({ length: steps }, () => passes.next().value);
     return { ids: found.map(f => f.id), processed: found.map(f => f.processed), timed: found.every(f => f.ms >= 0) };
+  },
+  words({ file, texts }) {                       // of a model that has its tokens with it
+    const raw = readFileSync(file), words = new Words(readTensors(raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.length)).facts.pieces.split("|"));
+    return texts.map(text => { const ids = words.encode(text); return { ids, back: words.decode(ids), shown: ids.map(id => words.printable(id)), unknown: words.unknown(text), size: words.size }; });
   },
   encode({ file, texts }) {
     const tokenizer = new Tokenizer(JSON.parse(readFileSync(file, "utf-8")));

@@ -368,6 +368,15 @@ def expected(state: dict, products=None, seen=None, octaves=0.0) -> float:
     return float(exps @ np.array(state["values"]) / exps.sum())
 
 
+def test_the_still_row_shows_products_weights_values_and_their_average():
+    seen = [True, True, False, True, True, True]
+    made = row(mask=[seen] * 6)
+    texts = [each.text for each in lxml.etree.fromstring(made.picture()).iter("{*}text")]
+    assert texts.count("60") == 1 and {"product", "score", "weight", "value", "output", "<sleeps>"} <= {*texts}
+    assert f"{expected(made.state(), seen=np.array(seen)):.1f}" in texts and made.picture().count("url(#") >= 2, "masked: hatched, score and weight"
+    assert "0.0" in [each.text for each in lxml.etree.fromstring(row(mask=[[False] * 6] * 6).picture()).iter("{*}text")][-2:]
+
+
 @pytest.mark.browser
 def test_the_keyboard_moves_the_row(visit):
     page, state = visit(), row().state()

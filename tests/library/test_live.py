@@ -15,19 +15,20 @@ from conftest import often, sweep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-READS = ("README.md",)
+READS = ("README.md", "chapters/00_tour.ipynb")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "extensions"), str(ROOT / "tools")]
 import live  # noqa: E402
 from formulas import node_binary  # noqa: E402
 
 import tfmlib.decoders.core as decoders  # noqa: E402
+from bench.tour import MODEL, cells  # noqa: E402
 from tfmlib.checkpoints import load_model  # noqa: E402
 from tfmlib.decoders import NextToken  # noqa: E402
 from tfmlib.heads import SentenceHeads, attention_weights  # noqa: E402
 from tfmlib.kv_cache import BothWays, CachedCausalLM, generate_cached  # noqa: E402
 from tfmlib.tokens import BOOK_FILE, book_tokenizer, printable  # noqa: E402
-from tfmlib.workbench import LIVE, load_tensors, prose, save_tensors  # noqa: E402
+from tfmlib.workbench import LIVE, LiveWriter, load_tensors, prose, save_tensors  # noqa: E402
 
 MODELS = files("tfmlib") / "assets/models"
 SHIPPED = ("prose", "book", "prose_draft", "answers", "questions", "thinking", "copying", "copying_one")
@@ -193,11 +194,102 @@ def test_what_chapter_5_says_of_the_heads_is_measured():
     assert f"MOST = {live.SHOWN}" in (LIVE.parent / "own_sentence.js").read_text(encoding="utf-8")
 
 
+# --- the model of the tour ----------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def tour():
+    "What the tour's page defines, the model that it ships, and the same with the weights that a page loads."
+    code, names = cells(), {}
+    for id in ("imports", *MODEL, "text"): exec(compile(code[id], id, "exec"), names)
+    state, _ = load_tensors(MODELS / "tour.safetensors")
+    loaded = live.from_8_bits(load_tensors(LIVE / "tour.safetensors")[0])
+    under = {name: ".".join(live.PARTS.get(part, part) for part in name.split(".")) for name in state}
+    made = [names["Transformer"](len(names["pieces"]), width=128, layers=4, heads=4, groups=2, hidden=320) for _ in range(2)]
+    for model, weights in zip(made, ({name: x.float() for name, x in state.items()}, {name: loaded[theirs] for name, theirs in under.items()})): model.load_state_dict(weights)
+    assert loaded.keys() == {*under.values()}
+    return names, *made
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("start, length", [(0, 48), (500, 128), (1000, 1)])
+def test_the_page_computes_what_the_lines_of_the_tour_compute(page, tour, start, length):
+    names, _, model = tour
+    for ids in (names["held_out"][start:start + length], torch.randint(len(names["pieces"]), (length,), generator=torch.Generator().manual_seed(length))):
+        said = page("logits", file=str(LIVE / "tour.safetensors"), ids=ids.tolist())["said"]
+        assert (torch.tensor(said["logits"]) - model(ids[None])[0]).abs().max() < 1e-4
+        for t, step in enumerate(said["weights"]):
+            for layer, block in zip(step, model.blocks, strict=True): assert (torch.tensor(layer) - block.attention.weights[0, :, t, :t + 1]).abs().max() < 1e-5
+
+
+@torch.no_grad()
+def test_eight_bits_change_the_loss_by_less_than_the_tour_says(tour):
+    names, exact, model = tour
+    rows = names["held_out"][:len(names["held_out"]) // 49 * 49].view(-1, 49)
+    losses = [float(names["loss_of"](each, rows)) for each in (exact, model)]
+    assert abs(losses[1] - losses[0]) < .001 and losses[0] < 3.8
+    said = next("".join(cell["source"]) for cell in json.loads((ROOT / "chapters/00_tour.ipynb").read_text(encoding="utf-8"))["cells"] if cell.get("id") == "live-lead")
+    assert "8 bits" in said and "0.001" in said
+    for x in (torch.randn(5, 7, generator=torch.Generator().manual_seed(0)), torch.tensor([[0., 0.], [1., -2.]])):
+        back = live.from_8_bits(live.in_8_bits({"x": x}))["x"]
+        assert ((back - x).abs() <= x.abs().amax(-1, keepdim=True) * (.5 / 127 + 1e-3)).all()
+
+
+def test_words_are_those_of_the_tour(page, tour):
+    names, *_ = tour
+    known = ["", "\nI am very glad to see you.", names["decode"](names["held_out"][:400].tolist()), "\n\n  'tis, Mr. Bennet's - and?"]
+    for text, said in zip(known, page("words", file=str(LIVE / "tour.safetensors"), texts=known)["said"], strict=True):
+        there = [piece for piece in names["split"](text) if piece in names["number"]]
+        assert said["ids"] == [names["number"][piece] for piece in there] and said["back"] == "".join(there) and said["size"] == len(names["pieces"])
+        assert said["unknown"] == [*dict.fromkeys(piece for piece in names["split"](text) if piece not in names["number"])]
+        assert said["shown"] == [piece.replace(" ", "␣").replace("\n", "⏎") for piece in there]
+    [said] = page("words", file=str(LIVE / "tour.safetensors"), texts=["\nI am a heron 🦉, naïvely"])["said"]
+    assert said["unknown"] == [" heron", "🦉", " na", "ï", "vely"] and said["back"] == "\nI am a ,"
+
+
+def writer(**name) -> LiveWriter:
+    facts = load_tensors(LIVE / "tour.safetensors")[1]
+    return LiveWriter(prompts=["I am"], logits=[[*range(1984)]], tokens=[piece.replace(" ", "␣").replace("\n", "⏎") for piece in facts["pieces"].split("|")], lead="\n", octaves=-1., alt="Twelve tokens and their probabilities", **name)
+
+
+def test_its_figure_has_no_setting_but_the_temperature_and_the_seed():
+    figure = writer()
+    assert {"octaves", "seed"} <= figure.state().keys() and not {"k", "p", "least"} & figure.state().keys()
+    before, after = figure.probabilities()
+    z = torch.arange(1984, dtype=torch.float64) / 100
+    assert (torch.tensor(before) - z.softmax(-1)).abs().max() < 1e-12 and (torch.tensor(after) - (2 * z).softmax(-1)).abs().max() < 1e-12
+    assert re.findall(r">([^<]*)</text>", figure.picture())[2] == figure.tokens[1983]
+
+
+@pytest.mark.browser
+def test_it_writes_in_a_notebook_without_a_network(browser, tour):
+    "By keyboard; words that it does not know are named; what it shows is what the page's lines compute."
+    names, _, model = tour
+    figure, context = writer(name="tour"), browser.new_context(offline=True, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page, errors = context.new_page(), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.evaluate(NOTEBOOK, [str(figure._esm), figure.state(), base64.b64encode(figure._weights).decode()])
+    assert page.locator(".tfm-duo input").count() == 2
+    page.get_by_role("button", name="load the model (1.0 MB)").press("Enter")
+    page.locator("textarea").fill("I am very glad to heron see")
+    assert page.locator("[role=status].tfm-unknown").text_content() == "Not in the vocabulary, so left out: heron."
+    ids = names["encode"]("\nI am very glad to see")
+    assert [chip.rsplit(" ", 1)[0] for chip in page.locator(".tfm-chip").all_text_contents()] == ["⏎", "I", "␣am", "␣very", "␣glad", "␣to", "␣see"]
+    with torch.no_grad(): best = model(ids[None])[0, -1].softmax(-1).topk(12)
+    rows = page.locator("tbody tr").all()[:12]
+    assert [row.locator("th").text_content() for row in rows] == [figure.tokens[i] for i in best.indices]
+    for row, p in zip(rows, best.values): assert abs(float(row.locator("td").first.text_content().removesuffix(" %")) - 100 * float(p)) < .06
+    assert page.get_by_label("attention of").locator("option").first.text_content() == "layer 0, head 0"
+    page.get_by_role("button", name="write 20 tokens").press("Enter")
+    page.wait_for_function("document.querySelectorAll('.tfm-chip').length === 27")
+    assert page.locator("textarea").input_value().startswith("I am very glad to see") and page.locator(".tfm-unknown").text_content() == "" and errors == []
+    context.close()
+
+
 # --- in the page --------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", live.MODELS)
 def test_what_a_page_loads_is_small_and_of_the_book(name, tmp_path):
-    "The model's weights, rounded to 16 bits; at most 1 MB."
+    "The model's weights, rounded to 16 bits, the tour's to 8; at most 1 MB."
     live.write(tmp_path)
     (made, facts), (kept, told) = (load_tensors(folder / f"{name}.safetensors") for folder in (tmp_path, LIVE))
     assert facts == told and made.keys() == kept.keys() and all(torch.equal(made[key], kept[key]) for key in made), "run `python tools/live.py`"

@@ -13,6 +13,7 @@ from bench.tour import MODEL, RUN
 from tfmlib.checkpoints import gguf_tokenizer
 from tfmlib.workbench import book_text, find_model, load_tensors, read_gguf
 
+READS = ("chapters/00_tour.ipynb",)
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = {cell["id"]: "".join(cell["source"]) for cell in json.loads((ROOT / "chapters/00_tour.ipynb").read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"}
 LLAMA = {"model.embed_tokens": "embedding", "model.norm": "norm", "model.layers": "blocks", "self_attn.q_proj": "attention.query", "self_attn.k_proj": "attention.key", "self_attn.v_proj": "attention.value",
@@ -87,6 +88,23 @@ def test_smollm2_gives_the_logits_of_transformers():
     theirs.load_state_dict({name: state[[*renamed({name: 0}), "embedding.weight"][0]] for name in theirs.state_dict()})
     ids = torch.tensor([gguf_tokenizer(facts).encode(book_text("v1")[0][:1500])[:200]])
     torch.testing.assert_close(ours(ids), theirs(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_the_pictures_show_the_numbers_of_the_small_model():
+    "Logits, weights and the stream that are drawn are those of the page's own lines; so are the losses of the sentence."
+    names = page("imports", *MODEL, "tokens", "embedding-picture", "attention-picture", "swiglu-picture", "stream-picture", "small-load", "small", "loss-show")
+    small, ids, t, right = (names[name] for name in ("small", "ids", "t", "right"))
+    torch.testing.assert_close(small(ids[None])[0], t["logits"], atol=1e-5, rtol=0)
+    block, x = small.blocks[0], small.embedding(ids[None])
+    between = x + block.attention(block.norm1(x))
+    torch.testing.assert_close(block.attention.weights[0], t["weights"])
+    for name, found in (("x", x), ("between", between), ("written", block.feed_forward(block.norm2(between))), ("out", block(x))): torch.testing.assert_close(found[0], t[name])
+    drawn = [values for _, values in names["parts"]]                       # the stream, what is added, the stream, what is added, the stream
+    torch.testing.assert_close(drawn[0] + drawn[1], drawn[2])
+    torch.testing.assert_close(drawn[2] + drawn[3], drawn[4])
+    torch.testing.assert_close(drawn[4], t["out"])
+    torch.testing.assert_close(names["loss_of"](small, ids[None]), -right.log().mean())
+    assert abs(float(right[0]) - .1) < .03 and right[2:].min() > .99
 
 
 @pytest.fixture(scope="module")

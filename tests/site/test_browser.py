@@ -266,6 +266,20 @@ def test_front_page_stands_still(page):
     assert page.evaluate("shift") < 0.1
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_still_picture_of_the_front_page_fills_its_place(browser, served, width):
+    "Without scripts: it is drawn as wide as its column, or as high as the figure that would take its place."
+    context = browser.new_context(java_script_enabled=False, base_url=served, viewport={"width": width, "height": 900})
+    page = context.new_page()
+    page.goto("index.html")
+    still = page.locator(".tfm-front .tfm-stage > svg")
+    box, place = still.bounding_box(), page.locator(".tfm-front .tfm-stage").bounding_box()
+    across, along = map(float, still.get_attribute("viewBox").split()[2:])
+    scale = min(box["width"] / across, box["height"] / along)
+    assert max(scale * across / place["width"], scale * along / place["height"]) > .95 and min(scale * across / place["width"], scale * along / place["height"]) > .6
+    context.close()
+
+
 def test_chapter_reads_without_scripts(browser, served):
     context = browser.new_context(java_script_enabled=False, base_url=served)
     page = context.new_page()

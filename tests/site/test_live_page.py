@@ -8,7 +8,9 @@ from conftest import awake, laid_out, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 LIVE = ROOT / "tfmlib/assets/live"
-FIGURES = {"chapters/depth/10_decoders.html": "next_token", "chapters/depth/05_heads.html": "own_sentence", "chapters/16_kv_cache.html": "both_ways"}
+FIGURES = {"chapters/depth/10_decoders.html": "next_token", "chapters/depth/05_heads.html": "own_sentence", "chapters/16_kv_cache.html": "both_ways", "chapters/00_tour.html": "next_token"}
+FILES = {"chapters/00_tour.html": ["tour.safetensors"]}                                          # what a figure loads; the tour's tokens are words, and come with its model
+PROSE = ["prose.safetensors", "tokenizer.json"]
 pytestmark = pytest.mark.browser
 
 
@@ -76,7 +78,7 @@ def test_a_reader_can_run_the_model_on_any_text(shown, rounded, served):
     assert [row.locator("th").text_content() for row in rows] == [printable(token) for token in tokenizer.tokens(top.indices)]
     for row, share in zip(rows, top.values): assert abs(float(row.locator("td").first.text_content().removesuffix(" %")) - 100 * float(share)) < .06
 
-    figure.get_by_label("attention of").select_option(label="layer 2, head 3")
+    figure.get_by_label("attention of").select_option(label="layer 1, head 2")
     weights = live.attention_of(rounded, torch.tensor(ids))[1, 2, -1]
     told = [int(n or 0) for n in figure.locator("li.tfm-chip small").all_text_contents()]
     assert all(abs(n - 100 * float(w)) < .51 for n, w in zip(told, weights, strict=True)) and sum(told) > 50
@@ -121,7 +123,7 @@ def test_a_model_that_does_not_come_is_said_so(shown):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sweep(FIGURES, "chapters/depth/10_decoders.html"))
 def test_nothing_is_loaded_before_the_press(opened, served, name):
-    "Then the weights and the tokenizer come from the book itself; with the scripts that run the model, at most 1 MB."
+    "Then the weights, and the tokenizer where the model has no words of its own, come from the book itself; with the scripts that run the model, at most 1 MB."
     page, figure, asked = opened(name)
     def heavy(): return [url for url in asked if url.endswith((".safetensors", "tokenizer.json"))]
     assert heavy() == [] and not figure.locator("textarea").is_visible()
@@ -130,10 +132,10 @@ def test_nothing_is_loaded_before_the_press(opened, served, name):
     loaded(figure)
     page.wait_for_load_state("networkidle")
     for _ in range(3600):                                                                    # a body arrives after its headers; if none does, the test fails below
-        if len(lengths) == 2: break
+        if len(lengths) == len(FILES.get(name, PROSE)): break
         page.wait_for_timeout(50)
-    assert [url.rsplit("/", 1)[1] for url in asked[before:]] == ["prose.safetensors", "tokenizer.json"] and all(url.startswith(served) for url in asked)
-    assert sum(lengths) + sum(path.stat().st_size for path in LIVE.glob("*.js")) <= 1e6 and len(lengths) == 2
+    assert [url.rsplit("/", 1)[1] for url in asked[before:]] == FILES.get(name, PROSE) and all(url.startswith(served) for url in asked)
+    assert sum(lengths) + sum(path.stat().st_size for path in LIVE.glob("*.js")) <= 1e6 and len(lengths) == len(FILES.get(name, PROSE))
 
 
 @pytest.mark.whole

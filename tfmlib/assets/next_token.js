@@ -1,14 +1,15 @@
 // The next token: a model's logits after a text, the settings that reshape and truncate them, and twenty seeded samples; and,
 // once it has been loaded, the model itself, which reads and writes any text.
 // State: prompts (texts), logits (for each, a hundred times the logit of every token), tokens (how each is written),
-// prompt (the one that is shown), octaves (the temperature is 2^octaves), k (0: all), p (1: all), least (min-p; 0: all), seed,
+// prompt (the one that is shown), octaves (the temperature is 2^octaves), seed, and, where the figure offers to truncate, k (0: all), p (1: all), least (min-p; 0: all),
 // name (of the model that can be loaded; "": none), size (of its file, as text), lead (what stands before every text). In Jupyter _weights and _tokenizer hold the files.
 import { softmax } from "./live/decoder.js";
 import { offer, offered, reader, safe } from "./live/running.js";
 import { filtered, sampled, uniform } from "./live/sampling.js";
 
 const SHOWN = 12, DRAWS = 20, WRITTEN = 20;
-const SETTINGS = [
+const ALL = { k: 0, p: 1, least: 0 };           // without them: nothing is truncated
+const EVERY = [
   { key: "octaves", name: "temperature", min: -3, max: 2, step: 0.25, say: v => (2 ** v).toFixed(2) },
   { key: "k", name: "top-k", min: 0, max: 100, step: 1, say: v => v ? `${v}` : "off" },
   { key: "p", name: "top-p", min: 0.05, max: 1, step: 0.05, say: v => v < 1 ? v.toFixed(2) : "off" },
@@ -17,6 +18,7 @@ const SETTINGS = [
 ];
 
 function render({ model, el }) {
+  const SETTINGS = EVERY.filter(s => model.get(s.key) !== undefined);
   const prompts = model.get("prompts"), tokens = model.get("tokens"), canned = model.get("logits").map(row => row.map(z => z / 100));
   const keys = ["prompt", ...SETTINGS.map(s => s.key)], start = JSON.stringify(keys.map(key => [key, model.get(key)]));
   const percent = x => x === 0 ? "–" : x < 0.0005 ? "<0.1 %" : `${(100 * x).toFixed(1)} %`;
@@ -24,7 +26,7 @@ function render({ model, el }) {
     <div class="tfm-controls"><label class="tfm-control">after <select>${prompts.map((t, i) => `<option value="${i}">${safe(t)}</option>`).join("")}</select></label>
       <button type="button" class="tfm-reset">reset</button></div>
     ${offer(model, "and type your own text")}
-    <div class="tfm-live" hidden><label>your text <textarea class="tfm-text" rows="2" spellcheck="false"></textarea></label>
+    <div class="tfm-live" hidden><label>your text <textarea class="tfm-text" rows="2" spellcheck="false"></textarea></label><p class="tfm-unknown" role="status"></p>
       <div class="tfm-controls"><button type="button">write a token</button><button type="button">write ${WRITTEN} tokens</button>
         <label class="tfm-control">attention of <select></select></label></div>
       <ol class="tfm-chips" aria-label="tokens, and the weight that the last one gives to each"></ol><p class="tfm-count" aria-live="off"></p></div>
@@ -40,20 +42,23 @@ function render({ model, el }) {
   function now() {                               // the logits after the text, and with the model loaded its tokens and weights
     if (!live) return { logits: canned[model.get("prompt")] };
     const every = written ?? live.tokenizer.encode(model.get("lead") + text.value), most = live.decoder.config.max_len, ids = every.slice(0, most);
-    return { ...live.reader.read(ids), ids, full: every.length >= most, cut: every.length - ids.length };
+    const unknown = written ? [] : live.tokenizer.unknown?.(text.value) ?? [];
+    return { ...live.reader.read(ids), ids, unknown, full: every.length >= most, cut: every.length - ids.length };
   }
 
-  function drawChips({ ids, weights, full, cut }) {
+  function drawChips({ ids, unknown, weights, full, cut }) {
     const [layer, head] = heads.value.split(".").map(Number), given = weights[layer][head], most = Math.max(...given), { count } = live.reader;
     chips.innerHTML = ids.map((id, i) => `<li class="tfm-chip" style="--part: ${(given[i] / most).toFixed(3)}">${safe(tokens[id])} <small>${given[i] < 0.005 ? "" : Math.round(100 * given[i])}</small></li>`).join("");
     one.disabled = many.disabled = full;
+    const lost = unknown.length ? `Not in the vocabulary, so left out: ${unknown.map(piece => piece.trim() || piece).join(", ")}.` : "";
+    if ($(".tfm-unknown").textContent !== lost) $(".tfm-unknown").textContent = lost;
     $(".tfm-count").textContent = `${ids.length} tokens, each with the weight in per cent that the last one gives to it. ` + (full ? `The model reads at most ${ids.length} tokens${cut ? `, so the last ${cut} are left out` : ""}. ` : "")
-      + `So far, the model has processed ${count.cached} tokens, with a KV cache; without one, it would have been ${count.whole}.`;
+      + `So far, the model has processed ${count.cached} tokens, as it keeps the keys and values of earlier ones (a KV cache); without, it would have been ${count.whole}.`;
   }
 
   function draw() {
     const told = Object.fromEntries(SETTINGS.map(s => [s.key, model.get(s.key)])), found = now(), logits = Array.from(found.logits), before = softmax(logits);
-    shares = filtered(logits, told);
+    shares = filtered(logits, { ...ALL, ...told });
     const source = uniform(told.seed), took = Array.from({ length: DRAWS }, () => sampled(shares, source.next().value)), count = i => took.filter(j => j === i).length;
     const best = before.map((_, i) => i).sort((i, j) => before[j] - before[i]).slice(0, SHOWN);
     const kept = shares.filter(s => s > 0).length, held = before.reduce((sum, s, i) => sum + (shares[i] > 0 ? s : 0), 0), most = Math.max(...shares);
@@ -77,7 +82,8 @@ function render({ model, el }) {
     });
     if (live) drawChips(found);
     const entropy = -shares.reduce((sum, s) => sum + (s && s * Math.log2(s)), 0) + 0;
-    $(".tfm-readout").textContent = `${kept} of ${tokens.length} tokens remain, with ${(100 * held).toFixed(1)} % of the model's probability. Perplexity: ${(2 ** entropy).toFixed(1)}. Twenty samples: ${took.map(i => tokens[i]).join(" · ")}`;
+    const remain = SETTINGS.some(s => s.key in ALL) ? `${kept} of ${tokens.length} tokens remain, with ${(100 * held).toFixed(1)} % of the model's probability. Perplexity: ${(2 ** entropy).toFixed(1)}. ` : "";
+    $(".tfm-readout").textContent = `${remain}Twenty samples: ${took.map(i => tokens[i]).join(" · ")}`;
   }
 
   function write(left) {                         // one token a frame, so that the page stays awake
@@ -94,7 +100,7 @@ function render({ model, el }) {
     live = found;
     live.reader = reader(live.decoder);
     const { n_layers: layers, n_heads: count } = live.decoder.config;
-    heads.innerHTML = Array.from({ length: layers * count }, (_, i) => `<option value="${Math.floor(i / count)}.${i % count}">layer ${Math.floor(i / count) + 1}, head ${i % count + 1}</option>`).join("");
+    heads.innerHTML = Array.from({ length: layers * count }, (_, i) => `<option value="${Math.floor(i / count)}.${i % count}">layer ${Math.floor(i / count)}, head ${i % count}</option>`).join("");
     begin();
     draw();
     text.focus();

@@ -9,7 +9,7 @@ __all__ = ['AttentionRow']
 import numpy as np
 import traitlets
 
-from ..workbench import Interactive, matrix
+from ..workbench import HATCH, Interactive, rect, svg, text, var
 
 
 class AttentionRow(Interactive):
@@ -28,11 +28,28 @@ class AttentionRow(Interactive):
         products, seen = np.array(self.products[self.row]), np.array(self.mask[self.row])
         scores = products / (np.sqrt(self.width) * 2 ** self.octaves)
         exps = np.exp(scores) * seen
-        columns = {"product": products, "score": scores, "weight": exps / max(exps.sum(), 1e-300)}
-        return matrix(
-            np.stack([*columns.values()], 1),
-            self.tokens,
-            list(columns),
-            self.alt,
-            mask=np.stack([seen] * 3, 1),
-        ).drawing
+        weights, values = exps / max(exps.sum(), 1e-300), np.array(self.values)
+        columns = [("product", "q", products, 1), ("score", "w", scores, 2),
+                   ("weight", "w", weights, 2), ("value", "v", values, 0)]
+        drawn = [] if seen.all() else [f"<defs>{HATCH}</defs>"]
+        drawn += [text(60, 60 + 46 * j, token, "end", "quiet")
+                  for j, token in enumerate(self.tokens)]
+        for n, (name, kind, numbers, digits) in enumerate(columns):
+            drawn.append(text(91 + 88 * n, 22, name, colour=kind))
+            if n < 2: drawn.append(text(135 + 88 * n, 37 + 23 * len(values), "→", colour="quiet"))
+            for j, number in enumerate(numbers):
+                gone = kind == "w" and not seen[j]
+                part = abs(number) / max(abs(numbers).max(), 1e-300)
+                drawn.append(self._cell(68 + 88 * n, 32 + 46 * j, number, digits, kind, part, gone))
+        below = 46 * len(values) + 66
+        drawn.append(text(310, below - 12, "↘   ↙", colour="quiet"))
+        drawn.append(text(279, below + 27, "output", "end"))
+        drawn.append(self._cell(288, below, weights @ values, 1, "v", 1, False))
+        return svg("".join(drawn), 400, below + 48, self.alt)
+
+    def _cell(self, x, y, number, digits, kind, part, gone) -> str:
+        "A number in its cell, which is hatched where it is masked."
+        if gone: return rect(x, y, 45, 45, "url(#@@h)", 'rx="3"')
+        fill, told = var(kind if number >= 0 else "quiet"), f"{number:.{digits}f}"
+        box = rect(x, y, 45, 45, fill, f'rx="3" fill-opacity="{.07 + .43 * part:.2f}"')
+        return box + text(x + 22.5, y + 27, told.replace("-", "−"))

@@ -11,22 +11,14 @@ import traitlets
 from torch import Tensor
 
 from .core import SamplingConfig
-from ..workbench import LiveFigure, matrix
+from ..workbench import LiveWriter
 
 
-class NextToken(LiveFigure):
+class NextToken(LiveWriter):
     "Next-token logits, the settings that reshape and truncate them, and twenty seeded samples."
-    module = "next_token"
-    prompts = traitlets.List().tag(sync=True)      # texts to choose from
-    # for each, 100 times the logit of every token, rounded
-    logits = traitlets.List().tag(sync=True)
-    tokens = traitlets.List().tag(sync=True)       # how each token is printed
-    prompt = traitlets.Int(0).tag(sync=True)       # the one that is shown
-    octaves = traitlets.Float(0.).tag(sync=True)   # the temperature is 2 ** octaves
     k = traitlets.Int(0).tag(sync=True)            # top-k, 0: all
     p = traitlets.Float(1.).tag(sync=True)         # top-p, 1: all
     least = traitlets.Float(0.).tag(sync=True)     # min-p, 0: all
-    seed = traitlets.Int(0).tag(sync=True)         # of the samples
 
     def probabilities(
         self,
@@ -38,15 +30,3 @@ class NextToken(LiveFigure):
         return logits.softmax(-1)[0], sampling(logits, torch.zeros(1, 0, dtype=torch.long)).softmax(
             -1
         )[0]
-
-    def picture(self) -> str:
-        both = torch.stack(self.probabilities(), 1)  # (V, 2)
-        most_likely = both[:, 0].topk(12).indices.tolist()
-        names = [self.tokens[i] for i in most_likely]
-        return matrix(
-            100 * both[most_likely],
-            names,
-            ["model, %", "after the settings, %"],
-            self.alt,
-            digits=1,
-        ).drawing

@@ -63,7 +63,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'gradients': """
         weighed directions slopes gradient gradients_flow""",
     'interactive': """
-        LIVE Interactive LiveFigure""",
+        LIVE Interactive LiveFigure LiveWriter""",
     'optimisers': """
         Diverged gradient_norm clip_gradients ParameterGroup parameter_groups uninterrupted
         overwrite rates SimpleAdamW AdamW NamedOptimiser WarmupCosine""",

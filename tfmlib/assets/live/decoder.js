@@ -17,7 +17,12 @@ export function readTensors(buffer) {           // a safetensors file -> its ten
     const bytes = buffer.slice(8 + size + start, 8 + size + end);
     if (dtype === "F32") tensors[name] = { shape, data: new Float32Array(bytes) };
     else if (dtype === "F16") tensors[name] = { shape, data: Float32Array.from(new Uint16Array(bytes), half) };
-    else throw new Error(`${name}: ${dtype}; expected F32 or F16`);
+    else if (dtype === "I8") tensors[name] = { shape, data: Float32Array.from(new Int8Array(bytes)) };
+    else throw new Error(`${name}: ${dtype}; expected F32, F16 or I8`);
+  }
+  for (const [name, { shape: [, columns], data }] of Object.entries(tensors)) {     // whole numbers, and what each row of them is multiplied by
+    const scale = tensors[`${name}.scale`];
+    if (scale) for (let i = 0; i < data.length; i++) data[i] *= scale.data[Math.floor(i / columns)];
   }
   return { tensors, facts: JSON.parse(facts) };
 }

@@ -1,10 +1,10 @@
 // What the figures that run a model of the book have in common: they offer to load it, read texts with a KV cache, and count what is processed.
 import { Decoder, readTensors } from "./decoder.js";
-import { Tokenizer } from "./tokenizer.js";
+import { Tokenizer, Words } from "./tokenizer.js";
 
 export const safe = text => String(text).replace(/[&<>"]/g, c => `&#${c.charCodeAt()};`);
 
-async function load(model) {                     // the files: beside this module on a page, from the kernel in Jupyter
+async function load(model) {                     // the files: beside this module on a page, from the kernel in Jupyter; a model whose tokens are words has them in its own
   const fetched = async file => {
     const answer = await fetch(new URL(file, import.meta.url));
     if (!answer.ok) throw new Error(`${file}: ${answer.status}`);
@@ -12,8 +12,10 @@ async function load(model) {                     // the files: beside this modul
   };
   const held = model.get("_weights");
   const weights = held ? held.buffer.slice(held.byteOffset, held.byteOffset + held.byteLength) : await fetched(`${model.get("name")}.safetensors`);
+  const read = readTensors(weights), decoder = new Decoder(read), { pieces } = read.facts;
+  if (pieces) return { decoder, tokenizer: new Words(pieces.split("|")) };
   const told = model.get("_tokenizer") ?? new TextDecoder().decode(await fetched("tokenizer.json"));
-  return { decoder: new Decoder(readTensors(weights)), tokenizer: new Tokenizer(JSON.parse(told)) };
+  return { decoder, tokenizer: new Tokenizer(JSON.parse(told)) };
 }
 
 export const offer = (model, what) => `<div class="tfm-controls tfm-ask"${model.get("name") ? "" : " hidden"}><button type="button">load the model (${model.get("size")})</button> <span role="status">${what}</span></div>`;

@@ -1,4 +1,4 @@
-// The book's tokenizer (chapter 3): pieces by a pattern, bytes, and merges in the order in which they were learned.
+// The book's tokenizer (chapter 3): pieces by a pattern, bytes, and merges in the order in which they were learned; and the tour's, words and marks.
 
 const VISIBLE = [[33, 126], [161, 172], [174, 255]].flatMap(([a, b]) => Array.from({ length: b - a + 1 }, (_, i) => a + i));
 const BYTES = [...VISIBLE, ...Array.from({ length: 256 }, (_, b) => b).filter(b => !VISIBLE.includes(b))];     // id -> byte
@@ -50,4 +50,18 @@ export class Tokenizer {
     try { return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes)).replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥"); }
     catch { return `⟨${bytes.map(b => b.toString(16).toUpperCase().padStart(2, "0")).join(" ")}⟩`; }
   }
+}
+
+export class Words {                            // each word with the space before it is a token, and each mark; there are no others than these
+  constructor(tokens) {
+    this.tokens = tokens;
+    this.ids = new Map(tokens.map((token, id) => [token, id]));
+    this.size = tokens.length;
+  }
+
+  split(text) { return text.match(/ ?[A-Za-z]+(?:'[a-z]+)?|[^A-Za-z]/gu) ?? []; }
+  encode(text) { return this.split(text).filter(piece => this.ids.has(piece)).map(piece => this.ids.get(piece)); }
+  unknown(text) { return [...new Set(this.split(text).filter(piece => !this.ids.has(piece)))]; }
+  decode(ids) { return ids.map(id => this.tokens[id]).join(""); }
+  printable(id) { return this.tokens[id].replaceAll(" ", "␣").replaceAll("\n", "⏎"); }
 }
