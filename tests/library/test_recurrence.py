@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tfmlib.practice.recurrence import _COUNTED
 from tfmlib.recurrence import (
     Concat,
     DiagonalGRUCell,
@@ -326,6 +327,19 @@ def test_what_newton_states_refuses():
     with pytest.raises(ValueError, match="^rounds: "): newton_states(step, x, h0, rounds=-1)
     for A, b in ((draw(0, 5, 2, 2), draw(1, 4, 2)), (draw(0, 5, 2, 3), draw(1, 5, 2)), (draw(0, 2, 2), draw(1, 2)), (draw(0, 2), draw(1, 2)[0])):
         with pytest.raises(ValueError, match="^A, b: "): matrix_scan(A, b)
+
+
+def test_the_rounds_of_the_practice_page_are_counted_again():
+    "Its exercise asks which of six recurrences takes one, few or many."
+    x = draw(1, 1, 200, 1)
+    once = torch.zeros_like(x)
+    once[:, 0] = 1
+    steps = {"A": (lambda x, h: (0.5 * h + x).tanh(), x), "B": (lambda x, h: (3 * h + x).sin(), 0.5 * once), "C": (lambda x, h: 1.05 * h + x, x),
+             "D": (lambda x, h: 0.98 * h + 0.02 * (0.5 * h + x).tanh(), x), "E": (lambda x, h: (3 * h + x).sin(), x), "F": (lambda x, h: (4 * h + x).tanh(), once)}
+    rounds = {name: newton_states(step, inputs, torch.zeros(1, 1).double(), True, 1e-9)[1] for name, (step, inputs) in steps.items()}
+    assert rounds["C"] == _COUNTED["C"] == 1
+    for name in "ADF": assert 2 <= min(rounds[name], _COUNTED[name]) <= max(rounds[name], _COUNTED[name]) <= 25, (name, rounds[name])
+    for name in "BE": assert min(rounds[name], _COUNTED[name]) >= 100, (name, rounds[name])
 
 
 # --- the task and the figure --------------------------------------------------------------------------------------
