@@ -19,11 +19,8 @@ from tfmlib.workbench import AdamW, Diverged, WarmupCosine, WarmupStableDecay, p
 
 DEVICE = "cpu"
 SEED = 0
-WIDTH, LAYERS, LENGTHS, WARM, PART, EACH, SEEDS = 64, 2, (300, 600), 30, 0.2, 30, 3       # PART: of a length, for the decay; EACH: steps in a mean of the way
-RATES = 0.002, 0.004, 0.008, 0.016, 0.032
+WIDTH, LAYERS, LENGTHS, WARM, PART, EACH = 64, 2, (300, 600), 30, 0.2, 30         # PART: of a length, for the decay; EACH: steps in a mean of the way
 TOKENS = 929                                                          # of a step, on average: what a budget is divided by
-OPTIMISERS, SCHEDULES = ("AdamW", "Muon"), ("cosine", "WSD")
-RUNS = Runs("scaling_optimisers", CODE + code_digest(Path(__file__).read_text(encoding="utf-8")))
 
 
 def case(optimiser: str, schedule: str, steps: int, rate: float, seed: int) -> dict:
@@ -83,6 +80,12 @@ def run(c: dict) -> dict:
     return found | {"steps": spent[0], "seconds": round(spent[1], 1)} | sizes(WIDTH, LAYERS)
 
 
+# --- what is run: a kept run depends only on its case and on the code above this line ---------------------------------
+
+OPTIMISERS, SCHEDULES, RATES, SEEDS = ("AdamW", "Muon"), ("cosine", "WSD"), (0.004, 0.008, 0.016, 0.032, 0.064), 3
+RUNS = Runs("scaling_optimisers", CODE + code_digest(Path(__file__).read_text(encoding="utf-8").partition("# --- what is run")[0]))
+
+
 def safely(c: dict) -> dict:
     "A run; if it diverges, with an infinite loss at every end."
     try: return run(c)
@@ -123,12 +126,12 @@ def measure(seed: int) -> Iterator[dict]:
         for schedule in SCHEDULES:
             ends, recipe = search(optimiser, schedule, seed), {"optimiser": optimiser, "schedule": schedule}
             best = {length: min(losses, key=losses.__getitem__) for length, losses in ends.items()}
-            yield from (recipe | {"kind": "search", "length": length, "rate": rate, "loss": spread([end])}
+            yield from (recipe | {"kind": "search", "length": length, "rate": f"{rate:g}", "loss": spread([end])}
                         for length, losses in ends.items() for rate, end in losses.items())
             for length in LENGTHS:
-                about, own = recipe | {"length": length, "use": "own rate", "rate": best[length]}, best[length]
+                about, own = recipe | {"length": length, "use": "own rate", "rate": f"{best[length]:g}"}, best[length]
                 if schedule == "cosine": yield from rows_of(about, complete(optimiser, schedule, length, [own], seeds), length, True)
                 else:
                     shared = best[LENGTHS[-1]]
-                    yield from rows_of(about | {"use": "one trunk", "rate": shared}, complete(optimiser, schedule, LENGTHS[-1], [shared], seeds), length, True)
+                    yield from rows_of(about | {"use": "one trunk", "rate": f"{shared:g}"}, complete(optimiser, schedule, LENGTHS[-1], [shared], seeds), length, True)
                     if own != shared: yield from rows_of(about, complete(optimiser, schedule, length, [own], seeds), length, False)
