@@ -2,10 +2,11 @@
 
 One small decoder and the prose of `bench.scaling`. Every recipe has the same candidates for its peak rate, tried with one seed at the length that the
 recipe is used for; the best candidate is then run with further seeds. A cosine is one run for each length. With a stable rate, one trunk serves all
-lengths: a copy of the trunk decays over the last fifth of each. The trunk's rate is the best one at the longest length; for a shorter length, the table
-also has the rate that is best at that length. Muon moves the matrices of the blocks, AdamW everything else, both at the same rate.
+lengths: a copy of the trunk decays over the last fifth of each. The trunk's rate is the best one at the longest length. Muon moves the matrices of the blocks,
+AdamW everything else, both at the same rate.
 """
 import copy
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,42 +97,35 @@ def complete(optimiser: str, schedule: str, steps: int, rates: list[float], seed
     return RUNS.complete([case(optimiser, schedule, steps, rate, seed) for rate in rates for seed in seeds], safely, workers=1)
 
 
-def search(optimiser: str, schedule: str, seed: int) -> dict[int, dict[float, float]]:
-    "For each length the loss of each candidate."
-    ends = {}
-    for steps in LENGTHS if schedule == "cosine" else LENGTHS[-1:]:
-        for rate, found in zip(RATES, complete(optimiser, schedule, steps, RATES, [seed]), strict=True):
-            for length, end in found["ends"].items(): ends.setdefault(int(length), {})[rate] = end
-    return ends
+def search(optimiser: str, schedule: str, length: int, seed: int) -> dict[float, float]:
+    "The loss of each candidate at a length; with a stable rate, at a decay from the trunk of the longest."
+    runs = complete(optimiser, schedule, length if schedule == "cosine" else LENGTHS[-1], RATES, [seed])
+    return {rate: found["ends"][str(length)] for rate, found in zip(RATES, runs, strict=True)}
 
 
-def rows_of(about: dict, runs: list[dict], length: int, way: bool) -> Iterator[dict]:
-    "The end of a recipe at a length and, unless it is shown elsewhere, the way to it."
-    kept = about | {"N": runs[0]["N"], "N all": runs[0]["N all"]}
-    yield kept | {"kind": "end", "loss": spread([found["ends"][str(length)] for found in runs]),
-                  "ms a step": spread([1e3 * found["seconds"] / found["steps"] for found in runs])}
-    if not way: return
-    for part in (part for part in runs[0]["way"] if part in ("run", f"decay to {length}")):
-        if part == "run" and about["schedule"] == "WSD" and length < LENGTHS[-1]: continue
+def rows_of(about: dict, runs: list[dict]) -> Iterator[dict]:
+    "The end of a recipe at a length, the way to it, and the trunk before its decay; what the longest has in common with others, it shows."
+    length, stable = about["length"], about["schedule"] == "WSD"
+    yield about | {"what": "end", "N": runs[0]["N"], "N all": runs[0]["N all"], "loss": spread([found["ends"][str(length)] for found in runs]),
+                   "ms a step": spread([1e3 * found["seconds"] / found["steps"] for found in runs])}
+    for part in runs[0]["way"]:
+        if part != f"decay to {length}" and (part != "run" or stable and length < LENGTHS[-1]): continue
         for points in zip(*(found["way"][part] for found in runs), strict=True):
-            yield about | {"kind": "way", "part": part, "step": points[0][0], "loss": spread([value for _, value in points])}
-    for start in {round((1 - PART) * length)} if about["schedule"] == "WSD" else ():
-        yield about | {"kind": "trunk", "step": start, "loss": spread([found["trunk"][str(start)] for found in runs])}
+            yield about | {"what": "way", "part": part, "step": points[0][0], "loss": spread([value for _, value in points])}
+    if stable:
+        start = length - round(PART * length)
+        yield about | {"what": "trunk", "step": start, "loss": spread([found["trunk"][str(start)] for found in runs])}
 
 
 def measure(seed: int) -> Iterator[dict]:
-    "The search of every recipe, then its best rates with all seeds."
-    seeds = [seed + n for n in range(SEEDS)]
+    "For each recipe and length the search, then its best rate with all seeds."
     for optimiser in OPTIMISERS:
         for schedule in SCHEDULES:
-            ends, recipe = search(optimiser, schedule, seed), {"optimiser": optimiser, "schedule": schedule}
-            best = {length: min(losses, key=losses.__getitem__) for length, losses in ends.items()}
-            yield from (recipe | {"kind": "search", "length": length, "rate": f"{rate:g}", "loss": spread([end])}
-                        for length, losses in ends.items() for rate, end in losses.items())
-            for length in LENGTHS:
-                about, own = recipe | {"length": length, "use": "own rate", "rate": f"{best[length]:g}"}, best[length]
-                if schedule == "cosine": yield from rows_of(about, complete(optimiser, schedule, length, [own], seeds), length, True)
-                else:
-                    shared = best[LENGTHS[-1]]
-                    yield from rows_of(about | {"use": "one trunk", "rate": f"{shared:g}"}, complete(optimiser, schedule, LENGTHS[-1], [shared], seeds), length, True)
-                    if own != shared: yield from rows_of(about, complete(optimiser, schedule, length, [own], seeds), length, False)
+            trunk = None                                                                   # its rate: the best at the longest length
+            for length in LENGTHS if schedule == "cosine" else reversed(LENGTHS):
+                about, losses = {"optimiser": optimiser, "schedule": schedule, "length": length}, search(optimiser, schedule, length, seed)
+                yield from (about | {"what": "search", "rate": f"{rate:g}", "loss": spread([end])} for rate, end in losses.items() if math.isfinite(end))
+                rate = min(losses, key=losses.__getitem__)
+                if schedule == "WSD": trunk = rate = trunk or rate
+                steps = LENGTHS[-1] if schedule == "WSD" else length
+                yield from rows_of(about | {"rate": f"{rate:g}"}, complete(optimiser, schedule, steps, [rate], [seed + n for n in range(SEEDS)]))
