@@ -1,7 +1,7 @@
 """Chapter 14: AdamW and Muon, each with a cosine and with warm-up, stable rate and decay, all at equal tuning.
 
-One small decoder and the prose of `bench.scaling`. Every recipe has the same candidates for its peak rate, tried with one seed at the length that the
-recipe is used for; the best candidate is then run with further seeds. A cosine is one run for each length. With a stable rate, one trunk serves all
+One small decoder and the prose of `bench.scaling`. Every recipe has five candidates for its peak rate, each twice the one before, tried with one seed at the length
+that the recipe is used for; the best candidate is then run with further seeds. A cosine is one run for each length. With a stable rate, one trunk serves all
 lengths: a copy of the trunk decays over the last fifth of each. The trunk's rate is the best one at the longest length. Muon moves the matrices of the blocks,
 AdamW everything else, both at the same rate.
 """
@@ -83,7 +83,9 @@ def run(c: dict) -> dict:
 
 # --- what is run: a kept run depends only on its case and on the code above this line ---------------------------------
 
-OPTIMISERS, SCHEDULES, RATES, SEEDS = ("AdamW", "Muon"), ("cosine", "WSD"), (0.004, 0.008, 0.016, 0.032, 0.064), 3
+SEEDS = 3
+RATES = {("AdamW", "cosine"): (0.004, 0.008, 0.016, 0.032, 0.064), ("AdamW", "WSD"): (0.002, 0.004, 0.008, 0.016, 0.032),
+         ("Muon", "cosine"): (0.004, 0.008, 0.016, 0.032, 0.064), ("Muon", "WSD"): (0.004, 0.008, 0.016, 0.032, 0.064)}      # five each, around the best
 RUNS = Runs("scaling_optimisers", CODE + code_digest(Path(__file__).read_text(encoding="utf-8").partition("# --- what is run")[0]))
 
 
@@ -99,8 +101,9 @@ def complete(optimiser: str, schedule: str, steps: int, rates: list[float], seed
 
 def search(optimiser: str, schedule: str, length: int, seed: int) -> dict[float, float]:
     "The loss of each candidate at a length; with a stable rate, at a decay from the trunk of the longest."
-    runs = complete(optimiser, schedule, length if schedule == "cosine" else LENGTHS[-1], RATES, [seed])
-    return {rate: found["ends"][str(length)] for rate, found in zip(RATES, runs, strict=True)}
+    rates = RATES[optimiser, schedule]
+    runs = complete(optimiser, schedule, length if schedule == "cosine" else LENGTHS[-1], rates, [seed])
+    return {rate: found["ends"][str(length)] for rate, found in zip(rates, runs, strict=True)}
 
 
 def rows_of(about: dict, runs: list[dict]) -> Iterator[dict]:
@@ -119,13 +122,12 @@ def rows_of(about: dict, runs: list[dict]) -> Iterator[dict]:
 
 def measure(seed: int) -> Iterator[dict]:
     "For each recipe and length the search, then its best rate with all seeds."
-    for optimiser in OPTIMISERS:
-        for schedule in SCHEDULES:
-            trunk = None                                                                   # its rate: the best at the longest length
-            for length in LENGTHS if schedule == "cosine" else reversed(LENGTHS):
-                about, losses = {"optimiser": optimiser, "schedule": schedule, "length": length}, search(optimiser, schedule, length, seed)
-                yield from (about | {"what": "search", "rate": f"{rate:g}", "loss": spread([end])} for rate, end in losses.items() if math.isfinite(end))
-                rate = min(losses, key=losses.__getitem__)
-                if schedule == "WSD": trunk = rate = trunk or rate
-                steps = LENGTHS[-1] if schedule == "WSD" else length
-                yield from rows_of(about | {"rate": f"{rate:g}"}, complete(optimiser, schedule, steps, [rate], [seed + n for n in range(SEEDS)]))
+    for optimiser, schedule in RATES:
+        trunk = None                                                                       # its rate: the best at the longest length
+        for length in LENGTHS if schedule == "cosine" else reversed(LENGTHS):
+            about, losses = {"optimiser": optimiser, "schedule": schedule, "length": length}, search(optimiser, schedule, length, seed)
+            yield from (about | {"what": "search", "rate": f"{rate:g}", "loss": spread([end])} for rate, end in losses.items() if math.isfinite(end))
+            rate = min(losses, key=losses.__getitem__)
+            if schedule == "WSD": trunk = rate = trunk or rate
+            steps = LENGTHS[-1] if schedule == "WSD" else length
+            yield from rows_of(about | {"rate": f"{rate:g}"}, complete(optimiser, schedule, steps, [rate], [seed + n for n in range(SEEDS)]))
