@@ -748,6 +748,18 @@ def _(r, m):
     return A, alpha, B, beta, reducible, r.grows(-2, 3) * (2 * B / reducible) ** (1 / beta)
 
 
+@cases("steps_trained", 1_000, 1)
+def _(r, m):
+    lengths = _distinct(r, r.randint(1, 9), r.uniform(0, 5), 7)
+    return lengths, r.uniform(.01, 1)
+
+
+@cases("steepest", 200, 0, 1, 2)
+def _(r, m):
+    G = m._gradient(*r.sizes(2, 7), r.getrandbits(30), r.uniform(.01, 3))
+    return (r.grows(-3, 3) * G,)
+
+
 # --- 15: many devices -----------------------------------------------------------------------------------------------
 
 @cases("ring_bytes", 1_000)

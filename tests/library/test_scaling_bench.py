@@ -1,6 +1,7 @@
 """What the measurements of chapter 14 rest on: a known entropy, exact budgets, runs that survive being cut off; and all parts, tiny."""
 import json
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from bench import (
     scaling,
     scaling_emergence,
+    scaling_optimisers,
     scaling_repeats,
     scaling_schedule,
     scaling_sweep,
@@ -17,7 +19,7 @@ from bench import (
 from bench.__main__ import RECORDS
 from bench.decoder_training import Reckoning
 from bench.gpu import scaling as ladder
-from tfmlib.workbench import Writer, parse_record
+from tfmlib.workbench import Writer, parse_record, train
 
 LISTS = "corpus", "paragraphs", "vocabulary"
 SHARED = scaling.VOCAB, scaling.TOKENIZED, scaling.TESTED
@@ -256,3 +258,38 @@ def test_a_whole_answer_is_right_where_all_its_tokens_are():
             return logits
     found = scaling_emergence.scores(Cheat().eval(), 0)
     assert found["first 8"] == 1 and found["first 12"] < 0.2 and found["right"] == pytest.approx(11 / 12, abs=0.02)
+
+
+OPTIMISED = {"WIDTH": 8, "LENGTHS": (10, 20), "WARM": 2, "EACH": 2, "RATES": dict.fromkeys(scaling_optimisers.RATES, (0.004, 0.008)), "SEEDS": 2}
+
+
+@pytest.fixture
+def optimised(tiny, monkeypatch, tmp_path):
+    "The comparison of optimisers, tiny."
+    for name, value in OPTIMISED.items(): monkeypatch.setattr(scaling_optimisers, name, value)
+    monkeypatch.setattr(scaling_optimisers, "TOKENS", scaling.ROWS * float(scaling.corpus()["learnt lengths"].double().mean()))
+    monkeypatch.setattr(scaling_optimisers.RUNS, "path", tmp_path / "scaling_optimisers.jsonl")
+    return scaling_optimisers
+
+
+@pytest.mark.whole
+def test_every_recipe_has_as_many_candidates_and_one_trunk_for_all_lengths(optimised):
+    rows = list(optimised.measure(0))
+    recipes = {(*recipe, length) for recipe in optimised.RATES for length in optimised.LENGTHS}
+    for what, count in (("search", 2), ("end", 1)):
+        assert Counter((row["optimiser"], row["schedule"], row["length"]) for row in rows if row["what"] == what) == dict.fromkeys(recipes, count)
+    for optimiser in ("AdamW", "Muon"): assert len({row["rate"] for row in rows if row["what"] == "end" and (row["optimiser"], row["schedule"]) == (optimiser, "WSD")}) == 1
+    facts = json.loads((RECORDS / "attention_cost.json").read_text()) | {"name": "scaling_optimisers"}
+    assert len(parse_record(json.dumps(facts | {"rows": rows})).rows) == len(rows)
+
+
+@pytest.mark.parametrize("optimiser", ["AdamW", "Muon"])
+def test_a_decay_from_a_trunk_is_the_run_of_its_length(optimised, optimiser):
+    "A branch copies weights and state, and leaves the trunk as it was."
+    both = optimised.run(optimised.case(optimiser, "WSD", 20, 0.008, 0))
+    assert both["steps"] == 16 + 2 + 4 and [*both["ends"]] == ["10", "20"] and [*both["trunk"]] == ["8", "16"]
+    order = scaling.Order(20 * optimised.TOKENS, 0)
+    for length in (10, 20):
+        model = scaling.made(8, 0, layers=optimised.LAYERS)
+        train(model, scaling.loss, order, length, optimised.optimiser_of(model, optimiser, optimised.decayed(length, 0.008)), seed=0)
+        assert both["ends"][str(length)] == round(scaling.tested(model), 6)

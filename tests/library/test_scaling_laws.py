@@ -15,6 +15,7 @@ from tfmlib.scaling_laws import (
     KAPLAN,
     PF_DAY,
     PUBLISHED_LAWS,
+    Muon,
     ScalingFrontier,
     all_parameters,
     at_compute,
@@ -37,6 +38,7 @@ from tfmlib.scaling_laws import (
     lifetime_optimal,
     log_slope,
     loss_table,
+    newton_schulz,
     power_law,
     predictive_samples,
     recorded_predictions,
@@ -45,7 +47,7 @@ from tfmlib.scaling_laws import (
     sweep_curves,
     sweep_runs,
 )
-from tfmlib.workbench import Record, parse_record, seeded, spread
+from tfmlib.workbench import Checkpoint, Record, parameter_groups, parse_record, seeded, spread, train
 
 READS = ("chapters/14_", "chapters/depth/14_", "chapters/practice/14_")
 TRUTH = power_law(2.4, (60., 0.4), (150., 0.35))
@@ -525,3 +527,45 @@ def test_the_numbers_of_the_diagnosis_of_practice_14_follow_from_the_law_and_one
     for n in (1e8, 1e9, 1e10):                                                       # F: ten billion tokens, repeated
         once, repeated = (law(torch.tensor([[n, float(D)] for D in tokens]).double()) for tokens in ((4e10, 1.6e11, 6.4e11), effective_tokens(1e10, torch.tensor([4, 16, 64]))))
         assert (100 * (repeated / once - 1)).tolist() == [pytest.approx(x, abs=room) for x, room in ((0.3, 0.06), (1.2, 0.25), (3, 0.65))]
+
+
+# --- Muon ---------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 7), (7, 2)])
+def test_newton_schulz_keeps_singular_vectors(shape):
+    X = torch.randn(shape, generator=seeded(*shape), dtype=torch.float64)
+    U, _, Vh = torch.linalg.svd(X, full_matrices=False)
+    inner = U.T @ newton_schulz(1e3 * X) @ Vh.T
+    assert torch.allclose(inner, inner.diagonal().diag(), atol=1e-12) and 0.68 < inner.diagonal().min() <= inner.diagonal().max() < 1.21
+    assert torch.allclose(newton_schulz(X, 60, (1.5, -0.5, 0)), U @ Vh, atol=1e-12)
+
+
+def test_newton_schulz_of_nothing_is_nothing():
+    assert torch.equal(newton_schulz(torch.zeros(2, 3)), torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="G"): newton_schulz(torch.zeros(3))
+
+
+def with_muon(model, **how):
+    groups = parameter_groups(model, 0.1)
+    return Muon(groups, 0.01, matrices={name for name, p in model.named_parameters() if p.ndim == 2}, **how)
+
+
+def test_muon_resumes_bit_for_bit_and_keeps_one_tensor_for_a_matrix(tmp_path):
+    def small(seed):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
+    def batch(step): return (torch.randn(5, 3, generator=seeded(0, step)), torch.randn(5, 2, generator=seeded(1, step)))
+    def squared(model, x, y): return (model(x) - y).square().mean()
+    whole, cut, on = small(0), small(0), small(1)
+    train(whole, squared, batch, 12, with_muon(whole))
+    train(cut, squared, batch, 7, with_muon(cut), Checkpoint(tmp_path / "c", every=7))
+    train(on, squared, batch, 12, with_muon(on), Checkpoint(tmp_path / "c", every=7))
+    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), on.state_dict().values()))
+    state = with_muon(small(0)).state()
+    assert "mean.0.weight" in state and "square.0.weight" not in state and "square.0.bias" in state
+
+
+@pytest.mark.parametrize("how, named", [({"matrices": {"0.bias"}}, "matrices"), ({"matrices": {"9.weight"}}, "matrices"), ({"matrices": set(), "momentum": 1.0}, "momentum")])
+def test_muon_refuses(how, named):
+    with pytest.raises(ValueError, match=named): Muon(parameter_groups(torch.nn.Sequential(torch.nn.Linear(2, 2))), 0.01, **how)

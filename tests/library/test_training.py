@@ -27,6 +27,7 @@ from tfmlib.workbench import (
     ParameterGroup,
     SimpleAdamW,
     WarmupCosine,
+    WarmupStableDecay,
     clip_gradients,
     epochs,
     load_tensors,
@@ -262,6 +263,21 @@ def test_schedule_ends_and_limits(peak, warmup, rest, share_):
 @pytest.mark.parametrize("how, names", [((1, 10, 10), "warmup"), ((1, -1, 10), "warmup"), ((1, 1, 10, 2), "floor"), ((1, 1, 10, -1), "floor")])
 def test_schedule_refuses(how, names):
     with pytest.raises(ValueError, match=names): WarmupCosine(*how)
+
+
+@pytest.mark.parametrize("shape, fall", [("sqrt", [8, 4, 2.343, 1.072, 0]), ("linear", [8, 6, 4, 2, 0])])
+def test_a_stable_rate_falls_only_in_its_decay(shape, fall):
+    schedule = WarmupStableDecay(8, 3, 12, decay=4, shape=shape)
+    assert [schedule(n) for n in range(8)] == [2, 4, 6, 8, 8, 8, 8, 8]
+    assert [schedule(n) for n in range(8, 13)] == pytest.approx(fall, abs=1e-3) and schedule(1_000) == 0
+    above = WarmupStableDecay(8, 3, 12, 2, decay=4, shape=shape)
+    assert [above(n) for n in range(8, 13)] == pytest.approx([2 + 0.75 * x for x in fall], abs=1e-3)
+    assert [WarmupStableDecay(8, 3, 12, shape=shape)(n) for n in (11, 12)] == [8, 0]                            # without a decay
+
+
+@pytest.mark.parametrize("how", [{"decay": 10}, {"decay": -1}, {"decay": 1.5}, {"shape": "cosine"}, {"shape": None}])
+def test_a_decay_that_does_not_fit_is_refused(how):
+    with pytest.raises(ValueError, match=[*how][0]): WarmupStableDecay(8, 3, 12, **how)
 
 
 # ── what is a function of the step ─────────────────────────────────────────────────────────────────────────────────

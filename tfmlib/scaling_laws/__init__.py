@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .beyond import *
     from .figures import *
     from .fitting import *
+    from .training import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
@@ -26,4 +27,6 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         MAX_EXPONENT MAX_DAMPING EXPONENTS FLOORS fit_three_points huber log_terms gauss_newton
         start_grid as_law fit_power_law bootstrap interval predictive_samples at_compute loss_table
         envelope isoflop_minima size_exponents""",
+    'training': """
+        JORDAN newton_schulz Muon block_matrices""",
 })

@@ -66,7 +66,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         LIVE Interactive LiveFigure LiveWriter""",
     'optimisers': """
         Diverged gradient_norm clip_gradients ParameterGroup parameter_groups uninterrupted
-        overwrite rates SimpleAdamW AdamW NamedOptimiser WarmupCosine""",
+        overwrite rates SimpleAdamW AdamW NamedOptimiser WarmupCosine WarmupStableDecay""",
     'peers': """
         PEERS portable comparisons record_comparison versions_of unusable compared""",
     'plots': """
