@@ -28,23 +28,23 @@ def texts() -> Tensor:  # (ROWS, T + 1)
 
 
 def hidden(at: int) -> Callable:
-    "An attention function to which the key at a position is hidden from all later queries."
+    "An attention function that hides the key at a position from the queries that are counted, as a window does that has moved on."
     def around(fn: Callable) -> Callable:
         def attend(q, k, v, mask=None, **kwargs):
             mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril() if mask is None else mask.clone()
-            mask[at + 1:, at] = False
+            mask[FROM:, at] = False
             return fn(q, k, v, mask, **kwargs)
         return attend
     return around
 
 
 def without_value(at: int) -> Callable:
-    "An attention function in which all later queries find a value of zero at a position; its weight stays."
+    "An attention function in which the queries that are counted find a value of zero at a position; its weight stays."
     def around(fn: Callable) -> Callable:
         def attend(q, k, v, mask=None, **kwargs):
             (own, shown), none = fn(q, k, v, mask, **kwargs), v.clone()
             none[:, :, at] = 0
-            return torch.cat([own[:, :, :at + 1], fn(q, k, none, mask, **kwargs)[0][:, :, at + 1:]], 2), shown
+            return torch.cat([own[:, :, :FROM], fn(q, k, none, mask, **kwargs)[0][:, :, FROM:]], 2), shown
         return attend
     return around
 
@@ -62,16 +62,11 @@ def changed(model: CausalLM, around: Callable) -> Iterator[None]:
             layer.attention_fn = fn
 
 
-def lost(model: CausalLM, ids: Tensor) -> list[float]:
-    "The mean loss of each row, from position FROM of the uncut text on."
-    found = cross_entropy(model(ids[:, :-1]), ids[:, 1:])
-    return found[:, FROM - T:].mean(1).tolist()
-
-
-def on_first(model: CausalLM, ids: Tensor) -> Tensor:  # (ROWS, BLOCKS, HEADS)
-    "The mean weight on the first token, of the same queries however much of the beginning is cut off."
-    with attention_weights(): shown = model.hidden_states(ids[:, :-1])[1]
-    return torch.stack([w[:, :, FROM - T:, 0].mean(-1) for w in shown], 1)
+def read(model: CausalLM, ids: Tensor) -> tuple[Tensor, list[float]]:  # (ROWS, BLOCKS, HEADS), ROWS
+    "The mean weight on the first token, and the mean loss; of the same queries however much of the beginning is cut off."
+    with attention_weights(): x, shown = model.hidden_states(ids[:, :-1])
+    found = cross_entropy(model.logits(x[:, FROM - T:]), ids[:, FROM - T:])
+    return torch.stack([w[:, :, FROM - T:, 0].mean(-1) for w in shown], 1), found.mean(1).tolist()
 
 
 def vectors(model: CausalLM, ids: Tensor) -> Iterator[dict]:
@@ -95,22 +90,18 @@ def vectors(model: CausalLM, ids: Tensor) -> Iterator[dict]:
 def measure(seed: int) -> Iterator[dict]:
     "Weights by head; the vectors of the first token; the weight with other first tokens; the loss without it."
     model, ids = smollm(), texts()
-    found = on_first(model, ids)
+    found, intact = read(model, ids)
     for block in range(BLOCKS): yield {"part": "weights", "block": block, **{f"head {h}": spread(found[:, block, h].tolist()) for h in range(HEADS)}}
     yield from vectors(model, ids)
     random, mark = ids.clone(), ids.clone()
     random[:, 0] = torch.randint(SPECIAL, VOCABULARY, (ROWS,), generator=seeded(seed))
     mark[:, 0] = 0                                                                     # the mark between texts
-    starts = {"the text's": ids, "a random token": random, "the mark between texts": mark, "the text's, eight tokens later": ids[:, 8:]}
+    starts = {"the text's": None, "a random token": random, "the mark between texts": mark, "none: cut off": ids[:, 1:]}
     for name, given in ticked(starts.items(), "start"):
-        weights = on_first(model, given)
-        yield {"part": "start", "start": name, "weight": spread(weights.mean((1, 2)).tolist()), "above half": spread((weights > .5).float().mean((1, 2)).tolist()), "loss": spread(lost(model, given))}
-    intact = lost(model, ids)
-    ways = {"nothing": None, "first token hidden": hidden(0), "first value zero": without_value(0), f"token {OTHER} hidden": hidden(OTHER), f"value {OTHER} zero": without_value(OTHER)}
+        weights, losses = (found, intact) if given is None else read(model, given)
+        yield {"part": "start", "start": name, "weight": spread(weights.mean((1, 2)).tolist()), "above half": spread((weights > .5).float().mean((1, 2)).tolist()),
+               "loss": spread(losses), "rise": spread([b - a for a, b in zip(intact, losses)])}
+    ways = {"first token hidden": hidden(0), "first value zero": without_value(0), f"token {OTHER} hidden": hidden(OTHER), f"value {OTHER} zero": without_value(OTHER)}
     for name, around in ticked(ways.items(), "way"):
-        if around is None: losses = intact
-        else:
-            with changed(model, around): losses = lost(model, ids)
-        yield {"part": "without", "changed": name, "loss": spread(losses), "rise": spread([b - a for a, b in zip(intact, losses)])}
-    cut = lost(model, ids[:, 1:])
-    yield {"part": "without", "changed": "first token cut off", "loss": spread(cut), "rise": spread([b - a for a, b in zip(intact, cut)])}
+        with changed(model, around): weights, losses = read(model, ids)
+        yield {"part": "without", "changed": name, "weight": spread(weights.mean((1, 2)).tolist()), "loss": spread(losses), "rise": spread([b - a for a, b in zip(intact, losses)])}

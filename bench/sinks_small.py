@@ -103,7 +103,7 @@ def run(c: dict) -> dict:
 
 # --- what is run: a kept run depends only on its case and on the code above this line ---------------------------------
 
-STEPS, SEEDS, RATES = 1_200, 3, (0.004, 0.008, 0.016, 0.032)
+STEPS, SEEDS, RATES = 800, 3, (0.008, 0.016, 0.032)
 RUNS = Runs("sinks_small", code_digest(Path(__file__).read_text(encoding="utf-8").partition("# --- what is run")[0]))
 
 

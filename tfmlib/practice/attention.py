@@ -536,7 +536,7 @@ def _(attempt, scores, sink): expect(attempt(scores, sink), _sink_weights(scores
 @check_sink_weights.property("a row that is all −∞ gives zeros", (doubles(-math.inf, -math.inf), _SINK[0]), (doubles(-math.inf, -math.inf, 1, -math.inf).view(2, 2), _SINK[2]))
 def _(attempt, scores, sink): expect(attempt(scores, sink), _sink_weights(scores, sink))
 
-common_rules(check_sink_weights, _sink_weights, lambda seed: (rounded(3, 4, seed=seed), rounded(1, seed=seed + 9)[0]))
+common_rules(check_sink_weights, _sink_weights, lambda seed: (rounded(3, 4, seed=seed), rounded(1, seed=seed + 9)[0]), large=(rounded(3, 40, seed=6), _SINK[1]))
 
 # %% ../../chapters/practice/04_attention.ipynb #sinkfor-checker
 def _sink_for(scores: Tensor, part: float) -> Tensor:
@@ -565,7 +565,7 @@ def _(attempt, scores, part): expect(attempt(scores, part), _sink_for(scores, pa
 @check_sink_for.property("the sink has all its digits", *_PARTS, (rounded(5, seed=5), 1e-9), (rounded(5, seed=6), .999))
 def _(attempt, scores, part): expect(attempt(scores, part), _sink_for(scores, part), what="the sink")
 
-common_rules(check_sink_for, _sink_for, lambda seed: (rounded(3, 4, seed=seed), .3))
+common_rules(check_sink_for, _sink_for, lambda seed: (rounded(3, 4, seed=seed), .3), large=(rounded(20, 40, seed=7), .3), also=((rounded(3, 3, seed=8), .4), (doubles(1e-3, 2e-5, -3e-4), .5)))
 
 # %% ../../chapters/practice/04_attention.ipynb #chunks-checker
 def _chunks_by_loop(q: Tensor, k: Tensor, v: Tensor, chunk: int, causal: bool) -> Tensor:
