@@ -30,7 +30,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         send receive Ring own_loss sum_over_ranks data_parallel Conjugate Sharded fully_sharded
         TensorParallel tensor_parallel merge ring_attention context_parallel pipeline_parallel""",
     'cluster': """
-        Speed fresh_name join_cluster asked_to_stop train_on_cluster main""",
+        Speed fresh_name join_cluster asked_to_stop train_on_cluster main train_losses""",
     'cluster_checkpoints': """
         NAMES DIGESTS global_state MetadataUnpickler CheckpointReader checkpoints file_digest
         place_in digests damaged_files newest_whole plain_errors Saver discard facts_of
@@ -41,7 +41,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         load_trained export_checkpoint export_main""",
     'cluster_model': """
         Piece init_in_pieces norm_gains check_first_weights attention_for prepare_blocks empty_model
-        Trainer rank_bytes""",
+        Trainer rank_bytes measured_bytes""",
     'cluster_settings': """
         KINDS DTYPES option TrainingRun read_model read_settings read_arguments check_training""",
     'context': """

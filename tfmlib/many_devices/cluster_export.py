@@ -10,6 +10,7 @@ __all__ = ['load_trained', 'export_checkpoint', 'export_main']
 import argparse
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -37,7 +38,9 @@ def load_trained(path: str | Path) -> nn.Module:
     with torch.device("meta"): model = build(config)
     model.to(getattr(torch, fixed["dtype"])).to_empty(device="cpu")
     state = {f"model.{n}": w.detach() for n, w in model.named_parameters()}
-    dcp.load(state, storage_reader=CheckpointReader(path), no_dist=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")     # as it should be
+        dcp.load(state, storage_reader=CheckpointReader(path), no_dist=True)
     return model.eval()
 
 

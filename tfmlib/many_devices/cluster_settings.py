@@ -55,7 +55,7 @@ class TrainingRun:
     every: int = option(100, "steps between checkpoints")
     keep: int = option(0, "how many of the newest checkpoints to keep; 0: all")
     background: bool = option(False, "write checkpoints while training continues")
-    log: int = option(10, "steps between two measurements of speed; 0: none")
+    report: int = option(10, "steps between two measurements of speed; 0: none")
     flops: float = option(0., "operations per second of a device at its peak, such as "
                           "989e12; 0: no utilisation is reported")
     timeout: float = option(600., "seconds that a process waits for the others")
@@ -70,7 +70,7 @@ class TrainingRun:
     def fixed(self) -> dict[str, str]:
         "The settings that must not change when training resumes; the division may."
         free = {"steps", "parts", "compile", "recompute", "replicate", "shard", "tensor",
-                "checkpoint", "every", "keep", "background", "log", "flops", "timeout"}
+                "checkpoint", "every", "keep", "background", "report", "flops", "timeout"}
         found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free}
         if isinstance(self.model, ModelConfig):
             table = asdict(found.pop("model"))
@@ -142,7 +142,7 @@ def check_training(run: TrainingRun, config: ModelConfig, world: int) -> int:
     for name in ("steps", "replicate", "tensor", "rows", "length", "every", "clip", "timeout",
                  "parts"):
         need(getattr(run, name) > 0, name, getattr(run, name), "a number above 0")
-    for name in ("keep", "log", "flops"):
+    for name in ("keep", "report", "flops"):
         need(getattr(run, name) >= 0, name, getattr(run, name), "a number of at least 0")
     need(run.dtype in DTYPES, "dtype", repr(run.dtype), f"one of {', '.join(DTYPES)}")
     backends = torch.compiler.list_backends(exclude_tags=())
