@@ -2038,7 +2038,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                'tfmlib/many_devices/cluster_settings.py'),
                                                       'tfmlib.many_devices.cluster_settings.read_model': ( 'depth/many_devices_cluster.html#read_model',
                                                                                                            'tfmlib/many_devices/cluster_settings.py'),
-                                                      'tfmlib.many_devices.cluster_settings.read_settings': ( 'depth/many_devices_cluster.html#read_settings',
+                                                      'tfmlib.many_devices.cluster_settings.settings_from': ( 'depth/many_devices_cluster.html#settings_from',
                                                                                                               'tfmlib/many_devices/cluster_settings.py')},
             'tfmlib.many_devices.context': { 'tfmlib.many_devices.context.RingAttention': ( 'depth/many_devices.html#ringattention',
                                                                                             'tfmlib/many_devices/context.py'),

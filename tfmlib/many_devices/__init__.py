@@ -43,7 +43,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         Piece init_in_pieces norm_gains check_first_weights attention_for prepare_blocks empty_model
         Trainer rank_bytes measured_bytes""",
     'cluster_settings': """
-        KINDS DTYPES option TrainingRun read_model read_settings read_arguments check_training""",
+        VALUE_KINDS DTYPES option TrainingRun read_model settings_from read_arguments check_training""",
     'context': """
         pass_on Shift chunk_positions check_only_causal RingAttention train_context_parallel""",
     'data': """
