@@ -21,6 +21,18 @@ def stopped(step: int, *arguments: str):
     return list(train_on_cluster(read_arguments(list(arguments)), watch))
 
 
+def apart(folder: str, *arguments: str):
+    "Each process has a disk of its own."
+    from tfmlib.many_devices.cluster import train_losses
+    from tfmlib.many_devices.cluster_settings import read_arguments
+    before = os.getcwd()
+    own = f"{folder}/disk-{dist.get_rank()}"
+    os.makedirs(own, exist_ok=True)
+    os.chdir(own)
+    try: return train_losses(read_arguments([*arguments, "--checkpoint", "run"]))
+    finally: os.chdir(before)
+
+
 def trained(steps: int, *arguments: str):
     "A trainer with its first weights, after some steps."
     from tfmlib.many_devices.cluster_model import Trainer

@@ -1948,6 +1948,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                'tfmlib/many_devices/cluster_checkpoints.py'),
                                                          'tfmlib.many_devices.cluster_checkpoints.file_digest': ( 'depth/many_devices_cluster.html#file_digest',
                                                                                                                   'tfmlib/many_devices/cluster_checkpoints.py'),
+                                                         'tfmlib.many_devices.cluster_checkpoints.gathered': ( 'depth/many_devices_cluster.html#gathered',
+                                                                                                               'tfmlib/many_devices/cluster_checkpoints.py'),
                                                          'tfmlib.many_devices.cluster_checkpoints.global_state': ( 'depth/many_devices_cluster.html#global_state',
                                                                                                                    'tfmlib/many_devices/cluster_checkpoints.py'),
                                                          'tfmlib.many_devices.cluster_checkpoints.load_checkpoint': ( 'depth/many_devices_cluster.html#load_checkpoint',

@@ -306,6 +306,16 @@ def test_what_stops_the_writing_in_the_background_is_said(tmp_path, here):
 
 
 @pytest.mark.parametrize("more", [(), ("--background",)])
+def test_a_folder_that_is_not_shared_is_refused(more, tmp_path, processes):
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.apart, 2, str(tmp_path), *COMMON, "--steps", "2", *more)
+    assert all(e.startswith("ValueError: checkpoint: ") and e.endswith("expected a folder that all nodes share") and "No such file" in e for e in caught.value.errors.values()), caught.value.errors
+    assert not [*tmp_path.glob("disk-*/run/step-*2")]
+    (tmp_path / "disk-1/run/step-00000002").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(ProcessFailed, match="checkpoint: run has other checkpoints for other processes; expected a folder that all nodes share"):
+        processes.run(cases.apart, 2, str(tmp_path), *COMMON, "--steps", "2", *more)
+
+
+@pytest.mark.parametrize("more", [(), ("--background",)])
 def test_sigterm_in_one_process_saves_and_ends_all(more, tmp_path, processes, here, one):
     keep = ["--checkpoint", str(tmp_path), "--every", "100"]
     found = [r.value for r in processes.run(cases.stopped, 2, 2, *COMMON, "--steps", "6", *keep, *more)]
