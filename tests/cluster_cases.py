@@ -21,6 +21,18 @@ def stopped(step: int, *arguments: str):
     return list(train_on_cluster(read_arguments(list(arguments)), watch))
 
 
+def apart(folder: str, *arguments: str):
+    "Each process has a disk of its own."
+    from tfmlib.many_devices.cluster import train_losses
+    from tfmlib.many_devices.cluster_settings import read_arguments
+    before = os.getcwd()
+    own = f"{folder}/disk-{dist.get_rank()}"
+    os.makedirs(own, exist_ok=True)
+    os.chdir(own)
+    try: return train_losses(read_arguments([*arguments, "--checkpoint", "run"]))
+    finally: os.chdir(before)
+
+
 def trained(steps: int, *arguments: str):
     "A trainer with its first weights, after some steps."
     from tfmlib.many_devices.cluster_model import Trainer
@@ -80,21 +92,21 @@ def graphs(*arguments: str):
 
 
 def kill_at_random(folder: str, attempt: int, times: int, rank: int, size: int):
-    "In the first attempts, one process is killed within a second of its first step or, in each fourth, within three of its start. The steps to do, and what is called before each."
+    "In the first attempts, one process is killed within half a second of one of its first dozen steps or, in each fourth attempt, within three of its start. The steps to do, and what is called before each."
     from tfmlib.many_devices.cluster_checkpoints import checkpoints
     draw, begun = random.Random(f"kill {attempt}"), []
-    victim, early = draw.randrange(size), attempt % 4 == 3
-    after = draw.uniform(0, 3 if early else 1)
+    victim, at = draw.randrange(size), 0 if attempt % 4 == 3 else draw.randrange(1, 13)
+    after = draw.uniform(0, .5 if at else 3)
 
     def kill() -> None:
         time.sleep(after)
-        with open(f"{folder}/killed-{attempt:02}", "w") as file: file.write(f"process {victim}, {after:.2f} s after its {'start' if early else 'first step'}")
+        with open(f"{folder}/killed-{attempt:02}", "w") as file: file.write(f"process {victim}, {after:.2f} s after {f'step {at} of this attempt began' if at else 'its start'}")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def begin(step: int = 0) -> None:
-        if attempt < times and rank == victim and not begun: threading.Thread(target=kill, daemon=True).start()
+    def begin(step: int = -1) -> None:
+        if attempt < times and rank == victim and len(begun) == at: threading.Thread(target=kill, daemon=True).start()
         begun.append(step)
-    if early: begin()
+    begin()
     done = [int(path.name[5:]) for path in checkpoints(f"{folder}/run")]
     return str(10**6 if attempt < times else max(done, default=0) + 5), begin
 

@@ -213,6 +213,14 @@ def test_a_file_and_the_command_line(tmp_path):
     assert type(runs[0].peak) is float and runs[0].fixed()["model.n_layers"] == "80" and "model" not in runs[0].fixed()
 
 
+def test_the_file_of_the_page_fits_sixteen_processes(tmp_path):
+    cells = json.loads((ROOT / "chapters/depth/15_many_devices_cluster.ipynb").read_text(encoding="utf-8"))["cells"]
+    text, = (t.split("```")[0] for c in cells if c["cell_type"] == "markdown" for t in "".join(c["source"]).split("```toml\n")[1:])
+    (tmp_path / "run.toml").write_text(text)
+    run = read_arguments(["--config", str(tmp_path / "run.toml")])
+    assert check_training(run, run.config(), 16) == 16 and run.until == run.steps and round(total_parameters(shapes_of(run.config())[0]) / 1e9) == 35
+
+
 OWN = {"vocab_size": 64, "d_model": 8, "n_layers": 1, "n_heads": 2, "max_len": 16}
 WRONG_SETTINGS = {
     'row = 8': "row in {}: 8; expected one of model, tokens, steps", 'rows = "8"': "rows in {}: '8'; expected a whole number", "rows = true": "rows in {}: True; expected a whole number",
@@ -303,6 +311,16 @@ def test_what_stops_the_writing_in_the_background_is_said(tmp_path, here):
     (tmp_path / "file").write_text("")
     with pytest.raises(ProcessFailed) as caught: here(2, "--steps", "3", "--background", "--every", "1", "--checkpoint", str(tmp_path / "file" / "run"))
     assert all("OSError: checkpoint: process 0 could not use " in e and "NotADirectoryError" in e for e in caught.value.errors.values()), caught.value.errors
+
+
+@pytest.mark.parametrize("more", [(), ("--background",)])
+def test_a_folder_that_is_not_shared_is_refused(more, tmp_path, processes):
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.apart, 2, str(tmp_path), *COMMON, "--steps", "2", *more)
+    assert all(e.startswith("ValueError: checkpoint: ") and e.endswith("expected a folder that all nodes share") and "No such file" in e for e in caught.value.errors.values()), caught.value.errors
+    assert not [*tmp_path.glob("disk-*/run/step-*2")]
+    (tmp_path / "disk-1/run/step-00000002").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(ProcessFailed, match="checkpoint: run has other checkpoints for other processes; expected a folder that all nodes share"):
+        processes.run(cases.apart, 2, str(tmp_path), *COMMON, "--steps", "2", *more)
 
 
 @pytest.mark.parametrize("more", [(), ("--background",)])

@@ -33,7 +33,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         Speed fresh_name join_cluster asked_to_stop train_on_cluster main train_losses""",
     'cluster_checkpoints': """
         NAMES DIGESTS global_state MetadataUnpickler CheckpointReader checkpoints file_digest
-        place_in digests damaged_files newest_whole plain_errors Saver discard facts_of
+        place_in gathered digests damaged_files newest_whole plain_errors Saver discard facts_of
         load_checkpoint read_tensors""",
     'cluster_data': """
         scramble round_keys permuted open_tokens write_tokens TokenShards sample_of random_rows""",
@@ -43,7 +43,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         Piece init_in_pieces norm_gains check_first_weights attention_for prepare_blocks empty_model
         Trainer rank_bytes measured_bytes""",
     'cluster_settings': """
-        KINDS DTYPES option TrainingRun read_model read_settings read_arguments check_training""",
+        VALUE_KINDS DTYPES option TrainingRun read_model settings_from read_arguments check_training""",
     'context': """
         pass_on Shift chunk_positions check_only_causal RingAttention train_context_parallel""",
     'data': """
