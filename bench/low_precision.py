@@ -157,7 +157,7 @@ def measure(seed: int) -> Iterator[dict]:
         found, = complete([c])
         rows, columns, kind = TILES[c["scales"]]
         yield {"part": "model", **{k: c[k] for k in ("what", "format", "scales")}, "rotated": str(c["rotated"]),
-               "bits": bits_a_number(FORMATS[c["format"]], (rows or 576, columns or 576), kind),
+               "bits": f'{bits_a_number(FORMATS[c["format"]], (rows or 576, columns or 576), kind):.3g}',
                "loss": spread(found["losses"]), "added": spread([x - y for x, y in zip(found["losses"], base["losses"], strict=True)])}
     seen, = complete([{"what": "outliers"}])
     for name, ways in seen.items():
