@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         COUNTS COST_ROWS MEMORY_BARS H100 amount memory_bars ModelCosts calculator""",
     'low_precision': """
         E4M3 E5M2 E2M1 SCALES NumberFormat round_to power_of_two two_levels in_tiles quantise_tiles
-        block_scaled bits_a_number hadamard rotate RoundedLinear""",
+        block_scaled bits_a_number scaled_product hadamard rotate RoundedLinear""",
     'measures': """
         SavedTensors measure_machine""",
 })
