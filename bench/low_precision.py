@@ -14,7 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.scaling import CODE, DECAY, Order, Runs, code_digest, loss, made, tested
-from tfmlib.accounting.low_precision import E2M1, E4M3, E5M2, RoundedLinear, bits_a_number, block_scaled, rotate, round_to
+from tfmlib.accounting.low_precision import (
+    E2M1,
+    E4M3,
+    E5M2,
+    RoundedLinear,
+    bits_a_number,
+    block_scaled,
+    rotate,
+    round_to,
+)
 from tfmlib.checkpoints.gguf_models import load_gguf
 from tfmlib.workbench import ASSETS, AdamW, Diverged, WarmupCosine, fetch_model, parameter_groups, seeded, spread, train
 
@@ -55,7 +64,7 @@ def losses(c: dict) -> dict:
     hooks = []
     for name, m in layers.items():
         W, n = weights[name], m.in_features
-        turned = (lambda x, s=signs_of(name, n): rotate(x, s)) if c["rotated"] else lambda x: x
+        turned = (lambda x, s=signs_of(name, n): rotate(x, s)) if c["rotated"] else lambda x: x  # noqa: B008
         def into(_, given, turned=turned):
             x = turned(given[0])
             return (rounded(x.flatten(0, -2), c["format"], c["scales"]).view_as(x) if c["what"] == "weights and activations" else x,)
@@ -164,6 +173,7 @@ def measure(seed: int) -> Iterator[dict]:
         for way, values in ways.items():
             of_token, of_all, error = zip(*values)
             yield {"part": "outliers", "layer": name, "way": way, "largest of a token": spread(of_token), "largest of all": spread(of_all), "error": spread(error)}
+    whole: list[float] = []                                                             # the ends in 32 bits, seed by seed
     for kind in KINDS:
         ends = {}
         for rate in RATES:
@@ -171,4 +181,8 @@ def measure(seed: int) -> Iterator[dict]:
             if ends[rate] is not None: yield {"part": "search", "kind": kind, "rate": f"{rate:g}", "loss": spread([ends[rate]])}
         rate = min(ends, key=lambda r: math.inf if ends[r] is None else ends[r])
         runs = complete([{"what": "training", "kind": kind, "rate": rate, "seed": seed + n} for n in range(SEEDS)])
-        if all(r["loss"] is not None for r in runs): yield {"part": "training", "kind": kind, "rate": f"{rate:g}", "steps": STEPS, "loss": spread([r["loss"] for r in runs])}
+        if any(found["loss"] is None for found in runs): continue
+        reached = [found["loss"] for found in runs]
+        whole = whole or reached
+        yield {"part": "training", "kind": kind, "rate": f"{rate:g}", "steps": STEPS, "loss": spread(reached),
+               "above": spread([x - y for x, y in zip(reached, whole, strict=True)])}
