@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from tempfile import gettempdir
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +19,15 @@ from bench.instructions import (
     COPY,
     DIGITS,
     END,
-    HEADS,
-    LAYERS,
-    LONGEST,
     MARK,
     REVERSE,
-    SIGNS,
     SORT,
-    WIDTH,
     answered,
     answers,
-    of_sheets,
     questions,
 )
 from bench.scaling import CODE, Runs, code_digest
-from tfmlib.checkpoints import MODEL_CONFIGS, build
+from tfmlib.checkpoints import MODEL_CONFIGS, build, load_model
 from tfmlib.decoders import (
     SamplingConfig,
     add_adapters,
@@ -52,9 +45,9 @@ from tfmlib.workbench import AdamW, Diverged, WarmupCosine, parameter_groups, se
 DEVICE = "cpu"
 SEED = 0
 BATCH, TESTED, WARM = 32, 300, 5
-TEACH, HALF, TAUGHT = 64, 150, 500                                    # a batch of the base's training; steps of the base that is half taught, and of the whole one
-STEPS = {"adapters": 120, "distillation": 200, "preferences": 100, "rewards": 50}
-SYMBOLS, LENGTH, FEW, SHARP, TEACHER, SEEN = 12, 32, 64, 1.5, 500, (50, 100, 150, 200)     # of the random language
+TEACH, HALF = 64, 150                                                 # a batch and the steps of the training that is too short
+STEPS = {"adapters": 80, "distillation": 150, "preferences": 60, "rewards": 30}
+SYMBOLS, LENGTH, FEW, SHARP, TEACHER, SEEN = 12, 32, 64, 1.5, 400, (40, 80, 120, 150)     # of the random language
 PAIRS, PROMPTS, GROUP, INNER, TRIES = 512, 16, 8, 2, 16
 
 
@@ -79,22 +72,25 @@ def twin(model: nn.Module) -> nn.Module: return copy.deepcopy(model)
 
 
 @lru_cache
-def bases(seed: int) -> tuple[nn.Module, nn.Module]:
-    "A model that is half taught to answer, and one that is taught; kept for the next call."
-    kept = Path(gettempdir()) / f"tfm_adapting_{RUNS.code}_{seed}.pt"
-    if not kept.exists():
-        model, half = of_sheets(seed)[0], []
-        def watch(step: int) -> None:
-            if step == HALF: half.append(copy.deepcopy(model.state_dict()))
-        optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(0.003, 20, TAUGHT), clip=1.0)
-        train(model, next_token_loss, lambda step: answered(questions(TEACH, seeded(seed, 1, step))), TAUGHT, optimiser, watch=watch, seed=seed)
-        torch.save([half[0], model.state_dict()], kept)
-    found = []
-    for state in torch.load(kept):
-        found.append(build(MODEL_CONFIGS["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST), attention_fn=fused))
-        found[-1].load_state_dict(state)
-        found[-1].eval()
-    return tuple(found)
+def taught() -> nn.Module:
+    "The shipped model that answers questions."
+    return fresh("answers")
+
+
+def fresh(name: str) -> nn.Module:
+    "A shipped model, with fused attention."
+    kept = load_model(name)
+    model = build(kept.config, attention_fn=fused)
+    model.load_state_dict(kept.state_dict())
+    return model.eval()
+
+
+@lru_cache
+def half_taught(seed: int) -> nn.Module:
+    "The shipped model of questions after a training to answer that is too short."
+    model = fresh("questions")
+    train(model, next_token_loss, lambda step: answered(questions(TEACH, seeded(seed, 1, step))), HALF, optimiser_of(model, 0.003, HALF), seed=seed)
+    return model
 
 
 @torch.no_grad()
@@ -112,7 +108,7 @@ def held(seed: int, purpose: int, kinds: tuple = (COPY, REVERSE, SORT)) -> Tenso
 
 def adapt(method: str, rate: float, seed: int) -> dict:
     "`sort` gets another meaning; the training has no questions of the two other kinds."
-    model = twin(bases(seed)[1])
+    model = twin(taught())
     if method != "all": add_adapters(model, int(method))
     def batch(step: int) -> tuple:
         tokens, own = answered(only((SORT,), BATCH, seeded(seed, 11, step)))
@@ -121,7 +117,7 @@ def adapt(method: str, rate: float, seed: int) -> dict:
     found = {"trained": sum(p.numel() for p in model.parameters() if p.requires_grad), "validated": right(model, descending(held(seed, 2, (SORT,))))}
     for name, kinds in {"new": (SORT,), "old": (COPY, REVERSE)}.items():
         tokens = held(seed, 3, kinds)
-        found |= {name: right(model, descending(tokens)), f"{name} before": right(bases(seed)[1], descending(tokens))}
+        found |= {name: right(model, descending(tokens)), f"{name} before": right(taught(), descending(tokens))}
     return found
 
 
@@ -199,7 +195,7 @@ def likely(model: nn.Module, tokens: Tensor) -> Tensor: return answer_log_probab
 @torch.no_grad()
 def pairs(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "The right answer and a wrong one that the half-taught model sampled, with its log-probabilities of both."
-    model = bases(seed)[0]
+    model = half_taught(seed)
     good = answered(questions(2 * PAIRS, seeded(seed, 30)))[0]
     bad = sampled(model, good[:, :DIGITS + 1], 31 + seed)
     wrong = (good != bad).any(1)
@@ -216,7 +212,7 @@ def moved(model: nn.Module, reference: nn.Module, seed: int) -> float:
 
 def prefer(method: str, rate: float, seed: int) -> dict:
     "DPO, or further training on the better answers of the same pairs."
-    reference = bases(seed)[0]
+    reference = half_taught(seed)
     model, (good, bad, good_ref, bad_ref) = twin(reference), pairs(seed)
 
     def batch(step: int) -> tuple:
@@ -242,6 +238,10 @@ def checked(tokens: Tensor) -> Tensor:
     return (tokens[:, DIGITS + 2:] == wanted).all(1).float()
 
 
+@lru_cache
+def before(seed: int) -> dict[str, float]: return {f"{name} before": value for name, value in tries(half_taught(seed), seed, 0).items()}
+
+
 @torch.no_grad()
 def tries(model: nn.Module, seed: int, count: int) -> dict[str, float]:
     "How often one sampled answer is right, and how often at least one of many."
@@ -252,7 +252,7 @@ def tries(model: nn.Module, seed: int, count: int) -> dict[str, float]:
 
 def reinforce(method: str, rate: float, seed: int) -> dict:
     "GRPO, or the likelihood of the samples that passed the check; both from the same number of samples and updates."
-    reference = bases(seed)[0]
+    reference = half_taught(seed)
     model, way = twin(reference), []
     optimiser = optimiser_of(model, rate, INNER * STEPS["rewards"])
     for step in range(STEPS["rewards"]):
@@ -272,7 +272,7 @@ def reinforce(method: str, rate: float, seed: int) -> dict:
             optimiser.step()
     model.eval()
     return {"validated": float(checked(sampled(model, held(seed, 2)[:, :DIGITS + 1], 42)).mean()), "right": right(model, held(seed, 3)), "right before": right(reference, held(seed, 3)),
-            "moved": moved(model, reference, seed), "way": way, **tries(model, seed, 0), **{f"{name} before": value for name, value in tries(reference, seed, 0).items()}}
+            "moved": moved(model, reference, seed), "way": way, **tries(model, seed, 0), **before(seed)}
 
 
 DONE: dict[str, Callable] = {"adapters": adapt, "distillation": distil, "preferences": prefer, "rewards": reinforce}
@@ -292,7 +292,7 @@ METHODS = {
     "adapters": {"all": 0.001, **dict.fromkeys(("1", "2", "4", "8"), 0.01)},
     "preferences": {"supervised": 0.001, "DPO, β = 0.1": 0.0003, "DPO, β = 0.5": 0.0003},
     "rewards": {"GRPO": 0.0003, "filtered": 0.001},
-    "distillation": {f"{texts}, {target}": 0.01 for texts in ("few", "fresh") for target in ("symbols", "T = 1", "T = 2")}}      # the middle of three rates
+    "distillation": dict.fromkeys(("few, symbols", "few, T = 1", "few, T = 2", "fresh, symbols", "fresh, T = 1"), 0.01)}      # the middle of three rates
 RUNS = Runs("adapting", CODE + code_digest(Path(__file__).read_text(encoding="utf-8").partition("# --- what is run")[0]))
 
 
