@@ -318,7 +318,9 @@ def measure(seed: int) -> Iterator[dict]:
         for method, middle in methods.items():
             about, found = {"part": part, "method": method, "steps": STEPS[part]}, search(part, method, middle, seed)
             rate = max(found, key=found.__getitem__)
-            yield from (about | {"what": "search", "rate": f"{r:g}", **over_seeds([{"validated": value}])} for r, value in found.items() if math.isfinite(value))
+            for r in (r for r, value in found.items() if math.isfinite(value)):
+                each = complete(part, method, [r], [seed])[0]
+                yield about | {"what": "search", "rate": f"{r:g}", **over_seeds([{name: value for name, value in each.items() if name != "way"}])}
             runs = complete(part, method, [rate], [seed + n for n in range(SEEDS)])
             yield about | {"what": "end", "rate": f"{rate:g}", **over_seeds([{name: value for name, value in each.items() if name != "way"} for each in runs])}
             ways = [each["way"] for each in runs if "way" in each]

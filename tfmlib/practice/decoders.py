@@ -590,7 +590,7 @@ def _(attempt, rewards): expect(attempt(rewards), _others(rewards))
 def _(attempt, rewards): refuses(attempt, rewards)
 
 common_rules(check_advantages_without_own, _others, lambda seed: (rounded(9, 4, seed=60 + seed),),
-             linear_in=("rewards",))
+             also=((rounded(4, 4, seed=5),),), linear_in=("rewards",), large=(rounded(24, 20, seed=6),))
 
 # %% ../../chapters/practice/10_decoders.ipynb #pull-checker
 def _pulls(good: Tensor, bad: Tensor, good_reference: Tensor, bad_reference: Tensor,
@@ -632,9 +632,13 @@ check_preference_gradients.property("very improbable answers",
     (doubles(-10_000), doubles(-9_000), doubles(-9_500), doubles(-9_500), .1),
     (doubles(-10, -9_990), doubles(-30, -10_000), doubles(-20, -9_980), doubles(-20, -9_990), 5.),
     (doubles(-9_000), doubles(-10_000), doubles(-9_500), doubles(-9_500), .3))(_two_pulls)
+check_preference_gradients.property("almost certain answers, and tiny differences",
+    (doubles(-1e-9), doubles(-3), doubles(-2e-9), doubles(-3), 1e9),
+    (doubles(-3e-9), doubles(-4e-9), doubles(-1e-9), doubles(-6e-9), 1e8))(_two_pulls)
 
 common_rules(check_preference_gradients, _pulls, lambda seed: _pairs_of_logs(9, 60 + seed),
-             "the gradient for the good answer", "the gradient for the bad answer", flows=False)
+             "the gradient for the good answer", "the gradient for the bad answer", flows=False,
+             large=_pairs_of_logs(40, 7))
 
 # %% ../../chapters/practice/10_decoders.ipynb #open-checker
 def _repeats(V: int, T: int, n: int = 40) -> tuple[Tensor, Tensor]:
