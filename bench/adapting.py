@@ -292,7 +292,7 @@ METHODS = {
     "adapters": {"all": 0.001, **dict.fromkeys(("1", "2", "4", "8"), 0.01)},
     "preferences": {"supervised": 0.001, "DPO, β = 0.1": 0.0003, "DPO, β = 0.5": 0.0003},
     "rewards": {"GRPO": 0.0003, "filtered": 0.001},
-    "distillation": dict.fromkeys(("few, symbols", "few, T = 1", "few, T = 2", "fresh, symbols", "fresh, T = 1"), 0.01)}      # the middle of three rates
+    "distillation": dict.fromkeys(("few, symbols", "few, T = 1"), 0.01)}                                                     # the middle of three rates
 RUNS = Runs("adapting", CODE + code_digest(Path(__file__).read_text(encoding="utf-8").partition("# --- what is run")[0]))
 
 
