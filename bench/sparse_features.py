@@ -1,0 +1,199 @@
+"""Chapter 22: SmolLM2-135M's residual stream after block 14, rewritten as k directions of a dictionary: a top-k sparse autoencoder, PCA and a random
+dictionary of the same k; what is left unexplained, and the model's loss when the reconstruction replaces the stream. A transcoder of block 14's
+feed-forward layer, beside a linear map. Ten features of each dictionary, at ranks fixed before looking, with the tokens that they answer to most.
+
+It needs the model's file: python -m tfmlib fetch smollm2. Some fifteen minutes of one core.
+"""
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from bench import over_seeds, ticked
+from tfmlib.attention import causal_mask
+from tfmlib.checkpoints.gguf_models import load_gguf
+from tfmlib.decoders import CausalLM, cross_entropy
+from tfmlib.inside import (
+    SparseAutoencoder,
+    Transcoder,
+    captured,
+    fit_features,
+    fraction_unexplained,
+    pursued,
+)
+from tfmlib.workbench import ASSETS, fetch_model, seeded, spread
+
+DEVICE = "cpu"
+SEED = 0
+TEXTS, ROWS, HELD_OUT, T = ("novels", "v2"), 117, 6, 256                   # rows of 256 tokens from each text; the last of them are held out
+BLOCK, WIDTH, KEPT, SEEDS = 14, 4 * 576, (8, 32, 64), 2
+RATES, SHORT, STEPS, BATCH = (5e-4, 1e-3, 2e-3, 4e-3), 160, 700, 256
+RANKS, SHOWN, TOP = range(0, 1000, 100), 5, 20                             # features by how often they are active; contexts of each; for the count
+
+
+def rows_of_text(tokenizer) -> tuple[Tensor, Tensor]:
+    "Tokens to train on and held-out ones, of both texts (N, T)."
+    found = []
+    for name in TEXTS:
+        text = (ASSETS / f"text/{name}.txt").read_text(encoding="utf-8")[:8 * ROWS * T]
+        found.append(torch.tensor(tokenizer.encode(text)[:ROWS * T]).view(ROWS, T))
+    return torch.cat([rows[:-HELD_OUT] for rows in found]), torch.cat([rows[-HELD_OUT:] for rows in found])
+
+
+def blocks(model: CausalLM, x: Tensor, first: int, last: int) -> Tensor:
+    "The stream (B, T, C) after these blocks."
+    mask = causal_mask(x.shape[1], x.shape[1])
+    for block in model.stack.blocks[first:last]: x, _ = block(x, mask=mask)
+    return x
+
+
+def read(model: CausalLM, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    "The stream after the block, and what its feed-forward layer reads and writes: (N, T, C) each."
+    layer, found = model.stack.blocks[BLOCK].feed_forward, []
+    for rows in ticked(ids.split(6), "batch"):
+        with captured(layer.norm, layer.inner) as seen: x = blocks(model, model.embed(rows), 0, BLOCK + 1)
+        found.append((x, *seen))
+    return tuple(torch.cat(part) for part in zip(*found))
+
+
+def loss(model: CausalLM, x: Tensor, ids: Tensor) -> float:
+    "The mean loss of what follows each token but the first, from the stream after the block."
+    out = [cross_entropy(model.logits(model.stack.norm(blocks(model, part, BLOCK + 1, len(model.stack.blocks))[:, 1:-1])), rows[:, 2:])
+           for part, rows in zip(x.split(6), ids.split(6))]
+    return float(torch.cat(out).mean())
+
+
+class Scaled:
+    "Vectors without their mean, in units of their root mean square; the first position is kept out, since its stream is some hundred times longer."
+    def __init__(self, x: Tensor):
+        inside = x[:, 1:].flatten(0, 1)
+        self.mean = inside.mean(0)
+        self.size = float((inside - self.mean).square().mean().sqrt())
+    def __call__(self, x: Tensor) -> Tensor: return ((x - self.mean) / self.size)[:, 1:].flatten(0, 1)
+    def back(self, x: Tensor, like: Tensor) -> Tensor:
+        "A reconstruction put back in place of all positions but the first."
+        return torch.cat([like[:, :1], (self.size * x + self.mean).view(len(like), -1, like.shape[-1])], 1)
+
+
+def refitted(x: Tensor, directions: Tensor, k: int) -> Tensor:
+    "The reconstruction from the directions that matching pursuit chooses, with the best amounts of them."
+    chosen = directions[pursued(x, directions, k).abs().topk(k, -1).indices]                                     # (N, k, C)
+    gram = chosen @ chosen.mT + 1e-4 * torch.eye(k)
+    return (torch.linalg.solve(gram, chosen @ x[..., None]).mT @ chosen)[:, 0]
+
+
+def principal(x: Tensor) -> Tensor:
+    "The principal components of centred vectors, as rows, the largest first."
+    return torch.linalg.eigh(x.T @ x).eigenvectors.flip(1).T
+
+
+def largest(codes: Tensor, k: int) -> Tensor:
+    "The k largest entries of each row; the rest are zero."
+    kept = codes.abs().topk(k, -1).indices
+    return torch.zeros_like(codes).scatter(-1, kept, codes.gather(-1, kept))
+
+
+def tuned(fitted: Callable, x: Tensor, y: Tensor) -> tuple[float, dict[float, float]]:
+    "The rate of the least unexplained fraction after a short training, on the last tenth of the training vectors; a grid whose end is best goes on."
+    cut = len(x) // 10
+    def at(rate: float) -> float: return fraction_unexplained(y[-cut:], fitted(x[:-cut], y[:-cut], SHORT, rate, 0)(x[-cut:]))
+    found = {rate: at(rate) for rate in ticked(RATES, "rate")}
+    while (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
+        beyond = best / 2 if best == min(found) else 2 * best
+        found[beyond] = at(beyond)
+    return best, found
+
+
+def context(ids: Tensor, row: int, position: int, tokenizer) -> str:
+    "The token in brackets, after the six before it."
+    before = tokenizer.decode(ids[row, max(0, position - 6):position].tolist())
+    return f"{before}[{tokenizer.decode([int(ids[row, position])])}]".replace("\n", "⏎")
+
+
+def described(codes: Tensor, ids: Tensor, tokenizer) -> tuple[list[dict], list[float]]:
+    "Features at fixed ranks of how often they are active, with contexts; for all active ones, how often the tokens of the highest activations are the same."
+    often = (codes > 0).sum(0)
+    tokens, order = ids[:, 1:].flatten(), often.argsort(descending=True, stable=True)
+    same = []
+    for feature in order[often[order] >= TOP].tolist():
+        top = codes[:, feature].topk(TOP).indices
+        same.append(Counter(tokens[top].tolist()).most_common(1)[0][1] / TOP)
+    found = []
+    for rank in RANKS:
+        feature = int(order[rank])
+        contexts = []
+        for row, position in (divmod(i, T - 1) for i in codes[:, feature].topk(SHOWN).indices.tolist()):
+            contexts.append(context(ids, row, position + 1, tokenizer))                                          # the first position is kept out
+        found.append({"rank": rank, "active": spread([int(often[feature]) / len(codes)]), "contexts": contexts})
+    return found, same
+
+
+@torch.no_grad()
+def measure(seed: int) -> Iterator[dict]:
+    "Reconstructions of the stream, the transcoder, and the features."
+    published = load_gguf(fetch_model("smollm2"))
+    model, tokenizer = published.model, published.tokenizer
+    ids, held = rows_of_text(tokenizer)
+    stream, read_, written = read(model, ids)
+    stream_held, read_held, written_held = read(model, held)
+    scale = Scaled(stream)
+    x, test = scale(stream), scale(stream_held)
+    whole, mean = loss(model, stream_held, held), loss(model, scale.back(torch.zeros_like(test), stream_held), held)
+    first = float(stream[:, 0].norm(dim=-1).median() / stream[:, 1:].norm(dim=-1).median())
+    components = principal(x)
+    share = (x @ components.T).square().mean(0)
+    yield {"part": "model", "block": BLOCK, "tokens": x.shape[0], "held out": test.shape[0], "loss": spread([whole]), "loss with the mean": spread([mean]),
+           "first position's norm": spread([first]), "first component": spread([float(share[0] / share.sum())]),
+           "components of nine tenths": spread([int((share.cumsum(0) / share.sum() < 0.9).sum()) + 1])}
+    def judged(reconstruction: Tensor) -> dict[str, float]:
+        lost = loss(model, scale.back(reconstruction, stream_held), held)
+        return {"unexplained": fraction_unexplained(test, reconstruction), "loss": lost, "recovered": (mean - lost) / (mean - whole)}
+    def sparse(k: int) -> Callable:
+        def fitted(x: Tensor, y: Tensor, steps: int, rate: float, number: int) -> SparseAutoencoder:
+            torch.manual_seed(seed + number)
+            with torch.enable_grad(): return fit_features(SparseAutoencoder(576, WIDTH, k), x, y, steps, rate, BATCH, seed + number)
+        return fitted
+    rate, tried = tuned(sparse(32), x, x)
+    for each, unexplained in tried.items(): yield {"part": "rates", "rate": f"{each:g}", "chosen": each == rate, "unexplained": spread([unexplained])}
+    dictionary = torch.nn.functional.normalize(torch.randn(WIDTH, 576, generator=seeded(seed)), dim=-1)
+    kept = None
+    for k in ticked(KEPT, "k"):
+        found = []
+        for number in range(SEEDS):
+            autoencoder = sparse(k)(x, x, STEPS, rate, number)
+            codes = autoencoder.encode(test)
+            found.append(judged(autoencoder(test)) | {"refitted unexplained": fraction_unexplained(test, refitted(test - autoencoder.bias, autoencoder.directions, k) + autoencoder.bias),
+                                                      "never active": float(((codes > 0).sum(0) == 0).double().mean())})
+            if k == 32 and number == 0: kept = autoencoder
+        yield {"part": "stream", "k": k, "dictionary": "sparse autoencoder", **over_seeds(found)}
+        for name, reconstruction in (("PCA, first k", test @ components[:k].T @ components[:k]), ("PCA, largest k", largest(test @ components.T, k) @ components),
+                                     ("random", refitted(test, dictionary, k))):
+            yield {"part": "stream", "k": k, "dictionary": name, **over_seeds([judged(reconstruction)])}
+    signed = torch.cat([components, -components])
+    makers = {"sparse autoencoder": kept.encode, "PCA, largest k": lambda part: largest((part @ signed.T).relu(), 32), "random": lambda part: pursued(part, dictionary, 32).relu()}
+    for name, encode in makers.items():
+        rows, same = described(torch.cat([encode(part) for part in x.split(4096)]), ids, tokenizer)
+        yield {"part": "same token", "dictionary": name, "features": len(same), "proportion": spread(same)}
+        for row in rows: yield {"part": "feature", "dictionary": name, **row}
+    yield from transcoded(model, (read_, written, read_held, written_held), stream_held, held, seed)
+
+
+def transcoded(model: CausalLM, layer: tuple[Tensor, ...], stream: Tensor, held: Tensor, seed: int) -> Iterator[dict]:
+    "The feed-forward layer's output from its input: a transcoder, the best linear map, and the same layer at its mean."
+    into, out = Scaled(layer[0]), Scaled(layer[1])
+    x, y, x_test, y_test = into(layer[0]), out(layer[1]), into(layer[2]), out(layer[3])
+    before = stream - layer[3]                                             # the stream that the layer's output is added to
+    whole, mean = (loss(model, before + written, held) for written in (layer[3], out.back(torch.zeros_like(y_test), layer[3])))
+    def fitted(x: Tensor, y: Tensor, steps: int, rate: float, number: int) -> Transcoder:
+        torch.manual_seed(seed + number)
+        with torch.enable_grad(): return fit_features(Transcoder(576, WIDTH, 32), x, y, steps, rate, BATCH, seed + number)
+    rate, tried = tuned(fitted, x, y)
+    for each, unexplained in tried.items(): yield {"part": "transcoder's rates", "rate": f"{each:g}", "chosen": each == rate, "unexplained": spread([unexplained])}
+    linear = torch.linalg.lstsq(x, y).solution
+    for name, made in (("transcoder", [fitted(x, y, STEPS, rate, number)(x_test) for number in range(SEEDS)]), ("linear map", [x_test @ linear])):
+        found = []
+        for written in made:
+            lost = loss(model, before + out.back(written, layer[3]), held)
+            found.append({"unexplained": fraction_unexplained(y_test, written), "loss": lost, "recovered": (mean - lost) / (mean - whole)})
+        yield {"part": "layer", "k": 32, "kind": name, "loss with the mean": spread([mean]), **over_seeds(found)}
