@@ -49,7 +49,8 @@ def fit_features(
     steps: int, lr: float = 1e-3, batch: int = 512, seed: int = 0,
 ) -> SparseAutoencoder:
     "Minimise the squared error by Adam; the rate falls to zero in the last fifth."
-    g, adam = torch.Generator().manual_seed(seed), torch.optim.Adam(model.parameters(), lr)
+    g = torch.Generator().manual_seed(seed)
+    adam = torch.optim.Adam(model.parameters(), lr)
     falls = torch.optim.lr_scheduler.LambdaLR(
         adam, lambda i: min(1., 5 * (1 - i / steps)))
     for _ in range(steps):
