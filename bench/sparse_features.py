@@ -2,7 +2,7 @@
 dictionary of the same k; what is left unexplained, and the model's loss when the reconstruction replaces the stream. A transcoder of block 14's
 feed-forward layer, beside a linear map. Ten features of each dictionary, at ranks fixed before looking, with the tokens that they answer to most.
 
-It needs the model's file: python -m tfmlib fetch smollm2. Some fifteen minutes of one core.
+It needs the model's file: python -m tfmlib fetch smollm2. Some nine minutes of one core.
 """
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,9 +26,9 @@ from tfmlib.workbench import ASSETS, fetch_model, seeded, spread
 
 DEVICE = "cpu"
 SEED = 0
-TEXTS, ROWS, HELD_OUT, T = ("novels", "v2"), 117, 6, 256                   # rows of 256 tokens from each text; the last of them are held out
-BLOCK, WIDTH, KEPT, SEEDS = 14, 4 * 576, (8, 32, 64), 2
-RATES, SHORT, STEPS, BATCH = (5e-4, 1e-3, 2e-3, 4e-3), 160, 700, 256
+TEXTS, ROWS, HELD_OUT, T = ("novels", "v2"), 64, 3, 256                   # rows of 256 tokens from each text; the last of them are held out
+BLOCK, WIDTH, KEPT, SEEDS = 14, 4 * 576, (32, 8, 64), 2
+RATES, SHORT, STEPS, BATCH = (1e-3, 2e-3, 4e-3), 80, 300, 256
 RANKS, SHOWN, TOP = range(0, 1000, 100), 5, 20                             # features by how often they are active; contexts of each; for the count
 
 
@@ -129,6 +129,16 @@ def described(codes: Tensor, ids: Tensor, tokenizer) -> tuple[list[dict], list[f
     return found, same
 
 
+def features(x: Tensor, ids: Tensor, tokenizer, autoencoder: SparseAutoencoder, components: Tensor, dictionary: Tensor) -> Iterator[dict]:
+    "Features of the autoencoder, of the principal components with either sign, and of a random dictionary: 32 at most for each token."
+    signed = torch.cat([components, -components])
+    makers = {"sparse autoencoder": autoencoder.encode, "PCA, largest k": lambda part: largest((part @ signed.T).relu(), 32), "random": lambda part: pursued(part, dictionary, 32).relu()}
+    for name, encode in makers.items():
+        rows, same = described(torch.cat([encode(part) for part in x.split(4096)]), ids, tokenizer)
+        yield {"part": "same token", "dictionary": name, "features": len(same), "proportion": spread(same)}
+        for row in rows: yield {"part": "feature", "dictionary": name, **row}
+
+
 @torch.no_grad()
 def measure(seed: int) -> Iterator[dict]:
     "Reconstructions of the stream, the transcoder, and the features."
@@ -157,7 +167,6 @@ def measure(seed: int) -> Iterator[dict]:
     rate, tried = tuned(sparse(32), x, x)
     for each, unexplained in tried.items(): yield {"part": "rates", "rate": f"{each:g}", "chosen": each == rate, "unexplained": spread([unexplained])}
     dictionary = torch.nn.functional.normalize(torch.randn(WIDTH, 576, generator=seeded(seed)), dim=-1)
-    kept = None
     for k in ticked(KEPT, "k"):
         found = []
         for number in range(SEEDS):
@@ -165,18 +174,14 @@ def measure(seed: int) -> Iterator[dict]:
             codes = autoencoder.encode(test)
             found.append(judged(autoencoder(test)) | {"refitted unexplained": fraction_unexplained(test, refitted(test - autoencoder.bias, autoencoder.directions, k) + autoencoder.bias),
                                                       "never active": float(((codes > 0).sum(0) == 0).double().mean())})
-            if k == 32 and number == 0: kept = autoencoder
+            if number == 0: first_one = autoencoder
         yield {"part": "stream", "k": k, "dictionary": "sparse autoencoder", **over_seeds(found)}
         for name, reconstruction in (("PCA, first k", test @ components[:k].T @ components[:k]), ("PCA, largest k", largest(test @ components.T, k) @ components),
                                      ("random", refitted(test, dictionary, k))):
             yield {"part": "stream", "k": k, "dictionary": name, **over_seeds([judged(reconstruction)])}
-    signed = torch.cat([components, -components])
-    makers = {"sparse autoencoder": kept.encode, "PCA, largest k": lambda part: largest((part @ signed.T).relu(), 32), "random": lambda part: pursued(part, dictionary, 32).relu()}
-    for name, encode in makers.items():
-        rows, same = described(torch.cat([encode(part) for part in x.split(4096)]), ids, tokenizer)
-        yield {"part": "same token", "dictionary": name, "features": len(same), "proportion": spread(same)}
-        for row in rows: yield {"part": "feature", "dictionary": name, **row}
-    yield from transcoded(model, (read_, written, read_held, written_held), stream_held, held, seed)
+        if k == 32:
+            yield from features(x, ids, tokenizer, first_one, components, dictionary)
+            yield from transcoded(model, (read_, written, read_held, written_held), stream_held, held, seed)
 
 
 def transcoded(model: CausalLM, layer: tuple[Tensor, ...], stream: Tensor, held: Tensor, seed: int) -> Iterator[dict]:
