@@ -24,7 +24,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         FIRST_NAMES FAMILY_NAMES PHRASES OBJECTS WORD_ID FactQuestion draw_facts questions answers
         encode fact_accuracy Recall split_questions train_recall""",
     'features': """
-        SparseAutoencoder Transcoder fit_features fraction_unexplained matched_cosines pursued""",
+        SparseAutoencoder fit_features matched_cosines Transcoder fraction_unexplained pursued""",
     'figures': """
         CausalTrace""",
     'probes': """
