@@ -2,10 +2,14 @@
 dictionary of the same k; what is left unexplained, and the model's loss when the reconstruction replaces the stream. A transcoder of block 14's
 feed-forward layer, beside a linear map. Ten features of each dictionary, at ranks fixed before looking, with the tokens that they answer to most.
 
-It needs the model's file: python -m tfmlib fetch smollm2. Some nine minutes of one core.
+It needs the model's file: python -m tfmlib fetch smollm2. Some nine minutes of one core; a run that was cut off goes on where it ended.
 """
 from collections import Counter
 from collections.abc import Callable, Iterator
+from hashlib import sha256
+from inspect import getsource
+from pathlib import Path
+from tempfile import gettempdir
 
 import torch
 from torch import Tensor
@@ -30,6 +34,17 @@ TEXTS, ROWS, HELD_OUT, T = ("novels", "v2"), 64, 3, 256                   # rows
 BLOCK, WIDTH, KEPT, SEEDS = 14, 4 * 576, (32, 8, 64), 2
 RATES, SHORT, STEPS, BATCH = (1e-3, 2e-3, 4e-3), 80, 300, 256
 RANKS, SHOWN, TOP = range(0, 1000, 100), 5, 20                             # features by how often they are active; contexts of each; for the count
+
+
+def remembered(name: str, make: Callable):
+    "What `make` gives, kept in a temporary folder under a digest of the code; made once."
+    code = sha256("".join([Path(__file__).read_text(encoding="utf-8"), *map(getsource, (SparseAutoencoder, Transcoder, fit_features, pursued))]).encode()).hexdigest()[:12]
+    path = Path(gettempdir()) / f"tfm_features_{code}" / f"{name.replace(' ', '_')}.pt"
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        torch.save(make(), part := path.with_suffix(".part"))
+        part.rename(path)
+    return torch.load(path)
 
 
 def rows_of_text(tokenizer) -> tuple[Tensor, Tensor]:
@@ -94,14 +109,15 @@ def largest(codes: Tensor, k: int) -> Tensor:
     return torch.zeros_like(codes).scatter(-1, kept, codes.gather(-1, kept))
 
 
-def tuned(fitted: Callable, x: Tensor, y: Tensor) -> tuple[float, dict[float, float]]:
+def tuned(name: str, fitted: Callable, x: Tensor, y: Tensor) -> tuple[float, dict[float, float]]:
     "The rate of the least unexplained fraction after a short training, on the last tenth of the training vectors; a grid whose end is best goes on."
     cut = len(x) // 10
     def at(rate: float) -> float: return fraction_unexplained(y[-cut:], fitted(x[:-cut], y[:-cut], SHORT, rate, 0)(x[-cut:]))
-    found = {rate: at(rate) for rate in ticked(RATES, "rate")}
+    def kept(rate: float) -> float: return remembered(f"{name} rate {rate:g}", lambda: at(rate))
+    found = {rate: kept(rate) for rate in ticked(RATES, "rate")}
     while (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
         beyond = best / 2 if best == min(found) else 2 * best
-        found[beyond] = at(beyond)
+        found[beyond] = kept(beyond)
     return best, found
 
 
@@ -134,7 +150,7 @@ def features(x: Tensor, ids: Tensor, tokenizer, autoencoder: SparseAutoencoder, 
     signed = torch.cat([components, -components])
     makers = {"sparse autoencoder": autoencoder.encode, "PCA, largest k": lambda part: largest((part @ signed.T).relu(), 32), "random": lambda part: pursued(part, dictionary, 32).relu()}
     for name, encode in makers.items():
-        rows, same = described(torch.cat([encode(part) for part in x.split(4096)]), ids, tokenizer)
+        rows, same = remembered(f"features {name}", lambda encode=encode: described(torch.cat([encode(part) for part in x.split(4096)]), ids, tokenizer))
         yield {"part": "same token", "dictionary": name, "features": len(same), "proportion": spread(same)}
         for row in rows: yield {"part": "feature", "dictionary": name, **row}
 
@@ -145,11 +161,11 @@ def measure(seed: int) -> Iterator[dict]:
     published = load_gguf(fetch_model("smollm2"))
     model, tokenizer = published.model, published.tokenizer
     ids, held = rows_of_text(tokenizer)
-    stream, read_, written = read(model, ids)
-    stream_held, read_held, written_held = read(model, held)
+    stream, read_, written = remembered("states", lambda: read(model, ids))
+    stream_held, read_held, written_held = remembered("held-out states", lambda: read(model, held))
     scale = Scaled(stream)
     x, test = scale(stream), scale(stream_held)
-    whole, mean = loss(model, stream_held, held), loss(model, scale.back(torch.zeros_like(test), stream_held), held)
+    whole, mean = remembered("losses", lambda: [loss(model, x, held) for x in (stream_held, scale.back(torch.zeros_like(test), stream_held))])
     first = float(stream[:, 0].norm(dim=-1).median() / stream[:, 1:].norm(dim=-1).median())
     components = principal(x)
     share = (x @ components.T).square().mean(0)
@@ -164,21 +180,24 @@ def measure(seed: int) -> Iterator[dict]:
             torch.manual_seed(seed + number)
             with torch.enable_grad(): return fit_features(SparseAutoencoder(576, WIDTH, k), x, y, steps, rate, BATCH, seed + number)
         return fitted
-    rate, tried = tuned(sparse(32), x, x)
+    rate, tried = tuned("autoencoder", sparse(32), x, x)
     for each, unexplained in tried.items(): yield {"part": "rates", "rate": f"{each:g}", "chosen": each == rate, "unexplained": spread([unexplained])}
     dictionary = torch.nn.functional.normalize(torch.randn(WIDTH, 576, generator=seeded(seed)), dim=-1)
+    def trained(k: int, number: int) -> tuple[dict[str, float], dict[str, Tensor]]:
+        autoencoder = sparse(k)(x, x, STEPS, rate, number)
+        codes = autoencoder.encode(test)
+        chosen = refitted(test - autoencoder.bias, autoencoder.directions, k) + autoencoder.bias
+        return judged(autoencoder(test)) | {"refitted unexplained": fraction_unexplained(test, chosen),
+                                            "never active": float(((codes > 0).sum(0) == 0).double().mean())}, autoencoder.state_dict()
     for k in ticked(KEPT, "k"):
-        found = []
-        for number in range(SEEDS):
-            autoencoder = sparse(k)(x, x, STEPS, rate, number)
-            codes = autoencoder.encode(test)
-            found.append(judged(autoencoder(test)) | {"refitted unexplained": fraction_unexplained(test, refitted(test - autoencoder.bias, autoencoder.directions, k) + autoencoder.bias),
-                                                      "never active": float(((codes > 0).sum(0) == 0).double().mean())})
-            if number == 0: first_one = autoencoder
-        yield {"part": "stream", "k": k, "dictionary": "sparse autoencoder", **over_seeds(found)}
-        for name, reconstruction in (("PCA, first k", test @ components[:k].T @ components[:k]), ("PCA, largest k", largest(test @ components.T, k) @ components),
-                                     ("random", refitted(test, dictionary, k))):
-            yield {"part": "stream", "k": k, "dictionary": name, **over_seeds([judged(reconstruction)])}
+        made = [remembered(f"autoencoder {k} {number}", lambda k=k, number=number: trained(k, number)) for number in range(SEEDS)]
+        yield {"part": "stream", "k": k, "dictionary": "sparse autoencoder", **over_seeds([found for found, _ in made])}
+        others = {"PCA, first k": lambda k=k: test @ components[:k].T @ components[:k], "PCA, largest k": lambda k=k: largest(test @ components.T, k) @ components,
+                  "random": lambda k=k: refitted(test, dictionary, k)}
+        for name, reconstruct in others.items():
+            yield {"part": "stream", "k": k, "dictionary": name, **over_seeds([remembered(f"{name} {k}", lambda made=reconstruct: judged(made()))])}
+        first_one = SparseAutoencoder(576, WIDTH, k)
+        first_one.load_state_dict(made[0][1])
         if k == 32:
             yield from features(x, ids, tokenizer, first_one, components, dictionary)
             yield from transcoded(model, (read_, written, read_held, written_held), stream_held, held, seed)
@@ -189,16 +208,17 @@ def transcoded(model: CausalLM, layer: tuple[Tensor, ...], stream: Tensor, held:
     into, out = Scaled(layer[0]), Scaled(layer[1])
     x, y, x_test, y_test = into(layer[0]), out(layer[1]), into(layer[2]), out(layer[3])
     before = stream - layer[3]                                             # the stream that the layer's output is added to
-    whole, mean = (loss(model, before + written, held) for written in (layer[3], out.back(torch.zeros_like(y_test), layer[3])))
+    whole, mean = remembered("layer losses", lambda: [loss(model, before + written, held) for written in (layer[3], out.back(torch.zeros_like(y_test), layer[3]))])
     def fitted(x: Tensor, y: Tensor, steps: int, rate: float, number: int) -> Transcoder:
         torch.manual_seed(seed + number)
         with torch.enable_grad(): return fit_features(Transcoder(576, WIDTH, 32), x, y, steps, rate, BATCH, seed + number)
-    rate, tried = tuned(fitted, x, y)
+    rate, tried = tuned("transcoder", fitted, x, y)
     for each, unexplained in tried.items(): yield {"part": "transcoder's rates", "rate": f"{each:g}", "chosen": each == rate, "unexplained": spread([unexplained])}
-    linear = torch.linalg.lstsq(x, y).solution
-    for name, made in (("transcoder", [fitted(x, y, STEPS, rate, number)(x_test) for number in range(SEEDS)]), ("linear map", [x_test @ linear])):
-        found = []
-        for written in made:
-            lost = loss(model, before + out.back(written, layer[3]), held)
-            found.append({"unexplained": fraction_unexplained(y_test, written), "loss": lost, "recovered": (mean - lost) / (mean - whole)})
+    def judged(reconstruction: Tensor) -> dict[str, float]:
+        lost = loss(model, before + out.back(reconstruction, layer[3]), held)
+        return {"unexplained": fraction_unexplained(y_test, reconstruction), "loss": lost, "recovered": (mean - lost) / (mean - whole)}
+    kinds = {"transcoder": [lambda number=number: fitted(x, y, STEPS, rate, number)(x_test) for number in range(SEEDS)],
+             "linear map": [lambda: x_test @ torch.linalg.lstsq(x, y).solution]}
+    for name, made in kinds.items():
+        found = [remembered(f"layer {name} {number}", lambda make=make: judged(make())) for number, make in enumerate(made)]
         yield {"part": "layer", "k": 32, "kind": name, "loss with the mean": spread([mean]), **over_seeds(found)}
