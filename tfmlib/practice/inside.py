@@ -493,7 +493,8 @@ def _(attempt, *case): expect(attempt(*case), _one_code(*case), what="the codes"
 
 @check_sparse_code.property("the longest projections of each row", _dictionary(1, 2, 3, 1),
     _dictionary(1, 3, 4, 2, seed=4), _dictionary(2, 3, 5, 1, seed=8),
-    _dictionary(3, 4, 7, 2, seed=12), _dictionary(4, 3, 6, 3, seed=16))
+    _dictionary(3, 4, 7, 2, seed=12), _dictionary(4, 3, 6, 3, seed=16),
+    _dictionary(3, 3, 5, 2, seed=28))
 def _(attempt, *case): expect(attempt(*case), _one_code(*case), what="the codes")
 
 @check_sparse_code.property("directions to which the row does not point are never used", _FEW,
