@@ -1,6 +1,6 @@
 """Chapter 22: SmolLM2-135M's residual stream after block 14, rewritten as k directions of a dictionary: a top-k sparse autoencoder, PCA and a random
-dictionary of the same k; what is left unexplained, and the model's loss when the reconstruction replaces the stream. A transcoder of block 14's
-feed-forward layer, beside a linear map. Ten features of each dictionary, at ranks fixed before looking, with the tokens that they answer to most.
+dictionary of the same k; what is left unexplained, and the model's loss when the reconstruction replaces the stream. States far longer than the
+median are left out. Ten features of each dictionary, at ranks fixed before looking, with the tokens that they answer to most.
 
 It needs the model's file: python -m tfmlib fetch smollm2. Some nine minutes of one core; a run that was cut off goes on where it ended.
 """
@@ -20,8 +20,6 @@ from tfmlib.checkpoints.gguf_models import load_gguf
 from tfmlib.decoders import CausalLM, cross_entropy
 from tfmlib.inside import (
     SparseAutoencoder,
-    Transcoder,
-    captured,
     fit_features,
     fraction_unexplained,
     pursued,
@@ -31,14 +29,14 @@ from tfmlib.workbench import ASSETS, fetch_model, seeded, spread
 DEVICE = "cpu"
 SEED = 0
 TEXTS, ROWS, HELD_OUT, T = ("novels", "v2"), 64, 3, 256                   # rows of 256 tokens from each text; the last of them are held out
-BLOCK, WIDTH, KEPT, SEEDS = 14, 4 * 576, (32, 8, 64), 2
-RATES, SHORT, STEPS, BATCH = (1e-3, 2e-3, 4e-3), 80, 300, 256
+BLOCK, FAR, WIDTH, KEPT, SEEDS = 14, 10, 4 * 576, (32, 8), 2              # left out: states more than FAR times as long as the median
+RATES, SHORT, STEPS, BATCH = (1e-3, 2e-3, 4e-3), 200, 1200, 256
 RANKS, SHOWN, TOP = range(0, 1000, 100), 5, 20                             # features by how often they are active; contexts of each; for the count
 
 
 def remembered(name: str, make: Callable):
     "What `make` gives, kept in a temporary folder under a digest of the code; made once."
-    code = sha256("".join([Path(__file__).read_text(encoding="utf-8"), *map(getsource, (SparseAutoencoder, Transcoder, fit_features, pursued))]).encode()).hexdigest()[:12]
+    code = sha256("".join([Path(__file__).read_text(encoding="utf-8"), *map(getsource, (SparseAutoencoder, fit_features, pursued))]).encode()).hexdigest()[:12]
     path = Path(gettempdir()) / f"tfm_features_{code}" / f"{name.replace(' ', '_')}.pt"
     if not path.is_file():
         path.parent.mkdir(exist_ok=True)
@@ -63,13 +61,9 @@ def blocks(model: CausalLM, x: Tensor, first: int, last: int) -> Tensor:
     return x
 
 
-def read(model: CausalLM, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    "The stream after the block, and what its feed-forward layer reads and writes: (N, T, C) each."
-    layer, found = model.stack.blocks[BLOCK].feed_forward, []
-    for rows in ticked(ids.split(6), "batch"):
-        with captured(layer.norm, layer.inner) as seen: x = blocks(model, model.embed(rows), 0, BLOCK + 1)
-        found.append((x, *seen))
-    return tuple(torch.cat(part) for part in zip(*found))
+def read(model: CausalLM, ids: Tensor) -> Tensor:
+    "The stream after the block (N, T, C)."
+    return torch.cat([blocks(model, model.embed(rows), 0, BLOCK + 1) for rows in ticked(ids.split(6), "batch")])
 
 
 def loss(model: CausalLM, x: Tensor, ids: Tensor) -> float:
@@ -80,15 +74,18 @@ def loss(model: CausalLM, x: Tensor, ids: Tensor) -> float:
 
 
 class Scaled:
-    "Vectors without their mean, in units of their root mean square; the first position is kept out, since its stream is some hundred times longer."
+    "Vectors without their mean, in units of their root mean square. Those far longer than the median are kept out: a few of them would hold most of the variance."
     def __init__(self, x: Tensor):
-        inside = x[:, 1:].flatten(0, 1)
+        self.limit = FAR * float(x.norm(dim=-1).median())
+        inside = x[self.kept(x)]
         self.mean = inside.mean(0)
         self.size = float((inside - self.mean).square().mean().sqrt())
-    def __call__(self, x: Tensor) -> Tensor: return ((x - self.mean) / self.size)[:, 1:].flatten(0, 1)
+    def kept(self, x: Tensor) -> Tensor: return x.norm(dim=-1) <= self.limit
+    def __call__(self, x: Tensor) -> Tensor: return (x[self.kept(x)] - self.mean) / self.size
     def back(self, x: Tensor, like: Tensor) -> Tensor:
-        "A reconstruction put back in place of all positions but the first."
-        return torch.cat([like[:, :1], (self.size * x + self.mean).view(len(like), -1, like.shape[-1])], 1)
+        "A reconstruction put back in place of the vectors that were kept; the others pass unchanged."
+        kept = self.kept(like)
+        return like.masked_scatter(kept[..., None], self.size * x + self.mean)
 
 
 def refitted(x: Tensor, directions: Tensor, k: int) -> Tensor:
@@ -127,50 +124,50 @@ def context(ids: Tensor, row: int, position: int, tokenizer) -> str:
     return f"{before}[{tokenizer.decode([int(ids[row, position])])}]".replace("\n", "⏎")
 
 
-def described(codes: Tensor, ids: Tensor, tokenizer) -> tuple[list[dict], list[float]]:
+def described(codes: Tensor, ids: Tensor, kept: Tensor, tokenizer) -> tuple[list[dict], list[float]]:
     "Features at fixed ranks of how often they are active, with contexts; for all active ones, how often the tokens of the highest activations are the same."
     often = (codes > 0).sum(0)
-    tokens, order = ids[:, 1:].flatten(), often.argsort(descending=True, stable=True)
-    same = []
+    tokens, order = ids[kept], often.argsort(descending=True, stable=True)
+    places, same = kept.nonzero().tolist(), []
     for feature in order[often[order] >= TOP].tolist():
         top = codes[:, feature].topk(TOP).indices
         same.append(Counter(tokens[top].tolist()).most_common(1)[0][1] / TOP)
     found = []
     for rank in RANKS:
         feature = int(order[rank])
-        contexts = []
-        for row, position in (divmod(i, T - 1) for i in codes[:, feature].topk(SHOWN).indices.tolist()):
-            contexts.append(context(ids, row, position + 1, tokenizer))                                          # the first position is kept out
+        contexts = [context(ids, *places[i], tokenizer) for i in codes[:, feature].topk(SHOWN).indices.tolist()]
         found.append({"rank": rank, "active": spread([int(often[feature]) / len(codes)]), "contexts": contexts})
     return found, same
 
 
-def features(x: Tensor, ids: Tensor, tokenizer, autoencoder: SparseAutoencoder, components: Tensor, dictionary: Tensor) -> Iterator[dict]:
+def features(x: Tensor, ids: Tensor, kept: Tensor, tokenizer, autoencoder: SparseAutoencoder, components: Tensor, dictionary: Tensor) -> Iterator[dict]:
     "Features of the autoencoder, of the principal components with either sign, and of a random dictionary: 32 at most for each token."
     signed = torch.cat([components, -components])
-    makers = {"sparse autoencoder": autoencoder.encode, "PCA, largest k": lambda part: largest((part @ signed.T).relu(), 32), "random": lambda part: pursued(part, dictionary, 32).relu()}
+    makers = {"sparse autoencoder": autoencoder.encode, "PCA, largest k": lambda part: largest((part @ signed.T).relu(), 32), "random": lambda part: largest((part @ dictionary.T).relu(), 32)}
     for name, encode in makers.items():
-        rows, same = remembered(f"features {name}", lambda encode=encode: described(torch.cat([encode(part) for part in x.split(4096)]), ids, tokenizer))
+        rows, same = remembered(f"features {name}", lambda encode=encode: described(torch.cat([encode(part) for part in x.split(4096)]), ids, kept, tokenizer))
         yield {"part": "same token", "dictionary": name, "features": len(same), "proportion": spread(same)}
         for row in rows: yield {"part": "feature", "dictionary": name, **row}
 
 
 @torch.no_grad()
 def measure(seed: int) -> Iterator[dict]:
-    "Reconstructions of the stream, the transcoder, and the features."
+    "Reconstructions of the stream, and the features."
     published = load_gguf(fetch_model("smollm2"))
     model, tokenizer = published.model, published.tokenizer
     ids, held = rows_of_text(tokenizer)
-    stream, read_, written = remembered("states", lambda: read(model, ids))
-    stream_held, read_held, written_held = remembered("held-out states", lambda: read(model, held))
+    stream, stream_held = remembered("states", lambda: read(model, ids)), remembered("held-out states", lambda: read(model, held))
     scale = Scaled(stream)
     x, test = scale(stream), scale(stream_held)
     whole, mean = remembered("losses", lambda: [loss(model, x, held) for x in (stream_held, scale.back(torch.zeros_like(test), stream_held))])
-    first = float(stream[:, 0].norm(dim=-1).median() / stream[:, 1:].norm(dim=-1).median())
+    norms, out = stream.norm(dim=-1), ~scale.kept(stream)
+    energy = norms[:, 1:].square()
     components = principal(x)
     share = (x @ components.T).square().mean(0)
     yield {"part": "model", "block": BLOCK, "tokens": x.shape[0], "held out": test.shape[0], "loss": spread([whole]), "loss with the mean": spread([mean]),
-           "first position's norm": spread([first]), "first component": spread([float(share[0] / share.sum())]),
+           "left out": int(out.sum()), "left out, not first": int(out[:, 1:].sum()), "held out, left out": int((~scale.kept(stream_held)).sum()),
+           "norm of those left out": spread((norms[out] / norms.median()).tolist()), "squared norm of those not first": spread([float((energy * out[:, 1:]).sum() / energy.sum())]),
+           "first component": spread([float(share[0] / share.sum())]),
            "components of nine tenths": spread([int((share.cumsum(0) / share.sum() < 0.9).sum()) + 1])}
     def judged(reconstruction: Tensor) -> dict[str, float]:
         lost = loss(model, scale.back(reconstruction, stream_held), held)
@@ -199,26 +196,4 @@ def measure(seed: int) -> Iterator[dict]:
         first_one = SparseAutoencoder(576, WIDTH, k)
         first_one.load_state_dict(made[0][1])
         if k == 32:
-            yield from features(x, ids, tokenizer, first_one, components, dictionary)
-            yield from transcoded(model, (read_, written, read_held, written_held), stream_held, held, seed)
-
-
-def transcoded(model: CausalLM, layer: tuple[Tensor, ...], stream: Tensor, held: Tensor, seed: int) -> Iterator[dict]:
-    "The feed-forward layer's output from its input: a transcoder, the best linear map, and the same layer at its mean."
-    into, out = Scaled(layer[0]), Scaled(layer[1])
-    x, y, x_test, y_test = into(layer[0]), out(layer[1]), into(layer[2]), out(layer[3])
-    before = stream - layer[3]                                             # the stream that the layer's output is added to
-    whole, mean = remembered("layer losses", lambda: [loss(model, before + written, held) for written in (layer[3], out.back(torch.zeros_like(y_test), layer[3]))])
-    def fitted(x: Tensor, y: Tensor, steps: int, rate: float, number: int) -> Transcoder:
-        torch.manual_seed(seed + number)
-        with torch.enable_grad(): return fit_features(Transcoder(576, WIDTH, 32), x, y, steps, rate, BATCH, seed + number)
-    rate, tried = tuned("transcoder", fitted, x, y)
-    for each, unexplained in tried.items(): yield {"part": "transcoder's rates", "rate": f"{each:g}", "chosen": each == rate, "unexplained": spread([unexplained])}
-    def judged(reconstruction: Tensor) -> dict[str, float]:
-        lost = loss(model, before + out.back(reconstruction, layer[3]), held)
-        return {"unexplained": fraction_unexplained(y_test, reconstruction), "loss": lost, "recovered": (mean - lost) / (mean - whole)}
-    kinds = {"transcoder": [lambda number=number: fitted(x, y, STEPS, rate, number)(x_test) for number in range(SEEDS)],
-             "linear map": [lambda: x_test @ torch.linalg.lstsq(x, y).solution]}
-    for name, made in kinds.items():
-        found = [remembered(f"layer {name} {number}", lambda make=make: judged(make())) for number, make in enumerate(made)]
-        yield {"part": "layer", "k": 32, "kind": name, "loss with the mean": spread([mean]), **over_seeds(found)}
+            yield from features(x, ids, ~out, tokenizer, first_one, components, dictionary)
