@@ -65,7 +65,8 @@ def section(notebook: dict, anchor: str) -> dict:
         kept = []
         for text in re.split(r"^(?=## )", "".join(cell["source"]), flags=re.M):
             if text.startswith("## "):
-                here = "-".join(WORD.findall(text.split("\n")[0].lower())) == anchor
+                words = WORD.findall(text.split("\n")[0].lower())
+                here = re.sub("['’]", "", "-".join(words)) == anchor
             kept += [text] * here
         cells += [cell | {"source": "".join(kept)}] * bool(kept)
     if not cells: raise ValueError(f"minutes #{anchor}: no such section")

@@ -135,7 +135,8 @@ def on_cluster(*arguments: str):
     "The program's training in a process that is there already."
     from dataclasses import replace
 
-    from tfmlib.many_devices.cluster import MODEL_CONFIGS, read_arguments, train_on_cluster
+    from tfmlib.checkpoints import MODEL_CONFIGS
+    from tfmlib.many_devices.cluster import read_arguments, train_on_cluster
     wide = {WIDE: replace(MODEL_CONFIGS["toy Llama"], d_model=128)}
     MODEL_CONFIGS.update(wide)
     try: return list(train_on_cluster(read_arguments(list(arguments))))

@@ -693,6 +693,17 @@ def _(r, m):
     return memory + r.randint(0, memory // 100), B, S, least
 
 
+@cases("round_number", 2_000)
+def _(r, m):
+    format = r.choice([m._E2M1, m._E4M3, m._E5M2, m._E3M2])
+    grid = m._grid(*format)
+    k = r.randrange(len(grid) - 1)
+    return r.choice([1, -1]) * r.choice([grid[k], (grid[k] + grid[k + 1]) / 2, r.uniform(grid[k], grid[k + 1]), 1.7 * grid[-1]]), *format
+
+
+cases("row_errors", 500)(lambda r, m: (2 ** r.randint(1, 7), r.choice([r.randint(2, 200), r.uniform(1.1, 200)])))
+
+
 # --- 14: scaling laws ---------------------------------------------------------------------------------------------
 
 def _law(r): return r.grows(-1, 4), r.uniform(.1, 1.2), r.grows(-1, 4), r.uniform(.1, 1.2)

@@ -28,7 +28,9 @@ from tfmlib import many_devices as M
 from tfmlib.accounting import NAMED_SHAPES, total_parameters
 from tfmlib.checkpoints import GPT2, MODEL_CONFIGS
 from tfmlib.many_devices import ParallelSteps, parallel_moments
-from tfmlib.many_devices.cluster import CheckpointReader, TrainingRun, check_training, fresh_name, read_arguments
+from tfmlib.many_devices.cluster import fresh_name
+from tfmlib.many_devices.cluster_checkpoints import CheckpointReader
+from tfmlib.many_devices.cluster_settings import TrainingRun, check_training, read_arguments
 from tfmlib.many_devices.context import chunk_positions, train_context_parallel
 from tfmlib.many_devices.core import schedule, simulate
 from tfmlib.many_devices.data import train_data_parallel, train_sharded

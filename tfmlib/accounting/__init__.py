@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .figures import *
+    from .low_precision import *
     from .measures import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
@@ -23,6 +24,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         peak_memory cache_bytes Machine seconds decode_cost""",
     'figures': """
         COUNTS COST_ROWS MEMORY_BARS H100 amount memory_bars ModelCosts calculator""",
+    'low_precision': """
+        E4M3 E5M2 E2M1 SCALES NumberFormat round_to power_of_two two_levels in_tiles quantise_tiles
+        block_scaled bits_a_number scaled_product hadamard rotate RoundedLinear""",
     'measures': """
         SavedTensors measure_machine""",
 })

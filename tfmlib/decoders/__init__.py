@@ -8,6 +8,7 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .adapting import *
     from .figures import *
     from .reasoning import *
 
@@ -18,6 +19,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         check_finite_rows reshapes check_generation end_tokens end_rows one_longer cross_entropy
         next_token_loss CausalLM pre_norm_stack gpt2 llama temperature top_k top_p min_p
         repetition_penalty SamplingConfig most_likely sample generate""",
+    'adapting': """
+        LowRank add_adapters merge_adapters distillation_loss answer_log_probabilities
+        preference_loss group_advantages policy_loss""",
     'figures': """
         NextToken""",
     'reasoning': """

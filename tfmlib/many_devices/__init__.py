@@ -9,6 +9,11 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .cluster import *
+    from .cluster_checkpoints import *
+    from .cluster_data import *
+    from .cluster_export import *
+    from .cluster_model import *
+    from .cluster_settings import *
     from .context import *
     from .data import *
     from .figures import *
@@ -25,10 +30,20 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         send receive Ring own_loss sum_over_ranks data_parallel Conjugate Sharded fully_sharded
         TensorParallel tensor_parallel merge ring_attention context_parallel pipeline_parallel""",
     'cluster': """
-        DTYPES NAMES DIGESTS option TrainingRun read_arguments check_training Trainer global_state
-        MetadataUnpickler CheckpointReader checkpoints file_digest digests damaged_files
-        newest_whole plain_errors save_checkpoint load_checkpoint fresh_name join_cluster
-        train_on_cluster main""",
+        Speed fresh_name join_cluster asked_to_stop train_on_cluster main train_losses""",
+    'cluster_checkpoints': """
+        NAMES DIGESTS global_state MetadataUnpickler CheckpointReader checkpoints file_digest
+        place_in gathered digests damaged_files newest_whole plain_errors Saver discard facts_of
+        load_checkpoint read_tensors""",
+    'cluster_data': """
+        scramble round_keys permuted open_tokens write_tokens TokenShards sample_of random_rows""",
+    'cluster_export': """
+        load_trained export_checkpoint export_main""",
+    'cluster_model': """
+        Piece init_in_pieces norm_gains check_first_weights attention_for prepare_blocks empty_model
+        Trainer rank_bytes measured_bytes""",
+    'cluster_settings': """
+        VALUE_KINDS DTYPES option TrainingRun read_model settings_from read_arguments check_training""",
     'context': """
         pass_on Shift chunk_positions check_only_causal RingAttention train_context_parallel""",
     'data': """

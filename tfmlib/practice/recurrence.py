@@ -447,6 +447,7 @@ for _words, _cases in {
     "each feature has its own weight and reads only itself": [_newton_case(*sizes) for sizes in ((4, 2, 1), (7, 3, 4), (3, 3, 7), (2, 5, 10), (20, 1, 19))],
     "a single step is exact after one round": [_newton_case(1, 1, 13), _newton_case(1, 4, 16)],
     "the guess may be far from every state": [_newton_case(9, 2, 22, 10), _newton_case(12, 3, 25, 10)],
+    "tiny numbers count where weights are large": [(doubles(2.0**20), doubles(2.0**-20, 0, 0).view(3, 1), torch.zeros(3, 1).double()), (doubles(1e12), doubles(1e-12, 0).view(2, 1), doubles(1e-12, 0).view(2, 1))],
 }.items(): check_newton_round.property(_words, *_cases)(lambda attempt, *case: _compare(attempt, _newton_by_number, case))
 
 common_rules(check_newton_round, _newton_by_number, lambda seed: _newton_case(6, 2, 20 + 5 * seed))
