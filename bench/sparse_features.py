@@ -106,16 +106,19 @@ def largest(codes: Tensor, k: int) -> Tensor:
     return torch.zeros_like(codes).scatter(-1, kept, codes.gather(-1, kept))
 
 
-def tuned(name: str, fitted: Callable, x: Tensor, y: Tensor) -> tuple[float, dict[float, float]]:
-    "The rate of the least unexplained fraction after a short training, on the last tenth of the training vectors; a grid whose end is best goes on."
+def tuned(name: str, fitted: Callable, x: Tensor) -> list[dict]:
+    "The rates that were tried, short trainings first: a grid whose end is best goes on; then its best and the half of it at full length. Least unexplained wins, on the last tenth."
     cut = len(x) // 10
-    def at(rate: float) -> float: return fraction_unexplained(y[-cut:], fitted(x[:-cut], y[:-cut], SHORT, rate, 0)(x[-cut:]))
-    def kept(rate: float) -> float: return remembered(f"{name} rate {rate:g}", lambda: at(rate))
-    found = {rate: kept(rate) for rate in ticked(RATES, "rate")}
+    def at(rate: float, steps: int) -> float: return fraction_unexplained(x[-cut:], fitted(x[:-cut], steps, rate, 0)(x[-cut:]))
+    def kept(rate: float, steps: int) -> float: return remembered(f"{name} rate {rate:g}" + f" {steps}" * (steps != SHORT), lambda: at(rate, steps))
+    found = {rate: kept(rate, SHORT) for rate in ticked(RATES, "rate")}
     while (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
         beyond = best / 2 if best == min(found) else 2 * best
-        found[beyond] = kept(beyond)
-    return best, found
+        found[beyond] = kept(beyond, SHORT)
+    whole = {rate: kept(rate, STEPS) for rate in (best, best / 2)}
+    chosen = min(whole, key=whole.__getitem__)
+    return [{"steps": steps, "rate": rate, "chosen": steps == STEPS and rate == chosen, "unexplained": spread([unexplained])}
+            for steps, tried in ((SHORT, found), (STEPS, whole)) for rate, unexplained in tried.items()]
 
 
 def context(ids: Tensor, row: int, position: int, tokenizer) -> str:
@@ -173,15 +176,16 @@ def measure(seed: int) -> Iterator[dict]:
         lost = loss(model, scale.back(reconstruction, stream_held), held)
         return {"unexplained": fraction_unexplained(test, reconstruction), "loss": lost, "recovered": (mean - lost) / (mean - whole)}
     def sparse(k: int) -> Callable:
-        def fitted(x: Tensor, y: Tensor, steps: int, rate: float, number: int) -> SparseAutoencoder:
+        def fitted(x: Tensor, steps: int, rate: float, number: int) -> SparseAutoencoder:
             torch.manual_seed(seed + number)
-            with torch.enable_grad(): return fit_features(SparseAutoencoder(576, WIDTH, k), x, y, steps, rate, BATCH, seed + number)
+            with torch.enable_grad(): return fit_features(SparseAutoencoder(576, WIDTH, k), x, x, steps, rate, BATCH, seed + number)
         return fitted
-    rate, tried = tuned("autoencoder", sparse(32), x, x)
-    for each, unexplained in tried.items(): yield {"part": "rates", "rate": f"{each:g}", "chosen": each == rate, "unexplained": spread([unexplained])}
+    tried = tuned("autoencoder", sparse(32), x)
+    (rate,) = (each["rate"] for each in tried if each["chosen"])
+    for each in tried: yield {"part": "rates", **each, "rate": f"{each['rate']:g}"}
     dictionary = torch.nn.functional.normalize(torch.randn(WIDTH, 576, generator=seeded(seed)), dim=-1)
     def trained(k: int, number: int) -> tuple[dict[str, float], dict[str, Tensor]]:
-        autoencoder = sparse(k)(x, x, STEPS, rate, number)
+        autoencoder = sparse(k)(x, STEPS, rate, number)
         codes = autoencoder.encode(test)
         chosen = refitted(test - autoencoder.bias, autoencoder.directions, k) + autoencoder.bias
         return judged(autoencoder(test)) | {"refitted unexplained": fraction_unexplained(test, chosen),
