@@ -74,6 +74,11 @@ def safe_softmax(scores, dim):
     return torch.where(total == 0, 0., e / torch.where(total == 0, 1., total)).to(scores.dtype)
 
 
+def sink_weights(scores, sink):
+    rest = torch.logaddexp(scores.logsumexp(-1, keepdim=True), sink)
+    return (scores - rest).exp()
+
+
 def look_mask(lengths, T, S, causal):
     s, t = torch.meshgrid(torch.arange(S), torch.arange(T), indexing="xy")
     seen = s < lengths.view(-1, 1, 1)
@@ -383,7 +388,7 @@ def edit_several(weight, keys, values, second_moment):
     return weight + torch.linalg.solve_triangular(half.T, change.T, upper=True).T
 
 
-RIGHT = {"recurrence": (lstm_step, layers_needed, newton_round), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, look_mask),
+RIGHT = {"recurrence": (lstm_step, layers_needed, newton_round), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, sink_weights, look_mask),
          "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "scaling_laws": (power_fit, valley, served_optimum, plan_runs),
          "many_devices": (zigzag, one_f_one_b),
          "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "sparse": (block_kinds, relays), "linear_and_state_space": (delta_writes, combine), "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}

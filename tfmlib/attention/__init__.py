@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .figures import *
+    from .sinks import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
@@ -16,4 +17,6 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         attention""",
     'figures': """
         AttentionRow""",
+    'sinks': """
+        softmax_with_sink SinkAttention GatedAttention""",
 })
