@@ -1077,4 +1077,16 @@ def _(r, m):
     return m._case(r.randint(D, 6), H, D, r.randint(0, H - 1), seed=r.getrandbits(20))
 
 
+@cases("sparse_code", 200, 1)
+def _(r, m):
+    T, C, M = r.randint(1, 4), r.randint(2, 6), r.randint(1, 6)          # in one dimension, all projections are equally long
+    return r.tensor(T, C), r.tensor(M, C), r.randint(1, M)
+
+
+@cases("pursue", 200, 4)
+def _(r, m):
+    C, M = r.randint(2, 6), r.randint(2, 8)
+    return r.tensor(C), torch.nn.functional.normalize(r.tensor(M, C), dim=-1), r.randint(1, min(C, M) - 1)
+
+
 cases("edit_few", 30, 0)(lambda r, m: (r.randint(0, 1000),))

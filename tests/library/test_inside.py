@@ -14,6 +14,8 @@ from tfmlib.heads import MultiHeadAttention
 from tfmlib.inside import (
     CausalTrace,
     Recall,
+    SparseAutoencoder,
+    Transcoder,
     ablated,
     answers,
     captured,
@@ -21,11 +23,15 @@ from tfmlib.inside import (
     draw_facts,
     encode,
     fact_accuracy,
+    fit_features,
     fit_probe,
+    fraction_unexplained,
     induction_scores,
     logit_lens,
+    matched_cosines,
     memit_edit,
     patched,
+    pursued,
     questions,
     replaced,
     rome_edit,
@@ -320,3 +326,59 @@ def test_the_figure_and_its_module_share_their_values():
     state = json.loads(lxml.etree.fromstring(made.figure().html).get("data-state"))
     assert asked == set(state) and state == made.state()
     assert "<svg" in made.picture()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 9))
+def test_a_sparse_code_has_at_most_k_entries_and_unit_rows_make_the_sum(k, seed):
+    torch.manual_seed(seed)
+    model, x = SparseAutoencoder(5, 12, k), torch.randn(40, 5)
+    with torch.no_grad(): model.decoder.mul_(3.)
+    codes = model.encode(x)
+    assert (codes >= 0).all() and (codes.count_nonzero(-1) <= k).all()
+    torch.testing.assert_close(model.directions.norm(dim=-1), torch.ones(12))
+    torch.testing.assert_close(model(x), codes @ model.directions + model.bias)
+    scores = model.encoder(x - model.bias).relu()
+    torch.testing.assert_close(codes.sum(-1), scores.sort(-1, descending=True).values[:, :k].sum(-1))
+
+
+def test_a_transcoder_reads_its_input_as_it_is():
+    torch.manual_seed(0)
+    model, x = Transcoder(4, 9, 2), torch.randn(10, 4)
+    with torch.no_grad(): model.bias.add_(5.)
+    torch.testing.assert_close(model.scores(x), model.encoder(x))
+
+
+@pytest.mark.parametrize("k", [0, 10])
+def test_a_sparse_code_refuses_another_k(k):
+    with pytest.raises(ValueError, match="k: "): SparseAutoencoder(4, 9, k)
+
+
+def test_the_unexplained_fraction_is_one_for_the_mean_and_adds_up_over_features():
+    x = draw(0, 30, 4) * torch.tensor([1., 5., 1., 1.]) + 7
+    assert abs(fraction_unexplained(x, x.mean(0).expand_as(x)) - 1) < 1e-12 and fraction_unexplained(x, x) == 0
+    half = x.clone()
+    half[:, 1] = x[:, 1].mean()
+    assert abs(fraction_unexplained(x, half) - float(x.var(0)[1] / x.var(0).sum())) < 1e-12
+
+
+def test_matched_cosines_use_no_direction_twice():
+    true, found = torch.eye(2), torch.tensor([[0., -2.], [3., 0.], [1., 1.]])
+    torch.testing.assert_close(matched_cosines(found, true), torch.tensor([1., 2**-0.5]))
+    torch.testing.assert_close(matched_cosines(torch.tensor([[1., 0.], [-1., 0.]]), torch.tensor([[1., 0.], [4., 3.]])), torch.tensor([1., -.8]))
+    with pytest.raises(ValueError, match="found: "): matched_cosines(found[:1], true)
+
+
+def test_pursuit_of_all_of_a_basis_is_exact_and_its_error_never_grows():
+    x, basis = draw(1, 20, 6), torch.linalg.qr(draw(2, 6, 6)).Q
+    torch.testing.assert_close(pursued(x, basis, 6) @ basis, x)
+    directions = torch.nn.functional.normalize(draw(3, 15, 6), dim=-1)
+    left = [(x - pursued(x, directions, k) @ directions).norm() for k in range(1, 9)]
+    assert all(b < a for a, b in zip(left, left[1:]))
+
+
+def test_features_are_fitted_to_a_target():
+    x = draw(4, 400, 6).float()
+    torch.manual_seed(0)
+    model = fit_features(Transcoder(6, 24, 6), x, x.roll(1, -1), 200, 0.01, batch=64)
+    assert fraction_unexplained(x.roll(1, -1), model(x)) < 0.6 and not any(p.requires_grad for p in model.parameters())

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .core import *
     from .editing import *
     from .facts import *
+    from .features import *
     from .figures import *
     from .probes import *
 
@@ -22,6 +23,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'facts': """
         FIRST_NAMES FAMILY_NAMES PHRASES OBJECTS WORD_ID FactQuestion draw_facts questions answers
         encode fact_accuracy Recall split_questions train_recall""",
+    'features': """
+        SparseAutoencoder fit_features matched_cosines Transcoder fraction_unexplained pursued""",
     'figures': """
         CausalTrace""",
     'probes': """
