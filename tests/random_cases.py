@@ -573,6 +573,18 @@ def _(r, m):
 cases("induction_by_hand", 5, 0, 1)(lambda r, m: (r.randint(4, 12), r.randint(10, 30)))
 
 
+@cases("advantages_without_own", 1_000)
+def _(r, m):
+    N, G = r.sizes(2, 9)
+    return (r.tensor(N, G + 1, scale=r.grows(-2, 6)),)
+
+
+@cases("preference_gradients", 1_000)
+def _(r, m):
+    B = r.randint(1, 6)
+    return (*(-r.tensor(B, scale=r.choice([1., 30., 3_000.])).abs() for _ in range(4)), r.grows(-2, 1))
+
+
 # --- 11: denoisers ------------------------------------------------------------------------------------------------
 
 cases("fitting", 500, edges=lambda m: [(3, .15, 3.), (3, .5, 1.), (3, .99, 8.), (512, .15, 3.)])(lambda r, m: (r.randint(3, 150), r.choice([.15, .3, .5, .25, r.uniform(.01, .97)]), r.choice([1., 2., 3., r.uniform(1, 9)])))

@@ -1,4 +1,5 @@
 """What the measurements of chapter 14 rest on: a known entropy, exact budgets, runs that survive being cut off; and all parts, tiny."""
+import importlib
 import json
 import math
 from collections import Counter
@@ -13,8 +14,6 @@ from bench import (
     scaling_repeats,
     scaling_schedule,
     scaling_sweep,
-    state_language,
-    state_recall,
 )
 from bench.__main__ import RECORDS
 from bench.decoder_training import Reckoning
@@ -165,10 +164,9 @@ def test_comments_do_not_change_the_code_and_constants_do():
 
 def test_committed_runs_belong_to_the_code():
     "A change of a benchmark that changes what is computed makes its kept runs void: this says so before they are lost."
-    codes = {module.__name__.rpartition(".")[2]: module.RUNS.code for module in (scaling_emergence, state_language, state_recall)}
     for path in sorted((scaling.Path(scaling.__file__).parent / "runs").glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        assert {row["code"] for row in rows} == {codes.get(path.stem, scaling.CODE)}, path.name
+        assert {row["code"] for row in rows} == {importlib.import_module(f"bench.{path.stem}").RUNS.code}, path.name
 
 
 def test_a_minimum_between_rates():

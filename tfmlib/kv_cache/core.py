@@ -168,7 +168,7 @@ class CachedAttention(nn.Module):
         cache: KVCache,
     ) -> tuple[Tensor, Tensor | None]:
         "Rotate, update the cache, mask by position, attend."
-        q, k = (self.encoding.rotate_known(t, positions, length) for t in (q, k))
+        q, k = (self.encoding.rotate_padded(t, positions, length) for t in (q, k))
         k, v, keys = cache.update(k, v, positions)
         last = self.window is None and q.shape[2] == 1    # one query, after all keys
         if last and bool((positions == k.shape[2] - 1).all()): mask = None  # no padding

@@ -66,7 +66,7 @@ class MultiHeadLatentAttention(nn.Module):
         q, q_rotated = q.split((D, r), -1)                                # (B, H, T, …)
         latent, k_rotated = self.kv_down(x)[:, None].split((self.rank, r), -1)
         latent = self.kv_norm(latent)                                  # (B, 1, T, rank)
-        q_rotated, k_rotated = (self.encoding.rotate_known(t, positions, length)
+        q_rotated, k_rotated = (self.encoding.rotate_padded(t, positions, length)
                                 for t in (q_rotated, k_rotated))
         if cache is not None:
             latent, k_rotated, keys = cache.update(latent, k_rotated, positions)

@@ -116,8 +116,12 @@ class PositionalEncoding(nn.Module):
         return t
 
     def rotate_known(self, t: Tensor, positions: Tensor, length: int) -> Tensor:
-        "As `rotate`, where all positions are known to be 0 … length - 1, or -1 at padding."
-        return self.rotate(t, positions.clamp(min=0), length)
+        "As `rotate`, where all positions are known to be 0 … length - 1."
+        return self.rotate(t, positions, length)
+
+    def rotate_padded(self, t: Tensor, positions: Tensor, length: int) -> Tensor:
+        "As `rotate_known`, with positions that may be -1, at padding."
+        return self.rotate_known(t, positions.clamp(min=0), length)
 
     def bias(
         self, query_positions: Tensor, key_positions: Tensor
@@ -404,6 +408,7 @@ class RotaryEmbedding(PositionalEncoding):
         self.head_dim, self.base, self.scaling = head_dim, base, scaling
         self.interleaved = interleaved
         self.table, self.scaled, self.last = PositionTable(), (None, ()), None
+        self.padded = None
         inv_freq, _ = scaling(head_dim, base, 1)
         need(inv_freq.shape == (head_dim // 2,), "scaling",
              f"{tuple(inv_freq.shape)} frequencies", f"({head_dim // 2},)")
@@ -428,7 +433,7 @@ class RotaryEmbedding(PositionalEncoding):
         return last[2]
 
     def read_table(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple:
-        "Cosines and sines of positions 0 … length - 1, from a table that is kept; -1 reads as 0."
+        "Cosines and sines of positions 0 … length - 1, from a table that is kept."
         asked = length, self.base, self.scaling
         # frequencies may depend on the length
         if self.scaled[0] != asked:
@@ -437,7 +442,7 @@ class RotaryEmbedding(PositionalEncoding):
         def rows(positions): return torch.cat(self.cos_sin(positions, length), -1)
         device, variant = positions.device, self.scaled[1]
         table = self.table.rows(length, rows, dtype, device, variant)  # (N, D)
-        return self.both_halves(*nn.functional.embedding(positions.clamp(min=0), table).chunk(2, -1))
+        return self.both_halves(*nn.functional.embedding(positions, table).chunk(2, -1))
 
     def both_halves(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         "For each feature of a head what it and its partner are multiplied by (..., 1, T, D)."
@@ -456,9 +461,16 @@ class RotaryEmbedding(PositionalEncoding):
 
     def rotate_known(self, t, positions, length):
         if length > MAX_TABLE or torch.compiler.is_compiling():
-            return self.rotate(t, positions.clamp(min=0), length)
+            return self.rotate(t, positions, length)
         wide = torch.promote_types(t.dtype, torch.float32)
         return self.turn(t, *self.look_up(positions.to(t.device), length, wide))
+
+    def rotate_padded(self, t, positions, length):
+        if positions.is_inference(): return super().rotate_padded(t, positions, length)
+        last, version = self.padded, positions._version
+        if last is None or last[0] is not positions or last[1] != version:
+            self.padded = last = positions, version, positions.clamp(min=0)
+        return self.rotate_known(t, last[2], length)  # the same tensor in every layer
 
     def turn(
         self,

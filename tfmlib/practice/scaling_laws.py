@@ -312,35 +312,35 @@ def _gradient(m: int, n: int, seed: int, least: float = .05) -> torch.Tensor:
 
 
 _GRADIENTS = [torch.tensor([[3., 0.], [0., -1 / 3]], dtype=torch.float64), torch.tensor([[4., 5.], [5., 4.]], dtype=torch.float64) / 3, torch.tensor([[0., 2.], [-1., 0.]], dtype=torch.float64),
-    _gradient(3, 3, 1), _gradient(2, 5, 2), _gradient(5, 2, 3), _gradient(6, 4, 4), 1e-3 * _gradient(3, 4, 5), 1e3 * _gradient(4, 3, 6)]
+    _gradient(3, 3, 1), _gradient(2, 5, 2), _gradient(5, 2, 3), _gradient(6, 4, 4), 1e-3 * _gradient(3, 4, 5), 1e3 * _gradient(4, 3, 6), _gradient(20, 18, 7), _gradient(3, 4, 8).float()]
 
 
 def _step(attempt, G) -> tuple:
-    "An answer's step, of the right kind and shape, and its sum."
+    "An answer's step, of the right kind and shape, its sum, and the gradient, in 64 bits."
     O, total = parts(attempt(G), "O", "the sum")
     if not (isinstance(O, torch.Tensor) and O.shape == G.shape): raise Mismatch(f"O is {short(O)}; expected a tensor of shape {tuple(G.shape)}")
-    return O.double(), expect_number(total, "the sum")
+    return O.double(), expect_number(total, "the sum"), G.double()
 
 
 check_steepest = Checker("steepest")
 
 @check_steepest.property("no output changes too much", *((G,) for G in _GRADIENTS))
 def _(attempt, G):
-    O, _ = _step(attempt, G)
+    O, _, G = _step(attempt, G)
     largest = float(torch.linalg.svdvals(O).max())
     if not largest <= 1 + 1e-5: raise Mismatch(f"a singular value of O is {largest:.5g}; expected at most 1")
 
 
 @check_steepest.property("no step lowers the loss more", *((G,) for G in _GRADIENTS))
 def _(attempt, G):
-    O, _ = _step(attempt, G)
+    O, _, G = _step(attempt, G)
     found, best = float((G * O).sum()), float(torch.linalg.eigvalsh(G @ G.T if len(G) <= len(G.T) else G.T @ G).clamp(min=0).sqrt().sum())
     if not found >= best * (1 - 1e-5): raise Mismatch(f"G and O give {found:.5g}; expected {best:.5g}, which another O gives")
 
 
 @check_steepest.property("the sum belongs to it", *((G,) for G in _GRADIENTS))
 def _(attempt, G):
-    O, total = _step(attempt, G)
+    O, total, G = _step(attempt, G)
     found = float((G * O).sum())
     if not abs(total - found) <= 1e-5 * abs(found): raise Mismatch(f"the sum is {total:.5g}; expected {found:.5g}")
 
