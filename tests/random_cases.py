@@ -245,7 +245,7 @@ def _(r, m):
     return r.tensor(n, scale=r.choice([1., 50.])), r.randrange(n), r.grows(-4, 1)
 
 
-@cases("sink_weights", 400, 1)
+@cases("sink_weights", 400)
 def _(r, m):
     scores = r.tensor(*r.sizes(r.randint(1, 3), 4), scale=r.choice([1., 100., 1e4]))
     return scores.masked_fill(r.flags(*scores.shape, share=r.choice([0, .5, .9])), -math.inf), r.tensor(1, scale=r.choice([1., 1e4]))[0]
