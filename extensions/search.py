@@ -25,7 +25,11 @@ COMMON = set("a an and are as at be been but by can do does for from has have if
              "own same still those too up whole would "
              "two three four five eight first second last nothing none def without after before return right holds true out below under gives need needs your once "
              "yet left per next new take takes against between instead above try least again never far much itself whose see want raise raises implemented "
-             "notimplementederror int part use different ones single large".split())
+             "notimplementederror int part use different ones single large "
+             "number numbers read reads written write answer answers wrong times chapter check end minutes exercise checker "
+             "solution hint half were some others give few another keeps because back given says else make page through "
+             "less cannot alone uses used since comes several longer later everything makes way shows twice six py runs "
+             "figure returns lines computed counts differ adds result depends".split())
 
 
 # --- the index ------------------------------------------------------------------------------------
@@ -72,7 +76,7 @@ def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
             "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), place(e), e["title"],
-                         shorten(e["line"], 130, placeholder=" …"), *e["also"]] for e in entries],
+                         shorten(e["line"], 100, placeholder=" …"), *e["also"]] for e in entries],
             "common": " ".join(sorted(COMMON)), "words": " ".join(sorted(where)),
             "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 

@@ -64,7 +64,7 @@ class Index:
 
     def whole(self) -> list[nodes.Node]:
         terms = sorted((e for e in entries(self.app) if e["kind"] == "term"),
-                       key=lambda e: folded(e["title"]).casefold())
+                       key=lambda e: folded(e["title"]).replace("'", "’").casefold())
         groups = [(name, list(group)) for name, group in groupby(terms, letter)]
         first = nodes.paragraph("", "", classes=["tfm-letters"])
         for name, _ in groups:
