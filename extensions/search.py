@@ -29,7 +29,7 @@ COMMON = set("a an and are as at be been but by can do does for from has have if
              "number numbers read reads written write answer answers wrong times chapter check end minutes exercise checker "
              "solution hint half were some others give few another keeps because back given says else make page through "
              "less cannot alone uses used since comes several longer later everything makes way shows twice six py runs "
-             "figure returns lines computed counts differ adds result depends".split())
+             "figure returns lines computed count counted counts differ adds result depends".split())
 
 
 # --- the index ------------------------------------------------------------------------------------
