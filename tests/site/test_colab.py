@@ -141,7 +141,7 @@ def test_unknown_is_an_error(book, source):
 
 
 def test_error_names_chapter_and_cell(book):
-    nbformat.write(new_notebook(cells=[new_markdown_cell("{cite}`missing`", id="the-cell")]), book / "chapters/03_new.ipynb")
+    nbformat.write(new_notebook(cells=[new_markdown_cell("{cite:p}`missing`", id="the-cell")]), book / "chapters/03_new.ipynb")
     with pytest.raises(myst.Unresolved, match="chapters/03_new, cell the-cell: the bibliography has no 'missing'"):
         colab.write(book, book / "out")
 
