@@ -272,7 +272,7 @@ def test_the_still_picture_of_the_front_page_fills_its_place(browser, served, wi
     context = browser.new_context(java_script_enabled=False, base_url=served, viewport={"width": width, "height": 900})
     page = context.new_page()
     page.goto("index.html")
-    still = page.locator(".tfm-front .tfm-stage > svg")
+    still = page.locator(".tfm-front .tfm-stage svg")
     box, place = still.bounding_box(), page.locator(".tfm-front .tfm-stage").bounding_box()
     across, along = map(float, still.get_attribute("viewBox").split()[2:])
     scale = min(box["width"] / across, box["height"] / along)
