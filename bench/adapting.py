@@ -1,8 +1,12 @@
-"""Chapter 10: a small decoder is adapted: adapters of low rank, a student of half the width, preferences, rewards that a checker gives; each at equal tuning.
+"""Chapter 10: a small decoder is adapted: adapters of low rank, a student of half the width,
+preferences, rewards that a checker gives; each at equal tuning.
 
-Adapters, preferences and rewards use the questions of `bench.instructions` (copy, reverse or sort five digits). The distilled language is a random one, in which the
-probabilities of the next symbol depend on the last two. Every method has three candidates for its learning rate, each three times the one before, tried with one seed
-at the length that is used and judged on questions (texts) for validation; if the best is at an end, the search goes on. The best is run with all seeds and tested on others.
+Adapters, preferences and rewards use the questions of `bench.instructions` (copy, reverse or sort
+five digits). The distilled language is a random one, in which the probabilities of the next symbol
+depend on the last two. Every method has three candidates for its learning rate, each three times
+the one before, tried with one seed at the length that is used and judged on questions (texts) for
+validation; if the best is at an end, the search goes on. The best is run with all seeds and tested
+on others.
 """
 import copy
 import math
@@ -45,9 +49,11 @@ from tfmlib.workbench import AdamW, Diverged, WarmupCosine, parameter_groups, se
 DEVICE = "cpu"
 SEED = 0
 BATCH, TESTED, WARM = 32, 300, 5
-TEACH, HALF = 64, 150                                                 # a batch and the steps of the training that is too short
+# a batch and the steps of the training that is too short
+TEACH, HALF = 64, 150
 STEPS = {"adapters": 80, "distillation": 150, "preferences": 60, "rewards": 30}
-SYMBOLS, LENGTH, FEW, SHARP, TEACHER, SEEN = 12, 32, 64, 1.5, 400, (40, 80, 120, 150)     # of the random language
+# of the random language
+SYMBOLS, LENGTH, FEW, SHARP, TEACHER, SEEN = 12, 32, 64, 1.5, 400, (40, 80, 120, 150)
 PAIRS, PROMPTS, GROUP, INNER, TRIES = 512, 16, 8, 2, 16
 
 
@@ -65,7 +71,8 @@ def only(kinds: tuple, n: int, g: torch.Generator, tested: bool = False) -> Tens
     return asked[torch.isin(asked[:, 0], torch.tensor(kinds))][:n]
 
 
-def optimiser_of(model: nn.Module, rate: float, steps: int) -> AdamW: return AdamW(parameter_groups(model, 0.), WarmupCosine(rate, WARM, steps), clip=1.0)
+def optimiser_of(model: nn.Module, rate: float, steps: int) -> AdamW:
+    return AdamW(parameter_groups(model, 0.), WarmupCosine(rate, WARM, steps), clip=1.0)
 
 
 def twin(model: nn.Module) -> nn.Module: return copy.deepcopy(model)
@@ -89,14 +96,16 @@ def fresh(name: str) -> nn.Module:
 def half_taught(seed: int) -> nn.Module:
     "The shipped model of questions after a training to answer that is too short."
     model = fresh("questions")
-    train(model, next_token_loss, lambda step: answered(questions(TEACH, seeded(seed, 1, step))), HALF, optimiser_of(model, 0.003, HALF), seed=seed)
+    train(model, next_token_loss, lambda step: answered(questions(TEACH, seeded(seed, 1, step))),
+          HALF, optimiser_of(model, 0.003, HALF), seed=seed)
     return model
 
 
 @torch.no_grad()
 def right(model: nn.Module, tokens: Tensor) -> float:
     "How many of the answers are written without an error."
-    return float((generate(model, tokens[:, :DIGITS + 2], DIGITS + 1) == tokens).all(1).float().mean())
+    return float((generate(model, tokens[:, :DIGITS + 2], DIGITS + 1)
+                  == tokens).all(1).float().mean())
 
 
 def held(seed: int, purpose: int, kinds: tuple = (COPY, REVERSE, SORT)) -> Tensor:
@@ -104,7 +113,7 @@ def held(seed: int, purpose: int, kinds: tuple = (COPY, REVERSE, SORT)) -> Tenso
     return answered(only(kinds, TESTED, seeded(seed, 10, purpose), tested=True))[0]
 
 
-# --- adapters ----------------------------------------------------------------------------------------------------------
+# --- adapters -------------------------------------------------------------------------------------
 
 def adapt(method: str, rate: float, seed: int) -> dict:
     "`sort` gets another meaning; the training has no questions of the two other kinds."
@@ -113,49 +122,61 @@ def adapt(method: str, rate: float, seed: int) -> dict:
     def batch(step: int) -> tuple:
         tokens, own = answered(only((SORT,), BATCH, seeded(seed, 11, step)))
         return descending(tokens), own
-    train(model, next_token_loss, batch, STEPS["adapters"], optimiser_of(model, rate, STEPS["adapters"]), seed=seed)
-    found = {"trained": sum(p.numel() for p in model.parameters() if p.requires_grad), "validated": right(model, descending(held(seed, 2, (SORT,))))}
+    train(model, next_token_loss, batch, STEPS["adapters"],
+          optimiser_of(model, rate, STEPS["adapters"]), seed=seed)
+    found = {"trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
+             "validated": right(model, descending(held(seed, 2, (SORT,))))}
     for name, kinds in {"new": (SORT,), "old": (COPY, REVERSE)}.items():
         tokens = held(seed, 3, kinds)
-        found |= {name: right(model, descending(tokens)), f"{name} before": right(taught(), descending(tokens))}
+        found |= {name: right(model, descending(tokens)),
+                  f"{name} before": right(taught(), descending(tokens))}
     return found
 
 
-# --- distillation ------------------------------------------------------------------------------------------------------
+# --- distillation ---------------------------------------------------------------------------------
 
 class Language:
     "Symbols whose next one depends on the last two: its probabilities (V, V, V) are known."
     def __init__(self, seed: int):
-        self.table = (SHARP * torch.randn(SYMBOLS, SYMBOLS, SYMBOLS, generator=seeded(seed, 20))).softmax(-1)
+        self.table = (SHARP * torch.randn(SYMBOLS, SYMBOLS, SYMBOLS,
+                                          generator=seeded(seed, 20))).softmax(-1)
 
     def rows(self, n: int, *numbers: int) -> Tensor:
         g = seeded(*numbers)
         found = [*torch.randint(SYMBOLS, (2, n), generator=g)]
-        for _ in range(LENGTH - 2): found.append(torch.multinomial(self.table[found[-2], found[-1]], 1, generator=g)[:, 0])
+        for _ in range(LENGTH - 2):
+            found.append(torch.multinomial(self.table[found[-2], found[-1]], 1, generator=g)[:, 0])
         return torch.stack(found, 1)
 
     @torch.no_grad()
     def apart(self, model: nn.Module, rows: Tensor) -> float:
-        "Nats a symbol above the entropy: the divergence of the model's probabilities from the true ones."
-        true, log_q = self.table[rows[:, :-2], rows[:, 1:-1]], model(rows[:, :-1])[:, 1:].log_softmax(-1)
+        """Nats a symbol above the entropy: the divergence of the model's probabilities from the
+        true ones."""
+        true, log_q = (self.table[rows[:, :-2], rows[:, 1:-1]],
+                       model(rows[:, :-1])[:, 1:].log_softmax(-1))
         return float((true * (true.log() - log_q)).sum(-1).mean())
 
 
-def reader(width: int, seed: int) -> nn.Module: return build(MODEL_CONFIGS["toy Llama"].sized(SYMBOLS, width, 2, 4, LENGTH), attention_fn=fused, seed=seed)
+def reader(width: int, seed: int) -> nn.Module:
+    return build(MODEL_CONFIGS["toy Llama"].sized(SYMBOLS, width, 2, 4, LENGTH),
+                 attention_fn=fused, seed=seed)
 
 
 @lru_cache
 def teacher(seed: int) -> nn.Module:
     "A model of width 64 that never reads a text twice."
     model, language = reader(64, seed), Language(seed)
-    train(model, next_token_loss, lambda step: (language.rows(BATCH, seed, 21, step),), TEACHER, optimiser_of(model, 0.003, TEACHER), seed=seed)
+    train(model, next_token_loss, lambda step: (language.rows(BATCH, seed, 21, step),), TEACHER,
+          optimiser_of(model, 0.003, TEACHER), seed=seed)
     return model
 
 
 def distil(method: str, rate: float, seed: int) -> dict:
-    "A student of half the width; with few texts, or with fresh ones. Of its checkpoints, validation picks one."
+    """A student of half the width; with few texts, or with fresh ones. Of its checkpoints,
+    validation picks one."""
     texts, target = method.split(", ")
-    language, model, few = Language(seed), reader(32, 100 + seed), Language(seed).rows(FEW, seed, 22)
+    language, model, few = (Language(seed), reader(32, 100 + seed),
+                            Language(seed).rows(FEW, seed, 22))
     told = {"T = 1": 1., "T = 2": 2.}.get(target)
 
     def batch(step: int) -> tuple:
@@ -171,30 +192,38 @@ def distil(method: str, rate: float, seed: int) -> dict:
     checks, tests, seen = language.rows(100, seed, 25), language.rows(200, seed, 26), []
 
     def watch(step: int) -> None:
-        if step in SEEN: seen.append((language.apart(model.eval(), checks), language.apart(model, tests), step))
+        if step in SEEN:
+            seen.append((language.apart(model.eval(), checks), language.apart(model, tests), step))
         model.train()
-    train(model, loss, batch, STEPS["distillation"], optimiser_of(model, rate, STEPS["distillation"]), watch=watch, seed=seed)
+    train(model, loss, batch, STEPS["distillation"],
+          optimiser_of(model, rate, STEPS["distillation"]), watch=watch, seed=seed)
     best = min(seen)
-    return {"validated": -best[0], "apart": best[1], "best step": best[2], "apart at the end": seen[-1][1], "teacher apart": language.apart(teacher(seed), tests), "parameters": size(model)}
+    return {"validated": -best[0], "apart": best[1], "best step": best[2],
+            "apart at the end": seen[-1][1], "teacher apart": language.apart(teacher(seed), tests),
+            "parameters": size(model)}
 
 
-# --- preferences -------------------------------------------------------------------------------------------------------
+# --- preferences ----------------------------------------------------------------------------------
 
 def sampled(model: nn.Module, asked: Tensor, seed: int) -> Tensor:
     "Questions with answers as the model samples them, at temperature 1."
-    return generate(model, torch.cat([asked, torch.full((len(asked), 1), MARK)], 1), DIGITS + 1, SamplingConfig(), seed)
+    return generate(model, torch.cat([asked, torch.full((len(asked), 1), MARK)], 1), DIGITS + 1,
+                    SamplingConfig(), seed)
 
 
-def own_of(tokens: Tensor) -> Tensor: return (torch.arange(tokens.shape[1]) > DIGITS + 1).expand(tokens.shape)
+def own_of(tokens: Tensor) -> Tensor:
+    return (torch.arange(tokens.shape[1]) > DIGITS + 1).expand(tokens.shape)
 
 
-def likely(model: nn.Module, tokens: Tensor) -> Tensor: return answer_log_probabilities(model, tokens, own_of(tokens)).sum(1)
+def likely(model: nn.Module, tokens: Tensor) -> Tensor:
+    return answer_log_probabilities(model, tokens, own_of(tokens)).sum(1)
 
 
 @lru_cache
 @torch.no_grad()
 def pairs(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    "The right answer and a wrong one that the half-taught model sampled, with its log-probabilities of both."
+    """The right answer and a wrong one that the half-taught model sampled, with its
+    log-probabilities of both."""
     model = half_taught(seed)
     good = answered(questions(2 * PAIRS, seeded(seed, 30)))[0]
     bad = sampled(model, good[:, :DIGITS + 1], 31 + seed)
@@ -223,14 +252,19 @@ def prefer(method: str, rate: float, seed: int) -> dict:
         if method == "supervised": return -likely(model, good).mean() / (DIGITS + 1)
         both = likely(model, torch.cat([good, bad]))
         return preference_loss(*both.chunk(2), *reference, float(method.split()[-1])).mean()
-    train(model, loss, batch, STEPS["preferences"], optimiser_of(model, rate, STEPS["preferences"]), seed=seed)
+    train(model, loss, batch, STEPS["preferences"],
+          optimiser_of(model, rate, STEPS["preferences"]), seed=seed)
     with torch.no_grad():
-        return {"validated": right(model, held(seed, 2)), "right": right(model, held(seed, 3)), "right before": right(reference, held(seed, 3)),
-                "moved": moved(model, reference, seed), "good": float((likely(model, good) - good_ref).mean()), "bad": float((likely(model, bad) - bad_ref).mean()),
-                "good before": float(good_ref.mean()), "bad before": float(bad_ref.mean()), "pairs": len(good)}
+        return {"validated": right(model, held(seed, 2)), "right": right(model, held(seed, 3)),
+                "right before": right(reference, held(seed, 3)),
+                "moved": moved(model, reference, seed),
+                "good": float((likely(model, good) - good_ref).mean()),
+                "bad": float((likely(model, bad) - bad_ref).mean()),
+                "good before": float(good_ref.mean()), "bad before": float(bad_ref.mean()),
+                "pairs": len(good)}
 
 
-# --- rewards -----------------------------------------------------------------------------------------------------------
+# --- rewards --------------------------------------------------------------------------------------
 
 def checked(tokens: Tensor) -> Tensor:
     "1 for an answer without an error, else 0."
@@ -239,7 +273,8 @@ def checked(tokens: Tensor) -> Tensor:
 
 
 @lru_cache
-def before(seed: int) -> dict[str, float]: return {f"{name} before": value for name, value in tries(half_taught(seed), seed, 0).items()}
+def before(seed: int) -> dict[str, float]:
+    return {f"{name} before": value for name, value in tries(half_taught(seed), seed, 0).items()}
 
 
 @torch.no_grad()
@@ -251,7 +286,8 @@ def tries(model: nn.Module, seed: int, count: int) -> dict[str, float]:
 
 
 def reinforce(method: str, rate: float, seed: int) -> dict:
-    "GRPO, or the likelihood of the samples that passed the check; both from the same number of samples and updates."
+    """GRPO, or the likelihood of the samples that passed the check; both from the same number of
+    samples and updates."""
     reference = half_taught(seed)
     model, way = twin(reference), []
     optimiser = optimiser_of(model, rate, INNER * STEPS["rewards"])
@@ -266,16 +302,20 @@ def reinforce(method: str, rate: float, seed: int) -> dict:
         advantages = group_advantages(rewards.view(PROMPTS, GROUP)).flatten()
         for _ in range(INNER):
             now = -cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
-            each = policy_loss(now, old, advantages)[own].mean() if method == "GRPO" else -(now * own).sum(1) @ rewards / own.sum()
+            each = (policy_loss(now, old, advantages)[own].mean() if method == "GRPO"
+                    else -(now * own).sum(1) @ rewards / own.sum())
             for p in model.parameters(): p.grad = None
             each.backward()
             optimiser.step()
     model.eval()
-    return {"validated": float(checked(sampled(model, held(seed, 2)[:, :DIGITS + 1], 42)).mean()), "right": right(model, held(seed, 3)), "right before": right(reference, held(seed, 3)),
-            "moved": moved(model, reference, seed), "way": way, **tries(model, seed, 0), **before(seed)}
+    return {"validated": float(checked(sampled(model, held(seed, 2)[:, :DIGITS + 1], 42)).mean()),
+            "right": right(model, held(seed, 3)), "right before": right(reference, held(seed, 3)),
+            "moved": moved(model, reference, seed), "way": way, **tries(model, seed, 0),
+            **before(seed)}
 
 
-DONE: dict[str, Callable] = {"adapters": adapt, "distillation": distil, "preferences": prefer, "rewards": reinforce}
+DONE: dict[str, Callable] = {"adapters": adapt, "distillation": distil, "preferences": prefer,
+                             "rewards": reinforce}
 
 
 def run(c: dict) -> dict:
@@ -285,19 +325,23 @@ def run(c: dict) -> dict:
     except Diverged: return {"validated": -math.inf}
 
 
-# --- what is run: a kept run depends only on its case and on the code above this line ---------------------------------
+# --- what is run: a kept run depends only on its case and on the code above this line -------------
 
 SEEDS = 3
 METHODS = {
     "adapters": {"all": 0.001, **dict.fromkeys(("1", "2", "4", "8"), 0.01)},
     "preferences": {"supervised": 0.001, "DPO, β = 0.1": 0.0003, "DPO, β = 0.5": 0.0003},
     "rewards": {"GRPO": 0.0003, "filtered": 0.001},
-    "distillation": dict.fromkeys(("few, symbols", "few, T = 1"), 0.01)}                                                     # the middle of three rates
-RUNS = Runs("adapting", CODE + code_digest(Path(__file__).read_text(encoding="utf-8").partition("# --- what is run")[0]))
+    # the middle of three rates
+    "distillation": dict.fromkeys(("few, symbols", "few, T = 1"), 0.01)}
+RUNS = Runs("adapting",
+            CODE + code_digest(Path(__file__).read_text(encoding="utf-8").partition(
+                "# --- what is run")[0]))
 
 
 def complete(part: str, method: str, rates: list[float], seeds: list[int]) -> list[dict]:
-    cases = [{"part": part, "method": method, "rate": rate, "seed": seed} for rate in rates for seed in seeds]
+    cases = [{"part": part, "method": method, "rate": rate, "seed": seed} for rate in rates
+             for seed in seeds]
     return RUNS.complete(cases, run, prepare=lambda: None, workers=1)
 
 
@@ -306,7 +350,9 @@ def search(part: str, method: str, middle: float, seed: int) -> dict[float, floa
     rates = [middle / 3, middle, 3 * middle]
     while True:
         rates = [float(f"{rate:.2g}") for rate in sorted(rates)]
-        found = dict(zip(rates, (each["validated"] for each in complete(part, method, rates, [seed])), strict=True))
+        found = dict(zip(rates,
+                         (each["validated"] for each in complete(part, method, rates, [seed])),
+                         strict=True))
         best = max(found, key=found.__getitem__)
         if best not in (rates[0], rates[-1]) or len(rates) == 5: return found
         rates.append(best / 3 if best == rates[0] else 3 * best)
@@ -316,14 +362,24 @@ def measure(seed: int) -> Iterator[dict]:
     "For each part and method the search, then its best rate with all seeds."
     for part, methods in METHODS.items():
         for method, middle in methods.items():
-            about, found = {"part": part, "method": method, "steps": STEPS[part]}, search(part, method, middle, seed)
+            about, found = ({"part": part, "method": method, "steps": STEPS[part]},
+                            search(part, method, middle, seed))
             rate = max(found, key=found.__getitem__)
             for r in (r for r, value in found.items() if math.isfinite(value)):
                 each = complete(part, method, [r], [seed])[0]
-                yield about | {"what": "search", "rate": f"{r:g}", **over_seeds([{name: value for name, value in each.items() if name != "way"}])}
+                yield (about | {"what": "search", "rate": f"{r:g}",
+                                **over_seeds(
+                                    [{name: value for name, value in each.items() if name
+                                      != "way"}])})
             runs = complete(part, method, [rate], [seed + n for n in range(SEEDS)])
-            yield about | {"what": "end", "rate": f"{rate:g}", **over_seeds([{name: value for name, value in each.items() if name != "way"} for each in runs])}
+            yield (about | {"what": "end", "rate": f"{rate:g}",
+                            **over_seeds(
+                                [{name: value for name, value in each.items() if name != "way"}
+                                 for each in runs])})
             ways = [each["way"] for each in runs if "way" in each]
             for step in range(0, STEPS[part] if ways else 0, 5):
-                told = [[sum(column) / 5 for column in zip(*way[step:step + 5], strict=True)] for way in ways]
-                yield about | {"what": "way", "step": step + 5, **over_seeds([{"reward": reward, "entropy": entropy} for reward, entropy in told])}
+                told = [[sum(column) / 5 for column in zip(*way[step:step + 5], strict=True)]
+                        for way in ways]
+                yield (about | {"what": "way", "step": step + 5,
+                                **over_seeds([{"reward": reward, "entropy": entropy}
+                                              for reward, entropy in told])})

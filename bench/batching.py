@@ -1,7 +1,9 @@
-"""Chapter 16: requests of many lengths served by static and by continuous batching, on one thread: tokens a second, and the time to the first token.
+"""Chapter 16: requests of many lengths served by static and by continuous batching, on one thread:
+tokens a second, and the time to the first token.
 
-Each seed is a trace of its own: prompts of 4 to 32 tokens, answers of 1 to 128 whose lengths are geometric, and arrivals at random.
-The same trace is served by both, one after the other, by the same model with weights as drawn: what it writes does not matter here.
+Each seed is a trace of its own: prompts of 4 to 32 tokens, answers of 1 to 128 whose lengths are
+geometric, and arrivals at random. The same trace is served by both, one after the other, by the
+same model with weights as drawn: what it writes does not matter here.
 """
 import time
 from collections.abc import Iterator
@@ -38,8 +40,10 @@ def serve(model: CachedCausalLM, policy, seed: int) -> dict[str, float]:
     start = time.process_time()
     scheduler.run(requests)
     took, tokens = time.process_time() - start, sum(len(r.new) for r in requests)
-    return {"passes": scheduler.step_count, "tokens per pass": tokens / scheduler.step_count, "tokens a second": tokens / took,
-            "passes to the first token": fmean(r.steps[0] - r.arrival for r in requests), "requests per pass": fmean(scheduler.batch_sizes)}
+    return {"passes": scheduler.step_count, "tokens per pass": tokens / scheduler.step_count,
+            "tokens a second": tokens / took,
+            "passes to the first token": fmean(r.steps[0] - r.arrival for r in requests),
+            "requests per pass": fmean(scheduler.batch_sizes)}
 
 
 def measure(seed: int) -> Iterator[dict]:
@@ -47,4 +51,6 @@ def measure(seed: int) -> Iterator[dict]:
     model = CachedCausalLM(build(CONFIG, seed=seed).eval())
     serve(model, static, seed)
     for policy in (static, continuous):
-        yield {"policy": policy.__name__, "requests": REQUESTS, "places": PLACES, **over_seeds([serve(model, policy, seed + n) for n in ticked(range(TRACES), "trace")])}
+        yield {"policy": policy.__name__, "requests": REQUESTS, "places": PLACES,
+               **over_seeds([serve(model, policy, seed + n)
+                             for n in ticked(range(TRACES), "trace")])}

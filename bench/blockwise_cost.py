@@ -1,4 +1,5 @@
-"""Chapter 17: time and memory of attention with its matrix, in tiles, and fused in PyTorch, against length."""
+"""Chapter 17: time and memory of attention with its matrix, in tiles, and fused in PyTorch,
+against length."""
 import re
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -19,8 +20,10 @@ LENGTHS, HEADS, WIDTH, REPEATS, PROCESSES = (512, 1024, 2048, 4096, 8192), 4, 64
 
 def ways(causal: bool) -> dict:
     "Three ways to the same attention."
-    def matrix(q, k, v): return attention(q, k, v, causal_mask(q.shape[2], k.shape[2]) if causal else None)[0]
-    return {"attend": matrix, "blockwise": lambda q, k, v: blockwise_attention(q, k, v, causal=causal)[0],
+    def matrix(q, k, v):
+        return attention(q, k, v, causal_mask(q.shape[2], k.shape[2]) if causal else None)[0]
+    return {"attend": matrix, "blockwise": lambda q, k, v: blockwise_attention(q, k, v,
+            causal=causal)[0],
             "fused": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)}
 
 
@@ -34,7 +37,8 @@ def there_and_back(way, tensors) -> None:
     torch.autograd.grad(out, leaves, torch.ones_like(out))
 
 
-def draw(n: int, seed: int): return torch.randn(3, 1, HEADS, n, WIDTH, generator=torch.Generator().manual_seed(seed))
+def draw(n: int, seed: int):
+    return torch.randn(3, 1, HEADS, n, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
 def calls(causal: bool, run, tensors) -> dict:
@@ -48,9 +52,11 @@ def high_water() -> float:
 
 
 def added(name: str, n: int, causal: bool, run, seed: int) -> float:
-    "How much one call adds to the most memory that this process has held; for a process that does nothing else."
+    """How much one call adds to the most memory that this process has held; for a process that
+    does nothing else."""
     torch.set_num_threads(1)
-    run(ways(causal)[name], draw(64, seed))                  # what is loaded at the first call does not count
+    # what is loaded at the first call does not count
+    run(ways(causal)[name], draw(64, seed))
     tensors = draw(n, seed)
     before = high_water()
     run(ways(causal)[name], tensors)
@@ -61,7 +67,8 @@ def peak(name: str, n: int, causal: bool, run, seed: int) -> dict:
     "The memory of one call, each time in a fresh process."
     found = []
     for i in range(PROCESSES):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool: found.append(pool.submit(added, name, n, causal, run, seed + i).result())
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            found.append(pool.submit(added, name, n, causal, run, seed + i).result())
     return spread(found)
 
 
@@ -73,5 +80,6 @@ def measure(seed: int) -> list[dict]:
             for n in ticked(LENGTHS, "length"):
                 taken = timed(calls(causal, run, draw(n, seed)), REPEATS)
                 row = {"N": n, "H": HEADS, "D": WIDTH, "way": label, "causal": str(causal)}
-                rows.append(row | {f"{name} ms": scaled(t, 1e3) for name, t in taken.items()} | {f"{name} MiB": peak(name, n, causal, run, seed) for name in taken})
+                rows.append(row | {f"{name} ms": scaled(t, 1e3) for name, t in taken.items()}
+                            | {f"{name} MiB": peak(name, n, causal, run, seed) for name in taken})
     return rows

@@ -1,6 +1,8 @@
-"""Chapter 2: reversing a sequence through one vector and with attention, at equal parameters: accuracy against length.
+"""Chapter 2: reversing a sequence through one vector and with attention, at equal parameters:
+accuracy against length.
 
-One vector is also given twice the width, and three times the training, to see which of the two it lacks.
+One vector is also given twice the width, and three times the training, to see which of the two it
+lacks.
 """
 from functools import partial
 from random import Random
@@ -35,13 +37,16 @@ DECODERS = {
 }
 
 
-def made(kind: str, width: int) -> Seq2Seq: return Seq2Seq(GRUEncoder(V, width), DECODERS[kind](width))
+def made(kind: str, width: int) -> Seq2Seq:
+    return Seq2Seq(GRUEncoder(V, width), DECODERS[kind](width))
 
 
 def questions(rows: int, length: int, rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
-    "Sequences and their reverses as a translator reads them: numbers after the marks, an end mark behind."
+    """Sequences and their reverses as a translator reads them: numbers after the marks, an end
+    mark behind."""
     end = torch.full((rows, 1), EOS)
-    return tuple(torch.cat([t + len(SPECIALS), end], 1) for t in sequences("reverse", rows, length, SYMBOLS, rng))
+    return tuple(torch.cat([t + len(SPECIALS), end], 1) for t in sequences("reverse", rows, length,
+            SYMBOLS, rng))
 
 
 def accuracy(model: Seq2Seq, length: int) -> dict[str, float]:
@@ -49,7 +54,8 @@ def accuracy(model: Seq2Seq, length: int) -> dict[str, float]:
     x, y = questions(TESTS, length, Random(f"test {length}"))
     said = greedy_decode(model, x, length + 1)
     said = torch.nn.functional.pad(said, (0, length + 1 - said.shape[1]))
-    return {"whole": float((said == y).all(1).float().mean()), "symbols": float((said == y)[:, :-1].float().mean())}
+    return {"whole": float((said == y).all(1).float().mean()),
+            "symbols": float((said == y)[:, :-1].float().mean())}
 
 
 def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Seq2Seq:
@@ -61,21 +67,27 @@ def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Seq2Seq:
         rng = Random(f"{seed}/{step}")
         return questions(ROWS, 1 + int(rng.random() * LONGEST), rng)
 
-    rate = WarmupCosine(PEAK * WIDTH / width, steps // 20, steps)      # a wider model learns best at a lower rate
-    train(model, translation_loss, batch, steps, AdamW(parameter_groups(model, 0.01), rate, clip=1.0), seed=seed)
+    # a wider model learns best at a lower rate
+    rate = WarmupCosine(PEAK * WIDTH / width, steps // 20, steps)
+    train(model, translation_loss, batch, steps,
+          AdamW(parameter_groups(model, 0.01), rate, clip=1.0), seed=seed)
     return model
 
 
 def measure(seed: int) -> list[dict]:
-    "Accuracy by length: the models at equal parameters and training, and one vector with more of either."
-    equal = {kind: even_width(partial(made, kind), size(made("additive", WIDTH))) for kind in DECODERS}
+    """Accuracy by length: the models at equal parameters and training, and one vector with more
+    of either."""
+    equal = {kind: even_width(partial(made, kind), size(made("additive", WIDTH)))
+             for kind in DECODERS}
     one = equal["one vector"]
     cases = [(kind, kind, width, STEPS) for kind, width in equal.items()]
-    cases += [("one vector, twice as wide", "one vector", 2 * one, STEPS), ("one vector, trained longer", "one vector", one, 3 * STEPS)]
+    cases += [("one vector, twice as wide", "one vector", 2 * one, STEPS),
+              ("one vector, trained longer", "one vector", one, 3 * STEPS)]
     rows = []
     for name, kind, width, steps in ticked(cases):
         models = [trained(kind, width, seed + s, steps) for s in SEEDS]
         for length in LENGTHS:
             found = [accuracy(model, length) for model in models]
-            rows.append({"model": name, "width": width, "steps": steps, "parameters": size(models[0]), "length": length} | over_seeds(found))
+            rows.append({"model": name, "width": width, "steps": steps,
+                         "parameters": size(models[0]), "length": length} | over_seeds(found))
     return rows

@@ -1,10 +1,14 @@
-"""Chapter 11: one corpus, one size, one budget: what several objectives teach, judged on three tasks.
+"""Chapter 11: one corpus, one size, one budget: what several objectives teach, judged on three
+tasks.
 
-Every objective trains a network of one size on fresh stories: one stack for causal LM, prefix LM, masked LM and masked diffusion (the same network;
-only mask and loss differ), two stacks for span corruption and BART, and both for a 2 × 2 of objective and architecture. One that costs more per step takes
-fewer steps, so that all spend the same operations (counted by PyTorch). Then each task is learnt from a few labelled cases, phrased as the
-objective's own examples are; the rate of either training is the best of a grid on stories kept for this choice, and each method has the same grid.
-The bounds are exact, by the grammar. The cases are shared out among `WORKERS` processes of one thread each.
+Every objective trains a network of one size on fresh stories: one stack for causal LM, prefix LM,
+masked LM and masked diffusion (the same network; only mask and loss differ), two stacks for span
+corruption and BART, and both for a 2 × 2 of objective and architecture. One that costs more per
+step takes fewer steps, so that all spend the same operations (counted by PyTorch). Then each task
+is learnt from a few labelled cases, phrased as the objective's own examples are; the rate of either
+training is the best of a grid on stories kept for this choice, and each method has the same grid.
+The bounds are exact, by the grammar. The cases are shared out among `WORKERS` processes of one
+thread each.
 """
 import json
 from collections import Counter
@@ -68,20 +72,24 @@ TASKS = "write on", "fill in", "condense"
 GRAMMAR = StoryGrammar()
 SOURCES = __file__, denoisers.__file__, noises.__file__, story_grammar.__file__
 DIGEST = sha256(b"".join(Path(file).read_bytes() for file in SOURCES)).hexdigest()[:12]
-CACHE = Path(gettempdir()) / f"tfm_denoisers_{DIGEST}"   # trained networks: a run that was cut off goes on, other parts use them; none of an older source
+# trained networks: a run that was cut off goes on, other parts use them; none of an older source
+CACHE = Path(gettempdir()) / f"tfm_denoisers_{DIGEST}"
 KNOWN = objectives(N_WORDS, SENTINELS, STOP)
 
 
-# --- how each objective phrases a task: what is given, what is answered -----------------------------------------------
+# --- how each objective phrases a task: what is given, what is answered ---------------------------
 
-def cases(left: list[int], answer: list[int], inputs: list[int], before: tuple = (), after: tuple = ()) -> Example:
+def cases(left: list[int], answer: list[int], inputs: list[int], before: tuple = (),
+          after: tuple = ()) -> Example:
     "An example in which only the answer counts."
     weights = [0.] * len(before) + [float(i != PAD) for i in answer] + [0.] * len(after)
-    return Example(torch.tensor(inputs), torch.tensor([*before, *answer, *after]), torch.tensor(weights))
+    return Example(torch.tensor(inputs), torch.tensor([*before, *answer, *after]),
+                   torch.tensor(weights))
 
 
 def plain(q: Question, blind: bool = False) -> Example:
-    "After everything that is given; a gap is marked by MASK, or (blind) only what is left of it is given."
+    """After everything that is given; a gap is marked by MASK, or (blind) only what is left of
+    it is given."""
     given = q.left if not q.right or blind else [*q.left, MASK, *q.right]
     return cases(q.left, q.answer, [BOS, *given])
 
@@ -95,7 +103,8 @@ def with_sentinel(q: Question) -> Example:
 def whole_text(q: Question) -> Example:
     "As a part of the whole text, which is written anew; a summary is written alone."
     if q.right == []: return cases(q.left, q.answer, q.left)
-    return cases(q.left, q.answer, [*q.left, MASK, *(q.right or [EOS])], tuple(q.left), tuple(q.right or ()))
+    return cases(q.left, q.answer, [*q.left, MASK, *(q.right or [EOS])], tuple(q.left),
+                 tuple(q.right or ()))
 
 
 def in_place(q: Question, shown: int = 0) -> Example:
@@ -119,7 +128,8 @@ class Kind:
 
 
 def kind(objective: str, logits: Callable, phrase: Callable) -> Kind:
-    return Kind(Objective(KNOWN[objective].example, logits, KNOWN[objective].every_token), logits, phrase)
+    return Kind(Objective(KNOWN[objective].example, logits, KNOWN[objective].every_token),
+                logits, phrase)
 
 
 KINDS = {
@@ -137,13 +147,16 @@ KINDS = {
 }
 
 
-# --- models, texts, operations ----------------------------------------------------------------------------------------
+# --- models, texts, operations --------------------------------------------------------------------
 
 def made(name: str, seed: int, attention_fn: Callable = fused) -> nn.Module:
     "The network: one stack of LAYERS blocks, or two of half as many, as large in all."
     V, shape = len(STORY_WORDS), dict(MODERN)
-    if KINDS[name].stacks == 1: return PrefixLM(build(ModelConfig("decoder", V, WIDTH, LAYERS, HEADS, LONGEST, d_ff=192, **shape), attention_fn, seed))
-    return build(ModelConfig("encoder-decoder", V, WIDTH, LAYERS // 2, HEADS, LONGEST, n_encoder_layers=LAYERS // 2, d_ff=150, **shape), attention_fn, seed)
+    if KINDS[name].stacks == 1:
+        return PrefixLM(build(ModelConfig("decoder", V, WIDTH, LAYERS, HEADS, LONGEST, d_ff=192,
+                                          **shape), attention_fn, seed))
+    return build(ModelConfig("encoder-decoder", V, WIDTH, LAYERS // 2, HEADS, LONGEST,
+                             n_encoder_layers=LAYERS // 2, d_ff=150, **shape), attention_fn, seed)
 
 
 def stories(seed: int, part: int, n: int) -> Tensor: return GRAMMAR.sample(n, mix_seed(seed, part))
@@ -167,7 +180,8 @@ def batch(name: str, seed: int, step: int) -> tuple:
 
 @lru_cache
 def operations(name: str, n: int = 8) -> int:
-    "Floating-point operations of one step, forward and backward, as a mean over some; PyTorch does not count those of its fused attention on a processor."
+    """Floating-point operations of one step, forward and backward, as a mean over some; PyTorch
+    does not count those of its fused attention on a processor."""
     model, objective = made(name, 0, grouped_query_attention), KINDS[name].objective
     with FlopCounterMode(display=False) as counter:
         for step in range(n):
@@ -185,7 +199,8 @@ def steps_of(name: str, steps: int = STEPS) -> int:
 def own_loss(name: str, model: nn.Module, seed: int, n: int = TESTS) -> float:
     "The mean loss on stories that it has not seen."
     texts = [bare(story) for story in stories(seed, -1, n)]
-    total, count = KINDS[name].objective.loss(model.eval(), *KINDS[name].objective.batch(texts, seeded(seed, -1)))
+    total, count = KINDS[name].objective.loss(model.eval(),
+                                              *KINDS[name].objective.batch(texts, seeded(seed, -1)))
     return float(total / count)
 
 
@@ -204,7 +219,7 @@ def pretrained(name: str, peak: float, seed: int, steps: int) -> nn.Module:
     return model
 
 
-# --- tasks ------------------------------------------------------------------------------------------------------------
+# --- tasks ----------------------------------------------------------------------------------------
 
 def padded(q: Question, n: int) -> Question:
     "An answer that a story's end cuts short is padded; padding does not count."
@@ -217,36 +232,45 @@ def questions(task: str, seed: int, part: int, n: int) -> tuple[Question, ...]:
     g = seeded(seed, part, 3)
     some = stories(seed, part, n)
     if task == "write on": return tuple(padded(write_on(story, g), 8) for story in some)
-    return tuple(fill_in(story, g) if task == "fill in" else condense(story, GRAMMAR) for story in some)
+    return tuple(fill_in(story, g) if task == "fill in" else condense(story, GRAMMAR)
+                 for story in some)
 
 
 @torch.no_grad()
-def answers(name: str, model: nn.Module, some: tuple[Question, ...], phrase: Callable | None = None) -> tuple[Tensor, Tensor]:
-    "Log-probability of each word of the answers, and whether it was the most likely one, each given those before it: (N, n)."
+def answers(name: str, model: nn.Module, some: tuple[Question, ...],
+            phrase: Callable | None = None) -> tuple[Tensor, Tensor]:
+    """Log-probability of each word of the answers, and whether it was the most likely one, each
+    given those before it: (N, n)."""
     kind, phrase = KINDS[name], phrase or KINDS[name].phrase
     n, found = len(some[0].answer), []
     for shown in range(n) if phrase is in_place else [0]:
         examples = [phrase(q, shown) if phrase is in_place else phrase(q) for q in some]
         inputs, targets, _ = collate(examples)
         logits = kind.logits(model.eval(), inputs, targets)
-        if some[0].right: logits[..., EOS] = -torch.inf                                          # a gap does not hold the end of the story: every reader is told so
+        # a gap does not hold the end of the story: every reader is told so
+        if some[0].right: logits[..., EOS] = -torch.inf
         logits = logits.log_softmax(-1)
-        at = torch.tensor([int(e.weights.argmax()) for e in examples])[:, None]                # of the first word that counts
+        # of the first word that counts
+        at = torch.tensor([int(e.weights.argmax()) for e in examples])[:, None]
         if phrase is not in_place: at = at + torch.arange(n)
         at = at.clamp(max=targets.shape[1] - 1)
         rows = torch.arange(len(some))[:, None]
-        found.append((logits[rows, at].gather(-1, targets[rows, at][..., None])[..., 0], logits[rows, at].argmax(-1) == targets[rows, at]))
+        found.append((logits[rows, at].gather(-1, targets[rows, at][..., None])[..., 0],
+                      logits[rows, at].argmax(-1) == targets[rows, at]))
     return tuple(torch.cat(columns, 1) for columns in zip(*found))
 
 
 def judged(some: tuple[Question, ...], logprob: Tensor, right: Tensor) -> dict[str, float]:
-    "Nats a word of the answers, and the fraction of answers that are right when they are written greedily."
+    """Nats a word of the answers, and the fraction of answers that are right when they are
+    written greedily."""
     there = torch.tensor([q.answer for q in some]) != PAD
-    return {"nats": float(-logprob[there].double().mean()), "right": float((right | ~there).all(1).double().mean()),
+    return {"nats": float(-logprob[there].double().mean()),
+            "right": float((right | ~there).all(1).double().mean()),
             "words": float(right[there].double().mean())}
 
 
-def tuned(name: str, model: nn.Module, task: str, peak: float, seed: int, n: int = LABELLED) -> nn.Module:
+def tuned(name: str, model: nn.Module, task: str, peak: float, seed: int,
+          n: int = LABELLED) -> nn.Module:
     "The network after training with a few labelled cases."
     kind, some, new = KINDS[name], questions(task, seed, -4, n), made(name, seed)
     new.load_state_dict(model.state_dict())
@@ -257,23 +281,29 @@ def tuned(name: str, model: nn.Module, task: str, peak: float, seed: int, n: int
         rows = torch.randint(n, (TEXTS,), generator=g).tolist()
         shown = torch.randint(len(some[0].answer), (TEXTS,), generator=g).tolist()
         shown = [min(s, sum(i != PAD for i in some[r].answer) - 1) for r, s in zip(rows, shown)]
-        return collate([kind.phrase(some[r], s) if kind.phrase is in_place else kind.phrase(some[r]) for r, s in zip(rows, shown)])
+        return collate([kind.phrase(some[r], s) if kind.phrase is in_place else kind.phrase(some[r])
+                        for r, s in zip(rows, shown)])
     train(new, objective.loss, cases_of, TUNED, optimiser, seed=seed)
     return new
 
 
 def unlabelled_phrase(name: str, task: str) -> Callable | None:
-    "Without labelled cases a model of left to right reads what is left of a gap only: it does not know the mark of one."
-    return (lambda q: plain(q, blind=True)) if KINDS[name].phrase is plain and task == "fill in" else None
+    """Without labelled cases a model of left to right reads what is left of a gap only: it does
+    not know the mark of one."""
+    return ((lambda q: plain(q, blind=True)) if KINDS[name].phrase is plain and task
+            == "fill in" else None)
 
 
-def zero_shot(name: str, model: nn.Module, task: str, some: tuple[Question, ...]) -> dict[str, float]:
+def zero_shot(name: str, model: nn.Module, task: str,
+              some: tuple[Question, ...]) -> dict[str, float]:
     "Without any labelled case."
     return judged(some, *answers(name, model, some, unlabelled_phrase(name, task)))
 
 
-def worth(name: str, model: nn.Module, task: str, seed: int, peaks: tuple = (0., *TUNE_PEAKS), n: int = LABELLED) -> dict[str, float]:
-    "On the test, after training with labelled cases at the rate that is best on other stories; at rate 0, without any. A grid whose end is best goes on."
+def worth(name: str, model: nn.Module, task: str, seed: int, peaks: tuple = (0., *TUNE_PEAKS),
+          n: int = LABELLED) -> dict[str, float]:
+    """On the test, after training with labelled cases at the rate that is best on other stories;
+    at rate 0, without any. A grid whose end is best goes on."""
     kept, test = questions(task, seed, -2, KEPT), questions(task, seed, -3, TESTS)
     def scores(peak: float, *parts) -> list[dict]:
         if peak == 0: return [zero_shot(name, model, task, part) for part in parts]
@@ -281,32 +311,41 @@ def worth(name: str, model: nn.Module, task: str, seed: int, peaks: tuple = (0.,
         return [judged(part, *answers(name, run, part)) for part in parts]
     def loss(peak: float) -> float: return found[peak][0]["nats"]
     found = {peak: scores(peak, kept, test) for peak in peaks}
-    while len(peaks) > 1 and (end := max(found)) == min(found, key=loss): found[2 * end] = scores(2 * end, kept, test)
+    while len(peaks) > 1 and (end := max(found)) == min(found, key=loss):
+        found[2 * end] = scores(2 * end, kept, test)
     best = min(found, key=loss)
     return found[best][1] | {"rate": best}
 
 
-# --- the experiment ---------------------------------------------------------------------------------------------------
+# --- the experiment -------------------------------------------------------------------------------
 
 def facts_of(name: str) -> dict:
     done = KINDS[name].objective is not None
-    return {"objective": name, "stacks": KINDS[name].stacks, "parameters": size(made(name, 0)), "operations": operations(name) if done else 0}
+    return {"objective": name, "stacks": KINDS[name].stacks, "parameters": size(made(name, 0)),
+            "operations": operations(name) if done else 0}
 
 
 def rates(name: str, seed: int) -> list[dict]:
     "Its own loss on kept stories at each rate, after a shorter training."
     steps = steps_of(name, TRIED)
-    return [{"what": "rate", **facts_of(name), "steps": steps, "peak": f"{peak:g}", "loss": spread([own_loss(name, pretrained(name, peak, seed + len(SEEDS), steps), seed + len(SEEDS))])}
+    return [{"what": "rate", **facts_of(name), "steps": steps, "peak": f"{peak:g}",
+             "loss": spread([own_loss(name, pretrained(name, peak, seed + len(SEEDS), steps),
+                                      seed + len(SEEDS))])}
             for peak in PEAKS]
 
 
-def scored(name: str, seed: int, peak: float, steps: int, peaks: dict[str, tuple]) -> dict[str, dict[str, float]]:
+def scored(name: str, seed: int, peak: float, steps: int,
+           peaks: dict[str, tuple]) -> dict[str, dict[str, float]]:
     "One seed: trained, then judged on each task, without and with labelled cases."
-    path = CACHE / f"{name}-{peak:g}-{seed}-{steps}-{TUNED}-{'-'.join(f'{p:g}' for task in TASKS for p in peaks[task])}.json".replace(" ", "_")
+    path = (CACHE
+            / f"{name}-{peak:g}-{seed}-{steps}-{TUNED}-{'-'.join(f'{p:g}' for task in TASKS for p in peaks[task])}.json".replace(" ", "_"))  # noqa: E501
     if path.exists(): return json.loads(path.read_text())
     model = pretrained(name, peak, seed, steps)
     found = {"own": {"loss": own_loss(name, model, seed)}} if KINDS[name].objective else {}
-    for task in TASKS: found |= {f"{task}, zero-shot": zero_shot(name, model, task, questions(task, seed, -3, TESTS)), task: worth(name, model, task, seed, peaks=peaks[task])}
+    for task in TASKS:
+        found |= {f"{task}, zero-shot": zero_shot(name, model, task,
+                                                  questions(task, seed, -3, TESTS)),
+                  task: worth(name, model, task, seed, peaks=peaks[task])}
     CACHE.mkdir(exist_ok=True)
     path.write_text(json.dumps(found))
     return found
@@ -317,7 +356,8 @@ def over_tasks(what: str, name: str, peak: float, steps: int, seeds: list[int]) 
     found = [scored(name, seeds[0], peak, steps, dict.fromkeys(TASKS, (0., *TUNE_PEAKS)))]
     chosen = {task: (found[0][task]["rate"],) for task in TASKS}
     found += [scored(name, seed, peak, steps, chosen) for seed in seeds[1:]]
-    return [{"what": what, **facts_of(name), "peak": f"{peak:g}", "steps": steps, "task": task} | over_seeds([f[task] for f in found]) for task in found[0]]
+    return [{"what": what, **facts_of(name), "peak": f"{peak:g}", "steps": steps, "task": task}
+            | over_seeds([f[task] for f in found]) for task in found[0]]
 
 
 def compared(name: str, seed: int) -> list[dict]:
@@ -336,7 +376,9 @@ def exact(some: tuple[Question, ...]) -> tuple[Tensor, Tensor]:
     for q in some:
         row = []
         for i, word in enumerate(q.answer):
-            p = fill_probabilities(GRAMMAR, torch.tensor(q.left + q.answer[:i] + [MASK] * (len(q.answer) - i) + q.right))[0][len(q.left) + i]
+            p = fill_probabilities(GRAMMAR,
+                                   torch.tensor(q.left + q.answer[:i] + [MASK] * (len(q.answer) - i)
+                                                + q.right))[0][len(q.left) + i]
             row.append((float(p[word].log()), bool(p.argmax() == word)))
         found.append(row)
     logprob, right = torch.tensor(found, dtype=torch.float64).unbind(-1)
@@ -345,7 +387,8 @@ def exact(some: tuple[Question, ...]) -> tuple[Tensor, Tensor]:
 
 @lru_cache
 def going_on(n: int) -> Tensor:
-    "For each state of the grammar, the probability that none of the next n words is the end of the story."
+    """For each state of the grammar, the probability that none of the next n words is the end of
+    the story."""
     if n == 0: return torch.ones(len(GRAMMAR.p), dtype=torch.float64)
     p = GRAMMAR.p.double().clone()
     p[:, EOS] = 0
@@ -353,13 +396,18 @@ def going_on(n: int) -> Tensor:
 
 
 def from_left(some: tuple[Question, ...]) -> tuple[Tensor, Tensor]:
-    "The same for the best possible reader of what is on the left only. In a gap, which something follows, it knows that the story does not end."
+    """The same for the best possible reader of what is on the left only. In a gap, which
+    something follows, it knows that the story does not end."""
     logprob, right = [], []
     for q in some:
-        p = GRAMMAR.next_words(torch.tensor([q.left + q.answer]))[0, len(q.left):]                # (n, V)
+        # (n, V)
+        p = GRAMMAR.next_words(torch.tensor([q.left + q.answer]))[0, len(q.left):]
         if q.right:
-            states = GRAMMAR.states(torch.tensor([q.left + q.answer]))[0, len(q.left):][:len(q.answer)]   # before each word
-            after = torch.stack([going_on(len(q.answer) - 1 - i)[GRAMMAR.after[s].clamp(min=0)] for i, s in enumerate(states)])
+            # before each word
+            states = GRAMMAR.states(
+                torch.tensor([q.left + q.answer]))[0, len(q.left):][:len(q.answer)]
+            after = torch.stack([going_on(len(q.answer) - 1 - i)[GRAMMAR.after[s].clamp(min=0)]
+                                 for i, s in enumerate(states)])
             p = p[:len(q.answer)].double() * after
             p[:, EOS] = 0
             p = p / p.sum(-1, keepdim=True)
@@ -395,15 +443,20 @@ def bounds(seed: int) -> list[dict]:
     if path.exists(): return json.loads(path.read_text())
     for s in SEEDS:
         write, fill, short = (questions(task, seed + s, -3, TESTS) for task in TASKS)
-        cases = {("write on", "best possible"): judged(write, *from_left(write)), ("write on", "word frequencies"): judged(write, *counted(write, seed + s)),
-                 ("fill in", "best possible"): judged(fill, *exact(fill)), ("fill in", "best from the left"): judged(fill, *from_left(fill)),
+        cases = {("write on", "best possible"): judged(write, *from_left(write)),
+                 ("write on", "word frequencies"): judged(write, *counted(write, seed + s)),
+                 ("fill in", "best possible"): judged(fill, *exact(fill)),
+                 ("fill in", "best from the left"): judged(fill, *from_left(fill)),
                  ("fill in", "word frequencies"): judged(fill, *counted(fill, seed + s)),
                  ("condense", "best possible"): {"right": 1.}}
-        for reader in (last_mentioned, opening): cases["condense", reader.__name__.replace("_", " ")] = {"right": sum(reader(q) == q.answer for q in short) / TESTS}
+        for reader in (last_mentioned, opening):
+            cases["condense", reader.__name__.replace("_", " ")] = {
+                "right": sum(reader(q) == q.answer for q in short) / TESTS}
         [(_, most)] = Counter(tuple(q.answer) for q in short).most_common(1)
         cases["condense", "most frequent"] = {"right": most / TESTS}
         for case, values in cases.items(): found.setdefault(case, []).append(values)
-    rows = [{"what": "bound", "task": task, "reader": reader} | over_seeds(values) for (task, reader), values in found.items()]
+    rows = [{"what": "bound", "task": task, "reader": reader} | over_seeds(values)
+            for (task, reader), values in found.items()]
     CACHE.mkdir(exist_ok=True)
     path.write_text(json.dumps(rows))
     return rows
@@ -413,4 +466,6 @@ def measure(seed: int) -> Iterator[dict]:
     "The bounds, then every kind."
     yield from bounds(seed)
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        for _, rows in zip(ticked(KINDS, "objective"), pool.map(compared, KINDS, [seed] * len(KINDS)), strict=True): yield from rows
+        for _, rows in zip(ticked(KINDS, "objective"),
+                           pool.map(compared, KINDS, [seed] * len(KINDS)), strict=True):
+            yield from rows

@@ -1,6 +1,8 @@
-"""Chapter 9: what one does with a pre-trained encoder, each task with a baseline: few and many labels, pooling, spans, sentence vectors, probes; and writing, which it cannot do.
+"""Chapter 9: what one does with a pre-trained encoder, each task with a baseline: few and many
+labels, pooling, spans, sentence vectors, probes; and writing, which it cannot do.
 
-The encoders are those of `bench.encoder_objectives`; "untrained" is the same encoder as drawn. Rates are chosen on texts kept for this choice.
+The encoders are those of `bench.encoder_objectives`; "untrained" is the same encoder as drawn.
+Rates are chosen on texts kept for this choice.
 """
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -38,40 +40,48 @@ from tfmlib.workbench import AdamW, WarmupCosine, load_record, parameter_groups,
 DEVICE = "cpu"
 SEED = 0
 SEEDS, SPAN_STEPS, PAIR_STEPS, PAIRS, CANDIDATES, SPAN_TEXTS = range(3), 400, 200, 32, 200, 128
-SIZES = {8: 200, 32: 200, 128: 800, 512: 1_600}                                  # labelled texts: steps
+# labelled texts: steps
+SIZES = {8: 200, 32: 200, 128: 800, 512: 1_600}
 VERB = TAGS.index("VERB")
-QUESTIONS = torch.tensor([LEXICON.index("in"), LEXICON.index("by")])            # the language has no question words: "in" asks for the subject, "by" for the object
+# the language has no question words: "in" asks for the subject, "by" for the object
+QUESTIONS = torch.tensor([LEXICON.index("in"), LEXICON.index("by")])
 INITIAL = ("pre-trained", "untrained")
 
 
 @lru_cache
 def chosen_rate(kind: str) -> float:
     "The rate that was best for this objective."
-    return float(next(r["peak"] for r in load_record("encoder_objectives").rows if r["what"] == "worth" and r["objective"] == kind))
+    return float(next(r["peak"] for r in load_record("encoder_objectives").rows if r["what"]
+                      == "worth" and r["objective"] == kind))
 
 
 @lru_cache
 def encoder(initial: str, seed: int, kind: str = "masked LM") -> nn.Module:
     "An encoder, pre-trained by `bench.encoder_objectives`, or as drawn."
-    return made(kind, seed) if initial == "untrained" else kept(kind, chosen_rate(kind), seed, steps_of(kind))[0]
+    return (made(kind, seed) if initial == "untrained" else kept(kind, chosen_rate(kind), seed,
+            steps_of(kind))[0])
 
 
 def few_labels(initial: str, seed: int) -> dict[str, float]:
     "Accuracies by number of labelled texts."
-    return {f"{task}, {n}": worth("masked LM", encoder(initial, seed), task, seed, n, steps=steps) for task, (n, steps) in product(("tagging", "classification"), SIZES.items())}
+    return {f"{task}, {n}": worth("masked LM", encoder(initial, seed), task, seed, n, steps=steps)
+            for task, (n, steps) in product(("tagging", "classification"), SIZES.items())}
 
 
 def questions(seed: int, part: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    "[CLS] question [SEP] text [SEP], and the first and last position of the answer: the subject of the first sentence, or its object."
+    """[CLS] question [SEP] text [SEP], and the first and last position of the answer: the
+    subject of the first sentence, or its object."""
     words, tags, _ = text(seed, part, 4 * n)
     ends = (tags == TAGS.index(".")) | (tags == TAGS.index("PREP"))
     verb, stop = (tags == VERB).long().argmax(1), ends.long().argmax(1)
-    able = ((tags == VERB).any(1) & ends.any(1) & (stop > verb + 1)).nonzero()[:n, 0]        # the first sentence has an object, and the text its end
+    # the first sentence has an object, and the text its end
+    able = ((tags == VERB).any(1) & ends.any(1) & (stop > verb + 1)).nonzero()[:n, 0]
     words, verb, stop = words[able], verb[able], stop[able]
     asked = torch.randint(2, (len(able),), generator=seeded(seed, part, 11))
     def every(i): return torch.full((len(able), 1), i)
     ids = torch.cat([every(CLS), QUESTIONS[asked][:, None], every(SEP), words, every(SEP)], 1)
-    return ids, torch.where(asked == 0, 0, verb + 1) + 3, torch.where(asked == 0, verb - 1, stop - 1) + 3
+    return (ids, torch.where(asked == 0, 0, verb + 1) + 3,
+            torch.where(asked == 0, verb - 1, stop - 1) + 3)
 
 
 def span_loss(model: nn.Module, ids: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -84,7 +94,8 @@ def span_accuracy(model: nn.Module, seed: int, part: int) -> float:
     "How often the most likely span is exactly the answer."
     ids, first, last = questions(seed, part, TESTS)
     start, end = model.eval()(ids)["span"].unbind(-1)
-    both = (start[:, :, None] + end[:, None]).masked_fill(~torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(), -torch.inf)
+    both = (start[:, :, None] + end[:, None]).masked_fill(~torch.ones(ids.shape[1], ids.shape[1],
+            dtype=torch.bool).triu(), -torch.inf)
     at = both.flatten(1).argmax(1)
     return float(((at // ids.shape[1] == first) & (at % ids.shape[1] == last)).double().mean())
 
@@ -97,7 +108,9 @@ def spans(initial: str, seed: int) -> dict[str, float]:
         def batch(step):
             rows = torch.randint(SPAN_TEXTS, (16,), generator=seeded(seed, step, 2))
             return tuple(t[rows] for t in few)
-        train(model, span_loss, batch, SPAN_STEPS, AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, 20, SPAN_STEPS), clip=1.), seed=seed)
+        train(model, span_loss, batch, SPAN_STEPS,
+              AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, 20, SPAN_STEPS),
+                    clip=1.), seed=seed)
         models.append(model)
     return {"spans": span_accuracy(max(models, key=lambda m: span_accuracy(m, seed, -1)), seed, -2)}
 
@@ -116,26 +129,32 @@ def first_verb(words: Tensor) -> Tensor:
 
 
 def span_baselines(seed: int) -> dict[str, float]:
-    "Answers by a verb found in the left context alone, and by the most probable verb given the whole text."
+    """Answers by a verb found in the left context alone, and by the most probable verb given the
+    whole text."""
     ids, first, last = questions(seed, -2, TESTS)
     words, subject = ids[:, 3:-1], ids[:, 1] == QUESTIONS[0]
-    ends = (words == LEXICON.index(".")) | (words == LEXICON.index("in")) | (words == LEXICON.index("by"))
+    ends = ((words == LEXICON.index(".")) | (words == LEXICON.index("in"))
+            | (words == LEXICON.index("by")))
     left = GRAMMAR.tag_probabilities(words, future=False).argmax(-1) == VERB
     found = {}
-    for name, verb in (("left context", left.long().argmax(1)), ("exact posterior", first_verb(words))):
+    for name, verb in (("left context", left.long().argmax(1)),
+                       ("exact posterior", first_verb(words))):
         stop = (ends & (torch.arange(LENGTH) > verb[:, None])).long().argmax(1)
         begins, stops = torch.where(subject, 0, verb + 1) + 3, torch.where(subject, verb, stop) + 2
         found[name] = float(((begins == first) & (stops == last)).double().mean())
     return found
 
 
-SYNONYMS = torch.arange(len(LEXICON))                                            # each adjective and each content word has one other word of the same meaning
+# each adjective and each content word has one other word of the same meaning
+SYNONYMS = torch.arange(len(LEXICON))
 for some in (ADJECTIVES, *TOPICS.values()):
-    for a, b in zip(some[::2], some[1::2]): SYNONYMS[LEXICON.index(a)], SYNONYMS[LEXICON.index(b)] = LEXICON.index(b), LEXICON.index(a)
+    for a, b in zip(some[::2], some[1::2]):
+        SYNONYMS[LEXICON.index(a)], SYNONYMS[LEXICON.index(b)] = LEXICON.index(b), LEXICON.index(a)
 
 
 def paraphrased(words: Tensor, g: torch.Generator) -> Tensor:
-    "The same texts, each word with a synonym replaced by it with probability ½, and determiners drawn anew."
+    """The same texts, each word with a synonym replaced by it with probability ½, and
+    determiners drawn anew."""
     words = torch.where(torch.rand(words.shape, generator=g) < .5, SYNONYMS[words], words)
     the, a = LEXICON.index("the"), LEXICON.index("a")
     drawn = torch.where(torch.rand(words.shape, generator=g) < .7, the, a)
@@ -148,32 +167,39 @@ def couples(seed: int, part: int, n: int) -> tuple[Tensor, Tensor]:
     return framed(words), framed(paraphrased(words, seeded(seed, part, 12)))
 
 
-def vectors(model: Bert, ids: Tensor) -> Tensor: return mean_pooling(model.hidden_states(ids)[0], torch.ones_like(ids, dtype=torch.bool))
+def vectors(model: Bert, ids: Tensor) -> Tensor:
+    return mean_pooling(model.hidden_states(ids)[0], torch.ones_like(ids, dtype=torch.bool))
 
 
 def retrieved(a: Tensor, b: Tensor) -> float:
     "How often a text's nearest neighbour among the candidates is its paraphrase."
-    return float(((F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).T).argmax(1) == torch.arange(len(a))).double().mean())
+    return float(((F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).T).argmax(1)
+                  == torch.arange(len(a))).double().mean())
 
 
 @torch.no_grad()
 def retrieval(model: Bert, seed: int, part: int) -> float:
     "The mean over five sets of candidates."
     model.eval()
-    return sum(retrieved(*(vectors(model, ids) for ids in couples(seed, 10 * part - i, CANDIDATES))) for i in range(5)) / 5
+    return (sum(retrieved(*(vectors(model, ids) for ids in couples(seed, 10 * part - i,
+            CANDIDATES))) for i in range(5)) / 5)
 
 
 def embeddings(initial: str, seed: int) -> dict[str, float]:
-    "Retrieval of paraphrases before and after contrastive training with a few pairs, and by counts of words."
+    """Retrieval of paraphrases before and after contrastive training with a few pairs, and by
+    counts of words."""
     base, models, few = encoder(initial, seed), [], couples(seed, -3, PAIRS)
     def loss(model, a, b): return contrastive_loss(vectors(model, a), vectors(model, b))
     for peak in TUNE_PEAKS:
         model = with_head("masked LM", base, "classification", seed)
-        optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, 20, PAIR_STEPS), clip=1.)
+        optimiser = AdamW(parameter_groups(model, 0.01),
+                          WarmupCosine(peak, 20, PAIR_STEPS), clip=1.)
         train(model, loss, lambda step: few, PAIR_STEPS, optimiser, seed=seed)
         models.append(model)
-    counts = [[F.one_hot(ids, len(LEXICON)).sum(1).float() for ids in couples(seed, 10 * -2 - i, CANDIDATES)] for i in range(5)]
-    return {"vectors as they are": retrieval(base, seed, -2), "contrastive": retrieval(max(models, key=lambda m: retrieval(m, seed, -1)), seed, -2),
+    counts = [[F.one_hot(ids, len(LEXICON)).sum(1).float()
+               for ids in couples(seed, 10 * -2 - i, CANDIDATES)] for i in range(5)]
+    return {"vectors as they are": retrieval(base, seed, -2),
+            "contrastive": retrieval(max(models, key=lambda m: retrieval(m, seed, -1)), seed, -2),
             "counts of words": sum(retrieved(*pair) for pair in counts) / 5}
 
 
@@ -192,29 +218,39 @@ def probe_accuracy(x: Tensor, y: Tensor, new_x: Tensor, new_y: Tensor) -> float:
 
 
 def probes(initial: str, seed: int, n: int = 1_000) -> list[dict]:
-    "A linear probe on each layer, for the class of ambiguous words, and for a label drawn once for each word."
-    model, control, kept = encoder(initial, seed), torch.randint(2, (len(LEXICON),), generator=seeded(seed, 13)), []
+    """A linear probe on each layer, for the class of ambiguous words, and for a label drawn once
+    for each word."""
+    model, control, kept = (encoder(initial, seed),
+                            torch.randint(2, (len(LEXICON),), generator=seeded(seed, 13)), [])
     for part in (-3, -2):
         words, tags, _ = text(seed, part, n)
         with torch.no_grad():
             x = model.embedding(framed(words), None, None)
-            states = [h[:, 1:-1][words >= AMBIGUOUS] for h in (x, *(state for state, _ in model.stack.stream(x)))]
+            states = [h[:, 1:-1][words >= AMBIGUOUS]
+                      for h in (x, *(state for state, _ in model.stack.stream(x)))]
         kept.append((states, tags[words >= AMBIGUOUS], control[words[words >= AMBIGUOUS]]))
     (states, *labels), (new, *new_labels) = kept
-    return [{name: probe_accuracy(states[layer], labels[i], new[layer], new_labels[i]) for i, name in enumerate(("class", "control"))} for layer in range(len(states))]
+    return [{name: probe_accuracy(states[layer], labels[i], new[layer], new_labels[i])
+             for i, name in enumerate(("class", "control"))} for layer in range(len(states))]
 
 
 @torch.no_grad()
 def written(how: str, seed: int, n: int = 200) -> dict[str, float]:
-    "Texts written by a model, judged by the grammar: how many are possible, and how likely these are."
+    """Texts written by a model, judged by the grammar: how many are possible, and how likely
+    these are."""
     g = seeded(seed, 14)
-    def draw(logits): return MASK + 1 + torch.multinomial(logits[:, MASK + 1:].softmax(-1), 1, generator=g)[:, 0]
+    def draw(logits):
+        return MASK + 1 + torch.multinomial(logits[:, MASK + 1:].softmax(-1), 1, generator=g)[:, 0]
     model = encoder("pre-trained", seed, how if how == "causal LM" else "masked LM").eval()
     words = torch.full((n, LENGTH), MASK)
-    if how == "all at once": words = draw(model(framed(words))["masked-lm"][:, 1:-1].flatten(0, 1)).view(n, LENGTH)
+    if how == "all at once":
+        words = draw(model(framed(words))["masked-lm"][:, 1:-1].flatten(0, 1)).view(n, LENGTH)
     else:
-        for _ in range(20 if how == "Gibbs sampling" else 1):                  # Gibbs: fill one position after another, again and again
-            for t in torch.randperm(LENGTH, generator=g).tolist() if how == "Gibbs sampling" else range(LENGTH):
+        # Gibbs: fill one position after another, again and again
+        for _ in range(20 if how == "Gibbs sampling" else 1):
+            for t in torch.randperm(LENGTH,
+                                    generator=g).tolist() if how == "Gibbs sampling" else range(
+                                        LENGTH):
                 words[:, t] = MASK
                 ids = framed(words[:, :t])[:, :-1] if how == "causal LM" else framed(words)
                 words[:, t] = draw(model(ids)["masked-lm"][:, t if how == "causal LM" else t + 1])
@@ -225,7 +261,8 @@ def judged(words: Tensor) -> dict[str, float]:
     "How many texts are possible, and the mean negative log-probability per word of these."
     logprob = forward_backward(GRAMMAR.hmm, GRAMMAR.hmm.likelihood(words))[2]
     possible = logprob.isfinite()
-    return {"possible": float(possible.double().mean())} | ({"nats": float(-logprob[possible].mean() / LENGTH)} if possible.any() else {})
+    return ({"possible": float(possible.double().mean())}
+            | ({"nats": float(-logprob[possible].mean() / LENGTH)} if possible.any() else {}))
 
 
 WRITERS = "causal LM", "one by one", "Gibbs sampling", "all at once"
@@ -233,12 +270,16 @@ WRITERS = "causal LM", "one by one", "Gibbs sampling", "all at once"
 
 def poolings(initial: str, seed: int) -> dict[str, float]:
     "Accuracy on topics by the way in which the outputs become one vector."
-    return {pooling: worth("masked LM", encoder(initial, seed), "classification", seed, SPAN_TEXTS, pooling, SIZES[SPAN_TEXTS]) for pooling in POOLINGS}
+    return {pooling: worth("masked LM", encoder(initial, seed), "classification", seed, SPAN_TEXTS,
+                           pooling, SIZES[SPAN_TEXTS]) for pooling in POOLINGS}
 
 
-WITH_ENCODER = {"labels": few_labels, "pooling": poolings, "spans": spans, "sentences": embeddings, "probe": probes}
-SIMPLE = {"span baselines": lambda _, seed: span_baselines(seed), "the grammar": lambda _, seed: judged(text(seed, -15, TESTS)[0]), "written": written}
-CASES = (*product(WITH_ENCODER, INITIAL), ("span baselines", ""), *product(("written",), WRITERS), ("the grammar", ""))
+WITH_ENCODER = {"labels": few_labels, "pooling": poolings, "spans": spans, "sentences": embeddings,
+                "probe": probes}
+SIMPLE = {"span baselines": lambda _, seed: span_baselines(seed),
+          "the grammar": lambda _, seed: judged(text(seed, -15, TESTS)[0]), "written": written}
+CASES = (*product(WITH_ENCODER, INITIAL), ("span baselines", ""), *product(("written",), WRITERS),
+         ("the grammar", ""))
 
 
 def use(what: str, which: str, seed: int) -> dict | list[dict]:
@@ -262,4 +303,6 @@ def measure(seed: int) -> Iterator[dict]:
         for case in CASES:
             each = [next(found) for _ in SEEDS]
             if case[0] != "probe": yield facts(*case) | over_seeds(each)
-            else: yield from (facts(*case) | {"layer": layer} | over_seeds(list(same)) for layer, same in enumerate(zip(*each, strict=True)))
+            else:
+                yield from (facts(*case) | {"layer": layer} | over_seeds(list(same))
+                            for layer, same in enumerate(zip(*each, strict=True)))

@@ -1,6 +1,8 @@
-"""Chapter 22: does the copying circuit appear sooner if its first half is given? Two layers of attention are trained as in the part
-`induction`: with nothing given; with one head of the first layer clamped to the previous token, or, as a control, to the token two back;
-with two heads clamped to the previous token and to the token itself, or, as a control, to the tokens two and three back."""
+"""Chapter 22: does the copying circuit appear sooner if its first half is given? Two layers of
+attention are trained as in the part `induction`: with nothing given; with one head of the first
+layer clamped to the previous token, or, as a control, to the token two back; with two heads clamped
+to the previous token and to the token itself, or, as a control, to the tokens two and three
+back."""
 import torch
 from torch import Tensor
 
@@ -13,14 +15,17 @@ from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, trai
 
 DEVICE = "cpu"
 SEED = 0
-GIVEN = {"nothing": (), "one back": (1,), "two back": (2,), "one back and itself": (1, 0), "two and three back": (2, 3), "two and four back": (2, 4)}
+GIVEN = {"nothing": (), "one back": (1,), "two back": (2,), "one back and itself": (1, 0),
+         "two and three back": (2, 3), "two and four back": (2, 4)}
 
 
 def clamped(back: tuple[int, ...]):
-    "Attention whose first heads return the value of the token so many positions back (the first one where there is none)."
+    """Attention whose first heads return the value of the token so many positions back (the
+    first one where there is none)."""
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, None]:
         out, _ = fused(q, k, v, mask)
-        moved = [torch.cat([v[:, h:h + 1, :1].expand(-1, -1, n, -1), v[:, h:h + 1, :v.shape[2] - n]], 2) for h, n in enumerate(back)]
+        moved = [torch.cat([v[:, h:h + 1, :1].expand(-1, -1, n, -1),
+                            v[:, h:h + 1, :v.shape[2] - n]], 2) for h, n in enumerate(back)]
         return torch.cat([*moved, out[:, len(back):]], 1), None
     return attend
 
@@ -45,7 +50,8 @@ def learn(back: tuple[int, ...], seed: int) -> list[float]:
 
     watch(0)
     train(model, next_token_loss, lambda step: (repeated(BATCH, seeded(seed, 0, step))[0],), STEPS,
-          AdamW(parameter_groups(model, 0.01), WarmupCosine(RATE, STEPS // 20, STEPS), clip=1.0), watch=watch, seed=seed)
+          AdamW(parameter_groups(model, 0.01), WarmupCosine(RATE, STEPS // 20, STEPS), clip=1.0),
+          watch=watch, seed=seed)
     return found
 
 
@@ -54,5 +60,7 @@ def measure(seed: int) -> list[dict]:
     rows = []
     for given, back in ticked(GIVEN.items()):
         runs = [learn(back, seed + s) for s in range(SEEDS)]
-        rows += [{"given": given, "step": i * EVERY} | over_seeds([{"right": point} for point in points]) for i, points in enumerate(zip(*runs))]
+        rows += [{"given": given, "step": i * EVERY}
+                 | over_seeds([{"right": point} for point in points])
+                 for i, points in enumerate(zip(*runs))]
     return rows

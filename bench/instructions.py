@@ -1,8 +1,11 @@
-"""Chapter 10: a model of sheets of questions is taught to answer them, with the loss on the answer only and on everything, over seeds.
+"""Chapter 10: a model of sheets of questions is taught to answer them, with the loss on the answer
+only and on everything, over seeds.
 
-A sheet is question after question: what is to be done (copy, reverse, sort), five digits, a mark. A model of sheets that is asked a question
-goes on with another one. It is then trained on questions with their answers; the questions of the test stand in no training.
-The models of seed 0, before and after, are those that the book ships: `python -m bench instructions` writes them to tfmlib/assets/models.
+A sheet is question after question: what is to be done (copy, reverse, sort), five digits, a mark. A
+model of sheets that is asked a question goes on with another one. It is then trained on questions
+with their answers; the questions of the test stand in no training. The models of seed 0, before and
+after, are those that the book ships: `python -m bench instructions` writes them to
+tfmlib/assets/models.
 """
 import json
 
@@ -29,14 +32,16 @@ def questions(n: int, g: torch.Generator, tested: bool = False) -> Tensor:
     "What to do, and digits (n, 1 + DIGITS): one question in ten is kept for the test."
     what = torch.randint(COPY, SORT + 1, (20 * n, 1), generator=g)
     digits = torch.randint(10, (20 * n, DIGITS), generator=g)
-    kept = ((torch.cat([what, digits], 1) * torch.tensor([1, 3, 7, 9, 11, 13])).sum(1) % 10 == 0) == tested
+    kept = (((torch.cat([what, digits], 1) * torch.tensor([1, 3, 7, 9, 11, 13])).sum(1) % 10
+             == 0) == tested)
     return torch.cat([what, digits], 1)[kept][:n]
 
 
 def answers(asked: Tensor) -> Tensor:
     "(n, DIGITS)"
     what, digits = asked[:, :1], asked[:, 1:]
-    return torch.where(what == COPY, digits, torch.where(what == REVERSE, digits.flip(1), digits.sort(1).values))
+    return torch.where(what == COPY, digits,
+                       torch.where(what == REVERSE, digits.flip(1), digits.sort(1).values))
 
 
 def sheet(n: int, g: torch.Generator) -> Tensor:
@@ -54,29 +59,35 @@ def answered(asked: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def look(model: CausalLM, seed: int) -> dict[str, float]:
-    "How often it answers rightly, how often with a question, and how well it still predicts questions, in nats a token."
+    """How often it answers rightly, how often with a question, and how well it still predicts
+    questions, in nats a token."""
     asked = questions(TESTED, seeded(seed, 2), tested=True)
     prompt = torch.cat([asked, torch.full((TESTED, 1), MARK)], 1)
     wrote = generate(model, prompt, DIGITS + 1)[:, DIGITS + 2:]
     wanted = torch.cat([answers(asked), torch.full((TESTED, 1), END)], 1)
     lost, count = next_token_loss(model, asked)
-    return {"right": float((wrote == wanted).all(1).float().mean()), "asks back": float(((wrote[:, 0] >= COPY) & (wrote[:, 0] <= SORT)).float().mean()),
+    return {"right": float((wrote == wanted).all(1).float().mean()),
+            "asks back": float(((wrote[:, 0] >= COPY) & (wrote[:, 0] <= SORT)).float().mean()),
             "questions": float(lost / count)}
 
 
-def trained(model: CausalLM, batch, steps: int, seed: int, stop: int | None, watch=None) -> tuple[CausalLM, History]:
+def trained(model: CausalLM, batch, steps: int, seed: int, stop: int | None,
+            watch=None) -> tuple[CausalLM, History]:
     "`stop` ends a training early."
     optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(RATE, 20, steps), clip=1.0)
-    return model, train(model, next_token_loss, batch, steps if stop is None else stop, optimiser, watch=watch, seed=seed)
+    return (model, train(model, next_token_loss, batch, steps if stop is None else stop, optimiser,
+                         watch=watch, seed=seed))
 
 
 def of_sheets(seed: int, stop: int | None = None) -> tuple[CausalLM, History]:
     "A model of sheets."
     shape = MODEL_CONFIGS["toy Llama"].sized(len(SIGNS), WIDTH, LAYERS, HEADS, LONGEST)
-    return trained(build(shape, attention_fn=fused, seed=seed), lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed, stop)
+    return trained(build(shape, attention_fn=fused, seed=seed),
+                   lambda step: (sheet(BATCH, seeded(seed, 0, step)),), SHEETS, seed, stop)
 
 
-def taught(base: CausalLM, way: str, seed: int, stop: int | None = None) -> tuple[CausalLM, History, list[dict]]:
+def taught(base: CausalLM, way: str, seed: int,
+           stop: int | None = None) -> tuple[CausalLM, History, list[dict]]:
     "The model taught to answer, and what it could do on the way."
     model = build(base.config, attention_fn=fused)
     model.load_state_dict(base.state_dict())
@@ -98,7 +109,8 @@ def taught(base: CausalLM, way: str, seed: int, stop: int | None = None) -> tupl
 def ship(model: CausalLM, history: History, name: str, steps: int, seed: int) -> None:
     "Write a model with what made it."
     curve = json.dumps([round(loss, 5) for loss in history["loss"][:20].tolist()])
-    save_model(MODELS / f"{name}.safetensors", model, command=COMMAND, seed=str(seed), steps=str(steps), signs=" ".join(SIGNS), curve=curve)
+    save_model(MODELS / f"{name}.safetensors", model, command=COMMAND, seed=str(seed),
+               steps=str(steps), signs=" ".join(SIGNS), curve=curve)
 
 
 def measure(seed: int) -> list[dict]:
@@ -110,5 +122,6 @@ def measure(seed: int) -> list[dict]:
         runs = [taught(base, way, seed + s) for s, (base, _) in ticked(enumerate(bases), "seed")]
         if way == "answer": ship(*runs[0][:2], "answers", STEPS, seed)
         print(way, [found[-1] for *_, found in runs], flush=True)
-        made += [{"loss on": way, "step": step, "parameters": size(bases[0][0])} | over_seeds([found[i] for *_, found in runs]) for i, step in enumerate(WATCHED)]
+        made += [{"loss on": way, "step": step, "parameters": size(bases[0][0])}
+                 | over_seeds([found[i] for *_, found in runs]) for i, step in enumerate(WATCHED)]
     return made

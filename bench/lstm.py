@@ -1,8 +1,16 @@
-"""Chapter 8's recurrent translators: those of chapter 2 with LSTMs, which read a known target in one call."""
+"""Chapter 8's recurrent translators: those of chapter 2 with LSTMs, which read a known target in
+one call."""
 import torch
 from torch import Tensor, nn
 
-from tfmlib.alignment import FixedContextDecoder, GRUEncoder, LuongDecoder, MultiplicativeScore, Seq2Seq, final_state
+from tfmlib.alignment import (
+    FixedContextDecoder,
+    GRUEncoder,
+    LuongDecoder,
+    MultiplicativeScore,
+    Seq2Seq,
+    final_state,
+)
 from tfmlib.attention import masked_softmax
 
 
@@ -24,7 +32,8 @@ class Writer(nn.Module):
         cell = self.to_state(final_state(h, mask))
         return cell.tanh()[None], cell[None]                           # (1, B, C)
 
-    def forward(self, word: Tensor, s: tuple, source) -> tuple:        # (B,): one word, when a translation is written
+    # (B,): one word, when a translation is written
+    def forward(self, word: Tensor, s: tuple, source) -> tuple:
         scores, s, weights = self.all(word[:, None], s, source)
         return scores[:, 0], s, None if weights is None else weights[:, 0]
 
@@ -38,8 +47,10 @@ class OneVector(Writer, FixedContextDecoder):
 
 
 class Attentive(Writer, LuongDecoder):
-    "Moves first; then looks, with the state it has just made. The states do not need the looks, so all come from one call."
-    def all(self, y: Tensor, s: tuple, source: tuple) -> tuple:        # (B, T), state, what `begin` gave
+    """Moves first; then looks, with the state it has just made. The states do not need the
+    looks, so all come from one call."""
+    # (B, T), state, what `begin` gave
+    def all(self, y: Tensor, s: tuple, source: tuple) -> tuple:
         h, keys, mask = source
         states, s = self.cell(self.embedding(y), s)                    # (B, T, C)
         weights = masked_softmax(states @ keys.mT, mask[:, None])      # (B, T, S)

@@ -1,6 +1,8 @@
-"""Chapter 2: does Luong's product need its matrix? Reversing digits with the plain dot product and with a matrix, at about equal parameters.
+"""Chapter 2: does Luong's product need its matrix? Reversing digits with the plain dot product and
+with a matrix, at about equal parameters.
 
-Each score has three learning rates; the page takes the one that is best on sequences drawn for validation.
+Each score has three learning rates; the page takes the one that is best on sequences drawn for
+validation.
 """
 from random import Random
 
@@ -9,7 +11,14 @@ from torch import Tensor, nn
 
 from bench import over_seeds, size, ticked
 from bench.bottleneck import V, questions
-from tfmlib.alignment import GRUEncoder, LuongDecoder, MultiplicativeScore, Seq2Seq, greedy_decode, translation_loss
+from tfmlib.alignment import (
+    GRUEncoder,
+    LuongDecoder,
+    MultiplicativeScore,
+    Seq2Seq,
+    greedy_decode,
+    translation_loss,
+)
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, train
 
 DEVICE = "cpu"
@@ -45,17 +54,21 @@ def trained(kind: str, peak: float, seed: int) -> Seq2Seq:
         rng = Random(f"{seed}/{step}")
         return questions(ROWS, 1 + int(rng.random() * LONGEST), rng)
 
-    optimiser = AdamW(parameter_groups(model, 0.01), WarmupCosine(peak, STEPS // 20, STEPS), clip=1.0)
+    optimiser = AdamW(parameter_groups(model, 0.01),
+                      WarmupCosine(peak, STEPS // 20, STEPS), clip=1.0)
     train(model, translation_loss, batch, STEPS, optimiser, seed=seed)
     return model
 
 
 def measure(seed: int) -> list[dict]:
-    "Accuracy by length for each score and learning rate, over seeds; on sequences for validation, and on others for the test."
+    """Accuracy by length for each score and learning rate, over seeds; on sequences for
+    validation, and on others for the test."""
     rows = []
     for kind, peak in ticked([(kind, peak) for kind in SCORES for peak in RATES]):
         models = [trained(kind, peak, seed + s) for s in SEEDS]
         found = [{str(n): accuracy(model, n, "test") for n in LENGTHS}
-                 | {"validation": sum(accuracy(model, n, "validation") for n in LENGTHS) / len(LENGTHS)} for model in models]
-        rows.append({"score": kind, "rate": f"{peak:g}", "width": WIDTH, "steps": STEPS, "parameters": size(models[0])} | over_seeds(found))
+                 | {"validation": sum(accuracy(model, n, "validation") for n in LENGTHS)
+                    / len(LENGTHS)} for model in models]
+        rows.append({"score": kind, "rate": f"{peak:g}", "width": WIDTH, "steps": STEPS,
+                     "parameters": size(models[0])} | over_seeds(found))
     return rows

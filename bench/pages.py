@@ -1,6 +1,7 @@
 """How long each chapter's page takes to run, on one thread: what its head says.
 
-Processor time; beside it, the time on the clock, which says how idle the machine was: other work can double even processor time where cores share parts.
+Processor time; beside it, the time on the clock, which says how idle the machine was: other work
+can double even processor time where cores share parts.
 """
 import os
 import resource
@@ -22,7 +23,8 @@ DEVICE, SEED, REPEATS = "cpu", 0, 3
 
 def chapters() -> list[Path]:
     "The notebooks whose head says how long they run."
-    return [path for path in notebook_files(ROOT / "chapters") if path.parent.name != "practice" and "{runtime}`" in path.read_text(encoding="utf-8")]
+    return [path for path in notebook_files(ROOT / "chapters") if path.parent.name != "practice"
+            and "{runtime}`" in path.read_text(encoding="utf-8")]
 
 
 def used() -> float:
@@ -31,11 +33,13 @@ def used() -> float:
 
 
 def once(path: Path) -> tuple[float, float, int]:
-    "Run a notebook in a kernel of its own: its processor time and its time on the clock, in seconds, and its code cells."
+    """Run a notebook in a kernel of its own: its processor time and its time on the clock, in
+    seconds, and its code cells."""
     from execute import run
     before, start = used(), time.perf_counter()
     nb = run(path)
-    return used() - before, time.perf_counter() - start, sum(cell.cell_type == "code" for cell in nb.cells)
+    return (used() - before, time.perf_counter() - start,
+            sum(cell.cell_type == "code" for cell in nb.cells))
 
 
 def measure(seed: int) -> Iterator[dict]:
@@ -44,4 +48,6 @@ def measure(seed: int) -> Iterator[dict]:
     os.environ.update(environment(dict(os.environ)) | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"})
     for path in ticked(chapters(), "page"):
         runs = [once(path) for _ in range(REPEATS)]
-        yield {"page": path.relative_to(ROOT / "chapters").with_suffix("").as_posix(), "cells": runs[0][2], "seconds": spread([r[0] for r in runs]), "seconds on the clock": spread([r[1] for r in runs])}
+        yield {"page": path.relative_to(ROOT / "chapters").with_suffix("").as_posix(),
+               "cells": runs[0][2], "seconds": spread([r[0] for r in runs]),
+               "seconds on the clock": spread([r[1] for r in runs])}

@@ -1,11 +1,14 @@
-"""Chapter 6: loss against length for one small language model trained at 64 characters, by how it is told its places.
+"""Chapter 6: loss against length for one small language model trained at 64 characters, by how it
+is told its places.
 
-All windows of one test end at the same places, and the loss is that of the last 32 characters, in nats: every length predicts
-the same characters, and a longer window differs only in that it gives more of what stands before them. Within a seed all
-models begin with the same weights (but for those that belong to the places), and see the same text in the same order.
+All windows of one test end at the same places, and the loss is that of the last 32 characters, in
+nats: every length predicts the same characters, and a longer window differs only in that it gives
+more of what stands before them. Within a seed all models begin with the same weights (but for those
+that belong to the places), and see the same text in the same order.
 
-Then RoPE's model, by rule: as it is, and fine-tuned for a few steps on windows of 512. LongRoPE's divisors are found by a
-search of our own on training text: it climbs from the best of three other rules, one random change after another.
+Then RoPE's model, by rule: as it is, and fine-tuned for a few steps on windows of 512. LongRoPE's
+divisors are found by a search of our own on training text: it climbs from the best of three other
+rules, one random change after another.
 """
 import copy
 import random
@@ -38,12 +41,14 @@ from tfmlib.workbench import AdamW, WarmupCosine, book_text, epochs, parameter_g
 DEVICE = "cpu"
 SEED = 0
 SEEDS, TRAINED, LENGTHS, LAST, WINDOWS = 3, 64, (32, 64, 96, 128, 256, 512), 32, 192
-STEPS, PEAK, CHARACTERS, WIDTH, HEADS, LAYERS = 800, 0.004, 2_048, 64, 4, 2      # CHARACTERS: in a batch, at every length
+# CHARACTERS: in a batch, at every length
+STEPS, PEAK, CHARACTERS, WIDTH, HEADS, LAYERS = 800, 0.004, 2_048, 64, 4, 2
 TUNED, GENTLE, TRIES, FACTOR = (20, 200), 0.001, 60, LENGTHS[-1] // TRAINED
 
 
 def table(most: int) -> LearnedEmbedding:
-    "More rows than are ever trained, at first as large as the characters' own, as in BERT and GPT-2."
+    """More rows than are ever trained, at first as large as the characters' own, as in BERT and
+    GPT-2."""
     how = LearnedEmbedding(most, WIDTH)
     nn.init.normal_(how.weight)
     return how
@@ -61,7 +66,8 @@ RULES = {
     "none": default_scaling,
     "interpolated": PositionInterpolation(FACTOR),
     "NTK": NTKAware(FACTOR),
-    "dynamic NTK": DynamicNTK(1, TRAINED),                                # its factor is the length over the trained one
+    # its factor is the length over the trained one
+    "dynamic NTK": DynamicNTK(1, TRAINED),
     "YaRN": YaRN(FACTOR, TRAINED),
     "Llama 3": Llama3Scaling(FACTOR, TRAINED),
 }
@@ -86,15 +92,19 @@ class Model(nn.Module):
     "A causal language model; the norm and the feed-forward are PyTorch's."
     def __init__(self, signs: int, how: PositionalEncoding):
         super().__init__()
-        def feed(): return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        def feed():
+            return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(),
+                                 nn.Linear(4 * WIDTH, WIDTH))
         self.encoding, self.sign = how, nn.Embedding(signs, WIDTH)
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(LAYERS))
-        self.heads = nn.ModuleList(MultiHeadAttention(WIDTH, HEADS, attention_fn=PositionalAttention(how, fused)) for _ in range(LAYERS))
+        self.heads = nn.ModuleList(MultiHeadAttention(WIDTH, HEADS,
+                attention_fn=PositionalAttention(how, fused)) for _ in range(LAYERS))
         self.feeds = nn.ModuleList(feed() for _ in range(LAYERS))
         self.read = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, signs))
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T) -> (B, T, V)
-        z, seen = self.encoding.add(self.sign(x)), torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        z, seen = (self.encoding.add(self.sign(x)),
+                   torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril())
         for norm, heads, feed in zip(self.norms, self.heads, self.feeds):
             z = z + heads(norm(z), mask=seen)[0]
             z = z + feed(z)
@@ -124,7 +134,9 @@ def losses(model: nn.Module) -> dict[str, float]:
 def learnt(model: nn.Module, length: int, steps: int, peak: float, seed: int) -> nn.Module:
     "The model after so many steps on windows of one length."
     order = epochs(texts()[0].unfold(0, length + 1, length), size=CHARACTERS // length, seed=seed)
-    train(model, loss, order, steps, AdamW(parameter_groups(model, 0.1), WarmupCosine(peak, steps // 20, steps), clip=1.0), seed=seed)
+    train(model, loss, order, steps,
+          AdamW(parameter_groups(model, 0.1), WarmupCosine(peak, steps // 20, steps),
+                clip=1.0), seed=seed)
     return model
 
 
@@ -145,7 +157,8 @@ def ruled(model: Model, rule) -> Model:
 
 @torch.no_grad()
 def searched(model: Model, seed: int) -> LongRoPE:
-    "LongRoPE with divisors that do well on training text: never falling from pair to pair, between 1 and twice the factor."
+    """LongRoPE with divisors that do well on training text: never falling from pair to pair,
+    between 1 and twice the factor."""
     x, rng, D = windows(texts()[0], LENGTHS[-1], 16), random.Random(seed), WIDTH // HEADS
     def rule(divisors): return LongRoPE(FACTOR, TRAINED, (1.0,) * (D // 2), tuple(divisors))
     def score(divisors): return float(loss(ruled(model, rule(divisors)), x))
@@ -167,13 +180,15 @@ def said(seed: int, *names, found: dict[str, float]) -> dict[str, float]:
 
 
 def measure(seed: int) -> list[dict]:
-    "Every method, then every rule before and after fine-tuning, then RoPE trained at the full length for comparison."
+    """Every method, then every rule before and after fine-tuning, then RoPE trained at the full
+    length for comparison."""
     seeds, full = range(seed, seed + SEEDS), LENGTHS[-1]
     models, rows = {}, []
     for method in ticked(METHODS, "method"):
         models[method] = [learnt(fresh(method, s), TRAINED, STEPS, PEAK, s) for s in seeds]
         found = [said(s, method, found=losses(model)) for s, model in zip(seeds, models[method])]
-        rows.append({"method": method, "rule": "none", "trained": TRAINED, "tuned": 0} | over_seeds(found))
+        rows.append({"method": method, "rule": "none", "trained": TRAINED, "tuned": 0}
+                    | over_seeds(found))
     rules = [RULES | {"LongRoPE": searched(model, s)} for s, model in zip(seeds, models["RoPE"])]
     for name in ticked(rules[0], "rule"):
         for steps in (0, *TUNED):
@@ -181,6 +196,9 @@ def measure(seed: int) -> list[dict]:
             made = [ruled(m, r[name]) for m, r in zip(models["RoPE"], rules)]
             if steps: made = [learnt(m, full, steps, GENTLE, s + 100) for s, m in zip(seeds, made)]
             found = [said(s, name, steps, found=losses(m)) for s, m in zip(seeds, made)]
-            rows.append({"method": "RoPE", "rule": name, "trained": TRAINED, "tuned": steps} | over_seeds(found))
-    found = [said(s, "RoPE at", full, found=losses(learnt(fresh("RoPE", s), full, STEPS, PEAK, s))) for s in seeds]
-    return rows + [{"method": "RoPE", "rule": "none", "trained": full, "tuned": 0} | over_seeds(found)]
+            rows.append({"method": "RoPE", "rule": name, "trained": TRAINED, "tuned": steps}
+                        | over_seeds(found))
+    found = [said(s, "RoPE at", full, found=losses(learnt(fresh("RoPE", s), full, STEPS, PEAK, s)))
+             for s in seeds]
+    return (rows + [{"method": "RoPE", "rule": "none", "trained": full, "tuned": 0}
+                    | over_seeds(found)])

@@ -1,4 +1,5 @@
-"""Chapter 1: does it learn to name the first symbol after a lag? Five kinds of layer with equally many parameters, against the lag."""
+"""Chapter 1: does it learn to name the first symbol after a lag? Five kinds of layer with
+equally many parameters, against the lag."""
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +10,9 @@ from tfmlib.workbench import spread
 DEVICE = "cpu"
 SEED = 0
 LAGS, SEEDS, STEPS = (5, 10, 20, 50, 100, 200), 5, 500
-WIDTHS = {"RNN": 59, "LSTM, forget bias 0": 27, "LSTM, forget bias 4": 27, "GRU": 32, "attention": 32}   # about 5,050 parameters each
+# about 5,050 parameters each
+WIDTHS = {"RNN": 59, "LSTM, forget bias 0": 27, "LSTM, forget bias 4": 27, "GRU": 32,
+          "attention": 32}
 
 
 class Outputs(nn.Module):
@@ -25,11 +28,13 @@ class Attention(nn.Module):
     "One attention of PyTorch over inputs with positions added; only the last position asks."
     def __init__(self, inputs: int, width: int):
         super().__init__()
-        self.enter, self.mix = nn.Linear(inputs, width), nn.MultiheadAttention(width, 1, batch_first=True)
+        self.enter, self.mix = (nn.Linear(inputs, width),
+                                nn.MultiheadAttention(width, 1, batch_first=True))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.enter(x)                                                          # (B, T, C)
-        turns = torch.arange(x.shape[1])[:, None] / 10_000 ** (torch.arange(0, x.shape[2], 2) / x.shape[2])
+        turns = (torch.arange(x.shape[1])[:, None]
+                 / 10_000 ** (torch.arange(0, x.shape[2], 2) / x.shape[2]))
         x = x + torch.cat([turns.sin(), turns.cos()], -1)
         return self.mix(x[:, -1:], x, x, need_weights=False)[0]                    # (B, 1, C)
 
@@ -43,7 +48,8 @@ def model(kind: str, seed: int) -> nn.Sequential:
     if name == "LSTM":
         with torch.no_grad():
             layer.bias_hh_l0[width:2 * width] = 0
-            layer.bias_ih_l0[width:2 * width] = float(kind[-1])                    # the forget gate's bias
+            # the forget gate's bias
+            layer.bias_ih_l0[width:2 * width] = float(kind[-1])
     return nn.Sequential(Outputs(layer), nn.Linear(width, 8))
 
 
@@ -53,7 +59,9 @@ def measure(seed: int) -> list[dict]:
     for kind in WIDTHS:
         parameters = size(model(kind, seed))
         for lag in ticked(LAGS, "lag"):
-            right = [recall_accuracy(model(kind, s), lag, s, STEPS) for s in range(seed, seed + SEEDS)]
-            rows.append({"kind": kind, "lag": lag, "parameters": parameters, "steps": STEPS, "right": spread(right)}
+            right = [recall_accuracy(model(kind, s), lag, s, STEPS)
+                     for s in range(seed, seed + SEEDS)]
+            rows.append({"kind": kind, "lag": lag, "parameters": parameters, "steps": STEPS,
+                         "right": spread(right)}
                         | {f"seed {s}": spread([r]) for s, r in enumerate(right, seed)})
     return rows

@@ -1,7 +1,8 @@
 """Chapter 14: how much tokens are worth that are read several times.
 
-Two sizes are trained on a quarter of a million different tokens up to sixteen times, and on a million up to four times, each with a cosine that ends with
-the run. They are compared with runs of the sweep that read as many tokens, all different, at the same learning rate.
+Two sizes are trained on a quarter of a million different tokens up to sixteen times, and on a
+million up to four times, each with a cosine that ends with the run. They are compared with runs of
+the sweep that read as many tokens, all different, at the same learning rate.
 """
 from collections.abc import Iterator
 
@@ -11,7 +12,8 @@ from tfmlib.workbench import spread
 
 DEVICE = "cpu"
 SEED = 0
-WIDTHS, UNIQUE, EPOCHS, MOST = (32, 96), (250_000, 1_000_000), (2, 4, 8, 16), 4_000_000      # at most so many tokens in all
+# at most so many tokens in all
+WIDTHS, UNIQUE, EPOCHS, MOST = (32, 96), (250_000, 1_000_000), (2, 4, 8, 16), 4_000_000
 RUNS = Runs("scaling_repeats")
 
 
@@ -25,9 +27,11 @@ def planned(seed: int, law) -> list[dict]:
 def measure(seed: int) -> Iterator[dict]:
     "Runs that read everything once, and those that read it again."
     law = sweep.rate_law(sweep.searched(seed))
-    once = [c for c in sweep.planned(seed, law) if c["C"] in WIDTHS and c["seed"] == seed and c["D"] <= MOST]
+    once = [c for c in sweep.planned(seed, law) if c["C"] in WIDTHS and c["seed"] == seed
+            and c["D"] <= MOST]
     again = planned(seed, law)
     for runs, cases in ((sweep.RUNS, once), (RUNS, again)):
         for c, found in zip(cases, runs.complete(cases), strict=True):
             unique = c["unique"] or c["D"]
-            yield {"C": c["C"], "N": found["N"], "unique": unique, "epochs": round(c["D"] / unique), "tokens": found["curve"][-1][0], "loss": spread([found["curve"][-1][1]])}
+            yield {"C": c["C"], "N": found["N"], "unique": unique, "epochs": round(c["D"] / unique),
+                   "tokens": found["curve"][-1][0], "loss": spread([found["curve"][-1][1]])}

@@ -1,14 +1,19 @@
-"""Chapter 19: what a pattern loses, against the share of causal pairs that it computes: recall of one, four and sixteen facts, and prose.
+"""Chapter 19: what a pattern loses, against the share of causal pairs that it computes: recall of
+one, four and sixteen facts, and prose.
 
-All patterns are learned by the same decoder of two layers; native sparse attention adds its own small parts. Full attention is the line to beat.
-All facts of a text are asked for, so that each step has as many answers to learn from as there are facts; those out of the pattern's reach count
-in the test, not in training, where they would be noise. Recall is also given for the facts that a question attends to ("direct"), for those that
-reach it through another position only ("relayed") and for those that do not ("out of reach"). A rate is chosen by the loss of answers within reach.
-The rate of each pattern and task is the best of a grid, on a seed and on texts of its own; a grid whose end is best goes on. It is tried with a
-third of the steps, but for 16 facts with all of them: there, the rates that lead after a third are too high for the whole. A row is a task and a
-pattern, with three seeds; the first of them also with twice the steps, where the task is not solved long before. Sixteen facts once more in vectors
-twice as wide, for patterns that rely on relays. Rows are shared out among `WORKERS` processes of one thread each; every run is kept in `build/sparse`,
-so that a measurement that was cut off goes on. Empty that folder if the code of a run has changed.
+All patterns are learned by the same decoder of two layers; native sparse attention adds its own
+small parts. Full attention is the line to beat. All facts of a text are asked for, so that each
+step has as many answers to learn from as there are facts; those out of the pattern's reach count in
+the test, not in training, where they would be noise. Recall is also given for the facts that a
+question attends to ("direct"), for those that reach it through another position only ("relayed")
+and for those that do not ("out of reach"). A rate is chosen by the loss of answers within reach.
+The rate of each pattern and task is the best of a grid, on a seed and on texts of its own; a grid
+whose end is best goes on. It is tried with a third of the steps, but for 16 facts with all of them:
+there, the rates that lead after a third are too high for the whole. A row is a task and a pattern,
+with three seeds; the first of them also with twice the steps, where the task is not solved long
+before. Sixteen facts once more in vectors twice as wide, for patterns that rely on relays. Rows are
+shared out among `WORKERS` processes of one thread each; every run is kept in `build/sparse`, so
+that a measurement that was cut off goes on. Empty that folder if the code of a run has changed.
 """
 import json
 from collections.abc import Iterator
@@ -48,7 +53,8 @@ DEVICE, SEED = "cpu", 0
 WORKERS, SEEDS, PEAKS, WARM, ROWS, SOLVED = 2, range(3), (.002, .004, .008), 50, 32, .01
 N, HEADS, LAYERS, TESTED, PARTS = 64, 2, 2, 4000, 40_000
 WIDE = "recall, 16 facts, width 64"
-STEPS = {"recall, 1 fact": 600, "recall, 4 facts": 2000, "recall, 16 facts": 4000, WIDE: 4000, "prose": 1200}
+STEPS = {"recall, 1 fact": 600, "recall, 4 facts": 2000, "recall, 16 facts": 4000, WIDE: 4000,
+         "prose": 1200}
 TASKS = *STEPS,
 LONGER = "recall, 16 facts", "prose"
 NATIVE = "native"
@@ -70,7 +76,8 @@ KEPT = Path(__file__).resolve().parent.parent / "build/sparse"
 
 def facts_of(task: str) -> int: return int(task.split()[1])
 def width_of(task: str) -> int: return 64 if task in (WIDE, "prose") else 32
-def tried_steps(task: str) -> int: return STEPS[task] if "16 facts" in task else STEPS[task] // 3     # rates that lead early fail later
+# rates that lead early fail later
+def tried_steps(task: str) -> int: return STEPS[task] if "16 facts" in task else STEPS[task] // 3
 
 
 def config_of(task: str) -> ModelConfig:
@@ -79,18 +86,23 @@ def config_of(task: str) -> ModelConfig:
 
 
 def made(task: str, pattern: str, seed: int) -> CausalLM:
-    "The decoder with this pattern in every layer; native sparse attention has parameters of its own in each."
+    """The decoder with this pattern in every layer; native sparse attention has parameters of
+    its own in each."""
     config = config_of(task)
-    if pattern != NATIVE: return build(config, partial(masked_sparse_attention, pattern=PATTERNS[pattern], attention_fn=fused), seed)
+    if pattern != NATIVE:
+        return build(config, partial(masked_sparse_attention, pattern=PATTERNS[pattern],
+                                     attention_fn=fused), seed)
     model = build(config, seed=seed)
     torch.manual_seed(seed)
     for block in model.stack.blocks:
-        block.attention.inner.attention_fn.attention_fn = NativeSparseAttention(config.d_model // HEADS, block_size=4, n_selected=3, window=4)
+        block.attention.inner.attention_fn.attention_fn = NativeSparseAttention(
+            config.d_model // HEADS, block_size=4, n_selected=3, window=4)
     return model
 
 
 def share(pattern: str) -> float:
-    "Of the causal pairs; native sparse attention visits summaries, selected blocks and a window (which overlap)."
+    """Of the causal pairs; native sparse attention visits summaries, selected blocks and a
+    window (which overlap)."""
     whole = N * (N + 1) / 2
     if pattern != NATIVE: return int(pattern_mask(PATTERNS[pattern], N, N).sum()) / whole
     return sum(i // 4 + min(i + 1, 2 * 4 + i % 4 + 1) + min(i + 1, 4) for i in range(N)) / whole
@@ -104,12 +116,14 @@ def texts(part: int, n: int) -> Tensor:
 
 
 def batch_of(task: str, pattern: str, seed: int, step: int) -> tuple[Tensor, ...]:
-    "A batch of training: ids, what is wanted at the last positions, and whether it counts: an answer that cannot be known teaches nothing."
+    """A batch of training: ids, what is wanted at the last positions, and whether it counts: an
+    answer that cannot be known teaches nothing."""
     if task != "prose":
         ids, values, far = facts_in_noise(ROWS, N, facts_of(task), mix_seed(seed, step))
         return ids, values, way(pattern, far) <= LAYERS
     kept = texts(11, PARTS)
-    rows = torch.randint(len(kept), (ROWS,), generator=torch.Generator().manual_seed(mix_seed(seed, step)))
+    rows = torch.randint(len(kept), (ROWS,),
+                         generator=torch.Generator().manual_seed(mix_seed(seed, step)))
     return kept[rows, :-1], kept[rows, 1:], torch.ones(ROWS, N, dtype=torch.bool)
 
 
@@ -120,13 +134,15 @@ def logits_of(model: nn.Module, ids: Tensor, n: int) -> Tensor:
 
 def loss_of(model: nn.Module, ids: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:
     "Mean cross-entropy of the answers, or of every next token, that count."
-    found = F.cross_entropy(logits_of(model, ids, wanted.shape[1]).flatten(0, 1), wanted.flatten(), reduction="none")
+    found = F.cross_entropy(logits_of(model, ids, wanted.shape[1]).flatten(0, 1), wanted.flatten(),
+                            reduction="none")
     return (found * counts.flatten()).sum() / counts.sum().clamp(min=1)
 
 
 @lru_cache
 def layers(pattern: str) -> Tensor:
-    "The layers that each output needs to depend on each input, N if it never does; native sparse attention may attend to any."
+    """The layers that each output needs to depend on each input, N if it never does; native
+    sparse attention may attend to any."""
     if pattern == NATIVE: return torch.ones(N, N, dtype=torch.int64)
     needed = layers_needed(pattern_mask(PATTERNS[pattern], N, N))
     return needed.masked_fill(needed < 0, N)
@@ -140,13 +156,15 @@ def way(pattern: str, far: Tensor) -> Tensor:
 
 @torch.no_grad()
 def judged(task: str, pattern: str, model: nn.Module, part: int) -> dict[str, float]:
-    "Recall, in all and by way; or the loss on prose; `part` tells texts that choose a rate from those that test."
+    """Recall, in all and by way; or the loss on prose; `part` tells texts that choose a rate
+    from those that test."""
     model.eval()
     if task == "prose":
         rows = texts(12 + part, 1000)
         return {"loss": float(loss_of(model, rows[:, :-1], rows[:, 1:], torch.ones(1000, N)))}
     ids, values, far = facts_in_noise(TESTED, N, facts_of(task), mix_seed(99, part))
-    n, right = way(pattern, far), (logits_of(model, ids, facts_of(task)).argmax(-1) == values).double()
+    n, right = (way(pattern, far),
+                (logits_of(model, ids, facts_of(task)).argmax(-1) == values).double())
     ways = {"direct": n == 1, "relayed": n == 2, "out of reach": n > LAYERS}
     found = {"loss": float(loss_of(model, ids, values, n <= LAYERS)), "right": float(right.mean())}
     return found | {name: float(right[where].mean()) for name, where in ways.items() if where.any()}
@@ -155,13 +173,15 @@ def judged(task: str, pattern: str, model: nn.Module, part: int) -> dict[str, fl
 def trained(task: str, pattern: str, peak: float, seed: int, steps: int) -> nn.Module:
     model = made(task, pattern, seed)
     optimiser = AdamW(parameter_groups(model, .01), WarmupCosine(peak, WARM, steps), clip=1.)
-    train(model, loss_of, lambda step: batch_of(task, pattern, seed, step), steps, optimiser, seed=seed)
+    train(model, loss_of, lambda step: batch_of(task, pattern, seed, step), steps,
+          optimiser, seed=seed)
     return model
 
 
 def kept(task: str, pattern: str, peak: float, seed: int, steps: int, part: int) -> dict:
     "What a trained model recalls, and its loss; from the folder if it is there."
-    path = KEPT / f"{task}-{pattern}-{peak:g}-{seed}-{steps}-{part}.json".replace(" ", "_").replace(",", "")
+    path = (KEPT / f"{task}-{pattern}-{peak:g}-{seed}-{steps}-{part}.json".replace(" ",
+            "_").replace(",", ""))
     if not path.is_file():
         found = judged(task, pattern, trained(task, pattern, peak, seed, steps), part)
         KEPT.mkdir(parents=True, exist_ok=True)
@@ -170,18 +190,22 @@ def kept(task: str, pattern: str, peak: float, seed: int, steps: int, part: int)
 
 
 def rate_of(task: str, pattern: str, seed: int) -> float:
-    "The best peak, on a seed and texts of its own. Of rates that solve the task, the lowest: near the highest, another seed may diverge."
-    return climbed(lambda peak: max(kept(task, pattern, peak, seed + 100, tried_steps(task), 0)["loss"], SOLVED), PEAKS)[0]
+    """The best peak, on a seed and texts of its own. Of rates that solve the task, the lowest:
+    near the highest, another seed may diverge."""
+    return climbed(lambda peak: max(kept(task, pattern, peak, seed + 100, tried_steps(task),
+                                         0)["loss"], SOLVED), PEAKS)[0]
 
 
 def row(task: str, pattern: str, seed: int) -> dict:
-    "One task and one pattern: choose the rate, then three seeds, and the first with twice the steps."
+    """One task and one pattern: choose the rate, then three seeds, and the first with twice the
+    steps."""
     torch.set_num_threads(1)
     peak, steps = rate_of(task, pattern, seed), STEPS[task]
     found = [kept(task, pattern, peak, seed + s, steps, 1) for s in SEEDS]
     twice = kept(task, pattern, peak, seed, 2 * steps, 1) if task in LONGER else {}
     longer = {f"{name}, twice the steps": f"{value:.4f}" for name, value in twice.items()}
-    return {"task": task, "pattern": pattern, "share": f"{share(pattern):.4f}", "peak": f"{peak:g}", "steps": steps,
+    return {"task": task, "pattern": pattern, "share": f"{share(pattern):.4f}", "peak": f"{peak:g}",
+            "steps": steps,
             "parameters": size(made(task, pattern, 0))} | over_seeds(found) | longer
 
 

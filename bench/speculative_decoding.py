@@ -1,8 +1,10 @@
-"""Chapter 16: speculative decoding of the small decoder of prose, with drafts of a smaller one, which is trained here, and with n-gram drafts.
+"""Chapter 16: speculative decoding of the small decoder of prose, with drafts of a smaller one,
+which is trained here, and with n-gram drafts.
 
-The draft has one narrow layer and learns the same prose with the same tokenizer; `python -m bench speculative_decoding` writes it to
-tfmlib/assets/models. For each prompt: tokens per pass of the target, the share of drafted tokens that were accepted, and the processor's time
-relative to decoding without drafts, on one thread. Prompts are stretches of held-out prose.
+The draft has one narrow layer and learns the same prose with the same tokenizer; `python -m bench
+speculative_decoding` writes it to tfmlib/assets/models. For each prompt: tokens per pass of the
+target, the share of drafted tokens that were accepted, and the processor's time relative to
+decoding without drafts, on one thread. Prompts are stretches of held-out prose.
 """
 import itertools
 import time
@@ -29,9 +31,12 @@ WAYS = {"greedy": None, "sampled": SamplingConfig()}
 def ship_draft(seed: int) -> CausalLM:
     "Train the draft, and write it."
     model = build(CONFIG, attention_fn=fused, seed=seed)
-    optimiser = AdamW(parameter_groups(model, DECAY), WarmupCosine(PEAK, STEPS // 20, STEPS), betas=(0.9, 0.95), clip=1.0)
-    train(model, next_token_loss, epochs(chunk(tokens("prose")[0], LENGTH + 1), size=BATCH, seed=seed), STEPS, optimiser, seed=seed)
-    save_model(MODELS / "prose_draft.safetensors", model, command=COMMAND, text="prose", seed=str(seed), steps=str(STEPS), tokenizer=book_tokenizer().source)
+    optimiser = AdamW(parameter_groups(model, DECAY), WarmupCosine(PEAK, STEPS // 20, STEPS),
+                      betas=(0.9, 0.95), clip=1.0)
+    train(model, next_token_loss, epochs(chunk(tokens("prose")[0], LENGTH + 1), size=BATCH,
+                                         seed=seed), STEPS, optimiser, seed=seed)
+    save_model(MODELS / "prose_draft.safetensors", model, command=COMMAND, text="prose",
+               seed=str(seed), steps=str(STEPS), tokenizer=book_tokenizer().source)
     return load_model("prose_draft")
 
 
@@ -47,18 +52,23 @@ def measure(seed: int) -> Iterator[dict]:
     held_out = tokens("prose")[1]
     small, large = ship_draft(seed).eval(), load_model("prose").eval()
     windows = held_out.unfold(0, LENGTH + 1, LENGTH // 2)
-    sizes = {name: sum(p.numel() for p in model.parameters()) for name, model in (("draft", small), ("target", large))}
+    sizes = {name: sum(p.numel() for p in model.parameters())
+             for name, model in (("draft", small), ("target", large))}
     yield {"case": "models"} | {f"{name} parameters": n for name, n in sizes.items()} | {
-        f"{name} nats": spread([nats_of(model, windows, LENGTH // 2)]) for name, model in (("draft", small), ("target", large))}
+        f"{name} nats": spread([nats_of(model, windows, LENGTH // 2)])
+        for name, model in (("draft", small), ("target", large))}
     target = CachedCausalLM(large)
-    prompts = [held_out[None, n:n + BEGUN] for n in torch.linspace(0, len(held_out) - LENGTH, PROMPTS).long()]
+    prompts = [held_out[None, n:n + BEGUN] for n in torch.linspace(0, len(held_out) - LENGTH,
+            PROMPTS).long()]
     for way, draft, K in itertools.product(WAYS, ("small model", "bigram"), DRAFTED):
         rows, usual = [], []
         for n, prompt in enumerate(prompts):
             usual.append(took(generate_cached, target, prompt, NEW, WAYS[way], n)[0])
-            made = ModelDraft(CachedCausalLM(small), WAYS[way]) if draft == "small model" else NGramDraft(2048, 2)
+            made = (ModelDraft(CachedCausalLM(small), WAYS[way]) if draft == "small model"
+                    else NGramDraft(2048, 2))
             rows.append(took(generate_speculative, target, made, prompt, NEW, K, WAYS[way], n))
         passes = [NEW / len(found.drafted) for _, found in rows]
         share = [sum(found.accepted) / max(1, sum(found.drafted)) for _, found in rows]
-        yield {"case": "drafts", "way": way, "draft": draft, "K": K, "tokens per pass": spread(passes), "accepted": spread(share),
+        yield {"case": "drafts", "way": way, "draft": draft, "K": K,
+               "tokens per pass": spread(passes), "accepted": spread(share),
                "relative time": spread(seconds / plain for (seconds, _), plain in zip(rows, usual))}

@@ -1,4 +1,5 @@
-"""Chapter 3: learning 8,000 merges from 10 MB of prose, beside counting again and `tokenizers`; texts of other shapes, learning and encoding; all in CPU time, one thread."""
+"""Chapter 3: learning 8,000 merges from 10 MB of prose, beside counting again and `tokenizers`;
+texts of other shapes, learning and encoding; all in CPU time, one thread."""
 import gc
 import json
 import os
@@ -34,10 +35,13 @@ def counted(text: str) -> dict[bytes, int]:
     return {piece.encode(): n for piece, n in Counter(PATTERN.findall(text)).items()}
 
 
-def again(counts: dict[bytes, int], done: list[tuple[bytes, bytes]], expected: list[tuple[bytes, bytes]]) -> list[float]:
-    "The seconds of each merge after those that are done, when all pairs of all distinct pieces are counted at each."
+def again(counts: dict[bytes, int], done: list[tuple[bytes, bytes]],
+          expected: list[tuple[bytes, bytes]]) -> list[float]:
+    """The seconds of each merge after those that are done, when all pairs of all distinct pieces
+    are counted at each."""
     cut = Tokenizer(done)
-    words, times, vocab, taken = [apply_bpe([ID[b] for b in piece], cut.ranks) for piece in counts], list(counts.values()), [*cut.vocab], []
+    words, times, vocab, taken = ([apply_bpe([ID[b] for b in piece], cut.ranks)
+                                   for piece in counts], list(counts.values()), [*cut.vocab], [])
     for merge in expected:
         start = time.process_time()
         pairs = Counter()
@@ -46,7 +50,8 @@ def again(counts: dict[bytes, int], done: list[tuple[bytes, bytes]], expected: l
         pair = min(pairs, key=lambda p: (-pairs[p], p))
         words = [merge_pair(word, pair, len(vocab)) for word in words]
         taken.append(time.process_time() - start)
-        if (found := (vocab[pair[0]], vocab[pair[1]])) != merge: raise ValueError(f"merge: {found}; expected {merge}, which `learn_bpe` found")
+        if (found := (vocab[pair[0]], vocab[pair[1]])) != merge:
+            raise ValueError(f"merge: {found}; expected {merge}, which `learn_bpe` found")
         vocab.append(b"".join(found))
     return taken
 
@@ -56,14 +61,17 @@ def library(text: str, size: int) -> list[tuple[str, str]]:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     theirs = Tokenizer(models.BPE())
     theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    theirs.train_from_iterator([text], trainers.BpeTrainer(vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    theirs.train_from_iterator([text],
+                               trainers.BpeTrainer(vocab_size=size,
+                                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))  # noqa: E501
     return [tuple(merge) for merge in json.loads(theirs.to_str())["model"]["merges"]]
 
 
 def same_in_library(ours: Tokenizer):
     "A tokenizer of `tokenizers` with the same merges."
     from tokenizers import Tokenizer, models, pre_tokenizers
-    theirs = Tokenizer(models.BPE({bytes_to_unicode(t): i for i, t in enumerate(ours.vocab)}, [tuple(map(bytes_to_unicode, m)) for m in ours.merges]))
+    theirs = Tokenizer(models.BPE({bytes_to_unicode(t): i for i, t in enumerate(ours.vocab)},
+                                  [tuple(map(bytes_to_unicode, m)) for m in ours.merges]))
     theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return theirs
 
@@ -82,7 +90,8 @@ def short_words(size: int, seed: int) -> str:
     return " ".join(text[a:b] for a, b in zip(cuts, cuts[1:]))
 
 
-SHAPES = {                                                                     # what the text is: how it is made, merges
+# what the text is: how it is made, merges
+SHAPES = {
     "prose": (lambda seed: prose(1_000_000, seed), 4_000),
     "many short words": (lambda seed: short_words(400_000, seed), 4_000),
     "random bytes": (lambda seed: random.Random(seed).randbytes(250_000).decode("latin-1"), 2_000),
@@ -95,24 +104,31 @@ SHAPES = {                                                                     #
 
 
 def against(ours, theirs, repeats: int) -> tuple[dict, object, object]:
-    "The spreads of the CPU times of two calls in turn and of their quotient, and what they gave last."
+    """The spreads of the CPU times of two calls in turn and of their quotient, and what they
+    gave last."""
     rounds = [(cpu(ours), cpu(theirs)) for _ in range(repeats)]
     taken = [(a, b) for (a, _), (b, _) in rounds]
-    spreads = {"ours": spread([a for a, _ in taken]), "library": spread([b for _, b in taken]), "ratio": spread([a / b for a, b in taken])}
+    spreads = {"ours": spread([a for a, _ in taken]), "library": spread([b for _, b in taken]),
+               "ratio": spread([a / b for a, b in taken])}
     return spreads, rounds[-1][0][1], rounds[-1][1][1]
 
 
 def shaped(name: str, seed: int, repeats: int = REPEATS) -> dict:
-    "A text of some shape, learnt from, and another of its kind encoded: CPU seconds, and what is equal."
+    """A text of some shape, learnt from, and another of its kind encoded: CPU seconds, and what
+    is equal."""
     make, merges = SHAPES[name]
     text, new = make(seed), make(seed + 1)
-    learnt, ours, theirs = against(lambda: learn_bpe(counted(text), 256 + merges), lambda: library(text, 256 + merges), repeats)
+    learnt, ours, theirs = against(lambda: learn_bpe(counted(text), 256 + merges),
+                                   lambda: library(text, 256 + merges), repeats)
     made = Tokenizer(ours)
     other = same_in_library(made)
-    coded, ids, others = against(lambda: Tokenizer(ours).encode(new), lambda: other.encode(new).ids, repeats)
+    coded, ids, others = against(lambda: Tokenizer(ours).encode(new),
+                                 lambda: other.encode(new).ids, repeats)
     return {"what": "shape", "shape": name, "bytes": len(text.encode()), "merges": len(ours),
-            "same merges": [tuple(map(bytes_to_unicode, m)) for m in ours] == theirs, "same ids": ids == others,
-            **{f"learn, {k}": v for k, v in learnt.items()}, **{f"encode, {k}": v for k, v in coded.items()}}
+            "same merges": [tuple(map(bytes_to_unicode, m)) for m in ours] == theirs,
+            "same ids": ids == others,
+            **{f"learn, {k}": v for k, v in learnt.items()},
+            **{f"encode, {k}": v for k, v in coded.items()}}
 
 
 def measure(seed: int) -> list[dict]:
@@ -123,12 +139,17 @@ def measure(seed: int) -> list[dict]:
     size, shape = 256 + MERGES, {"bytes": len(text.encode()), "merges": MERGES}
     ours, merges = seconds(lambda: learn_bpe(counted(text), size), REPEATS)
     theirs, same = seconds(lambda: library(text, size), REPEATS)
-    equal = sum((bytes_to_unicode(a), bytes_to_unicode(b)) == other for (a, b), other in zip(merges, same))
+    equal = sum((bytes_to_unicode(a), bytes_to_unicode(b)) == other
+                for (a, b), other in zip(merges, same))
     first = spread([MERGES * s for s in again(counted(text), [], merges[:AGAIN])])
     last = spread([MERGES * s for s in again(counted(text), merges[:-AGAIN], merges[-AGAIN:])])
     encode, _ = seconds(lambda: Tokenizer(merges).encode(new), REPEATS)
-    rate = spread([len(new.encode()) / 1e6 / encode[q] for q in ("q10", "median", "q90")]) | {"n": REPEATS}
-    return [{"what": "learn", **shape, "s": ours}, {"what": "tokenizers", **shape, "version": tokenizers.__version__, "equal merges": equal, "s": theirs},
+    rate = (spread([len(new.encode()) / 1e6 / encode[q] for q in ("q10", "median", "q90")])
+            | {"n": REPEATS})
+    return [{"what": "learn", **shape, "s": ours},
+            {"what": "tokenizers", **shape, "version": tokenizers.__version__,
+             "equal merges": equal, "s": theirs},
             {"what": "counting again, as at the start", **shape, "timed merges": AGAIN, "s": first},
-            {"what": "counting again, as at the end", **shape, "timed merges": AGAIN, "s": last}, {"what": "encode", "bytes": len(new.encode()), "MB/s": rate},
+            {"what": "counting again, as at the end", **shape, "timed merges": AGAIN, "s": last},
+            {"what": "encode", "bytes": len(new.encode()), "MB/s": rate},
             *(shaped(name, seed) for name in SHAPES)]

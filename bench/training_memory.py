@@ -1,6 +1,8 @@
-"""Chapter 13: the most memory that a process holds while it trains, as the operating system counts it, for several models.
+"""Chapter 13: the most memory that a process holds while it trains, as the operating system counts
+it, for several models.
 
-Each case is a fresh process. It trains a tiny model first, whose peak is subtracted, then two steps of the case's model.
+Each case is a fresh process. It trains a tiny model first, whose peak is subtracted, then two steps
+of the case's model.
 """
 import os
 import platform
@@ -40,11 +42,14 @@ def peak() -> int:
 
 def train(case: dict, steps: int = 2) -> None:
     "A few steps of training on random tokens."
-    config = ModelConfig("decoder", case["V"], case["C"], case["L"], case["H"], case["T"], n_kv_heads=case["G"], d_ff=case["F"],
+    config = ModelConfig("decoder", case["V"], case["C"], case["L"], case["H"], case["T"],
+                         n_kv_heads=case["G"], d_ff=case["F"],
                          **{"Llama": LLAMA3, "GPT-2": GPT2}[case["parts"]])
     model = build(config, fused_causal if case["attention"] == "fused" else grouped_query_attention)
-    if case["recompute"] == "yes": model.stack.blocks = nn.ModuleList(map(RecomputedBlock, model.stack.blocks))
-    ids = torch.randint(case["V"], (case["B"], case["T"] + 1), generator=torch.Generator().manual_seed(SEED))
+    if case["recompute"] == "yes":
+        model.stack.blocks = nn.ModuleList(map(RecomputedBlock, model.stack.blocks))
+    ids = torch.randint(case["V"], (case["B"], case["T"] + 1),
+                        generator=torch.Generator().manual_seed(SEED))
     optimiser = torch.optim.AdamW(model.parameters())
     for _ in range(steps):
         optimiser.zero_grad()
@@ -64,13 +69,15 @@ def above(name: str) -> int:
 
 def once(name: str) -> float:
     "The same, in a process of its own, in MB."
-    done = subprocess.run([sys.executable, "-m", "bench.training_memory", name], env=os.environ | MMAP, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "bench.training_memory", name],
+                          env=os.environ | MMAP, capture_output=True, text=True, check=True)
     return int(done.stdout.split()[-1]) / 1e6
 
 
 def measure(seed: int) -> Iterator[dict]:
     "Each case, several times."
-    for case in ticked(CASES): yield case | {"peak MB": spread(once(case["case"]) for _ in range(REPEATS))}
+    for case in ticked(CASES):
+        yield case | {"peak MB": spread(once(case["case"]) for _ in range(REPEATS))}
 
 
 if __name__ == "__main__": print(above(sys.argv[1]))

@@ -1,4 +1,5 @@
-"""Chapter 2: translating the toy grammar through one vector and with attention: BLEU, exact sentences and alignment error against length."""
+"""Chapter 2: translating the toy grammar through one vector and with attention: BLEU, exact
+sentences and alignment error against length."""
 from functools import partial
 from statistics import mean
 
@@ -26,7 +27,8 @@ from tfmlib.workbench import AdamW, WarmupCosine, bleu, epochs, pairs, parameter
 DEVICE = "cpu"
 SEED = 0
 SENTENCES, LONGEST, ROWS, STEPS, PEAK, WIDTH = 8_000, 14, 64, 1_500, 0.006, 64
-SEEDS, TESTS, BANDS = (0, 1, 2), 1_500, ((3, 5), (6, 8), (9, 11), (12, 14), (15, 17), (18, 20), (21, 25), (26, 30))
+SEEDS, TESTS, BANDS = ((0, 1, 2), 1_500, ((3, 5), (6, 8), (9, 11), (12, 14), (15, 17), (18, 20),
+                                          (21, 25), (26, 30)))
 DECODERS = {
     "Bahdanau": lambda vocabulary, width: BahdanauDecoder(vocabulary, width, AdditiveScore(width)),
     "Luong": lambda vocabulary, width: LuongDecoder(vocabulary, width, MultiplicativeScore(width)),
@@ -34,7 +36,8 @@ DECODERS = {
 }
 KNOWN = pairs(SENTENCES, "train", longest=LONGEST)
 NEW = pairs(TESTS, "held-out", longest=BANDS[-1][1])
-ENGLISH, FRENCH = Vocabulary(w for p in KNOWN for w in p.source), Vocabulary(w for p in KNOWN for w in p.target)
+ENGLISH, FRENCH = (Vocabulary(w for p in KNOWN for w in p.source),
+                   Vocabulary(w for p in KNOWN for w in p.target))
 
 
 def made(kind: str, width: int) -> Seq2Seq:
@@ -54,7 +57,9 @@ def trained(kind: str, width: int, seed: int) -> Seq2Seq:
     def batch(step: int):
         return tuple(t[:, : int((t != PAD).sum(1).max())] for t in order(step))
 
-    train(model, translation_loss, batch, STEPS, AdamW(parameter_groups(model, 0.01), WarmupCosine(PEAK, STEPS // 20, STEPS), clip=1.0), seed=seed)
+    train(model, translation_loss, batch, STEPS,
+          AdamW(parameter_groups(model, 0.01), WarmupCosine(PEAK, STEPS // 20, STEPS),
+                clip=1.0), seed=seed)
     return model
 
 
@@ -67,7 +72,8 @@ def links(sentences: list, shape: torch.Size) -> torch.Tensor:
 
 @torch.no_grad()
 def quality(model: Seq2Seq, sentences: list) -> dict[str, float]:
-    "BLEU and the share of sentences without a fault, running freely; the alignment error, given the true words."
+    """BLEU and the share of sentences without a fault, running freely; the alignment error,
+    given the true words."""
     x, y = tensors(sentences)
     said = [" ".join(FRENCH.decode(row)) for row in greedy_decode(model, x, 2 * BANDS[-1][1])]
     wanted = [" ".join(p.target) for p in sentences]
@@ -77,7 +83,8 @@ def quality(model: Seq2Seq, sentences: list) -> dict[str, float]:
     true = links(sentences, weights.shape)
     diagonal = torch.eye(*weights.shape[1:]).expand_as(weights)
     named = {"AER": weights, "AER of the diagonal": diagonal}
-    return found | {name: alignment_error_rate(hard_alignment(w, true.any(-1)), true) for name, w in named.items()}
+    return (found | {name: alignment_error_rate(hard_alignment(w, true.any(-1)), true)
+                     for name, w in named.items()})
 
 
 def measure(seed: int) -> list[dict]:
@@ -89,6 +96,7 @@ def measure(seed: int) -> list[dict]:
         for low, high in (*BANDS, (BANDS[0][0], LONGEST)):
             some = [p for p in NEW if low <= len(p.source) <= high]
             found = [quality(model, some) for model in models]
-            row = {"model": kind, "width": width, "parameters": size(models[0]), "shortest": low, "longest": high, "sentences": len(some)}
+            row = {"model": kind, "width": width, "parameters": size(models[0]), "shortest": low,
+                   "longest": high, "sentences": len(some)}
             rows.append(row | over_seeds(found))
     return rows

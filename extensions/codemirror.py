@@ -19,7 +19,8 @@ from pyodide import PINS, integrity, npm
 
 PACKAGES: dict[str, dict[str, str]] = PINS["codemirror"]  # each after those that it imports
 LEFT_OUT = {  # the language offers completions, which the book does not show
-    "@codemirror/autocomplete": "const none = () => null;\nexport { none as snippetCompletion, none as ifNotIn, none as completeFromList };\n"}
+    "@codemirror/autocomplete": "const none = () => null;\nexport { none as snippetCompletion, "
+                                "none as ifNotIn, none as completeFromList };\n"}
 OFFERED = {"state": "@codemirror/state", "view": "@codemirror/view",
            "language": "@codemirror/language", "commands": "@codemirror/commands",
            "python": "@codemirror/lang-python", "highlight": "@lezer/highlight"}
@@ -28,7 +29,9 @@ AGAIN = re.compile(r"""^export \{([^}]*)\} from ['"]([^'"]+)['"];?$""", re.M)
 LIST = re.compile(r"^export \{([^}]*)\};?$", re.M)
 ONE = re.compile(r"^export (default )?(?=(?:function|class|const|let|var) (\w+))", re.M)
 COMMENT = re.compile(r"^[ \t]*(?:/\*(?:(?!\*/).)*\*/[ \t]*|//[^\n]*)\n", re.M | re.S)
-LICENCE = "/* CodeMirror 6 and Lezer, by Marijn Haverbeke and others, MIT licence: LICENSE-CODEMIRROR.txt beside this file. */\n"
+LICENCE = (
+    "/* CodeMirror 6 and Lezer, by Marijn Haverbeke and others, MIT licence: "
+    "LICENSE-CODEMIRROR.txt beside this file. */\n")
 
 
 def kept() -> Path:
@@ -67,7 +70,9 @@ def fetch() -> None:
                         "--fetch-retries=1"], cwd=folder, check=True, timeout=600,
                         stdout=subprocess.DEVNULL)
         for name, pin in PACKAGES.items():
-            unpack(name, Path(folder) / f"{name.removeprefix('@').replace('/', '-')}-{pin['version']}.tgz")
+            unpack(name,
+                   Path(folder)
+                   / f"{name.removeprefix('@').replace('/', '-')}-{pin['version']}.tgz")
 
 
 # --- one module of many ---------------------------------------------------------------------------
@@ -102,7 +107,9 @@ def module(package: str, text: str) -> str:
     if left := re.search(r"^(?:import|export)\b.*", text, re.M):
         raise ValueError(f"{package}: {left[0][:80]!r} is no import or export that we know")
     text = re.sub(r"^[ \t]+", "", text, flags=re.M)
-    return f"const {variable(package)} = (() => {{\n{text}\nreturn {{ {', '.join(exports)} }};\n}})();\n"
+    return (
+        f"const {variable(package)} = (() => {{\n{text}\nreturn {{ {', '.join(exports)} "
+        f"}};\n}})();\n")
 
 
 def bundle() -> str:

@@ -1,4 +1,5 @@
-"""What the front page counts: `{counts}` becomes numbers that the build finds in the book itself."""
+"""What the front page counts: `{counts}` becomes numbers that the build finds in the book
+itself."""
 import json
 import re
 from datetime import date
@@ -10,7 +11,8 @@ from pages import kind, notebooks
 from sphinx.util.docutils import SphinxDirective
 
 ASSETS = Path("tfmlib/assets")
-SOURCES = ASSETS / "claims.yml", ASSETS / "kills.json", ASSETS / "compared.json", Path("tests/proved.json")
+SOURCES = (ASSETS / "claims.yml", ASSETS / "kills.json", ASSETS / "compared.json",
+           Path("tests/proved.json"))
 VERDICTS = {"holds": "hold", "holds under a condition": "hold under a condition",
             "imprecise": "are imprecise", "wrong": "are wrong"}
 
@@ -41,10 +43,13 @@ def counts(root: Path) -> list[tuple[str, str]]:
     whole = max((row for row in proved if tested(row["stages"])), key=lambda row: row["date"])
     day = date.fromisoformat(whole["date"])
     return [(f"{len(chapters)}", "chapters, each a notebook and a module"),
-            (f"{len(claims)}", f"[common claims](about/claims.html) settled: {listed([f'{n} {VERDICTS[v]}' for v, n in of.items()])}"),
+            (f"{len(claims)}", "[common claims](about/claims.html) settled: "
+                               f"{listed([f'{n} {VERDICTS[v]}' for v, n in of.items()])}"),
             (f"{len(exercises)}", "exercises, each with a checker"),
-            (f"{rejected:,}", "plausible [wrong answers](about/gallery.html) that the checkers reject"),
-            (f"{len(compared)}", "comparisons with other libraries on the pages, and many more in the tests"),
+            (f"{rejected:,}",
+             "plausible [wrong answers](about/gallery.html) that the checkers reject"),
+            (f"{len(compared)}",
+             "comparisons with other libraries on the pages, and many more in the tests"),
             (f"{whole['cells']:,}",
              f"cells in the last recorded proof of all stages, {day.day} {day:%B %Y}")]
 

@@ -18,13 +18,16 @@ from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
 
 DRAWINGS = {path.stem: path for path in sorted(Path(__file__).parent.glob("theme/drawings/*.svg"))}
-FIGURE = '<figure class="tfm-figure" style="background:var(--tfm-paper,#fff);color:var(--tfm-ink,#15191e)">{}<figcaption>{}</figcaption></figure>'
+FIGURE = (
+    '<figure class="tfm-figure" '
+    'style="background:var(--tfm-paper,#fff);color:var(--tfm-ink,#15191e)">{}<figcaption>{}</figcaption></figure>')
 
 
 def figure(name: str, alt: str, caption: str) -> str:
     "A drawing with its text and its caption, in the form of the book's other figures."
     svg = DRAWINGS[name].read_text(encoding="utf-8").replace("<svg ",
-                                                             f'<svg role="img" aria-label="{escape(alt)}" ', 1)
+                                                             '<svg role="img" '
+                                                             f'aria-label="{escape(alt)}" ', 1)
     return FIGURE.format(svg, escape(caption))
 
 
@@ -41,7 +44,8 @@ class PartDrawing(SphinxDirective):
         if name not in DRAWINGS:
             raise self.error(f"part-drawing: got {name!r}, expected one of {', '.join(DRAWINGS)}")
         if len(alt.split()) < 10 or not caption:
-            raise self.error(f"part-drawing {name}: it needs a caption, and an :alt: that says what is to be seen")
+            raise self.error(
+                f"part-drawing {name}: it needs a caption, and an :alt: that says what is to be seen")  # noqa: E501
         self.env.note_dependency(str(DRAWINGS[name]))
         return [nodes.raw("", figure(name, alt, caption), format="html")]
 
@@ -66,10 +70,13 @@ class PartChapters(SphinxDirective):
         for source in (toc, __file__): self.env.note_dependency(str(source))
         part = next((p for p in parts(toc) if p.cover == self.env.docname), None)
         if part is None:
-            raise self.error(f"part-chapters: {self.env.docname} is not the first page of a part in {toc.name}")
+            raise self.error(
+                f"part-chapters: {self.env.docname} is not the first page of a part in {toc.name}")
         books = {page: self.read(root, page) for page in part.chapters}
         times = sum(taken(root, page.removeprefix("chapters/")) for page in books)
-        time = f"{len(books)} chapter{'s' * (len(books) > 1)}; reading time: {in_hours(times)}, without the exercises."
+        time = (
+            f"{len(books)} chapter{'s' * (len(books) > 1)}; reading time: {in_hours(times)}, "
+            "without the exercises.")
         rows = [self.row(page, book) for page, book in books.items()]
         return [nodes.paragraph("", time, classes=["tfm-part-time"]),
                 nodes.definition_list("", *rows, classes=["tfm-part-chapters"])]

@@ -1,4 +1,5 @@
-"""What a function or class says about itself in its source: how it is called, and the comments beside its parameters."""
+"""What a function or class says about itself in its source: how it is called, and the comments
+beside its parameters."""
 import ast
 import copy
 import io

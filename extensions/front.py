@@ -1,4 +1,5 @@
-"""Two directives of the front page: a figure as a chapter stores it, and the map of the book's parts."""
+"""Two directives of the front page: a figure as a chapter stores it, and the map of the book's
+parts."""
 import json
 from html import escape
 from pathlib import Path
@@ -47,7 +48,10 @@ class BookMap(SphinxDirective):
         return [nodes.raw("", f'<div class="tfm-map">{rows}</div>', format="html")]
 
     def part(self, part: dict) -> str:
-        rows = "".join(f'<li><span class="tfm-number">{name[:2]}</span> <a href="chapters/{name}.html">{escape(title)}</a></li>' for name, title in part["chapters"].items())
+        rows = "".join(
+            f'<li><span class="tfm-number">{name[:2]}</span> <a '
+            f'href="chapters/{name}.html">{escape(title)}</a></li>'
+            for name, title in part["chapters"].items())
         if gone := [name for name in part["chapters"]
                     if f"chapters/{name}" not in self.env.found_docs]:
             raise self.error(f"book-map: the book has no chapter {', '.join(gone)}")

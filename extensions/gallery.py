@@ -34,7 +34,9 @@ def row(page: str, exercise: str, mutant: dict) -> str:
     "One wrong answer: its name, and what its checker said."
     name = escape(mutant["name"]).replace("_", "_<wbr>")
     said = "not rejected" if mutant["passed"] else code(mutant["failed"])
-    return (f'<tr><th scope="row"><a href="{page}.html#{anchor(exercise, mutant["name"])}"><code>{name}</code></a></th>'
+    return (
+        '<tr><th scope="row"><a '
+        f'href="{page}.html#{anchor(exercise, mutant["name"])}"><code>{name}</code></a></th>'
             f'<td>{said}<p class="tfm-seen">{code(mutant["why"])}</p></td></tr>')
 
 
@@ -51,8 +53,11 @@ def table(page: str, exercise: dict, mutated: dict | None) -> str:
     mutants = exercise["mutants"]
     rejected = sum(not m["passed"] for m in mutants)
     rows = "".join(row(page, exercise["name"], m) for m in mutants)
-    return (f'<table class="table tfm-kills"><caption>{code(exercise["title"])}: {rejected} of {len(mutants)} rejected{generic(mutated)}</caption><thead><tr>'
-            f'<th scope="col">Wrong answer</th><th scope="col">The property that fails, and where</th></tr></thead><tbody>{rows}</tbody></table>')
+    return (
+        f'<table class="table tfm-kills"><caption>{code(exercise["title"])}: {rejected} of '
+        f'{len(mutants)} rejected{generic(mutated)}</caption><thead><tr>'
+            '<th scope="col">Wrong answer</th><th scope="col">The property that fails, and '
+            f'where</th></tr></thead><tbody>{rows}</tbody></table>')
 
 
 class MutantTable(SphinxDirective):

@@ -1,4 +1,5 @@
-"""What the gallery of wrong answers counts, as tables: exercises and wrong answers a page, generic mutants a class, and those that are excused."""
+"""What the gallery of wrong answers counts, as tables: exercises and wrong answers a page,
+generic mutants a class, and those that are excused."""
 import re
 from html import escape
 from pathlib import Path
@@ -14,8 +15,12 @@ def code(text: str) -> str:
 def wide(caption: str, columns: tuple, rows: str) -> str:
     "A table that scrolls if the page is too narrow for it."
     head = "".join(f'<th scope="col">{name}</th>' for name in columns)
-    table = f'<table class="table tfm-classes"><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    return f'<div class="pst-scrollable-table-container" tabindex="0" role="region" aria-label="{caption}">{table}</div>'
+    table = (
+        '<table class="table '
+        f'tfm-classes"><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>')
+    return (
+        '<div class="pst-scrollable-table-container" tabindex="0" role="region" '
+        f'aria-label="{caption}">{table}</div>')
 
 
 def totals(pages: list[dict]) -> str:
@@ -31,7 +36,9 @@ def totals(pages: list[dict]) -> str:
             "wrong answers": len(mutants),
             "wrong answers rejected": sum(not m["passed"] for m in mutants)}
     cells = "".join(f'<tr><th scope="row">{what}</th><td>{n}</td></tr>' for what, n in rows.items())
-    return f'<table class="table tfm-counts"><caption>All practice pages together</caption><tbody>{cells}</tbody></table>'
+    return (
+        '<table class="table tfm-counts"><caption>All practice pages '
+        f'together</caption><tbody>{cells}</tbody></table>')
 
 
 def contents(pages: list[dict]) -> str:
@@ -40,7 +47,10 @@ def contents(pages: list[dict]) -> str:
     for p in pages:
         mutants = [m for e in p["exercises"] for m in e["mutants"]]
         counts = len(p["exercises"]), len(mutants), sum(not m["passed"] for m in mutants)
-        rows += f'<tr><th scope="row"><a href="../gallery/{Path(p["page"]).name}.html">{code(p["title"])}</a></th>' + "".join(f"<td>{n}</td>" for n in counts) + "</tr>"
+        rows += (
+            '<tr><th scope="row"><a '
+            f'href="../gallery/{Path(p["page"]).name}.html">{code(p["title"])}</a></th>'
+            + "".join(f"<td>{n}</td>" for n in counts) + "</tr>")
     return wide("The wrong answers, page by page",
                 ("Practice page", "exercises", "wrong answers", "rejected"), rows)
 
@@ -54,13 +64,20 @@ def by_class(found: dict) -> str:
         lives = [sum(label.startswith(f"{kind}: ") for e in exercises for label in e[v])
                  for v in LIVES]
         cells = "".join(f"<td>{n}</td>" for n in (tried, tried - sum(lives), *lives))
-        rows += f'<tr><th scope="row">{escape(kind)}<p class="tfm-seen">{escape(what)}</p></th>{cells}</tr>'
+        rows += (
+            f'<tr><th scope="row">{escape(kind)}<p '
+            f'class="tfm-seen">{escape(what)}</p></th>{cells}</tr>')
     return wide("Generic mutants, by class", ("Class", "tried", "rejected", *LIVES), rows)
 
 
 def excused(page: dict) -> str:
     "The generic mutants that the checkers of one page may let pass, and why."
-    rows = "".join(f'<tr><th scope="row"><code>{escape(e["name"])}</code></th><td>{code(label)}<p class="tfm-seen">{code(why)}</p></td></tr>'
+    rows = "".join(
+        f'<tr><th scope="row"><code>{escape(e["name"])}</code></th><td>{code(label)}<p '
+        f'class="tfm-seen">{code(why)}</p></td></tr>'
                    for e in page["exercises"] for label, why in e["excused"].items())
     head = '<th scope="col">Exercise</th><th scope="col">The mutant, and why it may pass</th>'
-    return f'<table class="table tfm-kills"><caption>Generic mutants that may pass</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>' if rows else ""
+    return (
+        '<table class="table tfm-kills"><caption>Generic mutants that may '
+        f'pass</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        if rows else "")

@@ -18,13 +18,22 @@ KILLS = ROOT / "tfmlib/assets/kills.json"
 LIMIT = 10_000                                          # ms that one case may take in a page
 CHAPTERS = "chapters/"
 PRACTICE = f"{CHAPTERS}practice/"
-INTRO = ("On this page you can also write your answers in place and press <em>Check</em>. The first press loads Python and NumPy from this site, 9 MB that your "
-         "browser keeps. Your answers, and which exercises you have solved, stay in your browser. A small stand-in takes the place of PyTorch; if an answer needs what it lacks, it says so.")
-SOLVED = ('<div class="tfm-solved-of"><progress max="{n}" value="0" aria-label="Exercises solved on this page"></progress>'
+INTRO = (
+    "On this page you can also write your answers in place and press <em>Check</em>. The first "
+    "press loads Python and NumPy from this site, 9 MB that your "
+         "browser keeps. Your answers, and which exercises you have solved, stay in your browser. "
+         "A small stand-in takes the place of PyTorch; if an answer needs what it lacks, it says so.")  # noqa: E501
+SOLVED = (
+    '<div class="tfm-solved-of"><progress max="{n}" value="0" aria-label="Exercises solved on this '
+    'page"></progress>'
           "<span>0 of {n} exercises solved.</span></div>")
-UNAVAILABLE = ("<em>Check</em> is not available in this copy of the book, because Pyodide could not be downloaded when the book was set up. "
+UNAVAILABLE = (
+    "<em>Check</em> is not available in this copy of the book, because Pyodide could not be "
+    "downloaded when the book was set up. "
                "The exercises run in Jupyter and in Colab.")
-STUB = re.compile(r'(<div class="cell tag_stub tag_exercise-(\w+)[^>]*>.*?</pre></div>\s*</div>\s*)(?=</div>)', re.S)
+STUB = re.compile(
+    r'(<div class="cell tag_stub tag_exercise-(\w+)[^>]*>.*?</pre></div>\s*</div>\s*)(?=</div>)',
+    re.S)
 EDIT = re.compile(r'<div class="cell [^"]*\btag_edit\b')
 FIRST = re.compile(r"(<p>Write your answer in the cell.*?</p>)", re.S)
 
@@ -75,7 +84,9 @@ def only(page: str, body: str) -> str:
     reasons = elsewhere().get(page, {})
     def note(match: re.Match) -> str:
         why = reasons.get(match[2], reasons.get("*"))
-        return match[1] if why is None else f'{match[1]}<p class="tfm-only"><strong>Jupyter or Colab only</strong>: {why}</p>'
+        return (match[1] if why is None
+                else f'{match[1]}<p class="tfm-only"><strong>Jupyter or Colab only</strong>: '
+                     f'{why}</p>')
     return STUB.sub(note, body)
 
 
@@ -101,7 +112,8 @@ def practice(app, stem: str, context) -> None:
     context["body"] = only(stem, context["body"])
     if "*" in elsewhere().get(stem, {}): return
     count = len(titles_of(stem).keys() - elsewhere().get(stem, {}).keys())
-    said = f"<p>{INTRO}</p>{SOLVED.format(n=count)}" if app.inpage_sizes else f"<p>{UNAVAILABLE}</p>"
+    said = (f"<p>{INTRO}</p>{SOLVED.format(n=count)}" if app.inpage_sizes
+            else f"<p>{UNAVAILABLE}</p>")
     context["body"] = FIRST.sub(lambda match: f"{match[1]}\n{said}", context["body"], count=1)
     if app.inpage_sizes:
         editors(app, context, "check.js", told(stem, app.inpage_sizes, app.config.tfm_inpage))

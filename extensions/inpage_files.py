@@ -104,13 +104,15 @@ def lay_out(target: Path) -> dict[str, int]:
         shutil.rmtree(target / "py")
         return {}
     for name in pyodide.FILES: shutil.copyfile(pyodide.kept() / name, target / "py" / name)
-    (target / "py/pyodide-lock.json").write_text(lock((pyodide.kept() / "pyodide-lock.json").read_text(encoding="utf-8")), encoding="utf-8")
+    (target / "py/pyodide-lock.json").write_text(
+        lock((pyodide.kept() / "pyodide-lock.json").read_text(encoding="utf-8")), encoding="utf-8")
     wheel = numpy_wheel()
     shutil.copyfile(wheel, target / "py" / wheel.name)
     (target / "py/book.zip").write_bytes(book_zip())
     (target / "py/cell.zip").write_bytes(cell_zip())
     for path in practice_modules():
-        (target / "py" / f"{path.stem}.zip").write_bytes(packed({f"tfmlib/practice/{path.name}": path}))
+        (target / "py" / f"{path.stem}.zip").write_bytes(
+            packed({f"tfmlib/practice/{path.name}": path}))
     return {name: (target / "py" / name).stat().st_size
             for name in (*COUNTED, wheel.name, "book.zip")}
 

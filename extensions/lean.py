@@ -31,7 +31,10 @@ REPAIRS = {                                     # what axe-core finds in the mar
 
 
 # A part's caption leads to its cover, which is the first of its pages and has its name.
-COVER = re.compile(r'<p class="caption"><span class="caption-text">([^<]*)</span></p>(?=\s*<ul[^>]*>\s*<li[^>]*>(<a [^>]*>)Part \1</a></li>)(\s*<ul[^>]*>)\s*<li[^>]*>.*?</li>', re.S)
+COVER = re.compile(
+    r'<p class="caption"><span '
+    r'class="caption-text">([^<]*)</span></p>(?=\s*<ul[^>]*>\s*<li[^>]*>(<a [^>]*>)Part '
+    r'\1</a></li>)(\s*<ul[^>]*>)\s*<li[^>]*>.*?</li>', re.S)
 
 
 def adopt(app, config) -> None:
@@ -68,7 +71,8 @@ def navigation(context: dict) -> str:
     parts = re.search(r"<ul>.*?</a>\s*(<ul>.*</ul>)\s*</li>\s*</ul>", context.get("toc") or "",
                       re.S)
     here = re.compile(r'(<a class="current reference internal" href=")#("[^>]*)(>.*?</a>)', re.S)
-    return here.sub(lambda m: f'{m[1]}#{m[2]} aria-current="page"{m[3]}' + (sections(parts[1]) if parts else ""), tree, count=1)
+    return here.sub(lambda m: f'{m[1]}#{m[2]} aria-current="page"{m[3]}'
+                    + (sections(parts[1]) if parts else ""), tree, count=1)
 
 
 def sections(toc: str) -> str:
@@ -80,8 +84,10 @@ def sections(toc: str) -> str:
 def colab(app, pagename: str) -> str:
     "Where a notebook's copy opens in Colab; nothing while the book's address is unknown."
     url = app.config.html_theme_options.get("repository_url", "").rstrip("/").removesuffix(".git")
-    is_notebook = str(app.env.doc2path(pagename)).endswith(".ipynb") if pagename in app.env.found_docs else False
-    return f"https://colab.research.google.com/github/{url.split('github.com/')[1]}/blob/colab/{pagename}.ipynb" if is_notebook and "github.com/" in url else ""
+    is_notebook = (str(app.env.doc2path(pagename)).endswith(".ipynb")
+                   if pagename in app.env.found_docs else False)
+    return (
+        f"https://colab.research.google.com/github/{url.split('github.com/')[1]}/blob/colab/{pagename}.ipynb" if is_notebook and "github.com/" in url else "")  # noqa: E501
 
 
 def page(app, pagename, templatename, context, doctree) -> None:
@@ -96,7 +102,8 @@ def page(app, pagename, templatename, context, doctree) -> None:
     for way in ("prev", "next"):
         if context.get(way): context[way] = context[way] | {"title": slim(context[way]["title"])}
     passed = Path(app.srcdir) / "last_passed.json"
-    context["last_passed"] = json.loads(passed.read_text()).get("date", "") if passed.is_file() else ""
+    context["last_passed"] = (json.loads(passed.read_text()).get("date", "")
+                              if passed.is_file() else "")
 
 
 def sweep(app, exception) -> None:

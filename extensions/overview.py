@@ -21,8 +21,10 @@ def overview(lit: str = "", way: str = "") -> nodes.raw:
     "The drawing with its caption; `way` leads from the page to the chapters."
     drawing = LINK.sub(lambda m: f'href="{way}{m[1]}"' + ' aria-current="page"' * (m[2] == lit),
                        DRAWING)
-    caption = "This page is highlighted; each part is a link." if lit else "The whole transformer: each part is a link to its chapter."
-    return nodes.raw("", f'<nav class="tfm-overview" aria-label="{TITLE}">{drawing}<p>{caption}</p></nav>', format="html")
+    caption = ("This page is highlighted; each part is a link." if lit
+               else "The whole transformer: each part is a link to its chapter.")
+    return nodes.raw("", '<nav class="tfm-overview" '
+                         f'aria-label="{TITLE}">{drawing}<p>{caption}</p></nav>', format="html")
 
 
 class Overview(SphinxDirective):

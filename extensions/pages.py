@@ -1,4 +1,5 @@
-"""Where the book's pages are: the table of contents and the notebooks in it, for the extensions and the tests."""
+"""Where the book's pages are: the table of contents and the notebooks in it, for the extensions
+and the tests."""
 import json
 import re
 from collections.abc import Iterable, Iterator

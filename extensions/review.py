@@ -17,7 +17,9 @@ from sphinx.util.docutils import SphinxDirective
 from term_places import entries
 
 PAGE, SCRIPT, ANKI = "about/cards", "about/cards.js", "about/cards-anki.txt"
-HEAD = "#separator:tab\n#html:true\n#notetype:Basic\n#deck:The Executable Transformer\n#tags column:3\n"
+HEAD = (
+    "#separator:tab\n#html:true\n#notetype:Basic\n#deck:The Executable Transformer\n#tags "
+    "column:3\n")
 
 
 def number(page: str) -> str:
@@ -32,7 +34,8 @@ def card(entry: Entry, measured: str = "") -> dict[str, str]:
     learnt when others come and go."""
     term = entry["kind"] == "term"
     also = f" (also {', '.join(f'“{name}”' for name in entry['also'])})" if entry["also"] else ""
-    front = f"What does “{entry['title']}”{also} mean?" if term else f"Does this hold? {entry['title']}"
+    front = (f"What does “{entry['title']}”{also} mean?" if term
+             else f"Does this hold? {entry['title']}")
     name = f"term {entry['title']}" if term else f"claim {entry['anchor'].split('-', 1)[1]}"
     back = entry["line"][:1].upper() + entry["line"][1:]
     if measured: back = f"{back.rstrip('.')}. Measured: {measured}"
@@ -82,9 +85,12 @@ class Cards(SphinxDirective):
     "`{review-cards}`: the place where the cards are shown."
 
     def run(self) -> list[nodes.Node]:
-        html = ('<div class="tfm-cards" id="cards"><noscript><p>The cards need JavaScript. Their questions and answers are in the <a href="glossary.html">glossary</a> and on the page of '
+        html = (
+            '<div class="tfm-cards" id="cards"><noscript><p>The cards need JavaScript. Their '
+            'questions and answers are in the <a href="glossary.html">glossary</a> and on the page of '  # noqa: E501
                 '<a href="claims.html">claims</a>.</p></noscript></div>'
-                f'<script src="../_static/tfm/review.js" defer></script><script src="{Path(SCRIPT).name}" defer></script>')
+                '<script src="../_static/tfm/review.js" defer></script><script '
+                f'src="{Path(SCRIPT).name}" defer></script>')
         return [nodes.raw("", html, format="html")]
 
 

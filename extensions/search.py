@@ -20,16 +20,24 @@ from term_places import entries
 KINDS = ("page", "name", "term", "section", "depth", "claim", "exercise", "back")
 NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+")                                      # years are words
 DIGITS = ascii_letters + digits + "-_"  # 64, none of which JSON escapes
-COMMON = set("a an and are as at be been but by can do does for from has have if in into is it its no not of on one or so such than that the their them then "
-             "there these they this to was we what when where which who will with you about all also any both each every here how its many may more most must only other over "
+COMMON = set(
+    "a an and are as at be been but by can do does for from has have if in into is it its no not "
+    "of on one or so such than that the their them then "
+             "there these they this to was we what when where which who will with you about all "
+             "also any both each every here how its many may more most must only other over "
              "own same still those too up whole would "
-             "two three four five eight first second last nothing none def without after before return right holds true out below under gives need needs your once "
-             "yet left per next new take takes against between instead above try least again never far much itself whose see want raise raises implemented "
+             "two three four five eight first second last nothing none def without after before "
+             "return right holds true out below under gives need needs your once "
+             "yet left per next new take takes against between instead above try least again never "
+             "far much itself whose see want raise raises implemented "
              "notimplementederror int part use different ones single large "
-             "number numbers read reads written write answer answers wrong times chapter check end minutes exercise checker "
-             "solution hint half were some others give few another keeps because back given says else make page through "
-             "less cannot alone uses used since comes several longer later everything makes way shows twice six py runs "
-             "figure returns lines computed count counted counts differ adds result depends".split())
+             "number numbers read reads written write answer answers wrong times chapter check end "
+             "minutes exercise checker "
+             "solution hint half were some others give few another keeps because back given says "
+             "else make page through "
+             "less cannot alone uses used since comes several longer later everything makes way "
+             "shows twice six py runs "
+             "figure returns lines computed count counted counts differ adds result depends".split())  # noqa: E501
 
 
 # --- the index ------------------------------------------------------------------------------------

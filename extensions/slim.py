@@ -1,10 +1,22 @@
-"""Pages with few elements: code is marked up only where the style sheet colours it, and wrappers that nothing uses are left out."""
+"""Pages with few elements: code is marked up only where the style sheet colours it, and wrappers
+that nothing uses are left out."""
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from pygments.formatters import HtmlFormatter
-from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, Text, Token
+from pygments.token import (
+    Comment,
+    Error,
+    Generic,
+    Keyword,
+    Name,
+    Number,
+    Operator,
+    String,
+    Text,
+    Token,
+)
 from sphinx.highlighting import PygmentsBridge
 
 COLOURED = {  # kind of token -> the kind whose class book.css colours; any other is plain text
@@ -23,13 +35,22 @@ ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[, \n:]+")}
 UNUSED = [  # wrappers in the markup of others -> what is kept of them
     (re.compile(r'<span class="pre">([^<]*)</span>'), r"\1"),
     (re.compile(r"(<pre[^>]*>)<span></span>"), r"\1"),
-    (re.compile(r'<div class="((?:output text_plain )?highlight-[\w-]+ notranslate)"><div class="highlight">(<pre\b.*?</pre>)</div>\s*</div>', re.S), r'<div class="\1 highlight">\2</div>'),
+    (re.compile(
+        r'<div class="((?:output text_plain )?highlight-[\w-]+ notranslate)"><div '
+        r'class="highlight">(<pre\b.*?</pre>)</div>\s*</div>', re.S),
+     r'<div class="\1 highlight">\2</div>'),
     (re.compile(r'(<div class="tfm-check[^>]*>)<p>(<strong>[^<]*</strong>)</p>'), r"\1\2"),
-    (re.compile(r'<p class="collapsed admonition-title">([^<]*)</p>\s*<p class="expanded admonition-title">\1</p>'), r'<p class="admonition-title">\1</p>'),
+    (re.compile(
+        r'<p class="collapsed admonition-title">([^<]*)</p>\s*<p class="expanded '
+        r'admonition-title">\1</p>'), r'<p class="admonition-title">\1</p>'),
     (re.compile(r'<summary([^>]*)>\s*<p class="admonition-title">([^<]*)</p>\s*</summary>'),
      r"<summary\1>\2</summary>"),
-    (re.compile(r'<div class="output text_html">(<div class="tfm-(?:check|claim)\b(?:(?!</?div\b).)*</div>)\s*</div>', re.S), r"\1"),
-    (re.compile(r"(<(t[dh]|dd)\b[^>]*>)<p>((?:(?!</?(?:p|div|ul|ol|pre|table)\b).)*)</p>\s*(?=</\2>)", re.S), r"\1\3"),
+    (re.compile(
+        r'<div class="output text_html">(<div '
+        r'class="tfm-(?:check|claim)\b(?:(?!</?div\b).)*</div>)\s*</div>', re.S), r"\1"),
+    (re.compile(
+        r"(<(t[dh]|dd)\b[^>]*>)<p>((?:(?!</?(?:p|div|ul|ol|pre|table)\b).)*)</p>\s*(?=</\2>)",
+        re.S), r"\1\3"),
 ]
 
 
@@ -44,7 +65,8 @@ def merged(tokens: Iterable[tuple[Token, str]]) -> Iterator[tuple[Token, str]]:
     runs = []
     for kind, group in groupby(tokens, lambda token: colour(token[0])):
         text = "".join(text for _, text in group)
-        if kind in ACROSS and len(runs) > 1 and runs[-2][0] is kind and ACROSS[kind].fullmatch(runs[-1][1]):
+        if (kind in ACROSS and len(runs) > 1 and runs[-2][0] is kind
+            and ACROSS[kind].fullmatch(runs[-1][1])):
             text = runs[-2][1] + runs[-1][1] + text
             del runs[-2:]
         runs.append((kind, text))

@@ -1,4 +1,5 @@
-"""What every built page must have: a text for each picture, nothing from another site, no id twice. A fault is a warning, so it fails the build."""
+"""What every built page must have: a text for each picture, nothing from another site, no id
+twice. A fault is a warning, so it fails the build."""
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +17,8 @@ LOADED = {"img": ("src", "srcset"), "script": ("src",), "iframe": ("src",),
 LINKED = {"stylesheet", "icon", "preload", "modulepreload", "prefetch", "preconnect",
           "dns-prefetch", "manifest", "apple-touch-icon"}
 REMOTE = re.compile(r"^\s*(https?:|wss?:)?//", re.I)
-FETCHED = re.compile(r"""(?:url\(\s*["']?|@import\s+["']|\bfrom\s*["']|\bimport\s*\(?\s*["']|\bfetch\(\s*["'])((?:https?:)?//[^\s"')]+)""", re.I)
+FETCHED = re.compile(
+    r"""(?:url\(\s*["']?|@import\s+["']|\bfrom\s*["']|\bimport\s*\(?\s*["']|\bfetch\(\s*["'])((?:https?:)?//[^\s"')]+)""", re.I)  # noqa: E501
 
 
 class Page(HTMLParser):
@@ -50,7 +52,9 @@ class Page(HTMLParser):
             name, quiet, line, anchor = self.open.pop()
             if name == "svg" and not quiet and not any(q for _, q, *_ in self.open):
                 self.faults.append((line,
-                                    f"a drawing (svg{' ' + anchor if anchor else ''}) without a text: it needs role=\"img\" and aria-label, or a title, or aria-hidden"))
+                                    f"a drawing (svg{' ' + anchor if anchor else ''}) without a "
+                                    "text: it needs role=\"img\" and aria-label, or a title, or "
+                                    "aria-hidden"))
             if name == tag: return
 
     def handle_data(self, data):

@@ -60,7 +60,9 @@ class Index:
     def row(self, entry: Entry) -> nodes.definition_list_item:
         said = nodes.definition("", nodes.paragraph("", entry["line"]), *self.place(entry))
         return nodes.definition_list_item("",
-                                          nodes.term("", ", ".join([entry["title"], *entry["also"]])), said)
+                                          nodes.term("",
+                                                  ", ".join([entry["title"], *entry["also"]])),
+                                          said)
 
     def whole(self) -> list[nodes.Node]:
         terms = sorted((e for e in entries(self.app) if e["kind"] == "term"),

@@ -34,8 +34,10 @@ def around(node: nodes.Node) -> nodes.Node:
 
 def most(term: str, sections: list[Entry]) -> tuple[str, str] | None:
     "The section that says a term most often; in its heading counts as twenty times."
-    said = re.compile(r"\b" + r"[\W_]?".join(WORD.findall(folded(ASIDE.sub("", term)))) + r"(s|es)?\b", re.I)
-    times = {(e["page"], e["anchor"]): len(said.findall(e.said)) + 20 * len(said.findall(folded(e["title"]))) for e in sections}
+    said = re.compile(r"\b" + r"[\W_]?".join(WORD.findall(folded(ASIDE.sub("", term))))
+                      + r"(s|es)?\b", re.I)
+    times = {(e["page"], e["anchor"]): len(said.findall(e.said)) + 20
+             * len(said.findall(folded(e["title"]))) for e in sections}
     best = max(times, key=times.get, default=None)
     return best if best and times[best] else None
 
@@ -67,7 +69,9 @@ def told(path: Path, found: list[Entry]) -> dict[str, tuple[str, str]]:
               if place[0] in {page for page, _ in known}}
     for term, place in places.items():
         if place not in known:
-            log.warning("%s: no section and no name of the book is %s#%s, where «%s» should be defined", path.name, *place, term, type="search")
+            log.warning(
+                "%s: no section and no name of the book is %s#%s, where «%s» should be defined",
+                path.name, *place, term, type="search")
     return places
 
 

@@ -46,7 +46,9 @@ class Known:
         by_letter: dict[str, list[str]] = {}  # few of them are tried at each word
         for i, s in enumerate(self.every):
             by_letter.setdefault(s[0].lower(), []).append(f"(?P<t{i}>{form(s)})")
-        self.pattern = re.compile(r"(?<![\w\-–‑])(?:" + "|".join(f"(?=(?i:{re.escape(a)}))(?:{'|'.join(forms)})" for a, forms in by_letter.items()) + r")(?![\w\-–‑])")
+        self.pattern = re.compile(r"(?<![\w\-–‑])(?:"
+                                  + "|".join(f"(?=(?i:{re.escape(a)}))(?:{'|'.join(forms)})"
+                                             for a, forms in by_letter.items()) + r")(?![\w\-–‑])")
 
     def bold(self, text: str) -> str | None:
         "The term that these words in bold name."
@@ -63,7 +65,8 @@ def form(spelt: str) -> str:
     capitals count if it has some inside."""
     words = [re.escape(w) for w in re.split(r"[ \-–‑]", spelt)]
     last = words.pop()
-    ending = "(?:y|ies)" if last.endswith("y") else "s?" if last.endswith("e") else "" if last.endswith("s") else "(?:es|s)?"
+    ending = ("(?:y|ies)" if last.endswith("y") else "s?" if last.endswith("e") else ""
+              if last.endswith("s") else "(?:es|s)?")
     whole = r"[ \u00a0\-–‑]".join([*words, last[:-1] if last.endswith("y")
                                    else last]).replace("'", "['’]") + ending
     return whole if re.search("[A-Z]", spelt[1:]) else f"(?i:{whole})"

@@ -1,4 +1,5 @@
-"""Small things that pages need: numbers of exercises, times in a chapter's head, glued texts, folds, and what interactive figures load."""
+"""Small things that pages need: numbers of exercises, times in a chapter's head, glued texts,
+folds, and what interactive figures load."""
 import re
 import shutil
 from collections.abc import Callable
@@ -83,11 +84,14 @@ class FoldSection(SphinxPostTransform):
             elif title.astext().startswith(WRONG):
                 count = sum("tag_mutant" in cell["classes"] for part in rest
                             for cell in part.findall(nodes.container))
-                opening, summary = '<details class="tfm-wrong-answers">', f"Show {count} wrong answers: each with its mistake, and what the check says"
+                opening, summary = ('<details class="tfm-wrong-answers">',
+                                    f"Show {count} wrong answers: each with its mistake, and what "
+                                    "the check says")
             else: continue
             section.children = [title,
                                 nodes.raw("", f"{opening}<summary>{summary}</summary>",
-                                          format="html"), *rest, nodes.raw("", "</details>", format="html")]
+                                          format="html"), *rest,
+                                nodes.raw("", "</details>", format="html")]
 
 
 def copy(app):

@@ -34,15 +34,20 @@ def cards(app, pagename, templatename, context, doctree) -> None:
             "og:image": address(app) + CARD}
     lines = [f'<meta property="{name}" content="{escape(value)}">'
              for name, value in said.items() if value]
-    feed = f'<link rel="alternate" type="application/atom+xml" title="{escape(book)}: changes" href="{address(app)}changes.xml">'
+    feed = (
+        f'<link rel="alternate" type="application/atom+xml" title="{escape(book)}: changes" '
+        f'href="{address(app)}changes.xml">')
     context["metatags"] = context.get("metatags",
                                       "") + "\n".join([*lines,
-                                                       '<meta name="twitter:card" content="summary_large_image">', feed])
+                                                       '<meta name="twitter:card" '
+                                                       'content="summary_large_image">', feed])
 
 
 def sitemap(base: str, pages: list[str]) -> str:
     rows = "".join(f"<url><loc>{plain(base + page)}</loc></url>" for page in pages)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{rows}</urlset>\n'
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n<urlset '
+        f'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{rows}</urlset>\n')
 
 
 def versions(text: str) -> list[tuple[str, str, str]]:
@@ -66,12 +71,17 @@ def feed(base: str, book: str, changelog: Path) -> str:
     def entry(number: str, rest: str, body: str) -> str:
         said = re.search(r"\d{4}-\d\d-\d\d", rest)
         when = f"{said[0]}T00:00:00+00:00" if said else day
-        return (f"<entry><id>{plain(base)}about/changelog.html#{number}</id><title>{plain(number)}{f' ({plain(rest)})' if rest and not said else ''}</title><updated>{when}</updated>"
-                f'<link href="{plain(base)}about/changelog.html"/><content type="html">{plain(MarkdownIt().render(body))}</content></entry>')
+        return (
+            f"<entry><id>{plain(base)}about/changelog.html#{number}</id><title>{plain(number)}{f' ({plain(rest)})' if rest and not said else ''}</title><updated>{when}</updated>"  # noqa: E501
+                f'<link href="{plain(base)}about/changelog.html"/><content '
+                f'type="html">{plain(MarkdownIt().render(body))}</content></entry>')
     entries = "".join(entry(*version)
                       for version in versions(changelog.read_text(encoding="utf-8")))
-    return (f'<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="http://www.w3.org/2005/Atom"><id>{plain(base)}</id><title>{plain(book)}</title><updated>{day}</updated>'
-            f'<author><name>{plain(book)} authors</name></author><link rel="self" href="{plain(base)}changes.xml"/><link href="{plain(base)}"/>{entries}</feed>\n')
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n<feed '
+        f'xmlns="http://www.w3.org/2005/Atom"><id>{plain(base)}</id><title>{plain(book)}</title><updated>{day}</updated>'
+            f'<author><name>{plain(book)} authors</name></author><link rel="self" '
+            f'href="{plain(base)}changes.xml"/><link href="{plain(base)}"/>{entries}</feed>\n')
 
 
 def whole(html: str, base: str) -> str:

@@ -19,25 +19,35 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
 import steps  # noqa: E402
 from chromium import CHROMIUM, FLAGS  # noqa: E402
 
-gc.disable()                                                        # while the tests are collected: what is imported stays
+# while the tests are collected: what is imported stays
+gc.disable()
 
 # How long an example takes depends on what else the machine does: nothing fails for it.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
 
-# The files that take longest, which begin first: one that began last would run alone while the other processors wait.
-LONGEST = ("test_browser", "test_many_devices", "test_inpage_browser", "test_flash_kernels", "test_exercises", "test_checkpoints", "test_defects", "test_live_page", "test_figures", "test_training",
-           "test_forced_colours", "test_inpage", "test_gpu_run", "test_newcomer", "test_mutants", "test_tokens", "test_copies", "test_editions", "test_search", "test_solutions", "test_house")
+# The files that take longest, which begin first: one that began last would run alone while the
+# other processors wait.
+LONGEST = ("test_browser", "test_many_devices", "test_inpage_browser", "test_flash_kernels",
+           "test_exercises", "test_checkpoints", "test_defects", "test_live_page", "test_figures",
+           "test_training",
+           "test_forced_colours", "test_inpage", "test_gpu_run", "test_newcomer", "test_mutants",
+           "test_tokens", "test_copies", "test_editions", "test_search", "test_solutions",
+           "test_house")
 
 
 def pytest_collection_modifyitems(items):
-    "Long files first. Without Chromium the browser tests are skipped with a loud line; in CI they fail instead."
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    """Long files first. Without Chromium the browser tests are skipped with a loud line; in CI
+    they fail instead."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST
+               else len(LONGEST))
     if CHROMIUM or os.environ.get("CI") == "true": return
-    print("\n*** no Chromium on this machine: the tests of the book in a browser are SKIPPED ***", file=sys.stderr)
+    print("\n*** no Chromium on this machine: the tests of the book in a browser are SKIPPED ***",
+          file=sys.stderr)
     for item in items:
-        if "browser" in item.keywords: item.add_marker(pytest.mark.skip(reason="no Chromium on this machine"))
+        if "browser" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no Chromium on this machine"))
 
 
 def pytest_collection_finish():
@@ -50,7 +60,9 @@ def sweep(values, *ordinary) -> list:
     "The values of a class, of which the ordinary proof tries these, and `prove.py --whole` all."
     values = list(values)
     assert set(ordinary) <= set(values), f"not of the class: {set(ordinary) - set(values)}"
-    def left(value): return pytest.param(*value if isinstance(value, tuple) else (value,), marks=pytest.mark.whole)
+    def left(value):
+        return pytest.param(*value if isinstance(value, tuple) else (value,),
+                            marks=pytest.mark.whole)
     return [value if value in ordinary else left(value) for value in values]
 
 
@@ -63,9 +75,11 @@ def stale(html: Path) -> bool:
     "Is the built book missing, or older than what it is made from?"
     index = html / "index.html"
     if not index.exists(): return True
-    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT,
+                           capture_output=True, text=True).stdout.split()
     parts = ("chapters/", "extensions/", "inpage/", "parts/", "tfmlib/", "_config.yml", "_toc.yml")
-    sources = [ROOT / n for n in names if n.startswith(parts) or ("/" not in n and n.endswith(".md"))]
+    sources = [ROOT / n for n in names if n.startswith(parts)
+               or ("/" not in n and n.endswith(".md"))]
     newest = max(s.stat().st_mtime for s in sources if s.exists())
     return newest > (html / "searchindex.js").stat().st_mtime
 
@@ -75,7 +89,9 @@ OPENED: set[str] = set()
 
 def noted(event: str, args: tuple) -> None:
     "Python tells of every file that it opens."
-    if event == "open" and isinstance(args[0], str) and args[0].startswith(str(ROOT)) and not args[0].endswith((".py", ".pyc")): OPENED.add(args[0])
+    if (event == "open" and isinstance(args[0], str) and args[0].startswith(str(ROOT))
+        and not args[0].endswith((".py", ".pyc"))):
+        OPENED.add(args[0])
 
 
 sys.addaudithook(noted)
@@ -84,7 +100,8 @@ sys.addaudithook(noted)
 @cache
 def may_not_be_read(path: Path) -> set[str]:
     "The files of the repository of which the key of a file of tests is not made."
-    return {str(ROOT / name) for name in steps.tracked()} - {str(file) for file in steps.test_reads(path)}
+    return ({str(ROOT / name) for name in steps.tracked()}
+            - {str(file) for file in steps.test_reads(path)})
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +109,8 @@ def reads_what_its_key_says(request):
     "Else its step could be skipped though something has changed that it reads."
     OPENED.clear()
     yield
-    if OPENED and request.path.parent.name == "library": assert not OPENED & may_not_be_read(request.path), f"{request.path.name} reads what its READS does not name: {sorted(OPENED & may_not_be_read(request.path))[:3]}"
+    if OPENED and request.path.parent.name == "library":
+        assert not OPENED & may_not_be_read(request.path), f"{request.path.name} reads what its READS does not name: {sorted(OPENED & may_not_be_read(request.path))[:3]}"  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +129,8 @@ def book() -> Path:
     html = ROOT / "_build/html"
     if stale(html):
         build = Path(sys.executable).with_name("jupyter-book")
-        made = subprocess.run([build, "build", ".", "-W", "-n", "--keep-going", "-q"], cwd=ROOT, capture_output=True, text=True)
+        made = subprocess.run([build, "build", ".", "-W", "-n", "--keep-going", "-q"], cwd=ROOT,
+                              capture_output=True, text=True)
         assert made.returncode == 0, made.stdout[-3000:] + made.stderr[-3000:]
     return html
 
@@ -127,7 +146,8 @@ def served(book) -> str:
 
 
 class Chromium:
-    "A browser without a window. One that has ended, which the tests that follow can do nothing about, is started again when it is asked for something."
+    """A browser without a window. One that has ended, which the tests that follow can do nothing
+    about, is started again when it is asked for something."""
     def __init__(self, launch): self.launch, self.running = launch, launch()
     def new_context(self, **how): return self.opened("new_context", how)
     def new_page(self, **how): return self.opened("new_page", how)
@@ -138,7 +158,9 @@ class Chromium:
         try: found = getattr(self.running, kind)(**how)
         except Error:
             if self.running.is_connected(): raise
-            warnings.warn("Chromium had ended between two tests or in one of them; it is started again", stacklevel=3)
+            warnings.warn(
+                "Chromium had ended between two tests or in one of them; it is started again",
+                stacklevel=3)
             self.running = self.launch()
             found = getattr(self.running, kind)(**how)
         found.set_default_timeout(180_000)
@@ -147,17 +169,20 @@ class Chromium:
 
 def painted(page) -> None:
     "Wait until what has just changed is on the screen: two frames."
-    page.wait_for_function("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
+    page.wait_for_function(
+        "new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f(true))))")
 
 
 def laid_out(page) -> None:
-    "Wait until the page has its fonts, which move what stands below their text, and is on the screen."
+    """Wait until the page has its fonts, which move what stands below their text, and is on the
+    screen."""
     page.evaluate("document.fonts.ready.then(() => true)")
     painted(page)
 
 
 def awake(figure, rounds: int = 600):
-    "The interactive figure, scrolled to until it moves: sections above it may be laid out only then, and push it away again."
+    """The interactive figure, scrolled to until it moves: sections above it may be laid out only
+    then, and push it away again."""
     for _ in range(rounds):
         figure.evaluate("f => f.scrollIntoView({ block: \"center\" })")
         if figure.get_attribute("data-live") is not None: return figure
@@ -171,14 +196,16 @@ def browser():
     from playwright.sync_api import sync_playwright
     assert CHROMIUM, "no Chromium on this machine (Debian's package: chromium)"
     with sync_playwright() as playwright:
-        chromium = Chromium(lambda: playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS))
+        chromium = Chromium(lambda: playwright.chromium.launch(executable_path=CHROMIUM,
+                args=FLAGS))
         yield chromium
         chromium.running.close()
 
 
 def tracked(*which: str) -> list[str]:
     "The files that git holds, and with further options those that it would."
-    names = subprocess.run(["git", "ls-files", "-z", *which], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    names = subprocess.run(["git", "ls-files", "-z", *which], cwd=ROOT, text=True,
+                           capture_output=True, check=True).stdout
     return [n for n in names.split("\0") if n and (ROOT / n).is_file()]
 
 
@@ -201,9 +228,12 @@ def clone(tmp_path):
 
 @pytest.fixture
 def early_families(monkeypatch):
-    "The two families that chapter 12 reads first, and Marian, whatever else this process has imported."
+    """The two families that chapter 12 reads first, and Marian, whatever else this process has
+    imported."""
     from tfmlib.checkpoints import FAMILIES, LATER, llama_family, read_mistral
     for module in LATER: import_module(f"tfmlib.{module}")
-    for name in [name for name in FAMILIES if name not in ("marian", "gpt2", "llama", "mistral")]: monkeypatch.delitem(FAMILIES, name)
+    for name in [name for name in FAMILIES if name not in ("marian", "gpt2", "llama", "mistral")]:
+        monkeypatch.delitem(FAMILIES, name)
     monkeypatch.setitem(FAMILIES, "llama", llama_family("LlamaForCausalLM"))
-    monkeypatch.setitem(FAMILIES, "mistral", llama_family("MistralForCausalLM")._replace(read=read_mistral))
+    monkeypatch.setitem(FAMILIES, "mistral",
+                        llama_family("MistralForCausalLM")._replace(read=read_mistral))

@@ -1,4 +1,5 @@
-"""What must be true of the ledger of claims, as functions of a checkout: each gives a list of faults that name the claim."""
+"""What must be true of the ledger of claims, as functions of a checkout: each gives a list of
+faults that name the claim."""
 import ast
 from collections import Counter
 from pathlib import Path
@@ -11,10 +12,12 @@ from pages import number as number_of
 from pybtex.database import parse_file
 
 FIELDS = {"id", "chapter", "topic", "statement", "verdict", "settles"}
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)                   # ten times as fast, where it was built
+# ten times as fast, where it was built
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def entries(root: Path) -> list[dict]: return yaml.load((root / "tfmlib/assets/claims.yml").read_text(encoding="utf-8"), LOADER)
+def entries(root: Path) -> list[dict]:
+    return yaml.load((root / "tfmlib/assets/claims.yml").read_text(encoding="utf-8"), LOADER)
 
 
 def undertaken(root: Path) -> dict[str, list[str]]:
@@ -24,24 +27,40 @@ def undertaken(root: Path) -> dict[str, list[str]]:
 
 def finished(root: Path) -> set[str]:
     "The numbers of the chapters that are written."
-    return {path.name[:2] for path in notebook_files(root / "chapters") if path.parent.name not in ("depth", "practice")} - {"00"}
+    return ({path.name[:2] for path in notebook_files(root / "chapters")
+             if path.parent.name not in ("depth", "practice")} - {"00"})
 
 
 def form(root: Path) -> list[str]:
     "Entries that lack a field, name an unknown verdict or source, or stand twice."
     made, sources = [], parse_file(root / "references.bib").entries
     every = entries(root)
-    made += [f"claim {id}: stands {n} times in the ledger" for id, n in Counter(e["id"] for e in every).items() if n > 1]
+    made += [f"claim {id}: stands {n} times in the ledger"
+             for id, n in Counter(e["id"] for e in every).items() if n > 1]
     for e in every:
-        if missing := FIELDS - e.keys(): made.append(f"claim {e.get('id')}: lacks {', '.join(sorted(missing))}")
-        if unknown := e.keys() - FIELDS - {"instead", "citation", "truth"}: made.append(f"claim {e.get('id')}: unknown field {', '.join(sorted(unknown))}")
-        if e.get("verdict") not in VERDICTS: made.append(f"claim {e.get('id')}: no such verdict, «{e.get('verdict')}»")
-        if e.get("verdict") == "imprecise" and not e.get("instead"): made.append(f"claim {e.get('id')}: imprecise, and no amended statement (`instead`)")
-        if e.get("verdict") in ("holds", "holds under a condition") and e.get("instead"): made.append(f"claim {e.get('id')}: it holds, and yet has an amended statement")
-        if e.get("verdict") == "holds" and "truth" in e: made.append(f"claim {e.get('id')}: it holds, and needs no other sentence (`truth`)")
-        if e.get("verdict") != "holds" and not 20 <= len(said := e.get("truth") or e.get("instead") or "") <= 200: made.append(f"claim {e.get('id')}: what is true has {len(said)} letters; expected one sentence of at most 200 (`truth`)")
-        if e.get("verdict") != "holds" and (e.get("truth") or e.get("instead") or "").strip(".") == e["statement"].strip("."): made.append(f"claim {e.get('id')}: what is true is what is commonly said")
-        if "citation" in e and e["citation"] not in sources: made.append(f"claim {e.get('id')}: cites {e['citation']}, which references.bib does not have")
+        if missing := FIELDS - e.keys():
+            made.append(f"claim {e.get('id')}: lacks {', '.join(sorted(missing))}")
+        if unknown := e.keys() - FIELDS - {"instead", "citation", "truth"}:
+            made.append(f"claim {e.get('id')}: unknown field {', '.join(sorted(unknown))}")
+        if e.get("verdict") not in VERDICTS:
+            made.append(f"claim {e.get('id')}: no such verdict, «{e.get('verdict')}»")
+        if e.get("verdict") == "imprecise" and not e.get("instead"):
+            made.append(f"claim {e.get('id')}: imprecise, and no amended statement (`instead`)")
+        if e.get("verdict") in ("holds", "holds under a condition") and e.get("instead"):
+            made.append(f"claim {e.get('id')}: it holds, and yet has an amended statement")
+        if e.get("verdict") == "holds" and "truth" in e:
+            made.append(f"claim {e.get('id')}: it holds, and needs no other sentence (`truth`)")
+        if (e.get("verdict") != "holds" and not 20 <= len(said := e.get("truth") or e.get("instead")
+                or "") <= 200):
+            made.append(
+                f"claim {e.get('id')}: what is true has {len(said)} letters; expected one sentence "
+                "of at most 200 (`truth`)")
+        if (e.get("verdict") != "holds" and (e.get("truth") or e.get("instead") or "").strip(".")
+            == e["statement"].strip(".")):
+            made.append(f"claim {e.get('id')}: what is true is what is commonly said")
+        if "citation" in e and e["citation"] not in sources:
+            made.append(
+                f"claim {e.get('id')}: cites {e['citation']}, which references.bib does not have")
     return made
 
 
@@ -51,47 +70,64 @@ def taken_up(root: Path) -> list[str]:
     taken = [(id, e) for e in entries(root) for id in e["settles"]]
     times = Counter(id for id, _ in taken)
     made += [f"{id}: taken up {n} times, expected once" for id, n in times.items() if n > 1]
-    made += [f"{id}: nothing in the ledger takes it up, and chapter {chapter} is written" for id, (chapter, _) in ids.items() if chapter in written and id not in times]
+    made += [f"{id}: nothing in the ledger takes it up, and chapter {chapter} is written"
+             for id, (chapter, _) in ids.items() if chapter in written and id not in times]
     for id, e in taken:
-        if id not in ids: made.append(f"claim {e['id']}: takes up {id}, which the map does not have")
-        elif ids[id][0] != e["chapter"]: made.append(f"claim {e['id']}: takes up {id}, which belongs to chapter {ids[id][0]}")
+        if id not in ids:
+            made.append(f"claim {e['id']}: takes up {id}, which the map does not have")
+        elif ids[id][0] != e["chapter"]:
+            made.append(f"claim {e['id']}: takes up {id}, which belongs to chapter {ids[id][0]}")
     return made
 
 
 def verdicts(root: Path) -> list[str]:
-    "Entries of finished chapters that no cell or source settles, or with another verdict; boxes that the ledger does not know."
+    """Entries of finished chapters that no cell or source settles, or with another verdict;
+    boxes that the ledger does not know."""
     books = notebooks(root)
-    found, every, written = settled(books), {e["id"]: e for e in entries(root)}, finished(root) | {"00"}
-    made = [fault for e in every.values() if e["chapter"] in written and (fault := faults(e, found))]
+    found, every, written = (settled(books), {e["id"]: e for e in entries(root)},
+                             finished(root) | {"00"})
+    made = [fault for e in every.values() if e["chapter"] in written
+            and (fault := faults(e, found))]
     for id, ways in found.items():
         for page, left in ways:
-            if id not in every: made.append(f"claim {id}: settled in {page}, and not in the ledger"); continue
-            if number_of(page) != every[id]["chapter"]: made.append(f"claim {id}: settled in {page}, recorded for chapter {every[id]['chapter']}")
-            if left["statement"] != every[id]["statement"]: made.append(f"claim {id}: the box of {page} has another statement; run the notebook")
+            if id not in every:
+                made.append(f"claim {id}: settled in {page}, and not in the ledger"); continue
+            if number_of(page) != every[id]["chapter"]:
+                made.append(
+                    f"claim {id}: settled in {page}, recorded for chapter {every[id]['chapter']}")
+            if left["statement"] != every[id]["statement"]:
+                made.append(
+                    f"claim {id}: the box of {page} has another statement; run the notebook")
     return made
 
 
 def number(root: Path) -> list[str]:
     "Chapters with so many boxes that nobody reads them, or so few that statements are lumped."
-    ids, counts = Counter(chapter for chapter, _ in undertaken(root).values()), Counter(e["chapter"] for e in entries(root))
-    return [f"chapter {c}: {counts[c]} claims; expected 12 to 20, or one for each of {ids[c]}" for c in sorted(finished(root)) if not min(12, ids[c]) <= counts[c] <= 20]
+    ids, counts = (Counter(chapter for chapter, _ in undertaken(root).values()),
+                   Counter(e["chapter"] for e in entries(root)))
+    return [f"chapter {c}: {counts[c]} claims; expected 12 to 20, or one for each of {ids[c]}"
+            for c in sorted(finished(root)) if not min(12, ids[c]) <= counts[c] <= 20]
 
 
-# --- evidence is computed -----------------------------------------------------------------------------------------
+# --- evidence is computed -------------------------------------------------------------------------
 
 def constant(node: ast.AST) -> bool:
     "Is the value of this expression fixed by how it is written?"
     if not any(isinstance(n, ast.Name | ast.Call | ast.Await) for n in ast.walk(node)): return True
     if isinstance(node, ast.BoolOp): return any(constant(v) for v in node.values)
     if isinstance(node, ast.UnaryOp): return constant(node.operand)
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "bool": return all(map(constant, node.args))
-    if isinstance(node, ast.Compare): return any(ast.dump(a) == ast.dump(b) for a, b in zip([node.left, *node.comparators], node.comparators))
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "bool":
+        return all(map(constant, node.args))
+    if isinstance(node, ast.Compare):
+        return any(ast.dump(a) == ast.dump(b) for a, b in zip([node.left, *node.comparators],
+                node.comparators))
     return False
 
 
 def bound_to_constants(trees: list[ast.Module]) -> set[str]:
     "Names that a notebook gives a fixed boolean."
-    assigned = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant) and isinstance(n.value.value, bool)]
+    assigned = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Assign)
+                and isinstance(n.value, ast.Constant) and isinstance(n.value.value, bool)]
     return {t.id for n in assigned for t in n.targets if isinstance(t, ast.Name)}
 
 
@@ -104,28 +140,39 @@ def pieces(node: ast.AST) -> list[ast.AST] | None:
 
 
 def typed_in(trees: list[ast.Module]) -> list[str]:
-    "What is wrong with the claim(…) calls of a notebook: evidence that is typed and not computed, ids that are not literal."
+    """What is wrong with the claim(…) calls of a notebook: evidence that is typed and not
+    computed, ids that are not literal."""
     fixed, made = bound_to_constants(trees), []
-    calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", getattr(n.func, "attr", "")) == "claim"]
+    calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call)
+             and getattr(n.func, "id", getattr(n.func, "attr", "")) == "claim"]
     for call in calls:
-        given = {k.arg: k.value for k in call.keywords} | dict(zip(("id", "true_when", "false_when", "instead"), call.args))
+        given = ({k.arg: k.value for k in call.keywords}
+                 | dict(zip(("id", "true_when", "false_when", "instead"), call.args)))
         literal = isinstance(given.get("id"), ast.Constant)
-        name = f"claim {given['id'].value if literal else ast.unparse(given['id']) if 'id' in given else '?'}"
+        name = f"claim {given['id'].value if literal else ast.unparse(given['id']) if 'id' in given else '?'}"  # noqa: E501
         if not literal: made.append(f"{name}: its id is not a literal")
         if None in given: made.append(f"{name}: arguments in ** cannot be seen")
         for argument in ("true_when", "false_when", "instead"):
             node = given.get(argument)
-            if node is None or argument == "instead" and isinstance(node, ast.Constant) and node.value is None: continue
+            if (node is None or argument == "instead" and isinstance(node, ast.Constant)
+                and node.value is None):
+                continue
             booleans = [node] if argument == "instead" else pieces(node)
-            if booleans is None: made.append(f"{name}: write {argument} out in the call; expected a dictionary or list")
+            if booleans is None:
+                made.append(
+                    f"{name}: write {argument} out in the call; expected a dictionary or list")
             for b in booleans or []:
-                if constant(b) or isinstance(b, ast.Name) and b.id in fixed: made.append(f"{name}: {argument} holds «{ast.unparse(b)}», which is typed and not computed")
+                if constant(b) or isinstance(b, ast.Name) and b.id in fixed:
+                    made.append(
+                        f"{name}: {argument} holds «{ast.unparse(b)}», which is typed and not "
+                        "computed")
     return made
 
 
 def evidence(root: Path) -> list[str]:
     "Evidence in any notebook that is typed and not computed."
-    return [f"{name}: {fault}" for name, book in rules.cells(root).items() for fault in typed_in([c.tree for c in book if c.kind == "code"])]
+    return [f"{name}: {fault}" for name, book in rules.cells(root).items()
+            for fault in typed_in([c.tree for c in book if c.kind == "code"])]
 
 
 RULES = {f.__name__: f for f in (form, taken_up, verdicts, number, evidence)}

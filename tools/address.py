@@ -13,17 +13,22 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = re.compile(r"https://github\.com/([A-Za-z0-9][A-Za-z0-9-]*)/(?!\.\.?$)([A-Za-z0-9._-]+)")
-SECTION, MARKED = r'^({}:\n(?:[ #].*\n|\n)*?  {}: )"[^"\n]*"()', r"^(<!-- address: {} -->\n)(?:(?!<!--).*\n)*?(<!-- end -->\n)"
+SECTION, MARKED = (r'^({}:\n(?:[ #].*\n|\n)*?  {}: )"[^"\n]*"()',
+                   r"^(<!-- address: {} -->\n)(?:(?!<!--).*\n)*?(<!-- end -->\n)")
 # a file, the place in it between two groups, what stands there once there is an address, what
 # stands there before
 PLACES = [
     ("_config.yml", SECTION.format("repository", "url"), '"{url}"', '""'),
     ("_config.yml", SECTION.format("html", "baseurl"), '"{book}"', '""'),
-    ("pyproject.toml", r"()(?:^\[project\.urls\]\n(?:\w.*\n)*\n)?(^\[project\.optional-dependencies\]\n)", '[project.urls]\nBook = "{book}"\nSource = "{url}"\nIssues = "{url}/issues"\n\n', ""),
+    ("pyproject.toml",
+     r"()(?:^\[project\.urls\]\n(?:\w.*\n)*\n)?(^\[project\.optional-dependencies\]\n)",
+     '[project.urls]\nBook = "{book}"\nSource = "{url}"\nIssues = "{url}/issues"\n\n', ""),
     ("CITATION.cff", r"(^license: .*\n)(?:repository-code: .*\nurl: .*\n)?()",
      "repository-code: {url}\nurl: {book}\n", ""),
     ("README.md", MARKED.format("badges"),
-     "[Read the book]({book}) · [![proof]({url}/actions/workflows/proof.yml/badge.svg)]({url}/actions/workflows/proof.yml)\n", ""),
+     "[Read the book]({book}) · "
+     "[![proof]({url}/actions/workflows/proof.yml/badge.svg)]({url}/actions/workflows/proof.yml)\n",
+     ""),
     ("README.md", MARKED.format("clone"), "```sh\ngit clone {url}\ncd {name}\n```\n", "")]
 FILES = tuple(dict.fromkeys(file for file, *_ in PLACES))
 
@@ -33,7 +38,9 @@ def derived(url: str) -> dict[str, str]:
     if not url: return {}
     m = SHAPE.fullmatch(url.strip().rstrip("/").removesuffix(".git"))
     if not m:
-        raise ValueError(f"URL is {url!r}; expected the address of a repository, https://github.com/NAME/REPOSITORY, or nothing")
+        raise ValueError(
+            f"URL is {url!r}; expected the address of a repository, "
+            "https://github.com/NAME/REPOSITORY, or nothing")
     host = f"{m[1].lower()}.github.io"
     return {"url": m[0], "name": m[2],
             "book": f"https://{host}/" if m[2].lower() == host else f"https://{host}/{m[2]}/"}
@@ -52,7 +59,8 @@ def stamped(root: Path, url: str) -> dict[Path, str]:
         texts[root / name], times = re.subn(place, lambda m, said=said: m[1] + said + m[2],
                                             texts[root / name], flags=re.M)
         if times != 1:
-            raise ValueError(f"{name}: expected the place of {made.strip()!r} once, found it {times} times")
+            raise ValueError(
+                f"{name}: expected the place of {made.strip()!r} once, found it {times} times")
     return texts
 
 

@@ -37,9 +37,11 @@ def broken(book: Path, pages: dict[str, str]) -> list[str]:
     for name, html in pages.items():
         for link in sorted(links(html)):
             parts = urlsplit(link)
-            target = ((book / name).parent / unquote(parts.path)).resolve() if parts.path else (book / name).resolve()
+            target = (((book / name).parent / unquote(parts.path)).resolve() if parts.path
+                      else (book / name).resolve())
             if not target.is_file(): faults.append(f"{name}: {link} leads to no file")
-            elif parts.fragment and target in anchors and unquote(parts.fragment) not in anchors[target]:
+            elif (parts.fragment and target in anchors
+                  and unquote(parts.fragment) not in anchors[target]):
                 faults.append(f"{name}: {link} leads to no such place")
     return faults
 

@@ -48,7 +48,7 @@ if not all(map(importlib.util.find_spec, ("tfmlib", "anywidget"))):
     print("Choose tfmlib-{version}-py3-none-any.whl, which lies beside this copy.")
     wheel = f"./{next(iter(files.upload()))}[notebook]"
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", wheel], check=True)
-    importlib.invalidate_caches()'''
+    importlib.invalidate_caches()'''  # noqa: E501
 
 
 def setup_source(url: str, version: str) -> str:

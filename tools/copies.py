@@ -102,8 +102,11 @@ def main() -> None:
         failed = subprocess.run([python, "-m", "pytest", *flags,
                                  *(folder / name for name in names)], cwd=empty, env=env).returncode
     said = subprocess.run([python, "-c",
-                           "import sys, importlib.metadata as m; print(sys.version.split()[0], m.version('torch'))"], capture_output=True, text=True, env=env)
-    print(f"{len(names)} copies, Python and PyTorch {said.stdout.strip()}: {'FAILED' if failed else 'passed'}")
+                           "import sys, importlib.metadata as m; print(sys.version.split()[0], "
+                           "m.version('torch'))"], capture_output=True, text=True, env=env)
+    print(
+        f"{len(names)} copies, Python and PyTorch {said.stdout.strip()}: "
+        f"{'FAILED' if failed else 'passed'}")
     if given.record:
         import proved
         proved.keep({"copies": not failed}, folder,

@@ -26,8 +26,11 @@ from pages import toc_pages  # noqa: E402
 
 TITLE, FILE = "The Executable Transformer", "the-executable-transformer"
 LICENCE = "Text under CC BY 4.0, code under the MIT licence."
-RULE = ("This edition was made from the pages of the web edition. What is folded there follows one rule: claims and answers are included; hints and solutions are at the "
-        "end of each practice page; folded code, the checkers and the gallery of wrong answers are left out, since they are in the notebooks. "
+RULE = (
+    "This edition was made from the pages of the web edition. What is folded there follows one "
+    "rule: claims and answers are included; hints and solutions are at the "
+        "end of each practice page; folded code, the checkers and the gallery of wrong answers are "
+        "left out, since they are in the notebooks. "
         "Interactive figures are shown in their initial state.")
 LEFT_OUT = re.compile(r"(index|about/(reference|gallery|cards))$|(api|gallery)/")
 # elements, and classes below, that only a screen can use
@@ -188,7 +191,9 @@ def announce(book: Path, path: Path) -> None:
     shutil.copyfile(path, folder / path.name)
     links = [f'<a href="editions/{FILE}{end}">{kind}</a> ({file.stat().st_size / 2**20:.1f} MB)'
              for end, kind in KINDS.items() if (file := folder / f"{FILE}{end}").is_file()]
-    row = f'<!-- editions --><p class="tfm-editions">The whole book in one file: {", ".join(links)}.</p>'
+    row = (
+        '<!-- editions --><p class="tfm-editions">The whole book in one file: '
+        f'{", ".join(links)}.</p>')
     html, times = OFFERED.subn(row, front.read_text(encoding="utf-8"))
     if times != 1: raise ValueError(f"{front}: {times} places for editions, expected one")
     front.write_text(html, encoding="utf-8")

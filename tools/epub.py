@@ -35,7 +35,8 @@ from editions import (  # noqa: E402
 )
 
 CSS = Path(__file__).resolve().with_name("epub.css")
-XHTML, MATHML, SVG, OPS = "http://www.w3.org/1999/xhtml", "http://www.w3.org/1998/Math/MathML", "http://www.w3.org/2000/svg", "http://www.idpf.org/2007/ops"
+XHTML, MATHML, SVG, OPS = ("http://www.w3.org/1999/xhtml", "http://www.w3.org/1998/Math/MathML",
+                           "http://www.w3.org/2000/svg", "http://www.idpf.org/2007/ops")
 STAMP = (1980, 1, 1, 0, 0, 0)
 
 
@@ -127,7 +128,8 @@ def as_xml(page: Page, there: dict[str, set[str]]) -> str:
     as_mathml(text)
     camel(text)
     for link, (name, place) in links(page, there):
-        link["href"] = (f"{slug(name)}.xhtml" if name != page.name else "") + (f"#{place}" if place else "") or f"{page.slug}.xhtml"
+        link["href"] = ((f"{slug(name)}.xhtml" if name != page.name else "")
+                        + (f"#{place}" if place else "") or f"{page.slug}.xhtml")
     for drawing in text.find_all("svg"): drawing["xmlns"] = SVG
     for element in text.find_all(True):
         for attribute in ("style", "fill", "stroke"):
@@ -136,7 +138,9 @@ def as_xml(page: Page, there: dict[str, set[str]]) -> str:
 
 
 def xhtml(title: str, body: str) -> str:
-    return (f'<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE html>\n<html xmlns="{XHTML}" xmlns:epub="{OPS}" lang="en" xml:lang="en"><head><title>{escape(title)}</title>'
+    return (
+        f'<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE html>\n<html xmlns="{XHTML}" '
+        f'xmlns:epub="{OPS}" lang="en" xml:lang="en"><head><title>{escape(title)}</title>'
             f'<link rel="stylesheet" href="book.css"/></head><body>{body}</body></html>')
 
 
@@ -154,13 +158,27 @@ def picture(width: int, height: int) -> str:
                        else (.53 * width, .074 * width, .78 * height))
     high, size = low - .17 * max(height, 700), .0425 * min(width, 800)
     x = [left + step * (i + .5) for i in range(len(words))]
-    lines = "".join(f'<path d="M{x[3]:g} {low - size:g}C{x[3]:g} {(low + high) / 2 - size / 2:g} {at:g} {(low + high) / 2:g} {at:g} {high + size / 2:g}" fill="none" stroke="#9fc2ff" stroke-width="{w}" stroke-linecap="round"/>'
+    lines = "".join(
+        f'<path d="M{x[3]:g} {low - size:g}C{x[3]:g} {(low + high) / 2 - size / 2:g} {at:g} '
+        f'{(low + high) / 2:g} {at:g} {high + size / 2:g}" fill="none" stroke="#9fc2ff" '
+        f'stroke-width="{w}" stroke-linecap="round"/>'
                     for at, w in zip(x, (2, 3, 5, 14, 22, 2)))
-    said = "".join(f'<text x="{at:g}" y="{y:g}" text-anchor="middle" font-size="{size:g}" fill="#ffffff">{word}</text>' for y in (high, low) for at, word in zip(x, words))
-    title = "".join(f'<text x="{.09 * width:g}" y="{(.2 + .085 * i) * height if height > width else (.3 + .15 * i) * height:g}" font-size="{.105 * min(width, 800):g}" fill="#ffffff">{line}</text>'
+    said = "".join(
+        f'<text x="{at:g}" y="{y:g}" text-anchor="middle" font-size="{size:g}" '
+        f'fill="#ffffff">{word}</text>' for y in (high, low) for at, word in zip(x, words))
+    title = "".join(
+        f'<text x="{.09 * width:g}" '
+        f'y="{(.2 + .085 * i) * height if height > width else (.3 + .15 * i) * height:g}" '
+        f'font-size="{.105 * min(width, 800):g}" fill="#ffffff">{line}</text>'
                     for i, line in enumerate(TITLE.rsplit(" ", 1)))
-    foot = f'<text x="{.09 * width:g}" y="{(.86 if height > width else .62) * height:g}" font-size="{.04 * min(width, 800):g}" fill="#c9d6ec">A book on transformers that runs</text>'
-    return f'<svg xmlns="{SVG}" viewBox="0 0 {width} {height}" role="img" font-family="serif"><title>{TITLE}</title><rect width="{width}" height="{height}" fill="#14284b"/>{title}{lines}{said}{foot}</svg>'
+    foot = (
+        f'<text x="{.09 * width:g}" y="{(.86 if height > width else .62) * height:g}" '
+        f'font-size="{.04 * min(width, 800):g}" fill="#c9d6ec">A book on transformers that '
+        'runs</text>')
+    return (
+        f'<svg xmlns="{SVG}" viewBox="0 0 {width} {height}" role="img" '
+        f'font-family="serif"><title>{TITLE}</title><rect width="{width}" height="{height}" '
+        f'fill="#14284b"/>{title}{lines}{said}{foot}</svg>')
 
 
 def nested(pages: list[Page]) -> str:
@@ -171,7 +189,8 @@ def nested(pages: list[Page]) -> str:
         cover = some[0].is_cover
         inner = "".join(f'<li><a href="{page.slug}.xhtml">{escape(page.title)}</a></li>'
                         for page in some[cover:])
-        head = f'<a href="{some[0].slug}.xhtml">{escape(some[0].title)}</a>' if cover else f'<a href="part-{some[0].slug}.xhtml">{escape(some[0].part)}</a>'
+        head = (f'<a href="{some[0].slug}.xhtml">{escape(some[0].title)}</a>' if cover
+                else f'<a href="part-{some[0].slug}.xhtml">{escape(some[0].part)}</a>')
         rows.append(f"<li>{head}{f'<ol>{inner}</ol>' if inner else ''}</li>" if some[0].part
                     else inner)
         i += len(some)
@@ -180,7 +199,9 @@ def nested(pages: list[Page]) -> str:
 
 def opening(part: str, pages: list[Page]) -> str:
     "The page before a part that has no cover: what each of its pages establishes."
-    rows = "".join(f'<dt><a href="{p.slug}.xhtml">{escape(p.title)}</a></dt><dd>{escape(p.lead)}</dd>' for p in pages if "practice/" not in p.name)
+    rows = "".join(
+        f'<dt><a href="{p.slug}.xhtml">{escape(p.title)}</a></dt><dd>{escape(p.lead)}</dd>'
+        for p in pages if "practice/" not in p.name)
     return leaf(part, f"<h1>{escape(part)}</h1><dl>{rows}</dl>", "part")
 
 
@@ -188,11 +209,15 @@ def files(pages: list[Page], day: date) -> dict[str, str]:
     "Every text of the archive below `book/`, by name, in reading order."
     there = anchors(pages)
     contents = leaf("Contents",
-                    f'<nav epub:type="toc" id="toc" role="doc-toc"><h1>Contents</h1><ol>{nested(pages)}</ol></nav>')
+                    '<nav epub:type="toc" id="toc" '
+                    f'role="doc-toc"><h1>Contents</h1><ol>{nested(pages)}</ol></nav>')
     about = leaf("About this edition",
-                 f"<h1>About this edition</h1><p>{RULE}</p><p>{LICENCE} Made on {day.day} {day:%B %Y}.</p>")
+                 f"<h1>About this edition</h1><p>{RULE}</p><p>{LICENCE} Made on {day.day} "
+                 f"{day:%B %Y}.</p>")
     found = {"front.xhtml": leaf(TITLE,
-                                 f'<img src="cover.svg" alt="{TITLE}: the words of a sentence, joined to “owl” by lines as thick as its attention weights"/>', "cover"),
+                                 f'<img src="cover.svg" alt="{TITLE}: the words of a sentence, '
+                                 'joined to “owl” by lines as thick as its attention weights"/>',
+                                 "cover"),
              "about.xhtml": about, "nav.xhtml": contents}
     for i, page in enumerate(pages):
         if page.part and not page.is_cover:
@@ -206,7 +231,9 @@ def package(texts: dict[str, str], day: date) -> str:
     def kinds(text: str) -> str:
         found = [kind for kind, mark in (("mathml", "<math"), ("svg", "<svg")) if mark in text]
         return f' properties="{" ".join(found)}"' if found else ""
-    items = "".join(f'<item id="i-{name[:-6]}" href="{name}" media-type="application/xhtml+xml"{" properties=" + chr(34) + "nav" + chr(34) if name == "nav.xhtml" else kinds(text)}/>' for name, text in texts.items())
+    items = "".join(
+        f'<item id="i-{name[:-6]}" href="{name}" '
+        f'media-type="application/xhtml+xml"{" properties=" + chr(34) + "nav" + chr(34) if name == "nav.xhtml" else kinds(text)}/>' for name, text in texts.items())  # noqa: E501
     spine = "".join(f'<itemref idref="i-{name[:-6]}"/>' for name in texts)
     access = "".join(f'<meta property="schema:{name}">{value}</meta>' for name, value in (
         ("accessMode", "textual"), ("accessMode", "visual"), ("accessModeSufficient", "textual"),
@@ -215,17 +242,27 @@ def package(texts: dict[str, str], day: date) -> str:
         ("accessibilityHazard", "none"),
         ("accessibilitySummary",
          "Formulas are MathML; every drawing has a description; nothing moves.")))
-    return (f'<?xml version="1.0" encoding="utf-8"?>\n<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="id" xml:lang="en"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
-            f'<dc:identifier id="id">urn:uuid:{uuid5(NAMESPACE_URL, "the-executable-transformer")}</dc:identifier><dc:title>{TITLE}</dc:title><dc:language>en</dc:language>'
-            f"<dc:creator>The Executable Transformer authors</dc:creator><dc:rights>Text CC BY 4.0, code MIT</dc:rights><dc:subject>Transformers (machine learning)</dc:subject>"
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n<package xmlns="http://www.idpf.org/2007/opf" '
+        'version="3.0" unique-identifier="id" xml:lang="en"><metadata '
+        'xmlns:dc="http://purl.org/dc/elements/1.1/">'
+            '<dc:identifier '
+            f'id="id">urn:uuid:{uuid5(NAMESPACE_URL, "the-executable-transformer")}</dc:identifier><dc:title>{TITLE}</dc:title><dc:language>en</dc:language>'  # noqa: E501
+            "<dc:creator>The Executable Transformer authors</dc:creator><dc:rights>Text CC BY "
+            "4.0, code MIT</dc:rights><dc:subject>Transformers (machine learning)</dc:subject>"
             f'<meta property="dcterms:modified">{day:%Y-%m-%d}T00:00:00Z</meta>{access}</metadata>'
-            f'<manifest>{items}<item id="css" href="book.css" media-type="text/css"/><item id="cover" href="cover.svg" media-type="image/svg+xml" properties="cover-image"/></manifest><spine>{spine}</spine></package>')
+            f'<manifest>{items}<item id="css" href="book.css" media-type="text/css"/><item '
+            'id="cover" href="cover.svg" media-type="image/svg+xml" '
+            f'properties="cover-image"/></manifest><spine>{spine}</spine></package>')
 
 
 def write(path: Path, pages: list[Page], day: date) -> None:
     "The archive; its first entry is its type, not compressed."
     texts = files(pages, day)
-    container = ('<?xml version="1.0"?><container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile full-path="book/package.opf" '
+    container = (
+        '<?xml version="1.0"?><container version="1.0" '
+        'xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile '
+        'full-path="book/package.opf" '
                  'media-type="application/oebps-package+xml"/></rootfiles></container>')
     rest = {"META-INF/container.xml": container, "book/package.opf": package(texts, day),
             "book/book.css": CSS.read_text(encoding="utf-8"),

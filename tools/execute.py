@@ -1,4 +1,5 @@
-"""Run notebooks from top to bottom and store their outputs: python tools/execute.py [chapters/04_attention.ipynb ...]"""
+"""Run notebooks from top to bottom and store their outputs: python tools/execute.py
+[chapters/04_attention.ipynb ...]"""
 import os
 import subprocess
 import sys

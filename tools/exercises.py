@@ -126,7 +126,8 @@ def leaks(nb: NotebookNode, handout: NotebookNode) -> list[str]:
 def handout(path: Path, book: Book, version: str, with_hints: bool = False) -> NotebookNode:
     "The practice page at `path` without its answers, as plain Markdown and code."
     whole, nb = (nbformat.read(path, as_version=4) for _ in range(2))
-    name = str(path.resolve().relative_to(book.root)) if path.resolve().is_relative_to(book.root) else path.name
+    name = (str(path.resolve().relative_to(book.root)) if path.resolve().is_relative_to(book.root)
+            else path.name)
     page = Handout(book, name.removesuffix(".ipynb"), glued(nb))
     cells = [text_cell(c, page) if c.cell_type == "markdown" else code_cell(c)
              for c in reduced(nb.cells, with_hints)]
@@ -163,7 +164,8 @@ def main() -> None:
     given = parser.parse_args()
     try: written = write(pages(), ROOT / given.folder, given.hints)
     except Unresolved as error: sys.exit(str(error))
-    print(f"{len(written)} handouts in {given.folder}, {'with' if given.hints else 'without'} hints")
+    print(
+        f"{len(written)} handouts in {given.folder}, {'with' if given.hints else 'without'} hints")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,8 @@ def freeze(text: str, version: str, folder: Path, again: bool = False) -> str:
     known = (dict(reversed(line.split()) for line in sums.read_text().splitlines()) if sums.exists()
              else {})
     if name in known and not again:
-        raise ValueError(f"version: got {version!r}, which is frozen; expected a new one (or --again)")
+        raise ValueError(
+            f"version: got {version!r}, which is frozen; expected a new one (or --again)")
     data = text.encode("utf-8")
     (folder / name).write_bytes(data)
     known[name] = sha256(data).hexdigest()
@@ -104,7 +105,8 @@ def main() -> None:
         digest = freeze(text, args.version, ROOT / "tfmlib/assets/text", args.again)
     except ValueError as error:
         sys.exit(str(error))
-    print(f"{args.version}: {len(text):,} characters, {len(text.split()):,} words, SHA-256 {digest}")
+    print(
+        f"{args.version}: {len(text):,} characters, {len(text.split()):,} words, SHA-256 {digest}")
     print("".join(f"left out: {line}\n" for line in left_out), end="")
 
 

@@ -22,12 +22,14 @@ SIZES = {"book": "What builds the book: about 116 MB to download, 0.5 GB on disk
          "all": "The whole environment: about 666 MB to download, 2.8 GB on disk"}
 LARGE = """\
 Neither pip nor uv finds PyTorch's CPU build from here, so its default build comes: with CUDA, about 3 GB to download and 6 GB on
-disk. To have the small one, stop (Ctrl-C) and name an index that has it in the variable PIP_EXTRA_INDEX_URL (see README)."""
+disk. To have the small one, stop (Ctrl-C) and name an index that has it in the variable PIP_EXTRA_INDEX_URL (see README)."""  # noqa: E501
 
 
 def extra(name: str) -> list[str]:
     "The requirements of one extra of pyproject.toml, without tfmlib and what it needs."
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"][name]
+    return tomllib.loads(
+        (ROOT / "pyproject.toml").read_text(
+            encoding="utf-8"))["project"]["optional-dependencies"][name]
 
 
 def locked(name: str) -> str:
@@ -109,7 +111,9 @@ def practice() -> None:
         try: run(sys.executable, ROOT / "extensions" / f"{script}.py", quiet=True)
         except Failed as error:
             why = str(error).strip().split("\n")[-1]
-            print(f"{name} could not be had ({why}), so {lost}. With a network, `python extensions/{script}.py` brings it.", flush=True)
+            print(
+                f"{name} could not be had ({why}), so {lost}. With a network, `python "
+                f"extensions/{script}.py` brings it.", flush=True)
 
 
 def built() -> str:

@@ -35,7 +35,7 @@ for line in sys.stdin:
     finally:
         sys.stdout.flush()
         os._exit(0)                                                  # without a look through all that was imported
-"""
+"""  # noqa: E501
 
 
 class Copy:

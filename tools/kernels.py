@@ -120,8 +120,9 @@ def launches_compile(chip: int):
     driver.set_active(Absent(chip))
     JITFunction.run = compiled
     try:
-        with tempfile.TemporaryDirectory() as cache, knobs.cache.scope(), knobs.compilation.scope(), knobs.nvidia.scope():
-            knobs.cache.dir, knobs.compilation.always_compile, knobs.nvidia.dump_ptxas_log = cache, True, True
+        with tempfile.TemporaryDirectory() as cache, knobs.cache.scope(), knobs.compilation.scope(), knobs.nvidia.scope():  # noqa: E501
+            knobs.cache.dir, knobs.compilation.always_compile, knobs.nvidia.dump_ptxas_log = (
+                cache, True, True)
             yield found
     finally: JITFunction.run = run
 
@@ -203,11 +204,13 @@ def compile_all(rows: list[dict]) -> list[dict]:
 def with_triton(folder: str, *command: str, **told) -> str:
     "What a command of Python prints that finds the Triton of a folder first."
     env = os.environ | {"PYTHONPATH": os.pathsep.join([folder,
-                                                       *filter(None, [os.environ.get("PYTHONPATH")])])}
+                                                       *filter(None,
+                                                               [os.environ.get("PYTHONPATH")])])}
     done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True,
                           **told)
     if done.returncode:
-        raise RuntimeError(f"triton: {folder} failed; expected a folder with Triton in it: {done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"triton: {folder} failed; expected a folder with Triton in it: {done.stderr[-2000:]}")
     return done.stdout
 
 
@@ -297,8 +300,11 @@ def required(row: dict) -> bool:
 def named(row: dict) -> str:
     "A row in words."
     c = row["config"]
-    return (f"{c['kernel']}, {c['way']}, width {c['width']}, {c['bits']} bits, {c['rows']}×{c['cols']}, {c['warps']} warps, {c['stages']} stages, "
-            f"{row['mask']}, {row.get('lengths', 'even')}, sm_{row['chip']}, Triton {row.get('triton', 'installed')}")
+    return (
+        f"{c['kernel']}, {c['way']}, width {c['width']}, {c['bits']} bits, "
+        f"{c['rows']}×{c['cols']}, {c['warps']} warps, {c['stages']} stages, "
+            f"{row['mask']}, {row.get('lengths', 'even')}, sm_{row['chip']}, Triton "
+            f"{row.get('triton', 'installed')}")
 
 
 def faults(row: dict) -> list[str]:
@@ -307,7 +313,8 @@ def faults(row: dict) -> list[str]:
         return [f"{named(row)}: does not compile, {row['fails']}"] if runs(row) else []
     made = []
     if runs(row) and row["shared"] > SHARED[row["chip"]]:
-        made.append(f"{named(row)}: {row['shared']} bytes of shared memory; at most {SHARED[row['chip']]}")
+        made.append(
+            f"{named(row)}: {row['shared']} bytes of shared memory; at most {SHARED[row['chip']]}")
     if required(row) and row["spills"]:
         made.append(f"{named(row)}: {row['spills']} bytes spilled; expected none")
     if required(row) and row["serial"]:
@@ -315,9 +322,12 @@ def faults(row: dict) -> list[str]:
     # a thread has half a row of scores of two queries, and two corrections
     every = row["config"]["cols"] // 2 + 2
     if row["config"]["way"] == "gluon" and row["between"] < every:
-        made.append(f"{named(row)}: {row['between']} exponentials while a product is running; expected all {every}")
+        made.append(
+            f"{named(row)}: {row['between']} exponentials while a product is running; expected all "
+            f"{every}")
     # 16 rows are too few for wgmma
-    units = row["mma"] if row["chip"] < 90 else row["wgmma"] + row["mma"] * (row["config"]["kernel"] == "decode")
+    units = (row["mma"] if row["chip"] < 90 else row["wgmma"] + row["mma"]
+             * (row["config"]["kernel"] == "decode"))
     if required(row) and not units: made.append(f"{named(row)}: no tensor-core instructions")
     return made
 
@@ -356,7 +366,8 @@ def compilers(folder: str | None) -> dict[str, Callable]:
     found: dict[str, Callable] = {triton.__version__: compile_all}
     if folder:
         found[with_triton(folder, "-c",
-                          "import triton; print(triton.__version__)").strip()] = functools.partial(elsewhere, folder)
+                          "import triton; print(triton.__version__)").strip()] = functools.partial(
+                              elsewhere, folder)
     return found
 
 
@@ -393,7 +404,9 @@ def main() -> None:
                       or "  ".join(f"{name} {row[name]}"
                                    for name in [*COUNTED, "between"] if name in row))
         fresh = sum(row["stamp"] not in kept for row in rows) if version in asking else 0
-        print(f"Triton {version}: {len(configs)} configurations, {len(rows)} rows: {fresh} compiled, {min(SAMPLE, len(rows) - fresh) if version in asking else 0} of the others compiled again")
+        print(
+            f"Triton {version}: {len(configs)} configurations, {len(rows)} rows: {fresh} compiled, "
+            f"{min(SAMPLE, len(rows) - fresh) if version in asking else 0} of the others compiled again")  # noqa: E501
     if given.write: TABLE.write_text(written(table), encoding="utf-8")
     sys.exit("\n".join(wrong) or 0)
 

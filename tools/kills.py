@@ -79,7 +79,9 @@ def run(nb: dict) -> tuple[dict[str, list], dict[str, str], dict]:
     """Run the code cells in a fresh namespace: results by cell id, errors by cell id, and the
     namespace."""
     results, errors, names = {}, {}, {"__name__": "__main__", "display": lambda *a, **k: None}
-    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty), contextlib.redirect_stdout(io.StringIO()), patch.dict(os.environ), overheard() as heard:
+    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(
+        empty), contextlib.redirect_stdout(io.StringIO()), patch.dict(
+            os.environ), overheard() as heard:
         for cell in nb["cells"]:
             if cell["cell_type"] != "code": continue
             before, code, file = len(heard), code_of(cell), f"<cell {cell['id']}>"

@@ -24,7 +24,7 @@ WRITTEN = ".written.json"  # in the folder of the copies: what each was when it 
 EDIT = """\
 These are the sources of the book, as contributors edit them: what the pages resolve ({glue:text}, {cite:p}, :::, #| export) shows as it
 is typed, and nothing is folded. To read, use `make read` (python tools/lab.py --read), or `make book` for the book itself.
-"""
+"""  # noqa: E501
 
 
 def digest(path: Path) -> str:

@@ -1,4 +1,5 @@
-"""Write what a page can load to tfmlib/assets/live: models in 16 bits, that of the tour in 8, and the heads of one on an example and on held-out prose: python tools/live.py"""
+"""Write what a page can load to tfmlib/assets/live: models in 16 bits, that of the tour in 8,
+and the heads of one on an example and on held-out prose: python tools/live.py"""
 import json
 import re
 import sys
@@ -16,10 +17,15 @@ from tfmlib.tokens import book_tokenizer, printable  # noqa: E402
 from tfmlib.workbench import load_tensors, prose, save_tensors  # noqa: E402
 
 MODELS = ("prose", "tour")
-# The tour's model, as its page makes it, in the words of chapter 10: its size, and the names of its parts
-TOUR = {"kind": "decoder", "vocab_size": 1984, "d_model": 128, "n_layers": 4, "n_heads": 4, "n_kv_heads": 2, "d_ff": 320, "max_len": 128, "norm": "rmsnorm", "norm_position": "pre", "positions": "rotary",
+# The tour's model, as its page makes it, in the words of chapter 10: its size, and the names of its
+# parts
+TOUR = {"kind": "decoder", "vocab_size": 1984, "d_model": 128, "n_layers": 4, "n_heads": 4,
+        "n_kv_heads": 2, "d_ff": 320, "max_len": 128, "norm": "rmsnorm", "norm_position": "pre",
+        "positions": "rotary",
         "ffn": "swiglu", "ffn_bias": False, "embedding_scale": 1}
-PARTS = {"blocks": "stack.blocks", "norm": "stack.norm", "norm1": "attention.norm", "norm2": "feed_forward.norm", "attention": "attention.inner", "feed_forward": "feed_forward.inner", "query": "q_proj",
+PARTS = {"blocks": "stack.blocks", "norm": "stack.norm", "norm1": "attention.norm",
+         "norm2": "feed_forward.norm", "attention": "attention.inner",
+         "feed_forward": "feed_forward.inner", "query": "q_proj",
          "key": "k_proj", "value": "v_proj", "out": "o_proj"}
 LEAD, EXAMPLE = "\n\n", "The old king was in the city. The old king wanted his ship."
 SHOWN = 32                                       # tokens that the figure of chapter 5 shows
@@ -39,29 +45,36 @@ def write(folder: Path) -> None:
 
 
 def in_8_bits(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    "Each row of a matrix as whole numbers from −127 to 127 and what they are multiplied by, which has 16 bits, like the vectors."
+    """Each row of a matrix as whole numbers from −127 to 127 and what they are multiplied by,
+    which has 16 bits, like the vectors."""
     made = {}
     for name, x in state.items():
         if x.ndim < 2:
             made[name] = x.half()
             continue
         scale = (x.float().abs().amax(-1) / 127).half()
-        made |= {name: (x.float() / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8), f"{name}.scale": scale}
+        made |= {name: (x.float() / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8),
+                 f"{name}.scale": scale}
     return made
 
 
 def from_8_bits(made: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     "The numbers that `in_8_bits` stands for, as a page computes them."
-    return {name: x.float() * made[f"{name}.scale"].float()[:, None] if x.dtype == torch.int8 else x.float() for name, x in made.items() if not name.endswith(".scale")}
+    return {name: x.float() * made[f"{name}.scale"].float()[:, None] if x.dtype == torch.int8
+            else x.float() for name, x in made.items() if not name.endswith(".scale")}
 
 
 def tour_in_8_bits() -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     "The model that the tour ships, under the names of chapter 10, and its tokens."
     state, facts = load_tensors(ROOT / "tfmlib/assets/models/tour.safetensors")
-    pieces = sorted(set(PIECE.findall((ROOT / "tfmlib/assets/text/novels.txt").read_text(encoding="utf-8"))))
-    if any("|" in piece for piece in pieces): raise ValueError("pieces: got one with a |, which is expected to part them")
-    named = {".".join(PARTS.get(part, part) for part in name.split(".")): x for name, x in state.items()}
-    return in_8_bits(named), {"config": json.dumps(TOUR), "command": facts["command"], "pieces": "|".join(pieces)}
+    pieces = sorted(
+        set(PIECE.findall((ROOT / "tfmlib/assets/text/novels.txt").read_text(encoding="utf-8"))))
+    if any("|" in piece for piece in pieces):
+        raise ValueError("pieces: got one with a |, which is expected to part them")
+    named = {".".join(PARTS.get(part, part) for part in name.split(".")): x
+             for name, x in state.items()}
+    return (in_8_bits(named), {"config": json.dumps(TOUR), "command": facts["command"],
+                               "pieces": "|".join(pieces)})
 
 
 def rounded(name: str) -> torch.nn.Module:
@@ -151,4 +164,5 @@ def heads(name: str = "prose") -> dict:
 
 if __name__ == "__main__":
     write(ROOT / "tfmlib/assets/live")
-    (ROOT / "tfmlib/assets/live/heads.json").write_text(json.dumps(heads(), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    (ROOT / "tfmlib/assets/live/heads.json").write_text(json.dumps(heads(), ensure_ascii=False,
+            separators=(",", ":")) + "\n", encoding="utf-8")

@@ -25,7 +25,9 @@ def main() -> None:
     args = parser.parse_args()
     html, out = ROOT / f"_build/html/{args.page}.html", ROOT / "build/look"
     if not html.is_file():
-        sys.exit(f"page: got {args.page!r}, which is not in _build/html; run `make build-book`, and name a page of _toc.yml")
+        sys.exit(
+            f"page: got {args.page!r}, which is not in _build/html; run `make build-book`, and "
+            "name a page of _toc.yml")
     if not CHROMIUM: sys.exit("no Chromium on this machine (Debian's package: chromium)")
     out.mkdir(parents=True, exist_ok=True)
     from playwright.sync_api import sync_playwright

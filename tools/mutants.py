@@ -220,7 +220,9 @@ def faults(path: Path, kept: dict) -> list[str]:
                 if not any(excuse(label, {x: ""}) for label in e["excused"])}
         said += [f"{kept['page']}: {e['name']}: no mutant needs the excuse «{x}»"
                  for x in sorted(idle)]
-        said += [f"{kept['page']}: {e['name']}: «{x}» is listed as equivalent, and is killed or no mutant" for x in sorted({*same.get(e["name"], ())} - {*e["equivalent"]})]
+        said += [
+            f"{kept['page']}: {e['name']}: «{x}» is listed as equivalent, and is killed or no "
+            "mutant" for x in sorted({*same.get(e["name"], ())} - {*e["equivalent"]})]
     there = {e["name"] for e in kept["exercises"]}
     return said + [f"{kept['page']}: no exercise {e}, of which mutants are excused or equivalent"
                    for e in {**known, **same} if e not in there]

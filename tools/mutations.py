@@ -24,7 +24,8 @@ KINDS = {
     "usual value": "an argument is ignored: its most frequent value stands for it",
     "frozen size": "a number read off a shape is typed in",
     "remembered": "what was computed for a shape is given again",
-    "kept": "the same tensor or list is given for the same arguments, which the caller may have changed",
+    "kept": "the same tensor or list is given for the same arguments, which the caller may have "
+            "changed",
     "detached": "no gradient flows back",
     "detached in 32 bits": "no gradient flows back in 32 bits",
     "gradient asked for": "an argument is made to require a gradient",
@@ -207,7 +208,9 @@ def remembered(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
 def exactly(value) -> str:
     "What a memory by value knows of it."
     if isinstance(value, Tensor):
-        return f"{form(value)} {value.requires_grad} {hash(value.detach().contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else value.item())}"
+        return (
+            f"{form(value)} {value.requires_grad} "
+            f"{hash(value.detach().contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else value.item())}")  # noqa: E501
     if type(value) in (list, tuple):
         return f"{type(value).__name__}({', '.join(map(exactly, value))})"
     if type(value) is dict:
@@ -337,14 +340,16 @@ def sized(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
         if any(not alike(found, argument) for found in several):
             yield Mutant("equal sizes", f"two axes of {argument}",
                          lambda argument=argument: wrong_if(f,
-                                                            lambda given: alike(axes(given), argument)))
+                                                            lambda given: alike(
+                                                                axes(given), argument)))
     for a, b in combinations([n for n in lengths if lengths[n]], 2):
         # of tensors the axis before the last, which holds the rows
         m, n = lengths[a][-2:][0], lengths[b][-2:][0]
         if ranks(a) == ranks(b) and any(found.get(m) != found.get(n) for found in seen):
             yield Mutant("equal sizes", f"{m} and {n}",
                          lambda m=m, n=n: wrong_if(f,
-                                                   lambda given: (s := axes(given)).get(m, 0) == s.get(n, 1) > 1))
+                                                   lambda given: (s := axes(given)).get(m, 0)
+                                                   == s.get(n, 1) > 1))
     if any(len({found[n] for found in seen if n in found}) > 1 for n in names):
         yield Mutant("longer than 16", "any axis",
                      lambda: wrong_if(f, lambda given: max((n for name, n in axes(given).items()
@@ -413,7 +418,8 @@ def elements(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
         named = f"part {part}" if several else "the answer"
         for kind, which in (("last element", slice(-1, None)), ("one in eight", slice(7, None, 8))):
             yield Mutant(kind, named,
-                         lambda change=change, which=which: answering(f, lambda answer, _: change(answer, which)))
+                         lambda change=change, which=which: answering(f,
+                                 lambda answer, _: change(answer, which)))
 
 
 def calls_only(f: Callable, calls: list[Call]) -> Iterator[Mutant]:
@@ -518,7 +524,8 @@ BOUNDS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 PAIRS = [("min", "max"), ("amin", "amax"), ("argmin", "argmax"), ("minimum", "maximum"),
          ("floor", "ceil"), ("any", "all")]
 OTHER = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])}
-TERMS = ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow | ast.BitAnd | ast.BitOr
+TERMS = (ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow | ast.BitAnd
+         | ast.BitOr)
 # a class; what stands in the node's place (None: nothing); words for it, if the node's are not
 # enough
 Change = tuple[str, ast.AST | None, str]
@@ -593,7 +600,9 @@ def functions(node: ast.AST) -> Iterator[Change]:
         yield ("dropped keyword", put(node, keywords=node.keywords[:i] + node.keywords[i + 1:]),
                f"{ast.unparse(word)} of {in_words(node)}")
     if method:
-        yield "dropped step", node.func.value, f".{name}({', '.join(map(ast.unparse, [*node.args, *node.keywords]))}) of {in_words(node.func.value)}"
+        yield ("dropped step", node.func.value,
+               f".{name}({', '.join(map(ast.unparse, [*node.args, *node.keywords]))}) of "
+               f"{in_words(node.func.value)}")
     ties = ast.Attribute(ast.Name("_ties", ast.Load()), name, ast.Load())
     if method and name in METHODS_WITH_TIES:
         yield "ties", put(node, func=ties, args=[node.func.value, *node.args]), in_words(node)
@@ -679,7 +688,8 @@ def sources(source: str, name: str) -> Iterator[tuple[str, str, Callable[[], str
         for change in (numbers, operators, functions, steps, order, sizes):
             for kind, new, words in change(node):
                 number = kind in ("off by one", "axis")
-                what = (words or f"{in_words(node)} → {in_words(new)}" + (f" in {in_words(parent)}" if number else ""))
+                what = (words or f"{in_words(node)} → {in_words(new)}"
+                        + (f" in {in_words(parent)}" if number else ""))
                 seen[kind, what] += 1
                 yield (kind, what + (f" ({seen[kind, what]})" if seen[kind, what] > 1 else ""),
                        partial(written, *where, new=new))
@@ -715,7 +725,8 @@ def rewritten(source: str, name: str, names: dict, calls: list[Call]) -> Iterato
                      lambda text=text, file=file: built(text, name, names, file, first_seen()))
         if kind == "frozen size" and (usual := usual_size(built, (text, name, names, file), calls)):
             yield Mutant(kind, what.replace("as at first", "as mostly"),
-                         lambda text=text, file=file, usual=usual: built(text, name, names, file, lambda _: usual[0]))
+                         lambda text=text, file=file, usual=usual: built(text, name, names, file,
+                                 lambda _: usual[0]))
 
 
 def usual_size(build: Callable, of: tuple, calls: list[Call]) -> list:

@@ -33,7 +33,8 @@ INLINE = re.compile(
     r"|\{(?P<role>[a-zA-Z][\w:.+-]*)\}(?P<ticks>`+)(?P<content>.+?)(?<!`)(?P=ticks)(?!`)"
     r"|(?P<code>(?P<fence>`+)(?!`).+?(?<!`)(?P=fence)(?!`))"
     r"|(?P<math>\$\$.+?\$\$|\$(?![\s$])[^$]*?(?<![\s\\])\$)"
-    r"|(?<!!)\[(?P<label>(?:`[^`]*`|[^\[\]]|\[[^\[\]]*\])*)\]\(<?(?P<dest>[^()<>\s]+)>?(?: +\"[^\"]*\")?\)", re.S)
+    r"|(?<!!)\[(?P<label>(?:`[^`]*`|[^\[\]]|\[[^\[\]]*\])*)\]\(<?(?P<dest>[^()<>\s]+)>?(?: "
+    r"+\"[^\"]*\")?\)", re.S)
 ASIDES = {"note": "Note", "warning": "Warning", "tip": "Tip", "hint": "Hint"}
 TITLED = {"admonition", "dropdown"}
 BARE = {"container"}
@@ -254,7 +255,8 @@ class Page:
         out = []
         for block in parse(lines):
             made = getattr(self, f"show_{block.kind}")(block)
-            out += [f"{block.indent}{line}" if line.strip() else "" for line in made] if block.kind != "code" else made
+            out += ([f"{block.indent}{line}" if line.strip() else "" for line in made] if block.kind
+                    != "code" else made)
         return out
 
     def show_code(self, block: Block) -> list[str]:

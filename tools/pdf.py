@@ -23,7 +23,21 @@ from bs4 import BeautifulSoup, Tag
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from chromium import CHROMIUM, FLAGS  # noqa: E402
-from editions import FILE, LICENCE, ROOT, RULE, TITLE, Page, anchors, announce, edition, links, names, part_of, slug  # noqa: E402
+from editions import (  # noqa: E402
+    FILE,
+    LICENCE,
+    ROOT,
+    RULE,
+    TITLE,
+    Page,
+    anchors,
+    announce,
+    edition,
+    links,
+    names,
+    part_of,
+    slug,
+)
 from epub import picture  # noqa: E402
 from pages import kind  # noqa: E402
 from serve import server  # noqa: E402
@@ -88,7 +102,9 @@ def slot(to: str, number: dict[str, int], before: str = "") -> Tag:
 def contents(pages: list[Page], number: dict[str, int]) -> str:
     "Parts and pages with their page numbers."
     def line(level: str, to: str, title: str) -> str:
-        return f'<p class="tfm-line {level}"><a href="#{to}"><span>{escape(title)}</span></a>{slot(to, number)}</p>'
+        return (
+            f'<p class="tfm-line {level}"><a '
+            f'href="#{to}"><span>{escape(title)}</span></a>{slot(to, number)}</p>')
     rows = []
     for page in pages:
         if page.part and not page.is_cover:
@@ -109,13 +125,19 @@ def cover(paper: str, day: date) -> str:
     "The first leaf, and on its back what the edition is."
     width, height = (float(re.sub("[a-z]", "", side)) for side in PAPERS[paper])
     return (f'<section class="tfm-cover">{picture(800, round(800 * height / width))}</section>'
-            f'<section class="tfm-colophon"><h1>About this edition</h1><p>{RULE}</p><p>{LICENCE} Printed on {day.day} {day:%B %Y}.</p></section>')
+            f'<section class="tfm-colophon"><h1>About this edition</h1><p>{RULE}</p><p>{LICENCE} '
+            f'Printed on {day.day} {day:%B %Y}.</p></section>')
 
 
 def margins(pages: list[Page], paper: str) -> str:
     "The size of the paper, and for each page of the book the line at its head."
-    heads = "".join(f'@page {anchor(p.name)} {{ @top-right {{ content: {json.dumps(p.title, ensure_ascii=False)}; }} }}\n#{anchor(p.name)} {{ page: {anchor(p.name)}; }}\n' for p in pages if not p.is_cover)
-    return f"@page {{ size: {' '.join(PAPERS[paper])}; }}\n@page landscape {{ size: {' '.join(PAPERS[paper][::-1])}; }}\n{heads}"
+    heads = "".join(
+        f'@page {anchor(p.name)} {{ @top-right {{ content: '
+        f'{json.dumps(p.title, ensure_ascii=False)}; }} }}\n#{anchor(p.name)} {{ page: '
+        f'{anchor(p.name)}; }}\n' for p in pages if not p.is_cover)
+    return (
+        f"@page {{ size: {' '.join(PAPERS[paper])}; }}\n@page landscape {{ size: "
+        f"{' '.join(PAPERS[paper][::-1])}; }}\n{heads}")
 
 
 def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -> str:
@@ -127,11 +149,15 @@ def document(pages: list[Page], paper: str, day: date, number: dict[str, int]) -
         if not page.is_cover: lowered(page)
         turned(page)
         referred(page, there, number)
-        body.append(f'<article class="tfm-text{" tfm-opens" if page.is_cover else ""}" id="{anchor(page.name)}">{page.text.decode_contents()}</article>')
+        body.append(
+            f'<article class="tfm-text{" tfm-opens" if page.is_cover else ""}" '
+            f'id="{anchor(page.name)}">{page.text.decode_contents()}</article>')
     head = "".join(f'<link rel="stylesheet" href="{path}">' for path in STYLES)
     style = f"<style>{CSS.read_text(encoding='utf-8')}\n{margins(pages, paper)}</style>"
-    return (f'<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>{TITLE}</title>{head}{style}</head>'
-            f'<body class="tfm-print">{cover(paper, day)}{contents(pages, number)}<main>{"".join(body)}</main></body></html>')
+    return (
+        '<!DOCTYPE html><html lang="en" data-theme="light"><head><meta '
+        f'charset="utf-8"><title>{TITLE}</title>{head}{style}</head>'
+            f'<body class="tfm-print">{cover(paper, day)}{contents(pages, number)}<main>{"".join(body)}</main></body></html>')  # noqa: E501
 
 
 # --- printing -------------------------------------------------------------------------------------
@@ -162,7 +188,8 @@ def places(pdf: pdfium.PdfDocument) -> dict[str, int]:
         raw.FPDF_GetNamedDest(pdf, i, None, size)
         name = ctypes.create_string_buffer(size.value)
         dest = raw.FPDF_GetNamedDest(pdf, i, name, size)
-        found[name.raw[:size.value].decode("utf-16-le").rstrip("\0")] = raw.FPDFDest_GetDestPageIndex(pdf, dest) + 1
+        found[name.raw[:size.value].decode("utf-16-le").rstrip("\0")] = (
+            raw.FPDFDest_GetDestPageIndex(pdf, dest) + 1)
     return found
 
 
@@ -205,7 +232,8 @@ def main(arguments: list[str] | None = None) -> None:
         for paper, (volume, pages) in product(given.paper, volumes(given.pages).items()):
             path = given.out / f"{FILE}{volume}-{paper}.pdf"
             path.write_bytes(make(browser, given.book, paper, date.today(), pages))
-            print(path, f"{path.stat().st_size / 2**20:.1f} MB, {len(pdfium.PdfDocument(path))} pages")
+            print(path,
+                  f"{path.stat().st_size / 2**20:.1f} MB, {len(pdfium.PdfDocument(path))} pages")
             if not given.pages: announce(given.book, path)
 
 

@@ -85,7 +85,8 @@ def changed() -> frozenset[Path]:
              *git("ls-files", "-o", "--exclude-standard").splitlines()}
     def only_prose(name: str) -> bool:
         before = git("show", f"{base()}:{name}")
-        return name.endswith(".ipynb") and bool(before) and (ROOT / name).is_file() and steps.code(before) == steps.code((ROOT / name).read_text(encoding="utf-8"))
+        return (name.endswith(".ipynb") and bool(before) and (ROOT / name).is_file()
+                and steps.code(before) == steps.code((ROOT / name).read_text(encoding="utf-8")))
     return frozenset(ROOT / name for name in names if not only_prose(name))
 
 
@@ -93,7 +94,9 @@ def due(stage: str, keys: dict[Path, str], given: argparse.Namespace) -> dict[Pa
     "The files whose key has not passed in this clone; says how many are skipped."
     passed = {} if given.fresh else steps.load(PASSED)
     left = {path: key for path, key in keys.items() if passed.get(name_of(stage, path)) != key}
-    print(f"{stage}: {len(left)} files run, {len(keys) - len(left)} skipped, which have passed in this clone as they are", flush=True)
+    print(
+        f"{stage}: {len(left)} files run, {len(keys) - len(left)} skipped, which have passed in "
+        "this clone as they are", flush=True)
     return left
 
 
@@ -183,7 +186,8 @@ def notebooks(given: argparse.Namespace, setting: str = "native") -> bool:
 
 def slowest_first(names: dict) -> list[str]:
     "Notebooks by their measured time: a long one that began last would run alone."
-    rows = json.loads((ROOT / "tfmlib/assets/records/pages.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((ROOT / "tfmlib/assets/records/pages.json").read_text(
+        encoding="utf-8"))["rows"]
     taken = {f"chapters/{row['page']}.ipynb": row["seconds"]["median"] for row in rows}
     return sorted(names, key=lambda name: -taken.get(name, 0))
 
@@ -273,7 +277,9 @@ def shown(results: dict[str, tuple[bool, float]], column: int) -> str:
     "The stages with their minutes, against those that they may take."
     def row(name: str, good: bool, taken: float) -> str:
         limit = STAGES[name][column]
-        return f"{'ok    ' if good else 'FAILED'} {name:10} {taken / 60:5.1f} min of {limit:4.1f}{'   OVER ITS LIMIT' * (taken / 60 > limit)}"
+        return (
+            f"{'ok    ' if good else 'FAILED'} {name:10} {taken / 60:5.1f} min of "
+            f"{limit:4.1f}{'   OVER ITS LIMIT' * (taken / 60 > limit)}")
     return "\n".join(row(name, *result) for name, result in results.items())
 
 
@@ -302,7 +308,8 @@ def main() -> None:
         results[name] = (STAGES[name][0](given), time.perf_counter() - start)
     if "book" in (given.stages or STAGES) and "book" not in results: wait()
     print("\n" + shown(results,
-                       1 + given.quick + 2 * given.whole) + f"\n       together   {(time.perf_counter() - began) / 60:5.1f} min")
+                       1 + given.quick + 2 * given.whole)
+          + f"\n       together   {(time.perf_counter() - began) / 60:5.1f} min")
     failed = sum(not good for good, _ in results.values())
     if given.whole and not failed and {"older", "site"} <= results.keys(): sweep()
     print(f"\nstages: {len(results) - failed} passed, {failed} failed")

@@ -1,4 +1,5 @@
-"""Serve a built book on localhost with gzip, as a static host does: python tools/serve.py [FOLDER] [PORT]"""
+"""Serve a built book on localhost with gzip, as a static host does: python tools/serve.py
+[FOLDER] [PORT]"""
 import gzip
 import http.server
 import re
@@ -22,7 +23,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self):
         path = Path(self.translate_path(self.path))
-        path = path / "index.html" if path.is_dir() and self.path.split("?")[0].endswith("/") else path
+        path = (path / "index.html" if path.is_dir()
+                and self.path.split("?")[0].endswith("/") else path)
         if not path.exists() and (lost := Path(self.directory) / "404.html").is_file():
             return self.lost(lost)
         if (path.suffix not in PACKED or not path.is_file()

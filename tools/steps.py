@@ -69,7 +69,8 @@ def imported(source: str, package: str = "") -> set[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import): found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            above = (package.split(".")[: len(package.split(".")) + 1 - node.level]
+                     if node.level else [])
             base = ".".join([*above, *filter(None, [node.module])])
             found |= {base, *(f"{base}.{a.name}" for a in node.names)}
     return {".".join(name.split(".")[:n]) for name in found for n in range(1, name.count(".") + 2)}

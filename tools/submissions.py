@@ -84,7 +84,9 @@ def cells_of(path: Path) -> list[str]:
 
 def names_in(source: str) -> set[str]:
     "The names that a cell defines or imports at its top level, whether or not it parses."
-    found = re.findall(r"^(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+)? *=(?!=)|^(?:from|import) .*\b(\w+) *$", source, re.M)
+    found = re.findall(
+        r"^(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+)? *=(?!=)|^(?:from|import) .*\b(\w+) *$",
+        source, re.M)
     return {a or b or c for a, b, c in found}
 
 
@@ -105,7 +107,8 @@ class NoAnswers:
     def find_spec(self, name: str, path=None, target=None) -> None:
         top, _, rest = name.partition(".")
         if top == "tfmlib" and rest and rest.split(".")[0] not in self.OPEN:
-            raise ImportError(f"{name} holds the book's own answers; a submission has to do without it")
+            raise ImportError(
+                f"{name} holds the book's own answers; a submission has to do without it")
 
 
 def failure(name: str, failed: str, why: str) -> dict:
@@ -137,7 +140,8 @@ def execute(sources: list[str], seconds: float) -> tuple[dict, list[tuple[str, s
         try:
             with limit(seconds): exec(compile(source, file, "exec"), names)
         except BaseException as error:  # SystemExit and KeyboardInterrupt too
-            failed.append((source, f"code cell {number} stops with {type(error).__name__}: {error}"))
+            failed.append((source,
+                           f"code cell {number} stops with {type(error).__name__}: {error}"))
     return names, failed
 
 
@@ -220,7 +224,8 @@ def table(rows: list[dict]) -> str:
     "One line a submission, then one a failure."
     files = {row["file"]: [r for r in rows if r["file"] == row["file"]] for row in rows}
     wide = max(map(len, files))
-    marks = "\n".join(f"{name:{wide}}  {sum(r['passed'] for r in of)}/{len(of)}  " + " ".join(("✓ " if r["passed"] else "✗ ") + r["exercise"] for r in of)
+    marks = "\n".join(f"{name:{wide}}  {sum(r['passed'] for r in of)}/{len(of)}  "
+                      + " ".join(("✓ " if r["passed"] else "✗ ") + r["exercise"] for r in of)
                       for name, of in files.items())
     failures = "\n".join(": ".join(r[c] for c in COLUMNS if c != "passed")
                          for r in rows if not r["passed"])
@@ -245,7 +250,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path,
                         help="write every result there too: " + ", ".join(COLUMNS))
     parser.add_argument("--timeout", type=float, default=10, metavar="SECONDS",
-                        help="of the processor's time, for one cell and for one exercise (default: %(default)s); what ignores that is stopped from outside")
+                        help="of the processor's time, for one cell and for one exercise (default: "
+                             "%(default)s); what ignores that is stopped from outside")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2),
                         help="notebooks at a time (default: %(default)s)")
     parser.add_argument("--checkers", action="append", default=[], metavar="MODULE",

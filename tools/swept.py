@@ -1,4 +1,5 @@
-"""What a page of the built book is, as a hash: in Chromium the ordinary proof visits those that the last whole proof did not see like this."""
+"""What a page of the built book is, as a hash: in Chromium the ordinary proof visits those that
+the last whole proof did not see like this."""
 import json
 import re
 from functools import cache
@@ -33,4 +34,5 @@ def pages(html: Path) -> dict[str, str]: return {name: page(html, name) for name
 
 def seen(html: Path, name: str) -> bool:
     "Did this page pass as it is in the last whole proof?"
-    return json.loads((ROOT / "tests/swept.json").read_text())["pages"].get(name) == page(html, name)
+    return (json.loads((ROOT / "tests/swept.json").read_text())["pages"].get(name)
+            == page(html, name))

@@ -1,8 +1,10 @@
-"""Chapter 16 on a GPU: the time for one more token after contexts of several lengths, with a cache and without one, in 16 bits.
+"""Chapter 16 on a GPU: the time for one more token after contexts of several lengths, with a cache
+and without one, in 16 bits.
 
-Without a cache, the whole text passes through the model, with PyTorch's fused attention. With one, a single token does, and its attention
-reads the cache through a mask of positions, as in the book. What the steps take from the host, above all the launches of many small kernels,
-is part of the time. The book's models are imported only when a case begins, as in the other stages.
+Without a cache, the whole text passes through the model, with PyTorch's fused attention. With one,
+a single token does, and its attention reads the cache through a mask of positions, as in the book.
+What the steps take from the host, above all the launches of many small kernels, is part of the
+time. The book's models are imported only when a case begins, as in the other stages.
 """
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -47,11 +49,14 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     cached = CachedCausalLM(build(config).to(s.device, dtype).eval())
     ids = torch.randint(V, (1, S + 1), generator=torch.Generator().manual_seed(0)).to(s.device)
     cache = cached.new_cache()
-    for part in ids[:, :S].split(1024, 1): cached(part, cache)                 # chunked: a full matrix of scores would not fit
+    # chunked: a full matrix of scores would not fit
+    for part in ids[:, :S].split(1024, 1): cached(part, cache)
     def step():
         cached(ids[:, -1:], cache)
         cache.drop(1)
-    took = timed({"without": lambda: whole.logits(whole.hidden_states(ids)[0][:, -1:]), "with": step}, s.repeats)
+    took = timed({"without": lambda: whole.logits(whole.hidden_states(ids)[0][:, -1:]),
+                  "with": step}, s.repeats)
     layer = cache.layers[0]
-    yield {"case": "cache", "S": S, "C": C, "L": L, "bytes": L * (layer.k[:, :, :S].nbytes + layer.v[:, :, :S].nbytes),
+    yield {"case": "cache", "S": S, "C": C, "L": L,
+           "bytes": L * (layer.k[:, :, :S].nbytes + layer.v[:, :, :S].nbytes),
            **{f"{way} ms": scaled(taken, 1e3) for way, taken in took.items()}}

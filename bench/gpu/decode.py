@@ -1,7 +1,9 @@
-"""Chapter 18: a few new queries over many keys, as a model that writes has them: 32 query heads on 8 of keys, and how much of the memory's bandwidth is used.
+"""Chapter 18: a few new queries over many keys, as a model that writes has them: 32 query heads on
+8 of keys, and how much of the memory's bandwidth is used.
 
-All contestants let every query see every key, since PyTorch's back-ends know causality from the first key only. The yardstick
-is a copy in the same rounds: what it reads and writes in its time is the bandwidth that can be had.
+All contestants let every query see every key, since PyTorch's back-ends know causality from the
+first key only. The yardstick is a copy in the same rounds: what it reads and writes in its time is
+the bandwidth that can be had.
 """
 import inspect
 import math
@@ -22,7 +24,8 @@ from tfmlib.workbench import spread
 def cases(name: str, found) -> list[dict]:
     "The longest first, since only there the time is the keys'."
     s = SETTINGS[name]
-    return [{"kind": "decode", "T": T, "S": S, "B": max(s.keys) // S, "H": s.heads[0], "G": s.heads[1], "D": s.heads[2]} for S in s.keys for T in s.queries]
+    return [{"kind": "decode", "T": T, "S": S, "B": max(s.keys) // S, "H": s.heads[0],
+             "G": s.heads[1], "D": s.heads[2]} for S in s.keys for T in s.queries]
 
 
 def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -30,18 +33,22 @@ def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     kernels = load()
     way = getattr(kernels, "flash_decode", None)
     if way is None: return kernels.flash(q, k, v)[0]
-    out = way(q, k, v, **({"causal": False} if "causal" in inspect.signature(way).parameters else {}))
+    out = way(q, k, v,
+              **({"causal": False} if "causal" in inspect.signature(way).parameters else {}))
     return out if isinstance(out, Tensor) else out[0]
 
 
 def pinned(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    with sdpa_kernel(backend): return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def written_out(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    "For a back-end that does not share keys: the query heads of a key head become its queries. Without a mask that is the same."
+    """For a back-end that does not share keys: the query heads of a key head become its queries.
+    Without a mask that is the same."""
     (B, H, T, D), G = q.shape, k.shape[1]
-    with sdpa_kernel(backend): return F.scaled_dot_product_attention(q.reshape(B, G, H // G * T, D), k, v).reshape(q.shape)
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(q.reshape(B, G, H // G * T, D), k, v).reshape(q.shape)
 
 
 def moved(case: dict, size: int) -> int:
@@ -52,7 +59,8 @@ def moved(case: dict, size: int) -> int:
 @lru_cache(maxsize=1)
 def room(setting: Setting, size: int) -> tuple[Tensor, Tensor]:
     "What is copied, as large as the keys and values of a case."
-    return torch.ones(size // 2, dtype=torch.int8, device=setting.device), torch.empty(size // 2, dtype=torch.int8, device=setting.device)
+    return (torch.ones(size // 2, dtype=torch.int8, device=setting.device),
+            torch.empty(size // 2, dtype=torch.int8, device=setting.device))
 
 
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
@@ -62,12 +70,14 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     use(load(), [], case["D"], False)
     g = torch.Generator(setting.device).manual_seed(0)
     heads = ((case["H"], case["T"]), (case["G"], case["S"]), (case["G"], case["S"]))
-    q, k, v = (torch.randn(case["B"], h, n, case["D"], generator=g, device=setting.device).to(setting.dtype) for h, n in heads)
+    q, k, v = (torch.randn(case["B"], h, n, case["D"], generator=g,
+                           device=setting.device).to(setting.dtype) for h, n in heads)
     ways = {"ours": ours}
     for who, backend in PINNED.items():
         packed = q.reshape(case["B"], case["G"], -1, case["D"])
         if takes(backend, [q, k, v], None, False): ways[who] = partial(pinned, backend)
-        if takes(backend, [packed, k, v], None, False): ways[f"{who}, heads as queries"] = partial(written_out, backend)
+        if takes(backend, [packed, k, v], None, False):
+            ways[f"{who}, heads as queries"] = partial(written_out, backend)
         elif who not in ways: missing[who] = "takes no such tensors"
     for who, way in ways.items():
         if who in missing: continue
@@ -86,6 +96,8 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     for who in [who for who, ms in took.items() if not all(map(math.isfinite, ms))]:
         missing[who] = "its time is not a number"
         del took[who]
-    yield {"case": "decode", **{name: case[name] for name in "TSBHGD"}, "bytes": size, "bytes copied": 2 * source.numel()} | {
-        f"{who} ms": spread(ms) for who, ms in took.items()} | {f"{who} MiB": spread([memory[who]]) for who in took if who in memory} | {
+    yield {"case": "decode", **{name: case[name] for name in "TSBHGD"}, "bytes": size,
+           "bytes copied": 2 * source.numel()} | {
+        f"{who} ms": spread(ms) for who, ms in took.items()} | {f"{who} MiB": spread([memory[who]])
+                for who in took if who in memory} | {
         "missing": "; ".join(f"{who}: {why}" for who, why in missing.items()) or "nobody"}

@@ -1,7 +1,9 @@
-"""Chapter 21 on a GPU: a layer of experts, forward and backward, in 16 bits: a loop over experts, sorted rows, grouped products; beside a dense layer with the same active weights.
+"""Chapter 21 on a GPU: a layer of experts, forward and backward, in 16 bits: a loop over experts,
+sorted rows, grouped products; beside a dense layer with the same active weights.
 
-The loads are uneven, as those of a trained router may be (the busiest expert has about twice the mean). The time for sorting, gathering
-and adding is part of a layer's time. The book's parts are imported only when a case begins, as in the other stages.
+The loads are uneven, as those of a trained router may be (the busiest expert has about twice the
+mean). The time for sorting, gathering and adding is part of a layer's time. The book's parts are
+imported only when a case begins, as in the other stages.
 """
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -41,7 +43,8 @@ def grouped(x: torch.Tensor, w: torch.Tensor, counts: torch.Tensor) -> torch.Ten
 
 def uneven(N: int, E: int, k: int) -> torch.Tensor:
     "Logits (N, E) of experts of which the first are chosen about twice as often as the mean."
-    return torch.randn(N, E, generator=torch.Generator().manual_seed(0)) + torch.linspace(.4, -.4, E)
+    return (torch.randn(N, E, generator=torch.Generator().manual_seed(0))
+            + torch.linspace(.4, -.4, E))
 
 
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
@@ -64,7 +67,8 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     dense = SwiGLU(C, k * width).to(s.device, dtype)
     x = torch.randn(N, C, device=s.device, dtype=dtype).requires_grad_()
     routing = top_k_softmax_routing(uneven(N, E, k).to(s.device), k)
-    ways = {"loop": lambda: loop_over_experts(x, routing, listed), "sorted": lambda: dispatch(x, routing, listed),
+    ways = {"loop": lambda: loop_over_experts(x, routing, listed),
+            "sorted": lambda: dispatch(x, routing, listed),
             "grouped": lambda: dispatch(x, routing, stacked), "dense": lambda: dense(x)}
     outs = {way: ways[way]().detach().float() for way in ("loop", "grouped")}
     apart = float((outs["loop"] - outs["grouped"]).abs().max() / outs["loop"].abs().max())
@@ -76,5 +80,7 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
         return run
     took = timed({way: step(way) for way in ways}, s.repeats)
     load = tokens_per_expert(routing)
-    yield {"case": "experts", "E": E, "k": k, "N": N, "C": C, "F": width, "busiest": f"{float(load.max() / load.float().mean()):.2f}",
-           **{f"{way} ms": scaled(taken, 1e3) for way, taken in took.items()}, **{f"{way} tokens a second": rates(taken, N) for way, taken in took.items()}}
+    yield {"case": "experts", "E": E, "k": k, "N": N, "C": C, "F": width,
+           "busiest": f"{float(load.max() / load.float().mean()):.2f}",
+           **{f"{way} ms": scaled(taken, 1e3) for way, taken in took.items()},
+           **{f"{way} tokens a second": rates(taken, N) for way, taken in took.items()}}

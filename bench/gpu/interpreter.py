@@ -1,4 +1,5 @@
-"""Triton's interpreter, without what it does again and again for nothing: its answers are the same."""
+"""Triton's interpreter, without what it does again and again for nothing: its answers are the
+same."""
 from functools import cache
 
 import triton.language as tl
@@ -7,17 +8,21 @@ from triton.runtime import interpreter
 
 @cache
 def without_repeats() -> None:
-    "Let a launch prepare the language once. Triton looks through all of it at every call that a kernel makes, and finds it prepared: half of the time goes there."
+    """Let a launch prepare the language once. Triton looks through all of it at every call that
+    a kernel makes, and finds it prepared: half of the time goes there."""
     prepare, launch, prepared = interpreter._patch_lang, interpreter.GridExecutor.__call__, set()
 
     def prepare_once(function):
-        modules = frozenset(module for module in (tl, tl.core) if any(value is module for value in function.__globals__.values()))
-        if modules in prepared: return None                       # a launch, which restores what it gets here, is the first to ask
+        modules = frozenset(module for module in (tl, tl.core)
+                            if any(value is module for value in function.__globals__.values()))
+        # a launch, which restores what it gets here, is the first to ask
+        if modules in prepared: return None
         prepared.add(modules)
         return prepare(function)
 
     def launch_anew(*args, **kwargs):
-        prepared.clear()                                           # the launch before has restored the language
+        # the launch before has restored the language
+        prepared.clear()
         return launch(*args, **kwargs)
 
     interpreter._patch_lang, interpreter.GridExecutor.__call__ = prepare_once, launch_anew

@@ -1,4 +1,5 @@
-"""The file of a run: one entry a line, written by one process, readable after an end at any moment."""
+"""The file of a run: one entry a line, written by one process, readable after an end at any
+moment."""
 import json
 import os
 import sys
@@ -28,12 +29,14 @@ class State:
 
 
 class Journal:
-    "The entries of a folder, and what they say of each case. What cannot be written is kept, and tried again with the next entry."
+    """The entries of a folder, and what they say of each case. What cannot be written is kept,
+    and tried again with the next entry."""
     def __init__(self, path: Path):
         self.path, self.entries, self.states, self.waiting = path, [], {}, []
         self.size, self.lost, self.trouble, self.file = 0, 0, "", None
         raw = path.read_bytes() if path.is_file() else b""
-        self.size = raw.rfind(b"\n") + 1                            # a last line without an end was cut off while it was written
+        # a last line without an end was cut off while it was written
+        self.size = raw.rfind(b"\n") + 1
         for line in raw[:self.size].splitlines():
             try: self.take(json.loads(line))
             except ValueError: self.lost += 1
@@ -57,7 +60,8 @@ class Journal:
 
     def write(self) -> None:
         "Bring to the disk what waits, all of it or nothing."
-        data = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in self.waiting).encode()
+        data = "".join(json.dumps(entry, ensure_ascii=False) + "\n"
+                       for entry in self.waiting).encode()
         try:
             if self.file is None:
                 self.file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -69,7 +73,10 @@ class Journal:
             self.size, self.trouble = self.size + len(data), ""
             self.waiting.clear()
         except OSError as error:
-            if not self.trouble: tell(f"{self.path}: {error.strerror}; the run goes on, and what cannot be written is kept in memory")
+            if not self.trouble:
+                tell(
+                    f"{self.path}: {error.strerror}; the run goes on, and what cannot be written "
+                    "is kept in memory")
             self.trouble = str(error.strerror)
             self.cut()
 
@@ -81,19 +88,23 @@ class Journal:
 
     # --- what the entries say
 
-    def state(self, stage: str, case: dict) -> State: return self.states.get((stage, key(case))) or State(case)
+    def state(self, stage: str, case: dict) -> State:
+        return self.states.get((stage, key(case))) or State(case)
 
     def rows(self, stage: str) -> list[dict]:
         "The rows of all cases of a stage that were finished, in their order."
-        return [row for (name, _), state in self.states.items() if name == stage for row in self.of(state)]
+        return [row for (name, _), state in self.states.items() if name == stage
+                for row in self.of(state)]
 
     def rows_of(self, stage: str, case: dict) -> list[dict]: return self.of(self.state(stage, case))
 
-    def of(self, state: State) -> list[dict]: return state.rows.get(state.done["attempt"], []) if state.done else []
+    def of(self, state: State) -> list[dict]:
+        return state.rows.get(state.done["attempt"], []) if state.done else []
 
     def failures(self, stage: str) -> list[tuple[dict, str]]:
         "The cases that were given up, and why."
-        return [(s.case, s.given_up[-1]["reason"]) for (name, _), s in self.states.items() if name == stage and s.given_up and not s.done]
+        return [(s.case, s.given_up[-1]["reason"]) for (name, _), s in self.states.items() if name
+                == stage and s.given_up and not s.done]
 
     def last(self, what: str) -> dict:
         "The last entry of a kind; empty if there is none."

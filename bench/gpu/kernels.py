@@ -1,9 +1,11 @@
-"""The book's kernels as the stages of a run use them: which configurations there are, which one a case asks for, what had to be compiled."""
+"""The book's kernels as the stages of a run use them: which configurations there are, which one
+a case asks for, what had to be compiled."""
 from types import SimpleNamespace
 from unittest.mock import patch
 
 WAYS = ("descriptors", "pointers", "specialised", "gluon")
-ALONE = ("specialised", "gluon")                       # these may never return: each is tried alone first
+# these may never return: each is tried alone first
+ALONE = ("specialised", "gluon")
 COUNTED = {"misses": 0}
 
 
@@ -26,12 +28,18 @@ def misses() -> int:
     return found
 
 
-def fitting(kernel: str, width: int, bits: int, causal: bool, ways: tuple = WAYS, capability: tuple = (9, 0)) -> list[list]:
-    "The rows of the kernels' table that may run on a GPU of this capability, without the GPU: what `flash_kernels.fitting` says there."
+def fitting(kernel: str, width: int, bits: int, causal: bool, ways: tuple = WAYS,
+            capability: tuple = (9, 0)) -> list[list]:
+    """The rows of the kernels' table that may run on a GPU of this capability, without the GPU:
+    what `flash_kernels.fitting` says there."""
     from tfmlib.flash_attention_gpu import kernels
-    q = SimpleNamespace(is_cuda=True, device=None, shape=(1, 1, 1, width), element_size=lambda: bits // 8)
-    with patch("torch.cuda.get_device_capability", lambda device: capability), patch("torch.cuda.get_device_name", lambda device: "nobody's"), \
-         patch.object(kernels, "interpreted", lambda: False), patch.dict(kernels.PREFERRED, clear=True):
+    q = SimpleNamespace(is_cuda=True, device=None, shape=(1, 1, 1, width),
+                        element_size=lambda: bits // 8)
+    with patch("torch.cuda.get_device_capability",
+               lambda device: capability), patch("torch.cuda.get_device_name",
+                                                 lambda device: "nobody's"), \
+         patch.object(kernels, "interpreted", lambda: False), patch.dict(kernels.PREFERRED,
+                 clear=True):
         return [list(c) for c in kernels.fitting(kernel, q, causal, ways)]
 
 
@@ -42,8 +50,10 @@ def capability(found) -> tuple[int, int]:
 
 
 def candidates(setting, found, kernel: str, width: int, causal: bool) -> list[list]:
-    "The configurations that are timed for heads of a width: the table's rows for it, not those for wider heads."
-    if setting.candidates: return [[kernel, *how] for name, *how in setting.candidates if name == kernel]
+    """The configurations that are timed for heads of a width: the table's rows for it, not those
+    for wider heads."""
+    if setting.candidates:
+        return [[kernel, *how] for name, *how in setting.candidates if name == kernel]
     rows = fitting(kernel, width, 16, causal, WAYS, capability(found))
     return [list(c) for c in dict.fromkeys(map(tuple, rows)) if c[2] == rows[0][2]]
 

@@ -1,7 +1,8 @@
-"""Chapter 18's forward kernel with a list of blocks in the place of a band: chapter 19's lists on a GPU. Imported only when a case begins, since it needs Triton.
+"""Chapter 18's forward kernel with a list of blocks in the place of a band: chapter 19's lists on a
+GPU. Imported only when a case begins, since it needs Triton.
 
-For each block of queries the list names the full blocks of keys first, then the partial ones; each partial one has the number of a mask,
-and equal masks are kept once. A window, for one, has few.
+For each block of queries the list names the full blocks of keys first, then the partial ones; each
+partial one has the number of a mask, and equal masks are kept once. A window, for one, has few.
 """
 import torch
 import triton
@@ -16,7 +17,8 @@ Tables = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @triton.jit
-def listed_kernel(Q, K, V, LSE, OUT, COUNTS, BLOCKS, KINDS, MASKS, sq, sk, sv, so, T, S, most, group, scale,
+def listed_kernel(Q, K, V, LSE, OUT, COUNTS, BLOCKS, KINDS, MASKS, sq, sk, sv, so, T, S, most,
+                  group, scale,
                   ROWS: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr):
     "One tile of queries of one head: output and log-sum-exp over the blocks of its list."
     n, h, g = tl.program_id(0), tl.program_id(1), tl.program_id(1) // group
@@ -24,54 +26,70 @@ def listed_kernel(Q, K, V, LSE, OUT, COUNTS, BLOCKS, KINDS, MASKS, sq, sk, sv, s
     Q, OUT = opened(Q, sq, h, T, ROWS, D, False), opened(OUT, so, h, T, ROWS, D, False)
     K, V = opened(K, sk, g, S, COLS, D, False), opened(V, sv, g, S, COLS, D, False)
     q = fetch(Q, h, start, sq, T, ROWS, D, False)
-    top, total, mixed = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D], tl.float32)
+    top, total, mixed = (tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32),
+                         tl.zeros([ROWS, D], tl.float32))
     at, cell = n * most, tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
     full, listed = tl.load(COUNTS + 2 * n), tl.load(COUNTS + 2 * n + 1)
     for b in tl.range(0, full):
         j = tl.load(BLOCKS + at + b) * COLS
-        scores = tl.dot(q, tl.trans(fetch(K, g, j, sk, S, COLS, D, True)), input_precision=PRECISION)      # (ROWS, COLS)
-        top, total, mixed = absorb(top, total, mixed, scores, fetch(V, g, j, sv, S, COLS, D, True), scale * LOG2E, False, PRECISION)
+        # (ROWS, COLS)
+        scores = tl.dot(q, tl.trans(fetch(K, g, j, sk, S, COLS, D, True)),
+                        input_precision=PRECISION)
+        top, total, mixed = absorb(top, total, mixed, scores, fetch(V, g, j, sv, S, COLS, D, True),
+                                   scale * LOG2E, False, PRECISION)
     for b in tl.range(full, listed):
         j = tl.load(BLOCKS + at + b) * COLS
         seen = tl.load(MASKS + tl.load(KINDS + at + b) * ROWS * COLS + cell) != 0
-        scores = tl.dot(q, tl.trans(fetch(K, g, j, sk, S, COLS, D, False)), input_precision=PRECISION)
+        scores = tl.dot(q, tl.trans(fetch(K, g, j, sk, S, COLS, D, False)),
+                        input_precision=PRECISION)
         scores = tl.where(seen, scores, float("-inf"))
-        top, total, mixed = absorb(top, total, mixed, scores, fetch(V, g, j, sv, S, COLS, D, False), scale * LOG2E, True, PRECISION)
+        top, total, mixed = absorb(top, total, mixed, scores, fetch(V, g, j, sv, S, COLS, D, False),
+                                   scale * LOG2E, True, PRECISION)
     finish(OUT, LSE, top, total, mixed, start, so, T, ROWS, D)
 
 
 def tables(listed: BlockList, pattern: Pattern, device: str) -> Tables:
-    "A list as the kernel reads it: numbers of full and of all blocks, the blocks, their masks' numbers, the masks. A block that is not whole counts as partial."
+    """A list as the kernel reads it: numbers of full and of all blocks, the blocks, their masks'
+    numbers, the masks. A block that is not whole counts as partial."""
     n = len(listed.partial)
     whole = [[b for b in blocks if (b + 1) * listed.cols <= listed.S] for blocks in listed.full]
     cut = [sorted({*listed.partial[i], *listed.full[i]} - {*whole[i]}) for i in range(n)]
     most = max(1, *(len(a) + len(b) for a, b in zip(whole, cut)))
-    counts, (blocks, kinds) = torch.zeros(n, 2, dtype=torch.int32), torch.zeros(2, n, most, dtype=torch.int32)
+    counts, (blocks, kinds) = (torch.zeros(n, 2, dtype=torch.int32),
+                               torch.zeros(2, n, most, dtype=torch.int32))
     known: dict[bytes, int] = {}
     for i in range(n):
         keys = whole[i] + cut[i]
         counts[i] = torch.tensor([len(whole[i]), len(keys)])
         blocks[i, :len(keys)] = torch.tensor(keys, dtype=torch.int32)
         for at, j in enumerate(cut[i], len(whole[i])):
-            kinds[i, at] = known.setdefault(tile_mask(listed, pattern, i, j).numpy().tobytes(), len(known))
-    masks = [torch.frombuffer(bytearray(mask), dtype=torch.int8) for mask in known] or [torch.zeros(listed.rows * listed.cols, dtype=torch.int8)]
+            kinds[i, at] = known.setdefault(tile_mask(listed, pattern, i,
+                    j).numpy().tobytes(), len(known))
+    masks = ([torch.frombuffer(bytearray(mask), dtype=torch.int8) for mask in known]
+             or [torch.zeros(listed.rows * listed.cols, dtype=torch.int8)])
     return tuple(x.contiguous().to(device) for x in (counts, blocks, kinds, torch.stack(masks)))
 
 
-def tile_mask(listed: BlockList, pattern: Pattern, i: int, j: int) -> Tensor:  # (rows, cols), 1 where a pair is visible
+# (rows, cols), 1 where a pair is visible
+def tile_mask(listed: BlockList, pattern: Pattern, i: int, j: int) -> Tensor:
     "The visible pairs of one block, none beyond the ends of the text."
-    at, keys = i * listed.rows + torch.arange(listed.rows)[:, None] + listed.S - listed.T, j * listed.cols + torch.arange(listed.cols)[None]
+    at, keys = (i * listed.rows + torch.arange(listed.rows)[:, None] + listed.S - listed.T,
+                j * listed.cols + torch.arange(listed.cols)[None])
     inside = (at < listed.S) & (keys < listed.S)
-    return (pattern(at.clamp(max=listed.S - 1), keys.clamp(max=listed.S - 1)) & inside).expand(listed.rows, listed.cols).to(torch.int8).contiguous()
+    return (pattern(at.clamp(max=listed.S - 1), keys.clamp(max=listed.S - 1))
+            & inside).expand(listed.rows, listed.cols).to(torch.int8).contiguous()
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, made: Tables, rows: int, cols: int, warps: int, stages: int) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, made: Tables, rows: int, cols: int, warps: int,
+           stages: int) -> Tensor:
     "Attention to the pairs of a list, forward only."
     (B, H, T, D), (_, G, S, _) = q.shape, k.shape
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
     counts, blocks, kinds, masks = made
     with torch.cuda.device_of(q):
         listed_kernel[triton.cdiv(T, rows), H, B](
-            q, k, v, lse, out, counts, blocks, kinds, masks, *(x.stride() for x in (q, k, v, out)), T, S, blocks.shape[1], H // G, D**-.5,
-            ROWS=rows, COLS=cols, D=D, PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages)
+            q, k, v, lse, out, counts, blocks, kinds, masks, *(x.stride() for x in (q, k, v, out)),
+            T, S, blocks.shape[1], H // G, D**-.5,
+            ROWS=rows, COLS=cols, D=D, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            num_warps=warps, num_stages=stages)
     return out

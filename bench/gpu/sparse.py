@@ -1,8 +1,11 @@
-"""Chapter 19 on a GPU: attention by lists of blocks beside chapter 18's kernel and FlexAttention's masks of blocks, forward, in 16 bits.
+"""Chapter 19 on a GPU: attention by lists of blocks beside chapter 18's kernel and FlexAttention's
+masks of blocks, forward, in 16 bits.
 
-Three patterns compute about a quarter of the causal pairs, and the whole causal triangle stands beside them. The lists are read by a kernel that is
-chapter 18's with a list in the place of a band, in tiles of several sizes: each is a contestant, since a larger tile computes more that is hidden.
-FlexAttention gets the same pattern as a function. Chapter 18's own kernel takes part where the pattern is a band: the triangle and the window.
+Three patterns compute about a quarter of the causal pairs, and the whole causal triangle stands
+beside them. The lists are read by a kernel that is chapter 18's with a list in the place of a band,
+in tiles of several sizes: each is a contestant, since a larger tile computes more that is hidden.
+FlexAttention gets the same pattern as a function. Chapter 18's own kernel takes part where the
+pattern is a band: the triangle and the window.
 """
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +26,8 @@ class Sizes:
     lengths: tuple[int, ...]                         # tokens
     heads: int
     width: int
-    block: int                                       # of the random blocks, and of FlexAttention's masks
+    # of the random blocks, and of FlexAttention's masks
+    block: int
     tiles: tuple[tuple[int, int, int, int], ...]     # rows, cols, warps, stages of the kernel
 
 
@@ -36,7 +40,8 @@ SIZES = {
 def cases(name: str, found) -> list[dict]:
     "Each pattern at each length, the longest first."
     s = SIZES[name]
-    return [{"pattern": pattern, "N": N, "configs": chosen(found, s.width, True)} for N in s.lengths for pattern in PATTERNS]
+    return [{"pattern": pattern, "N": N, "configs": chosen(found, s.width, True)} for N in s.lengths
+            for pattern in PATTERNS]
 
 
 def mask_mod(case: dict, pattern: Callable, block: int, device: str) -> Callable:
@@ -48,10 +53,12 @@ def mask_mod(case: dict, pattern: Callable, block: int, device: str) -> Callable
     return lambda b, h, i, j: (j <= i) & table[i // block, j // block]
 
 
-def by_flex(compiled: bool, mask, q, k, v, case: Case): return flex(compiled)(q, k, v, block_mask=mask)
+def by_flex(compiled: bool, mask, q, k, v, case: Case):
+    return flex(compiled)(q, k, v, block_mask=mask)
 
 
-def by_list(attend: Callable, made, tile: tuple, q, k, v, case: Case): return attend(q, k, v, made, *tile)
+def by_list(attend: Callable, made, tile: tuple, q, k, v, case: Case):
+    return attend(q, k, v, made, *tile)
 
 
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
@@ -64,13 +71,17 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     setting, s, N = SETTINGS[name], SIZES[name], case["N"]
     use(load(), case["configs"], s.width, True)
     pattern, ways, scores = quarters(N, s.block)[case["pattern"]], {}, {}
-    shape = Case("sparse", "forward", N, s.width, 1, s.heads, s.heads, True, quarter_window(N) if case["pattern"] == "window" else 0)
+    shape = Case("sparse", "forward", N, s.width, 1, s.heads, s.heads, True, quarter_window(N)
+                 if case["pattern"] == "window" else 0)
     for tile in s.tiles:
         listed = block_list(pattern, N, N, *tile[:2])
         who = f"list, {tile[0]}×{tile[1]}"
-        ways[who], scores[f"scores, {who}"] = partial(by_list, attend, tables(listed, pattern, setting.device), tile), n_computed(listed)
+        ways[who], scores[f"scores, {who}"] = (partial(by_list, attend,
+                tables(listed, pattern, setting.device), tile), n_computed(listed))
     if case["pattern"] in ("full", "window"): ways["ours"] = ours
-    mask = create_block_mask(mask_mod(case, pattern, s.block, setting.device), None, None, N, N, setting.device, BLOCK_SIZE=s.block)
+    mask = create_block_mask(mask_mod(case, pattern, s.block, setting.device), None, None, N, N,
+                             setting.device, BLOCK_SIZE=s.block)
     ways["FlexAttention"] = partial(by_flex, setting.device == "cuda", mask)
-    yield shape.shape | {"pattern": case["pattern"], "pairs": pairs(pattern, N)} | scores | raced(ways, shape, setting, dict(without), say, shape.tensors(setting, 0))
+    yield (shape.shape | {"pattern": case["pattern"], "pairs": pairs(pattern, N)} | scores
+           | raced(ways, shape, setting, dict(without), say, shape.tensors(setting, 0)))
 

@@ -1,7 +1,8 @@
-"""Chapter 18: the chosen kernels on a GPU beside PyTorch's, forward and backward: milliseconds and memory.
+"""Chapter 18: the chosen kernels on a GPU beside PyTorch's, forward and backward: milliseconds and
+memory.
 
-The contestants run in turn, in an order that rotates from round to round, with a product of two large matrices among them as
-the yardstick. The cases that matter most come first.
+The contestants run in turn, in an order that rotates from round to round, with a product of two
+large matrices among them as the yardstick. The cases that matter most come first.
 """
 import math
 import time
@@ -41,14 +42,16 @@ class Case:
     @property
     def shape(self) -> dict:
         "As a record keeps it."
-        return {"case": self.kind, "direction": self.direction, "N": self.N, "D": self.D, "B": self.B, "H": self.H, "G": self.G,
+        return {"case": self.kind, "direction": self.direction, "N": self.N, "D": self.D,
+                "B": self.B, "H": self.H, "G": self.G,
                 "causal": str(self.causal), "window": self.window}
 
     def tensors(self, setting: Setting, seed: int) -> list[Tensor]:
         "Queries, keys, values and the gradient at the output."
         g = torch.Generator(setting.device).manual_seed(seed)
         heads = (self.H, self.G, self.G, self.H)
-        return [torch.randn(self.B, h, self.N, self.D, generator=g, device=setting.device).to(setting.dtype) for h in heads]
+        return [torch.randn(self.B, h, self.N, self.D, generator=g,
+                            device=setting.device).to(setting.dtype) for h in heads]
 
 
 def shapes(setting: Setting) -> Iterator[Case]:
@@ -56,32 +59,40 @@ def shapes(setting: Setting) -> Iterator[Case]:
     def made(kind, N, D, causal, direction, H=0, G=0, window=0):
         H = H or max(1, setting.width // D)
         return Case(kind, direction, N, D, max(1, setting.tokens // N), H, G or H, causal, window)
-    ways = [(direction, causal) for direction in ("forward", "backward") for causal in (False, True)]
+    ways = [(direction, causal) for direction in ("forward", "backward")
+            for causal in (False, True)]
     longest = setting.lengths[0]
     for D in setting.widths: yield from (made("sweep", longest, D, causal, d) for d, causal in ways)
-    H = max(4, setting.tokens // 512)                                       # 32 query heads on 8 of keys
+    # 32 query heads on 8 of keys
+    H = max(4, setting.tokens // 512)
     for d in ("forward", "backward"):
-        yield replace(made("shared keys", setting.lengths[1], setting.widths[0], True, d, H, H // 4), B=1)
+        yield replace(made("shared keys", setting.lengths[1], setting.widths[0], True, d, H,
+                           H // 4), B=1)
         yield made("window", longest, setting.widths[0], True, d, window=setting.window)
-        yield from (made("ragged", setting.ragged, setting.widths[0], causal, d) for causal in (False, True))
+        yield from (made("ragged", setting.ragged, setting.widths[0], causal, d)
+                    for causal in (False, True))
     for N in setting.lengths[1:]:
         for D in setting.widths: yield from (made("sweep", N, D, causal, d) for d, causal in ways)
-    for N in setting.lengths: yield from (made("sweep", N, setting.wide, causal, "forward") for causal in (False, True))
+    for N in setting.lengths:
+        yield from (made("sweep", N, setting.wide, causal, "forward") for causal in (False, True))
 
 
 def cases(name: str, found) -> list[dict]:
     "The yardstick alone, then every shape, with the configurations that are chosen by now."
-    return [{"kind": "yardstick"}] + [asdict(c) | {"configs": chosen(found, c.D, c.causal, c.window)} for c in shapes(SETTINGS[name])]
+    return ([{"kind": "yardstick"}]
+            + [asdict(c) | {"configs": chosen(found, c.D, c.causal, c.window)}
+               for c in shapes(SETTINGS[name])])
 
 
 def launched(name: str, case: dict) -> list[tuple]:
     "The shape of a case as the kernels see it: (B, H, G, T, S, D), type, causal, window."
     if case["kind"] == "yardstick": return []
     B, H, G, N, D = (case[k] for k in "BHGND")
-    return [((B, H, G, N, N, D), str(SETTINGS[name].dtype).removeprefix("torch."), case["causal"], case["window"])]
+    return [((B, H, G, N, N, D), str(SETTINGS[name].dtype).removeprefix("torch."), case["causal"],
+             case["window"])]
 
 
-# --- the contestants ------------------------------------------------------------------------------------------------
+# --- the contestants ------------------------------------------------------------------------------
 
 @lru_cache(maxsize=2)
 def band(N: int, window: int, device: str) -> Tensor:
@@ -90,38 +101,49 @@ def band(N: int, window: int, device: str) -> Tensor:
     return (far >= 0) & (far < window)
 
 
-def ours(q, k, v, case: Case) -> Tensor: return load().flash(q, k, v, case.causal, case.window or None)[0]
+def ours(q, k, v, case: Case) -> Tensor:
+    return load().flash(q, k, v, case.causal, case.window or None)[0]
 
 
 def pinned(backend, q, k, v, case: Case) -> Tensor:
     "PyTorch's function with one back-end."
     mask = band(case.N, case.window, str(q.device)) if case.window else None
     with sdpa_kernel(backend):
-        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=case.causal and mask is None, enable_gqa=q.shape[1] != k.shape[1])
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=case.causal and mask is None,
+                                              enable_gqa=q.shape[1] != k.shape[1])
 
 
 def takes(backend, inputs: list[Tensor], mask: Tensor | None, causal: bool) -> bool:
-    "Does this back-end take such tensors? It is asked before anything is launched: a refusal is no failure."
+    """Does this back-end take such tensors? It is asked before anything is launched: a refusal
+    is no failure."""
     q, k, v = inputs
     if backend == SDPBackend.MATH: return True
     if not q.is_cuda: return backend == SDPBackend.FLASH_ATTENTION and mask is None
-    asked = {SDPBackend.FLASH_ATTENTION: "can_use_flash_attention", SDPBackend.EFFICIENT_ATTENTION: "can_use_efficient_attention", SDPBackend.CUDNN_ATTENTION: "can_use_cudnn_attention"}
+    asked = {SDPBackend.FLASH_ATTENTION: "can_use_flash_attention",
+             SDPBackend.EFFICIENT_ATTENTION: "can_use_efficient_attention",
+             SDPBackend.CUDNN_ATTENTION: "can_use_cudnn_attention"}
     can = getattr(torch.backends.cuda, asked[backend], None)
     if can is None: return True
-    with sdpa_kernel(backend): return can(torch.backends.cuda.SDPAParams(q, k, v, mask, 0.0, causal, q.shape[1] != k.shape[1]))
+    with sdpa_kernel(backend):
+        return can(torch.backends.cuda.SDPAParams(q, k, v, mask, 0.0, causal,
+                                                  q.shape[1] != k.shape[1]))
 
 
-def rivals(case: Case, setting: Setting, inputs: list[Tensor]) -> tuple[dict[str, Callable], dict[str, str]]:
+def rivals(case: Case, setting: Setting,
+           inputs: list[Tensor]) -> tuple[dict[str, Callable], dict[str, str]]:
     "PyTorch's back-ends for this case, and why those that are missing are."
     mask = band(case.N, case.window, setting.device) if case.window else None
     if case.direction == "backward": inputs = [x.detach().requires_grad_() for x in inputs]
-    fits = {name: takes(backend, inputs, mask, case.causal and mask is None) for name, backend in PINNED.items()}
+    fits = {name: takes(backend, inputs, mask, case.causal and mask is None)
+            for name, backend in PINNED.items()}
     missing = {name: "takes no such tensors" for name in PINNED if not fits[name]}
-    if case.N > setting.matrix: missing["SDPA math"] = f"its matrix is not written beyond {setting.matrix} tokens"
-    return {name: partial(pinned, backend) for name, backend in PINNED.items() if name not in missing}, missing
+    if case.N > setting.matrix:
+        missing["SDPA math"] = f"its matrix is not written beyond {setting.matrix} tokens"
+    return ({name: partial(pinned, backend) for name, backend in PINNED.items()
+             if name not in missing}, missing)
 
 
-# --- measuring ------------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 def ready(way: Callable, case: Case, tensors: list[Tensor]) -> tuple[Callable, list[Tensor]]:
     "What is timed, and what it gave the first time."
@@ -137,15 +159,20 @@ def ready(way: Callable, case: Case, tensors: list[Tensor]) -> tuple[Callable, l
 
 
 def apart(ones: list[Tensor], others: list[Tensor]) -> float:
-    "The largest difference, relative to the largest number; infinite where something is not a number."
-    found = [float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-3)) for a, b in zip(ones, others)]
+    """The largest difference, relative to the largest number; infinite where something is not a
+    number."""
+    found = [float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-3))
+             for a, b in zip(ones, others)]
     return max(x if x == x else math.inf for x in found)
 
 
 def strange(gave: dict[str, list[Tensor]], most: float = 0.05) -> dict[str, float]:
-    "Whose result is far from most of the others': name -> how far. A wrong kernel must not win a race."
-    far = {name: sorted(apart(given, other) for them, other in gave.items() if them != name) for name, given in gave.items()}
-    return {name: offs[(len(offs) - 1) // 2] for name, offs in far.items() if offs and offs[(len(offs) - 1) // 2] > most}
+    """Whose result is far from most of the others': name -> how far. A wrong kernel must not win
+    a race."""
+    far = {name: sorted(apart(given, other) for them, other in gave.items() if them != name)
+           for name, given in gave.items()}
+    return {name: offs[(len(offs) - 1) // 2] for name, offs in far.items() if offs
+            and offs[(len(offs) - 1) // 2] > most}
 
 
 def peak(call: Callable, device: str) -> float:
@@ -178,7 +205,8 @@ class Clock:
         return wait
 
 
-def rounds(calls: dict[str, Callable], setting: Setting, say: Callable = lambda *_, **__: None) -> dict[str, list[float]]:
+def rounds(calls: dict[str, Callable], setting: Setting,
+           say: Callable = lambda *_, **__: None) -> dict[str, list[float]]:
     "All calls in turn, round after round, each round beginning with another: name -> milliseconds."
     clock, taken, names = Clock(setting), {name: [] for name in calls}, list(calls)
     for _ in range(setting.warm):
@@ -200,17 +228,20 @@ def product(setting: Setting) -> Callable:
 @lru_cache(maxsize=1)
 def operands(setting: Setting) -> list[Tensor]:
     g = torch.Generator(setting.device).manual_seed(0)
-    return [torch.randn(setting.square, setting.square, generator=g, device=setting.device).to(setting.dtype) for _ in range(2)]
+    return [torch.randn(setting.square, setting.square, generator=g,
+                        device=setting.device).to(setting.dtype) for _ in range(2)]
 
 
-def raced(ways: dict[str, Callable], case: Case, setting: Setting, missing: dict[str, str], say: Callable, tensors: list[Tensor], most: float = 0.05) -> dict:
+def raced(ways: dict[str, Callable], case: Case, setting: Setting, missing: dict[str, str],
+          say: Callable, tensors: list[Tensor], most: float = 0.05) -> dict:
     "The times of these contestants, their memory, and why those that are missing are."
     calls, gave, room = {}, {}, {}
     for name, way in ways.items():
         if name in missing: continue
         say(name)
         calls[name], gave[name] = ready(way, case, tensors)
-        room[name] = [peak(calls[name], setting.device) for _ in range(2)]    # before anything that checks takes memory too
+        # before anything that checks takes memory too
+        room[name] = [peak(calls[name], setting.device) for _ in range(2)]
     say()
     for name, off in strange(gave, most).items():
         missing[name] = f"differs from the others by {off:.2g} of the largest number"
@@ -220,13 +251,17 @@ def raced(ways: dict[str, Callable], case: Case, setting: Setting, missing: dict
     for name in [name for name, ms in took.items() if not all(map(math.isfinite, ms))]:
         missing[name] = "its time is not a number"
         del took[name]
-    return {f"{name} ms": spread(ms) for name, ms in took.items()} | {f"{name} MiB": spread(room[name]) for name in took if name in room} | {
+    return {f"{name} ms": spread(ms)
+            for name, ms in took.items()} | {f"{name} MiB": spread(room[name]) for name in took
+                                             if name in room} | {
         "missing": "; ".join(f"{name}: {why}" for name, why in missing.items()) or "nobody"}
 
 
 def order() -> str:
     "In which order PyTorch would try its back-ends, were none pinned."
-    try: return ", ".join(SDPBackend(int(i)).name.lower() for i in torch._C._get_sdp_priority_order())
+    try:
+        return ", ".join(SDPBackend(int(i)).name.lower()
+                         for i in torch._C._get_sdp_priority_order())
     except (AttributeError, RuntimeError, ValueError): return "unknown"
 
 
@@ -234,13 +269,18 @@ def alone(setting: Setting, say: Callable) -> dict:
     "The yardstick by itself, with what a reader wants to know of the libraries."
     q = torch.randn(1, 1, 64, 64, device=setting.device, dtype=setting.dtype)
     F.scaled_dot_product_attention(q, q, q)                                 # settles the order
-    facts = {"case": "yardstick", "N": setting.square, "SDPA's order": order(), "type": str(setting.dtype).removeprefix("torch."),
-             "Triton": version("triton"), "cuDNN": str(torch.backends.cudnn.version()), "SDPA math": "products and sums in 16 bits, as the others'"}
-    return facts | {"product ms": spread(rounds({"product": product(setting)}, setting, say)["product"])}
+    facts = {"case": "yardstick", "N": setting.square, "SDPA's order": order(),
+             "type": str(setting.dtype).removeprefix("torch."),
+             "Triton": version("triton"), "cuDNN": str(torch.backends.cudnn.version()),
+             "SDPA math": "products and sums in 16 bits, as the others'"}
+    return (facts
+            | {"product ms": spread(rounds({"product": product(setting)}, setting,
+                                           say)["product"])})
 
 
 def reduced() -> None:
-    "Let SDPA's plain back-end multiply 16 bits as they are: by default it takes them to 32 first, which no rival has to do."
+    """Let SDPA's plain back-end multiply 16 bits as they are: by default it takes them to 32
+    first, which no rival has to do."""
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
 
 
@@ -254,4 +294,5 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     shape = Case(**told)
     tensors = shape.tensors(setting, 0)
     others, missing = rivals(shape, setting, tensors[:3])
-    yield shape.shape | {"square": setting.square} | raced({"ours": ours} | others, shape, setting, missing | without, say, tensors)
+    yield (shape.shape | {"square": setting.square} | raced({"ours": ours} | others, shape, setting,
+            missing | without, say, tensors))

@@ -1,6 +1,8 @@
-"""Chapter 20 on a GPU: the time for one more token after contexts of several lengths, with attention, a hybrid, and gated delta layers only, in 16 bits.
+"""Chapter 20 on a GPU: the time for one more token after contexts of several lengths, with
+attention, a hybrid, and gated delta layers only, in 16 bits.
 
-As in chapter 16's stage, the time includes the host's work, above all the launches of many small kernels.
+As in chapter 16's stage, the time includes the host's work, above all the launches of many small
+kernels.
 """
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
-"""A worker of the GPU run: takes one case after another from its input, says which contestant it begins, and gives rows.
+"""A worker of the GPU run: takes one case after another from its input, says which contestant it
+begins, and gives rows.
 
-It keeps its first output for what it has to say, in lines of JSON; what libraries print goes where its errors go. After any
-exception it ends: a CUDA error stays with a process.
+It keeps its first output for what it has to say, in lines of JSON; what libraries print goes where
+its errors go. After any exception it ends: a CUDA error stays with a process.
 """
 import ctypes
 import importlib
@@ -41,7 +42,8 @@ def main() -> None:
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     def tell(**told) -> None: print(json.dumps(told, allow_nan=False), file=messages, flush=True)
-    def say(contestant: str | None = None, timing: bool = False) -> None: tell(contestant=contestant, timing=timing)
+    def say(contestant: str | None = None, timing: bool = False) -> None:
+        tell(contestant=contestant, timing=timing)
     try:
         measure = importlib.import_module(module).measure
         tell(ready=circumstances())
@@ -52,7 +54,8 @@ def main() -> None:
     except BaseException as error:
         tell(failed=reason(error))
         messages.close()
-        os._exit(1)                                                  # no clean-up, which may hang on a GPU that is in error
+        # no clean-up, which may hang on a GPU that is in error
+        os._exit(1)
 
 
 if __name__ == "__main__":

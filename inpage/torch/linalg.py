@@ -112,7 +112,8 @@ def pinv(A, rcond=None):
 def lstsq(A, B):
     "The X for which A X is nearest to B."
     a, b = A._a, B._a
-    x, rest, rank, s = np.linalg.lstsq(a, b, rcond=np.finfo(a.dtype).eps * max(a.shape))  # NumPy alone computes in 64 bits, and would keep columns that PyTorch drops
+    # NumPy alone computes in 64 bits, and would keep columns that PyTorch drops
+    x, rest, rank, s = np.linalg.lstsq(a, b, rcond=np.finfo(a.dtype).eps * max(a.shape))
     def at_a(g): return pinv_slope(g @ turned(b), a, np.linalg.pinv(a))
     def at_b(g): return turned(np.linalg.pinv(a)) @ g
     found = made(x, A.dtype, (A, at_a), (B, at_b), saves=(A, B))

@@ -14,14 +14,16 @@ ROOT = Path(__file__).resolve().parents[2]
 URL = "https://github.com/some-one/some.book"
 STRAY = re.compile(
     r"https?://[\w.-]*\.github\.io|colab\.research\.google\.com/github/\w|git\+(https?|ssh)://|git@github\.com|"
-    r"github\.com/[\w.-]+/[\w.-]*(executable|tfmlib)|raw\.githubusercontent\.com|mybinder\.org|shields\.io", re.I)
-MAKERS = {"tools/address.py", "tools/colab.py", "tests/site/test_address.py", "tests/site/test_colab.py", "references.bib"}
+    r"github\.com/[\w.-]+/[\w.-]*(executable|tfmlib)|raw\.githubusercontent\.com|mybinder\.org|shields\.io", re.I)  # noqa: E501
+MAKERS = {"tools/address.py", "tools/colab.py", "tests/site/test_address.py",
+          "tests/site/test_colab.py", "references.bib"}
 
 
 def strays(names: list[str], root: Path = ROOT) -> list[str]:
     "Places where an address stands that nobody stamped."
     own = address.derived(address.current(root))
-    known = re.compile("|".join(re.escape(own[name].rstrip("/")) for name in ("url", "book") if own) or r"(?!)")
+    known = re.compile("|".join(re.escape(own[name].rstrip("/")) for name in ("url", "book")
+                                if own) or r"(?!)")
     found = []
     for name in set(names) - MAKERS:
         text = (root / name).read_text(errors="ignore")
@@ -49,8 +51,9 @@ def test_no_stray_address():
     assert strays(tracked()) == []
 
 
-@pytest.mark.parametrize("planted", ["git clone https://github.com/a/executable-transformer", "https://a.github.io/book/",
-                                     "https://colab.research.google.com/github/a/b/blob/colab/x.ipynb", "pip install git+https://x.org/y"])
+@pytest.mark.parametrize("planted", ["git clone https://github.com/a/executable-transformer",
+                                     "https://a.github.io/book/",
+                                     "https://colab.research.google.com/github/a/b/blob/colab/x.ipynb", "pip install git+https://x.org/y"])  # noqa: E501
 def test_a_planted_address_is_found(copy, planted):
     (copy / "page.md").write_text(f"See {planted}.")
     assert strays(["page.md"], copy)
@@ -65,7 +68,7 @@ def test_an_address_outside_the_stamped_files_is_found(copy):
 def test_tree_agrees_with_its_address():
     "Whatever the address is, every file says what it would be stamped with."
     for path, text in address.stamped(ROOT, address.current(ROOT)).items():
-        assert path.read_text() == text, f"{path.name}: run `make address URL={address.current(ROOT)}`"
+        assert path.read_text() == text, f"{path.name}: run `make address URL={address.current(ROOT)}`"  # noqa: E501
 
 
 def test_stamped_taken_away_and_idempotent(copy):
@@ -82,27 +85,36 @@ def test_what_is_stamped(copy):
     book = "https://some-one.github.io/some.book/"
     settings = yaml.safe_load(made["_config.yml"])
     assert (settings["repository"]["url"], settings["html"]["baseurl"]) == (URL, book)
-    assert made["_config.yml"].count("#") == (ROOT / "_config.yml").read_text().count("#"), "comments are kept"
-    assert tomllib.loads(made["pyproject.toml"])["project"]["urls"] == {"Book": book, "Source": URL, "Issues": URL + "/issues"}
+    assert (made["_config.yml"].count("#")
+            == (ROOT / "_config.yml").read_text().count("#")), "comments are kept"
+    assert (tomllib.loads(made["pyproject.toml"])["project"]["urls"]
+            == {"Book": book, "Source": URL, "Issues": URL + "/issues"})
     cited = yaml.safe_load(made["CITATION.cff"])
     assert (cited["repository-code"], cited["url"]) == (URL, book)
-    assert f"git clone {URL}\ncd some.book\n" in made["README.md"] and f"{URL}/actions/workflows/proof.yml/badge.svg" in made["README.md"]
+    assert (f"git clone {URL}\ncd some.book\n" in made["README.md"]
+            and f"{URL}/actions/workflows/proof.yml/badge.svg" in made["README.md"])
     assert address.current(copy) == URL
 
 
 def test_a_personal_page_is_at_its_root():
-    assert address.derived("https://github.com/Ann/ann.github.io")["book"] == "https://ann.github.io/"
+    assert (address.derived("https://github.com/Ann/ann.github.io")["book"]
+            == "https://ann.github.io/")
 
 
-@pytest.mark.parametrize("url", ["github.com/a/b", "http://github.com/a/b", "https://github.com/a", "https://example.org/a/b",
-                                 "https://github.com/a/b/tree/main", "https://github.com/a b/c", "git@github.com:a/b.git",
-                                 "https://github.com/a/b?x=1", 'https://github.com/a/b"', "https://github.com/a/.."])
+@pytest.mark.parametrize("url", ["github.com/a/b", "http://github.com/a/b", "https://github.com/a",
+                                 "https://example.org/a/b",
+                                 "https://github.com/a/b/tree/main", "https://github.com/a b/c",
+                                 "git@github.com:a/b.git",
+                                 "https://github.com/a/b?x=1", 'https://github.com/a/b"',
+                                 "https://github.com/a/.."])
 def test_a_wrong_address_is_refused(url):
-    with pytest.raises(ValueError, match=r"URL is .*expected the address of a repository, https://github.com/NAME/REPOSITORY"):
+    with pytest.raises(ValueError, match=r"URL is .*expected the address of a repository, "
+                                         r"https://github.com/NAME/REPOSITORY"):
         address.derived(url)
 
 
 def test_a_lost_place_is_an_error_and_nothing_is_written(copy):
     (copy / "README.md").write_text("# No markers\n")
-    with pytest.raises(ValueError, match=r"README.md: expected the place of .*Read the book.* once, found it 0 times"):
+    with pytest.raises(ValueError, match=r"README.md: expected the place of .*Read the book.* "
+                                         r"once, found it 0 times"):
         address.stamped(copy, URL)

@@ -1,4 +1,5 @@
-"""The built book as a reader meets it: every page in Chromium, both themes, phone width, keyboard, no network."""
+"""The built book as a reader meets it: every page in Chromium, both themes, phone width,
+keyboard, no network."""
 import os
 import re
 import threading
@@ -15,12 +16,16 @@ from serve import server
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
 THEMES = ("light", "dark")
-WIDE, PHONE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 844}, {"width": 320, "height": 640}
+WIDE, PHONE, NARROW = ({"width": 1400, "height": 900}, {"width": 390, "height": 844},
+                       {"width": 320, "height": 640})
 MOST = 10_000                                     # elements of a page, with what its scripts add
 
 EVERY_RULE = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": True}}}
-OF_COLOURS = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
-OF_KINDS = {"rules": [{"id": "color-contrast", "selector": "[data-kind]"}, {"id": "link-in-text-block", "selector": "a[data-kind]"}]}       # slow to check element by element
+OF_COLOURS = {"resultTypes": ["violations"],
+              "runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
+# slow to check element by element
+OF_KINDS = {"rules": [{"id": "color-contrast", "selector": "[data-kind]"},
+                      {"id": "link-in-text-block", "selector": "a[data-kind]"}]}
 AXE = Axe().axe_script
 MARK_KINDS = """(known) => {                    // one element for each combination of colours and size (of a link, also of its line and its surroundings) that the page's text has, and that no page had before
   document.querySelectorAll("[data-kind]").forEach(e => e.removeAttribute("data-kind"));
@@ -29,34 +34,43 @@ MARK_KINDS = """(known) => {                    // one element for each combinat
     if (!grounds.has(e)) { const s = getComputedStyle(e); grounds.set(e, ground(e.parentElement) + (/, 0\\)/.test(s.backgroundColor) ? "" : s.backgroundColor) + (s.opacity < 1 ? s.opacity : "")); }
     return grounds.get(e);
   };
-  const look = (e) => { const s = getComputedStyle(e), p = getComputedStyle(e.parentElement); return [s.display, s.textDecorationLine, s.borderBottomStyle, p.display, p.color, p.fontWeight, e.closest("p, li, dd, td") ? 1 : 0]; };
+  const look = (e) => { const s = getComputedStyle(e), p = getComputedStyle(e.parentElement);
+  return [s.display, s.textDecorationLine, s.borderBottomStyle, p.display, p.color, p.fontWeight,
+    e.closest("p, li, dd, td") ? 1 : 0]; };
   for (const e of document.querySelectorAll("body *")) {
-    if (!e.matches("a") && ![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
-    const s = getComputedStyle(e), kind = [s.color, s.fontSize, s.fontWeight, ground(e), e.matches("a") ? look(e) : ""].join();
+    if (!e.matches("a") && ![...e.childNodes].some(n => n.nodeType === 3 &&
+      n.data.trim())) continue;
+    const s = getComputedStyle(e), kind = [s.color, s.fontSize, s.fontWeight, ground(e),
+      e.matches("a") ? look(e) : ""].join();
     if (!seen.has(kind) && e.checkVisibility()) { seen.add(kind); e.dataset.kind = ""; }
   }
   return [...seen].slice(known.length);
-}"""
+}"""  # noqa: E501
 MARK_UNSEEN = """() => {                      // what is not visible at this width, without what is in it
   const unseen = (e) => !e.checkVisibility() && e.parentElement.checkVisibility();
   for (const e of [...document.querySelectorAll("body *")].filter(unseen)) e.dataset.unseen = "";
-}"""
+}"""  # noqa: E501
 NOW_SEEN = """() => {                         // of that, what is visible now; how much there is
   for (const e of document.querySelectorAll("[data-unseen]")) if (!e.checkVisibility()) e.removeAttribute("data-unseen");
   return document.querySelectorAll("[data-unseen]").length;
-}"""
+}"""  # noqa: E501
 
 
-ONE_OF_EACH = ("index.html", "search.html", "about/glossary.html", "about/cards.html", "about/claims.html", "parts/attention.html", "chapters/04_attention.html", "chapters/practice/04_attention.html",
-               "api/04_attention.html", "gallery/04_attention.html")                                                     # a kind of page each: its frame, its styles and its scripts
+ONE_OF_EACH = ("index.html", "search.html", "about/glossary.html", "about/cards.html",
+               "about/claims.html", "parts/attention.html", "chapters/04_attention.html",
+               "chapters/practice/04_attention.html",
+               # a kind of page each: its frame, its styles and its scripts
+               "api/04_attention.html", "gallery/04_attention.html")
 
 
 def pages() -> list[str]: return swept.pages_of(ROOT)
 
 
 def only_if_new(book: Path, name: str) -> None:
-    "Skip a page that the last whole proof saw as it is; but not one of each kind, nor in the whole proof itself."
-    if name not in ONE_OF_EACH and not os.environ.get("TFM_WHOLE") and swept.seen(book, name): pytest.skip("as it is, it passed in the whole proof")
+    """Skip a page that the last whole proof saw as it is; but not one of each kind, nor in the
+    whole proof itself."""
+    if name not in ONE_OF_EACH and not os.environ.get("TFM_WHOLE") and swept.seen(book, name):
+        pytest.skip("as it is, it passed in the whole proof")
 
 
 @dataclass
@@ -74,7 +88,9 @@ class Visit:
 
 def violations(page, options: dict, within: str = "html") -> list[str]:
     "What axe-core, which the page has been given, finds in these elements."
-    found = page.evaluate("([within, options]) => axe.run(within, options).then(found => found.violations)", [within, options])
+    found = page.evaluate(
+        "([within, options]) => axe.run(within, options).then(found => found.violations)",
+        [within, options])
     return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in found]
 
 
@@ -85,17 +101,22 @@ def marked(page, known: list[str]) -> list[str]:
     return new
 
 
-def visit(context, base: str, name: str, known: list[str], themes: tuple[str, ...] = THEMES) -> Visit:
-    "Load a page at phone width, widen the window for what was not visible, let the system change to the other theme, and note what is wrong with the page."
+def visit(context, base: str, name: str, known: list[str],
+          themes: tuple[str, ...] = THEMES) -> Visit:
+    """Load a page at phone width, widen the window for what was not visible, let the system
+    change to the other theme, and note what is wrong with the page."""
     found, page = Visit(), context.new_page()
-    page.on("console", lambda m: found.errors.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("console", lambda m: found.errors.append(m.text)
+            if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: found.errors.append(str(e)))
-    page.on("request", lambda r: None if r.url.startswith((base, "data:", "blob:")) else found.foreign.append(r.url))
+    page.on("request", lambda r: None if r.url.startswith((base, "data:", "blob:"))
+            else found.foreign.append(r.url))
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme=themes[0])
     page.goto(base + name)
     page.wait_for_load_state("networkidle")
-    laid_out(page)                                 # what is not could be neither judged nor too wide
+    # what is not could be neither judged nor too wide
+    laid_out(page)
     page.evaluate(AXE)
     page.evaluate("how => axe.configure(how)", OF_KINDS)
     found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -106,12 +127,15 @@ def visit(context, base: str, name: str, known: list[str], themes: tuple[str, ..
     page.set_viewport_size(WIDE)
     painted(page)
     found.fields = page.locator("input[type=search]:visible, input[name=q]:visible").count()
-    if page.evaluate(NOW_SEEN): found.violations += [f"{themes[0]}: {v}" for v in violations(page, EVERY_RULE, "[data-unseen]")]
+    if page.evaluate(NOW_SEEN):
+        found.violations += [f"{themes[0]}: {v}"
+                             for v in violations(page, EVERY_RULE, "[data-unseen]")]
     for theme in themes:                           # nothing but colours depends on the theme
         page.emulate_media(color_scheme=theme)
         painted(page)
         found.themes.append(page.evaluate("document.documentElement.dataset.theme"))
-        if marked(page, known): found.violations += [f"{theme}: {v}" for v in violations(page, OF_COLOURS)]
+        if marked(page, known):
+            found.violations += [f"{theme}: {v}" for v in violations(page, OF_COLOURS)]
     page.set_viewport_size(NARROW)
     painted(page)
     found.narrow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -120,20 +144,27 @@ def visit(context, base: str, name: str, known: list[str], themes: tuple[str, ..
 
 
 def nameless(figure) -> list[str]:
-    "The controls of a figure to which the browser gives no name, as a screen reader would meet them. (axe asks less: an <output> in a label takes the label from the control after it.)"
-    return re.findall(r"^ *- ((?:slider|combobox|textbox|checkbox|radio|spinbutton|button)(?![^:\n]* \").*)$", figure.aria_snapshot(), re.M)
+    """The controls of a figure to which the browser gives no name, as a screen reader would meet
+    them. (axe asks less: an <output> in a label takes the label from the control after it.)"""
+    return re.findall(
+        r"^ *- ((?:slider|combobox|textbox|checkbox|radio|spinbutton|button)(?![^:\n]* \").*)$",
+        figure.aria_snapshot(), re.M)
 
 
 def moves(page, figure) -> bool:
-    "Whether one key press on a figure's first slider, or without sliders on a button that is not pressed, changes anything but the slider."
-    drawn = "f => { const c = f.cloneNode(true); c.querySelectorAll('input').forEach(i => i.remove()); return c.innerHTML; }"
+    """Whether one key press on a figure's first slider, or without sliders on a button that is
+    not pressed, changes anything but the slider."""
+    drawn = (
+        "f => { const c = f.cloneNode(true); c.querySelectorAll('input').forEach(i => i.remove()); "
+        "return c.innerHTML; }")
     slider = figure.locator("input[type=range]").first
     before = figure.evaluate(drawn)
     if not slider.count():
         figure.locator("button[aria-pressed=false]").first.press("Enter")
         return figure.evaluate(drawn) != before
     slider.focus()
-    page.keyboard.press("ArrowRight" if slider.evaluate("s => Number(s.value) < Number(s.max)") else "ArrowLeft")
+    page.keyboard.press("ArrowRight" if slider.evaluate("s => Number(s.value) < Number(s.max)")
+                        else "ArrowLeft")
     return figure.evaluate(drawn) != before
 
 
@@ -162,14 +193,19 @@ every_page = pytest.mark.parametrize("name", pages())
 
 @every_page
 def test_page_is_sound(book, context, served, known, name):
-    "No console message, no request to elsewhere, nothing for axe-core, no sideways scroll on a phone or at 320 pixels, one search field, the system's theme, few elements."
+    """No console message, no request to elsewhere, nothing for axe-core, no sideways scroll on a
+    phone or at 320 pixels, one search field, the system's theme, few elements."""
     only_if_new(book, name)
-    themes = THEMES[::-1] if pages().index(name) % 2 else THEMES                            # every second page is loaded in the dark
-    assert visit(context, served.rstrip("/") + "/", name, known, themes) == Visit(fields=1, themes=[*themes], overflow=0)
+    # every second page is loaded in the dark
+    themes = THEMES[::-1] if pages().index(name) % 2 else THEMES
+    assert (visit(context, served.rstrip("/") + "/", name, known, themes)
+            == Visit(fields=1, themes=[*themes], overflow=0))
 
 
-WRAPPED = tuple(f"{place}18_flash_attention_gpu{more}.html" for place, more in [      # a page joins when its code is
-    ("chapters/", ""), ("chapters/depth/", ""), ("chapters/depth/", "_measured"), ("chapters/practice/", ""), ("api/", "")])
+# a page joins when its code is
+WRAPPED = tuple(f"{place}18_flash_attention_gpu{more}.html" for place, more in [
+    ("chapters/", ""), ("chapters/depth/", ""), ("chapters/depth/", "_measured"),
+    ("chapters/practice/", ""), ("api/", "")])
 SIDEWAYS = """all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => {
   const lines = e.textContent.split("\\n");
   return lines.reduce((a, b) => b.length > a.length ? b : a);
@@ -211,8 +247,10 @@ def test_some_figure_is_interactive(page):
 
 
 def test_theme_button_by_keyboard(page):
-    "Tab reaches it, Space presses it, the choice outlives the page; pressed back, the system decides again."
-    theme, ground = "document.documentElement.dataset.theme", "getComputedStyle(document.body).backgroundColor"
+    """Tab reaches it, Space presses it, the choice outlives the page; pressed back, the system
+    decides again."""
+    theme, ground = ("document.documentElement.dataset.theme",
+                     "getComputedStyle(document.body).backgroundColor")
     page.goto("chapters/04_attention.html")
     light = page.evaluate(ground)
     for _ in range(10):
@@ -230,7 +268,8 @@ def test_theme_button_by_keyboard(page):
 def test_skip_link_is_first(page):
     page.goto("chapters/04_attention.html")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.hash") == "#main-content" and page.locator(".tfm-skip").bounding_box()["y"] >= 0
+    assert (page.evaluate("document.activeElement.hash") == "#main-content"
+            and page.locator(".tfm-skip").bounding_box()["y"] >= 0)
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main-content"
 
@@ -252,14 +291,18 @@ def test_chapter_weighs_little(page):
     session.send("Network.enable")
     session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
     page.goto("chapters/04_attention.html")
-    page.evaluate("async () => { for (let y = 0; y < document.body.scrollHeight; y += 800) { scrollTo(0, y); await new Promise(requestAnimationFrame); } }")
+    page.evaluate(
+        "async () => { for (let y = 0; y < document.body.scrollHeight; y += 800) { scrollTo(0, y); "
+        "await new Promise(requestAnimationFrame); } }")
     page.wait_for_load_state("networkidle")
     assert 20_000 < sum(sizes) <= 600 * 1024
 
 
 def test_front_page_stands_still(page):
     "The live figure takes the still one's place without moving the page."
-    page.add_init_script("window.shift = 0; new PerformanceObserver(l => l.getEntries().forEach(e => shift += e.value)).observe({type: 'layout-shift', buffered: true})")
+    page.add_init_script(
+        "window.shift = 0; new PerformanceObserver(l => l.getEntries().forEach(e => shift += "
+        "e.value)).observe({type: 'layout-shift', buffered: true})")
     page.goto("index.html")
     page.locator("figure[data-live]").first.wait_for()
     page.wait_for_load_state("networkidle")
@@ -268,15 +311,18 @@ def test_front_page_stands_still(page):
 
 @pytest.mark.parametrize("width", [1400, 390])
 def test_the_still_picture_of_the_front_page_fills_its_place(browser, served, width):
-    "Without scripts: it is drawn as wide as its column, or as high as the figure that would take its place."
-    context = browser.new_context(java_script_enabled=False, base_url=served, viewport={"width": width, "height": 900})
+    """Without scripts: it is drawn as wide as its column, or as high as the figure that would
+    take its place."""
+    context = browser.new_context(java_script_enabled=False, base_url=served,
+                                  viewport={"width": width, "height": 900})
     page = context.new_page()
     page.goto("index.html")
     still = page.locator(".tfm-front .tfm-stage svg")
     box, place = still.bounding_box(), page.locator(".tfm-front .tfm-stage").bounding_box()
     across, along = map(float, still.get_attribute("viewBox").split()[2:])
     scale = min(box["width"] / across, box["height"] / along)
-    assert max(scale * across / place["width"], scale * along / place["height"]) > .95 and min(scale * across / place["width"], scale * along / place["height"]) > .6
+    assert (max(scale * across / place["width"], scale * along / place["height"]) > .95
+            and min(scale * across / place["width"], scale * along / place["height"]) > .6)
     context.close()
 
 
@@ -284,7 +330,8 @@ def test_chapter_reads_without_scripts(browser, served):
     context = browser.new_context(java_script_enabled=False, base_url=served)
     page = context.new_page()
     page.goto("chapters/04_attention.html")
-    assert page.locator(".katex-html").first.is_visible() and page.locator("figure[data-module] svg").first.is_visible()
+    assert (page.locator(".katex-html").first.is_visible()
+            and page.locator("figure[data-module] svg").first.is_visible())
     context.close()
 
 
@@ -293,7 +340,7 @@ PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h
 <script>for (let i = 0; i < 10000; i++) document.body.append(document.createElement("i"))</script>
 <form><label>lost <output></output><input type="range"></label><label>kept <input type="range"></label><input><button type="button"></button><button type="button">b</button></form>
 <div class="wide"><button type="button"></button></div><div><button type="button" style="width: 9px" aria-label="small"></button><button type="button" style="width: 9px" aria-label="beside"></button></div><style>@media (max-width: 600px) { .wide { display: none } }</style>
-<figure data-module="dead" data-live><input type="range" aria-label="dead"><p>still</p></figure></main></body></html>"""
+<figure data-module="dead" data-live><input type="range" aria-label="dead"><p>still</p></figure></main></body></html>"""  # noqa: E501
 
 
 def test_planted_faults_are_seen(context, tmp_path):
@@ -306,31 +353,41 @@ def test_planted_faults_are_seen(context, tmp_path):
         page = context.new_page()
         page.goto(base + "planted.html")
         assert not moves(page, page.locator("figure"))
-        assert [n.split(":")[0] for n in nameless(page.locator("form"))] == ["slider", "textbox", "button"]
+        assert ([n.split(":")[0] for n in nameless(page.locator("form"))]
+                == ["slider", "textbox", "button"])
         page.close()
         httpd.shutdown()
-    assert "planted" in found.errors and found.foreign == ["http://elsewhere.example/x.js"] and found.fields == 2
-    assert found.overflow > 0 and found.narrow > found.overflow and found.too_many > 0 and {v.split(": <")[0] for v in found.violations} >= {
-        *(f"at phone width, light: {rule}" for rule in ("label", "color-contrast", "link-in-text-block", "target-size")), "light: button-name", "dark: color-contrast"} and found.themes == [None, None]
+    assert ("planted" in found.errors and found.foreign == ["http://elsewhere.example/x.js"]
+            and found.fields == 2)
+    assert found.overflow > 0 and found.narrow > found.overflow and found.too_many > 0 and {
+        v.split(": <")[0] for v in found.violations} >= {
+        *(f"at phone width, light: {rule}" for rule in ("label", "color-contrast",
+                "link-in-text-block", "target-size")), "light: button-name",
+            "dark: color-contrast"} and found.themes == [None, None]
 
 
 OFF = """() => {                               // how far the heading that the address names is from where it should be: just below the bar at the top, or on the last screen
   const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  const { top } = (section.querySelector("h1, h2, h3, h4, h5") ?? section).getBoundingClientRect(), last = scrollY + innerHeight > document.documentElement.scrollHeight - 2;
+  const { top } = (section.querySelector("h1, h2, h3, h4, h5") ?? section).getBoundingClientRect(),
+    last = scrollY + innerHeight > document.documentElement.scrollHeight - 2;
   return top >= 40 && (top < 200 || (last && top < innerHeight)) ? 0 : Math.round(top) || 1;
-}"""
+}"""  # noqa: E501
 EVERY_OFF = """async (ids) => {                   // the same for each address in turn, as links, search results and Back change it
   const off = {}, frame = () => new Promise(requestAnimationFrame);
   for (const id of ids) { location.hash = id; await frame(); await frame(); off[id] = (OFF)(); }
   return Object.entries(off).filter(([, px]) => px);
-}""".replace("OFF", OFF, 1)
-AMONG = ("chapters/10_decoders.html", "chapters/06_positions.html", "chapters/practice/04_attention.html", "about/glossary.html")
+}""".replace("OFF", OFF, 1)  # noqa: E501
+AMONG = ("chapters/10_decoders.html", "chapters/06_positions.html",
+         "chapters/practice/04_attention.html", "about/glossary.html")
 
 
 def misplaced(page, address: str, settle: int = 400) -> tuple[int, list]:
-    "How many links to sections a page has, and those that miss their heading: opened, followed, gone back to, reloaded."
+    """How many links to sections a page has, and those that miss their heading: opened,
+    followed, gone back to, reloaded."""
     page.goto(address)
-    ids = page.evaluate("[...document.querySelectorAll('.tfm-text section[id]')].filter(s => s.checkVisibility()).map(s => s.id)")
+    ids = page.evaluate(
+        "[...document.querySelectorAll('.tfm-text section[id]')].filter(s => "
+        "s.checkVisibility()).map(s => s.id)")
     if not ids: return 0, []
     middle, missed = ids[len(ids) * 2 // 3], []
     page.goto("about:blank")
@@ -338,9 +395,11 @@ def misplaced(page, address: str, settle: int = 400) -> tuple[int, list]:
     page.wait_for_timeout(settle)
     missed += [("opened", middle, off)] if (off := page.evaluate(OFF)) else []
     missed += page.evaluate(EVERY_OFF, ids)
-    if len(ids) == 1: return 1, missed                                                       # nothing to go back to
+    # nothing to go back to
+    if len(ids) == 1: return 1, missed
     def look(what): missed.extend([(what, page.url, off)] if (off := page.evaluate(OFF)) else [])
-    for place in (middle, ids[0]):                                                           # a reader stays for a moment: what Back returns to is noted then
+    # a reader stays for a moment: what Back returns to is noted then
+    for place in (middle, ids[0]):
         page.evaluate("place => { location.hash = place }", place)
         page.wait_for_timeout(2 * settle)
     for what, act in (("back", page.go_back), ("back, reloaded", page.reload)):
@@ -360,10 +419,12 @@ def test_links_to_sections_land_on_their_heading(browser, served, name, size):
 
 
 def test_a_browser_that_has_ended_is_started_again(browser):
-    "Else every test after it would fail, too. It is said; and what a running browser refuses is refused."
+    """Else every test after it would fail, too. It is said; and what a running browser refuses
+    is refused."""
     own = Chromium(browser.launch)
     with pytest.raises(Error): own.running.new_browser_cdp_session().send("Browser.crash")
-    with pytest.warns(UserWarning, match="Chromium had ended.*; it is started again"): page = own.new_page()
+    with pytest.warns(UserWarning, match="Chromium had ended.*; it is started again"):
+        page = own.new_page()
     page.goto("data:text/html,<p>here")
     assert page.inner_text("p") == "here"
     again = own.running

@@ -1,4 +1,5 @@
-"""Claims: all that the book has undertaken is taken up, each entry is settled once, by evidence that was computed and would be missed."""
+"""Claims: all that the book has undertaken is taken up, each entry is settled once, by evidence
+that was computed and would be missed."""
 import ast
 from collections import Counter
 
@@ -24,15 +25,20 @@ def test_map_is_whole():
     assert set(counts) <= {f"{n:02}" for n in range(1, 23)}
 
 
-def evidence(left: dict) -> dict: return {"true_when": left["true_when"], "false_when": left["false_when"], "instead": left["instead"]}
+def evidence(left: dict) -> dict:
+    return {"true_when": left["true_when"], "false_when": left["false_when"],
+            "instead": left["instead"]}
 
 
 def flips(left: dict) -> list[tuple[str, dict]]:
     "The evidence of a stored claim with one boolean turned round, each in turn."
     made = []
     for kind in ("true_when", "false_when"):
-        for label, value in left[kind].items(): made.append((f"{kind} «{label}»", evidence(left) | {kind: left[kind] | {label: not value}}))
-    return made + ([("instead", evidence(left) | {"instead": not left["instead"]})] if left["instead"] is not None else [])
+        for label, value in left[kind].items():
+            made.append((f"{kind} «{label}»",
+                         evidence(left) | {kind: left[kind] | {label: not value}}))
+    return (made + ([("instead", evidence(left) | {"instead": not left["instead"]})]
+                    if left["instead"] is not None else []))
 
 
 def test_claims_are_stored():
@@ -42,7 +48,8 @@ def test_claims_are_stored():
 @pytest.mark.parametrize("left", [left for _, left in STORED], ids=lambda left: left["id"])
 def test_stored_evidence_gives_the_recorded_verdict(left):
     from tfmlib.workbench import claim, ledger
-    assert claim(left["id"], **evidence(left)).verdict == left["verdict"] == ledger()[left["id"]]["verdict"]
+    assert (claim(left["id"], **evidence(left)).verdict == left["verdict"]
+            == ledger()[left["id"]]["verdict"])
 
 
 @pytest.mark.parametrize("left", [left for _, left in STORED], ids=lambda left: left["id"])
@@ -55,23 +62,31 @@ def test_any_flipped_boolean_is_noticed(left):
 
 
 def test_flips_turns_each_boolean_once():
-    left = {"id": "x", "true_when": {"a": True}, "false_when": {"b": True, "c": True}, "instead": True}
-    assert [what for what, _ in flips(left)] == ["true_when «a»", "false_when «b»", "false_when «c»", "instead"]
+    left = {"id": "x", "true_when": {"a": True}, "false_when": {"b": True, "c": True},
+            "instead": True}
+    assert ([what for what, _ in flips(left)]
+            == ["true_when «a»", "false_when «b»", "false_when «c»", "instead"])
     assert [f["true_when"]["a"] for _, f in flips(left)] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("code", [
-    'claim("x", true_when=[True])', 'claim("x", [1 + 2 == 3])', 'claim("x", true_when={"a": 2 > 1, "b": gap < 1})',
-    'claim("x", true_when=[gap < 1 or True])', 'claim("x", true_when=[gap == gap])', 'claim("x", true_when=[bool(1)])',
-    'claim("x", true_when=[not False])', 'ok = True\nclaim("x", true_when=[ok])', 'claim(name, true_when=[gap < 1])',
-    'claim("x", true_when=found)', 'claim("x", **found)', 'claim("x", true_when={**found})', 'claim("x", false_when=[gap > 1], instead=True)',
+    'claim("x", true_when=[True])', 'claim("x", [1 + 2 == 3])',
+    'claim("x", true_when={"a": 2 > 1, "b": gap < 1})',
+    'claim("x", true_when=[gap < 1 or True])', 'claim("x", true_when=[gap == gap])',
+    'claim("x", true_when=[bool(1)])',
+    'claim("x", true_when=[not False])', 'ok = True\nclaim("x", true_when=[ok])',
+    'claim(name, true_when=[gap < 1])',
+    'claim("x", true_when=found)', 'claim("x", **found)', 'claim("x", true_when={**found})',
+    'claim("x", false_when=[gap > 1], instead=True)',
     'proof.claim("x", true_when=[1 < 2])', 'claim(id="x", true_when=[True for _ in range(3)])'])
 def test_typed_evidence_is_seen(code):
     assert ledger_rules.typed_in([ast.parse(code)])
 
 
 @pytest.mark.parametrize("code", [
-    'claim("x", true_when=[gap < 1], instead=None)', 'claim("x", true_when={"a": bool((w > 0).all()), f"{n}": len(w) == 3})',
-    'gap = 0.5\nclaim("x", false_when=[gap > 0.1], instead=gap < 1, measured="0.5")', 'claim("x", true_when=[g < 1 for g in gaps])'])
+    'claim("x", true_when=[gap < 1], instead=None)',
+    'claim("x", true_when={"a": bool((w > 0).all()), f"{n}": len(w) == 3})',
+    'gap = 0.5\nclaim("x", false_when=[gap > 0.1], instead=gap < 1, measured="0.5")',
+    'claim("x", true_when=[g < 1 for g in gaps])'])
 def test_computed_evidence_passes(code):
     assert not ledger_rules.typed_in([ast.parse(code)])

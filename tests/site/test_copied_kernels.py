@@ -1,4 +1,5 @@
-"A kernel that is a copy of a process is a kernel like any other: its folder, environment, interrupt and end."
+"""A kernel that is a copy of a process is a kernel like any other: its folder, environment,
+interrupt and end."""
 import os
 import time
 
@@ -31,14 +32,18 @@ def kernel(monkeypatch, tmp_path):
 def said(client, code: str) -> str:
     "What a cell prints, or the name of its error."
     found = []
-    client.execute_interactive(code, timeout=180, output_hook=lambda m: found.append(m["content"].get("text") or m["content"].get("ename", "")))
+    client.execute_interactive(code, timeout=180,
+                               output_hook=lambda m: found.append(m["content"].get("text")
+                                       or m["content"].get("ename", "")))
     return "".join(found).strip()
 
 
 def test_it_runs_where_and_as_it_was_told(kernel, tmp_path):
     _, client = kernel
-    assert said(client, "import os, sys; print(os.getcwd(), os.environ['TFM_HERE'], [m for m in sys.modules if m.startswith('tfmlib')])") == f"{tmp_path} yes []"
-    assert said(client, "import torch; print(torch.ones(2).sum().item(), __name__)") == "2.0 __main__"
+    assert (said(client, "import os, sys; print(os.getcwd(), os.environ['TFM_HERE'], [m for m in "
+                         "sys.modules if m.startswith('tfmlib')])") == f"{tmp_path} yes []")
+    assert (said(client, "import torch; print(torch.ones(2).sum().item(), __name__)")
+            == "2.0 __main__")
 
 
 def test_it_can_be_interrupted(kernel):
@@ -47,7 +52,8 @@ def test_it_can_be_interrupted(kernel):
     while client.get_iopub_msg(timeout=180)["content"].get("text") != "begun\n": pass
     start = time.monotonic()
     manager.interrupt_kernel()
-    assert client.get_shell_msg(timeout=180)["content"]["ename"] == "KeyboardInterrupt" and time.monotonic() - start < 120
+    assert (client.get_shell_msg(timeout=180)["content"]["ename"] == "KeyboardInterrupt"
+            and time.monotonic() - start < 120)
 
 
 def test_a_dead_one_is_seen(kernel):

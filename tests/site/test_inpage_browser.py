@@ -1,4 +1,5 @@
-"""Practice in the page, as a reader meets it: Chromium on the built book, with Python in a worker."""
+"""Practice in the page, as a reader meets it: Chromium on the built book, with Python in a
+worker."""
 import json
 import re
 
@@ -10,24 +11,30 @@ from test_inpage import BOOK, CHECKED, ROOT, TRIED, inpage, inpage_files
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PAGE = "chapters/practice/04_attention.html"
-ASKED = next(page["exercises"] for page in json.loads((ROOT / "tfmlib/assets/kills.json").read_text(encoding="utf-8"))["pages"] if page["page"] + ".html" == PAGE)
+ASKED = next(page["exercises"]
+             for page in json.loads((ROOT / "tfmlib/assets/kills.json").read_text(
+                 encoding="utf-8"))["pages"] if page["page"] + ".html" == PAGE)
 FIRST = 200_000                                   # bytes on the wire that the first focus may take
-MOST = 9_000_000                                  # bytes on the wire, with gzip, that the first press may take
+# bytes on the wire, with gzip, that the first press may take
+MOST = 9_000_000
 EDITOR = """const editorOf = async (cell) => {      // the editor that a focus brings
   cell.querySelector("textarea")?.focus();
   while (!cell.querySelector(".cm-editor")) await new Promise((go) => setTimeout(go, 20));
   const at = performance.getEntriesByType("resource").find((entry) => entry.name.includes("/codemirror.js")).name;
   return (await import(at)).view.EditorView.findFromDOM(cell.querySelector(".cm-editor"));
 };
-const pressed = async (cell, source) => {        // as a reader does it: write, press, wait for the answer
+const pressed = async (cell, source) => {
+  // as a reader does it: write, press, wait for the answer
   const editor = await editorOf(cell), place = cell.querySelector(".tfm-answered");
   editor.dispatch({ changes: { from: 0, to: editor.state.doc.length, insert: source } });
   delete place.dataset.answer;
   cell.querySelector(".tfm-try button").click();
   while (!place.dataset.answer) await new Promise((go) => setTimeout(go, 20));
   return JSON.parse(place.dataset.answer);
-};"""
-PRESS = f"async ([name, source]) => {{ {EDITOR} return pressed(document.querySelector(`.tag_stub.tag_exercise-${{name}}`), source); }}"
+};"""  # noqa: E501
+PRESS = (
+    f"async ([name, source]) => {{ {EDITOR} return "
+    f"pressed(document.querySelector(`.tag_stub.tag_exercise-${{name}}`), source); }}")
 TEXT = f"async (cell) => {{ {EDITOR} return (await editorOf(cell)).state.doc.toString(); }}"
 
 
@@ -52,7 +59,8 @@ class Area:
 
     def press(self, key: str): self.page.keyboard.press(key)
     def text(self) -> str: return self.cell.evaluate(TEXT)
-    def is_focused(self) -> bool: return self.cell.locator(".cm-content").evaluate("a => a === document.activeElement")
+    def is_focused(self) -> bool:
+        return self.cell.locator(".cm-content").evaluate("a => a === document.activeElement")
 
 
 def of(page, name: str) -> Area: return Area(page.locator(f".tag_stub.tag_exercise-{name}"))
@@ -69,7 +77,8 @@ def known(browser, served):
 @pytest.fixture
 def page(browser, served):
     "A fresh page with an empty cache and nothing remembered."
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light", base_url=served, accept_downloads=True)
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light",
+                                  base_url=served, accept_downloads=True)
     page = context.new_page()
     page.goto(PAGE)
     page.locator(".tfm-editor textarea").first.wait_for()
@@ -92,25 +101,30 @@ def press(page, name: str, source: str) -> dict: return page.evaluate(PRESS, [na
 
 
 def cells(stem: str):
-    "The stub, solution and mutant cells of a page: what it is, its exercise, its code and the name that it hands to the checker."
+    """The stub, solution and mutant cells of a page: what it is, its exercise, its code and the
+    name that it hands to the checker."""
     for cell in inpage.cells_of(stem):
         source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
         name = next((t.removeprefix("exercise-") for t in tags if t.startswith("exercise-")), "")
         kind = next((k for k in ("stub", "solution", "mutant") if k in tags), "")
         if kind and name and "#| export" not in source:
             called = re.search(r"^check_\w+\((\w+)\)", source, re.M)
-            yield kind, name, re.sub(r"^check_\w+\(.*$", "", source, flags=re.M), called and called[1]
+            yield (kind, name, re.sub(r"^check_\w+\(.*$", "", source, flags=re.M),
+                   called and called[1])
 
 
 def answers(stem: str, every: int = 40) -> list[tuple[str, str, bool, str]]:
-    "Answers to try in a page: all stubs, all solutions, and every so manieth wrong answer, each with its verdict in the book."
-    told = {(e["name"], v["name"]): v for e in BOOK[stem]["exercises"] for kind in ("stub", "solutions", "mutants") for v in e[kind]}
+    """Answers to try in a page: all stubs, all solutions, and every so manieth wrong answer,
+    each with its verdict in the book."""
+    told = {(e["name"], v["name"]): v for e in BOOK[stem]["exercises"]
+            for kind in ("stub", "solutions", "mutants") for v in e[kind]}
     found, before, wrong = [], "", 0
     for kind, name, code, called in cells(stem):
         if kind == "stub": found.append((name, code, told[name, name]))
         else: before += f"\n{code}"
         if kind == "mutant" and called: wrong += 1
-        if called and (kind == "solution" or kind == "mutant" and wrong % every == 7): found.append((name, f"{before}\n{name} = {called}\n", told[name, called]))
+        if called and (kind == "solution" or kind == "mutant" and wrong % every == 7):
+            found.append((name, f"{before}\n{name} = {called}\n", told[name, called]))
     return [(name, source, verdict["passed"], verdict["failed"]) for name, source, verdict in found]
 
 
@@ -122,27 +136,36 @@ def unhurried(route) -> None:
 
 
 def begun(context, stem: str, tried: list, foreign: list):
-    "A page on which these answers are checked, one after the other, while the test does something else."
+    """A page on which these answers are checked, one after the other, while the test does
+    something else."""
     page = context.new_page()
     page.route("**/practice/*.html", unhurried)
-    page.on("request", lambda r: None if r.url.startswith(("http://127.0.0.1:", "blob:", "data:")) else foreign.append(r.url))
+    page.on("request", lambda r: None if r.url.startswith(("http://127.0.0.1:", "blob:", "data:"))
+            else foreign.append(r.url))
     page.goto(f"chapters/practice/{stem}.html")
     page.locator(".tfm-editor textarea").first.wait_for()
-    page.evaluate(f"(tried) => {{ window.found = []; const press = {PRESS}; (async () => {{ for (const one of tried) found.push(await press(one)); }})(); }}", [one[:2] for one in tried])
+    page.evaluate(
+        f"(tried) => {{ window.found = []; const press = {PRESS}; (async () => {{ for (const one "
+        f"of tried) found.push(await press(one)); }})(); }}", [one[:2] for one in tried])
     return page
 
 
-@pytest.mark.parametrize("stems", [pytest.param([stem]) for stem in TRIED] + [pytest.param(CHECKED[n:n + 2], marks=pytest.mark.whole) for n in range(0, len(CHECKED), 2)], ids=" ".join)
+@pytest.mark.parametrize("stems", [pytest.param([stem]) for stem in TRIED]
+                         + [pytest.param(CHECKED[n:n + 2], marks=pytest.mark.whole)
+                            for n in range(0, len(CHECKED), 2)], ids=" ".join)
 def test_stubs_solutions_and_some_wrong_answers(known, stems):
     "The verdicts of the book, in two pages at a time."
     tried, foreign = {stem: answers(stem) for stem in stems}, []
     pages = {stem: begun(known, stem, tried[stem], foreign) for stem in stems}
     for stem, page in pages.items():
-        assert {name for name, *_ in tried[stem]} == set(inpage.titles_of(stem)) - set(inpage_files.elsewhere().get(stem, {}))
+        assert ({name for name, *_ in tried[stem]} == set(inpage.titles_of(stem))
+                - set(inpage_files.elsewhere().get(stem, {})))
         page.wait_for_function(f"found.length === {len(tried[stem])}", timeout=600_000)
         found = page.evaluate("found")
         page.close()
-        assert [(said["kind"], said.get("passed"), said.get("failed") or "", said.get("lacks")) for said in found] == [("verdict", passed, failed, []) for *_, passed, failed in tried[stem]]
+        assert ([(said["kind"], said.get("passed"), said.get("failed") or "", said.get("lacks"))
+                 for said in found]
+                == [("verdict", passed, failed, []) for *_, passed, failed in tried[stem]])
     assert foreign == []
 
 
@@ -155,15 +178,24 @@ def test_nothing_is_fetched_before_the_press_and_little_after_it(browser, served
     session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
     page.goto(PAGE)
     page.wait_for_load_state("networkidle")
-    def ours(since: int = 0) -> list[str]: return sorted(url.rpartition("/inpage/")[2].partition("?")[0] for url in asked[since:] if "/inpage/" in url)
-    assert ours() == ["check.css", "check.js", "editor.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in ours()) < 17_500
+    def ours(since: int = 0) -> list[str]:
+        return sorted(url.rpartition("/inpage/")[2].partition("?")[0] for url in asked[since:]
+                      if "/inpage/" in url)
+    assert (ours() == ["check.css", "check.js", "editor.js"]
+            and sum((ROOT / "inpage" / name).stat().st_size for name in ours()) < 17_500)
     before = len(asked)
     of(page, "effect").focus()
-    assert ours(before) == ["code.js", "codemirror.js"] and sum(packed_size(ROOT / "_build/html/_static/inpage" / name) for name in ours(before)) < FIRST
+    assert (ours(before) == ["code.js", "codemirror.js"]
+            and sum(packed_size(ROOT / "_build/html/_static/inpage" / name)
+                    for name in ours(before)) < FIRST)
     before = len(asked)
     assert press(page, "effect", "def effect(change): return 'same'")["kind"] == "verdict"
-    fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in asked[before:] if "/inpage/" in url}
-    assert fetched == {"worker.js", *(f"py/{name}" for name in (*inpage_files.pyodide.FILES, inpage_files.numpy_wheel().name, "book.zip", "attention.zip"))}
+    fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in asked[before:]
+               if "/inpage/" in url}
+    assert (fetched == {"worker.js",
+                        *(f"py/{name}" for name in (*inpage_files.pyodide.FILES,
+                                                    inpage_files.numpy_wheel().name, "book.zip",
+                                                    "attention.zip"))})
     assert all(url.startswith(served) for url in asked)
     wire = sum(packed_size(ROOT / "_build/html/_static/inpage" / name) for name in fetched)
     assert 8_000_000 < wire <= MOST, wire
@@ -179,7 +211,9 @@ def packed_size(path) -> int:
 @pytest.mark.whole
 def test_two_presses_wait_for_each_other(ready):
     "Two exercises checked at once: each gets its own verdict."
-    both = ready.evaluate(f"Promise.all([({PRESS})(['effect', 'def effect(change): return 1']), ({PRESS})(['one_row', 'def one_row(q, k, v): return 2'])])")
+    both = ready.evaluate(
+        f"Promise.all([({PRESS})(['effect', 'def effect(change): return 1']), "
+        f"({PRESS})(['one_row', 'def one_row(q, k, v): return 2'])])")
     assert [b["lines"][0] for b in both] == ["✗ effect: not yet", "✗ one_row: not yet"]
 
 
@@ -197,13 +231,15 @@ def test_the_keyboard_writes_indents_checks_and_leaves(page):
     area.press("Shift+Tab")
     assert area.text() == "def effect(change):\nx = 1"
     area.press("Tab")
-    assert area.text().endswith("x = 1   ") and area.is_focused()                  # to the next column of four
+    # to the next column of four
+    assert area.text().endswith("x = 1   ") and area.is_focused()
     area.press("Control+z")
     assert area.text().endswith("x = 1")
     area.press("Control+a")
     area.press("Tab")
     assert area.text() == "    def effect(change):\n    x = 1"
-    for leaves in ("Check", "Check"):                                              # also the second time
+    # also the second time
+    for leaves in ("Check", "Check"):
         area.press("Escape")
         area.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == leaves
@@ -214,13 +250,16 @@ def test_the_keyboard_writes_indents_checks_and_leaves(page):
 
 
 def test_undo_and_redo_lose_nothing_and_what_is_typed_survives_a_reload(page):
-    "Three lines with Enter, undone step by step and redone; what was typed before the editor came can be undone too."
+    """Three lines with Enter, undone step by step and redone; what was typed before the editor
+    came can be undone too."""
     area = of(page, "effect")
-    stub, lines = area.cell.locator("textarea").input_value(), "def effect(change):\n    a = [1]\n    return a"
+    stub, lines = (area.cell.locator("textarea").input_value(),
+                   "def effect(change):\n    a = [1]\n    return a")
     area.type("def effect(change):\na = [1]\nreturn a")
     assert area.text() == lines
     area.press("Control+z")
-    assert lines.startswith(area.text()) and area.text().startswith("def effect(change):\n    a = [1]")
+    assert (lines.startswith(area.text())
+            and area.text().startswith("def effect(change):\n    a = [1]"))
     area.press("Control+y")
     assert area.text() == lines
     for _ in range(20): area.press("Control+z")
@@ -256,18 +295,25 @@ def test_code_has_the_books_colours_numbers_and_matching_brackets(page):
     area = of(page, "effect").type("def effect(change):\nreturn [1, 'a', None]  # so")
     page.keyboard.press("Home")
     for _ in range(7): page.keyboard.press("ArrowRight")
-    shown = area.cell.locator(".cm-content").evaluate("e => [...e.querySelectorAll('.k, .nf, .m, .s, .c')].map(s => [s.className, s.textContent])")
-    assert shown == [["k", "def"], ["nf", "effect"], ["k", "return"], ["m", "1"], ["s", "'a'"], ["c", "# so"]]
+    shown = area.cell.locator(".cm-content").evaluate(
+        "e => [...e.querySelectorAll('.k, .nf, .m, .s, .c')].map(s => [s.className, s.textContent])")  # noqa: E501
+    assert (shown == [["k", "def"], ["nf", "effect"], ["k", "return"], ["m", "1"], ["s", "'a'"],
+                      ["c", "# so"]])
     word = "e => getComputedStyle(e).color"
-    assert area.cell.locator(".cm-content .k").first.evaluate(word) == page.locator(".highlight pre .k").first.evaluate(word)
-    assert [n for n in area.cell.locator(".cm-lineNumbers .cm-gutterElement").all_text_contents() if n] [-2:] == ["1", "2"]
+    assert (area.cell.locator(".cm-content .k").first.evaluate(word)
+            == page.locator(".highlight pre .k").first.evaluate(word))
+    assert ([n for n in area.cell.locator(".cm-lineNumbers .cm-gutterElement").all_text_contents()
+             if n] [-2:] == ["1", "2"])
     assert area.cell.locator(".cm-matchingBracket").all_text_contents() == ["[", "]"]
 
 
 def test_the_line_that_failed_is_marked_and_named(ready):
-    said = press(ready, "one_row", "def one_row(q, k, v):\n    scores = k @ q\n    return scores / nothing\n")
+    said = press(ready, "one_row",
+                 "def one_row(q, k, v):\n    scores = k @ q\n    return scores / nothing\n")
     cell = ready.locator(".tag_stub.tag_exercise-one_row")
-    assert said["line"] == 3 and "in line 3 of your answer: return scores / nothing" in cell.locator(".tfm-answered").inner_text()
+    assert (said["line"] == 3
+            and "in line 3 of your answer: return scores / nothing" in cell.locator(
+                ".tfm-answered").inner_text())
     assert cell.locator(".tfm-failed").all_text_contents() == ["    return scores / nothing"]
     ready.emulate_media(forced_colors="active")
     assert cell.locator(".tfm-failed").evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
@@ -275,11 +321,13 @@ def test_the_line_that_failed_is_marked_and_named(ready):
     area = Area(cell).focus()
     area.press("Control+Home")
     area.press("Enter")
-    assert cell.locator(".tfm-failed").all_text_contents() == ["    return scores / nothing"]      # it goes with its line
+    # it goes with its line
+    assert cell.locator(".tfm-failed").all_text_contents() == ["    return scores / nothing"]
     area.press("Control+z")
     for key in ("ArrowDown", "ArrowDown", "End", "Backspace"): area.press(key)
     assert cell.locator(".tfm-failed").count() == 0
-    assert press(ready, "one_row", "def one_row(q, k, v): return 2")["line"] is None and cell.locator(".tfm-failed").count() == 0
+    assert (press(ready, "one_row", "def one_row(q, k, v): return 2")["line"] is None
+            and cell.locator(".tfm-failed").count() == 0)
 
 
 @pytest.mark.parametrize("how", ["it was not there at set-up", "it does not come"])
@@ -310,19 +358,24 @@ def test_without_codemirror_the_text_area_stays_with_the_browsers_own_undo(brows
     page.reload()
     assert area.input_value() == lines
     cell.get_by_role("button", name="Reset").click()
-    page.wait_for_function("stub => document.querySelector('.tag_stub.tag_exercise-effect textarea').value === stub", arg=stub)
+    page.wait_for_function(
+        "stub => document.querySelector('.tag_stub.tag_exercise-effect textarea').value === stub",
+        arg=stub)
     area.press("Control+z")
     assert area.input_value() == lines
     area.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Check"
-    assert page.evaluate(f"typeof ({PRESS})") == "function" and page.locator(".cm-editor").count() == 0
+    assert (page.evaluate(f"typeof ({PRESS})") == "function"
+            and page.locator(".cm-editor").count() == 0)
     area.press("Control+Enter")
     cell.locator(".tfm-check").wait_for()
     context.close()
 
 
 def test_a_printed_solution_passes_and_its_exercise_gets_a_tick(ready):
-    ready.evaluate("Object.keys(localStorage).filter((key) => key.startsWith('tfm-solved')).forEach((key) => localStorage.removeItem(key))")
+    ready.evaluate(
+        "Object.keys(localStorage).filter((key) => key.startsWith('tfm-solved')).forEach((key) => "
+        "localStorage.removeItem(key))")
     ready.reload()
     progress, line = ready.locator(".tfm-solved-of progress"), ready.locator(".tfm-solved-of span")
     of_all = f"of {len(ASKED)} exercises solved."
@@ -332,12 +385,15 @@ def test_a_printed_solution_passes_and_its_exercise_gets_a_tick(ready):
     ready.on("request", lambda request: asked.append(request.url))
     printed = ready.locator(".tag_solution.tag_exercise-one_row pre").first.text_content()
     assert press(ready, "one_row", printed)["passed"]
-    assert heading.locator(".tfm-solved").inner_text().strip() == "✓ solved" and "solved" in heading.aria_snapshot()
-    assert line.inner_text() == f"1 {of_all} Next: What changes the output?" and progress.evaluate("p => p.value") == 1
+    assert (heading.locator(".tfm-solved").inner_text().strip() == "✓ solved"
+            and "solved" in heading.aria_snapshot())
+    assert (line.inner_text() == f"1 {of_all} Next: What changes the output?"
+            and progress.evaluate("p => p.value") == 1)
     assert progress.get_attribute("aria-label") == "Exercises solved on this page"
     assert [url for url in asked if "/_static/inpage/" not in url] == [], "a tick asks for nothing"
     ready.reload()
-    assert heading.locator(".tfm-solved").count() == 1 and line.inner_text().startswith(f"1 {of_all}")
+    assert (heading.locator(".tfm-solved").count() == 1
+            and line.inner_text().startswith(f"1 {of_all}"))
     ready.locator(".tag_exercise-one_row").get_by_role("button", name="Reset").click()
     line.get_by_text(f"0 {of_all}").wait_for()
     assert heading.locator(".tfm-solved").count() == 0
@@ -355,7 +411,8 @@ def test_a_printed_solution_may_call_another(known):
 def test_an_empty_answer_is_not_called_wrong(ready):
     "Neither as the page is built, nor when it is checked; and what gives answers away is folded."
     ready.reload()
-    assert ready.locator(".tag_check .tfm-check").count() == len(ASKED) and ready.locator(".tag_check .tfm-check:not(.tfm-none)").count() == 0
+    assert (ready.locator(".tag_check .tfm-check").count() == len(ASKED)
+            and ready.locator(".tag_check .tfm-check:not(.tfm-none)").count() == 0)
     said = ready.locator(".tag_check.tag_exercise-effect .tfm-check").text_content()
     assert "nothing is written yet" in said and "✗" not in said
     ready.locator(".tag_stub.tag_exercise-effect").get_by_role("button", name="Reset").click()
@@ -364,16 +421,20 @@ def test_an_empty_answer_is_not_called_wrong(ready):
     box.wait_for()
     assert "tfm-none" in box.get_attribute("class") and "nothing is written yet" in box.inner_text()
     wrong = ready.locator("section[id^=wrong-answers-to]")
-    assert wrong.count() == len(ASKED) and ready.locator("section[id^=wrong-answers-to] > :is(p, .cell)").count() == 0
-    assert re.fullmatch(r"Show \d+ wrong answers: .*", wrong.first.locator("> details > summary").inner_text())
+    assert (wrong.count() == len(ASKED)
+            and ready.locator("section[id^=wrong-answers-to] > :is(p, .cell)").count() == 0)
+    assert re.fullmatch(r"Show \d+ wrong answers: .*",
+                        wrong.first.locator("> details > summary").inner_text())
     assert not wrong.first.locator("details p").first.is_visible()
     ready.goto(PAGE + "#" + ready.locator(".tag_mutant[id]").first.get_attribute("id"))
-    assert ready.locator(".tag_mutant[id]").first.is_visible(), "a link to a wrong answer opens the fold"
+    assert ready.locator(
+        ".tag_mutant[id]").first.is_visible(), "a link to a wrong answer opens the fold"
 
 
 def test_control_and_enter_check(ready):
     of(ready, "effect").type("def effect(change): return 'doubled'").press("Control+Enter")
-    ready.locator(".tag_stub.tag_exercise-effect .tfm-check").get_by_text("you predict 'doubled'").wait_for()
+    ready.locator(".tag_stub.tag_exercise-effect .tfm-check").get_by_text(
+        "you predict 'doubled'").wait_for()
 
 
 def test_answers_stay_can_be_reset_and_become_a_notebook(page):
@@ -383,17 +444,22 @@ def test_answers_stay_can_be_reset_and_become_a_notebook(page):
     of(page, "one_row").type("def one_row_solution(q, k, v): return 1")
     page.reload()
     assert area.cell.locator("textarea").input_value() == "def effect(change): return 'same'"
-    with page.expect_download() as download: page.locator(".tag_exercise-effect").get_by_role("button", name="Download notebook").click()
+    with page.expect_download() as download:
+        page.locator(".tag_exercise-effect").get_by_role("button", name="Download notebook").click()
     notebook = json.loads(open(download.value.path(), encoding="utf-8").read())
     sources = [cell["source"] for cell in notebook["cells"]]
-    assert download.value.suggested_filename == "practice_attention.ipynb" and "def effect(change): return 'same'" in sources and "check_effect(effect)" in sources
+    assert (download.value.suggested_filename == "practice_attention.ipynb"
+            and "def effect(change): return 'same'" in sources
+            and "check_effect(effect)" in sources)
     assert any(source.endswith("return 1\n\n\none_row = one_row_solution") for source in sources)
     assert "from tfmlib.practice.attention import *" in sources[2]
     import nbformat
     nbformat.validate(nbformat.from_dict(notebook))
     page.locator(".tag_exercise-effect").get_by_role("button", name="Reset").click()
     area.cell.locator(".cm-editor").wait_for()
-    assert area.text() == stub and page.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-answer'))") == ["tfm-answer:attention/one_row"]
+    assert (area.text() == stub
+            and page.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-answer'))")
+            == ["tfm-answer:attention/one_row"])
     area.press("Control+z")
     assert area.text() == "def effect(change): return 'same'"
 
@@ -405,16 +471,27 @@ def test_editors_and_verdicts_are_accessible_and_fit_a_phone(ready, theme):
     page.emulate_media(color_scheme=theme)
     press(page, "effect", "print('seen')\ndef effect(change): return 'same'")
     cell = page.locator(".tag_stub.tag_exercise-effect")
-    assert cell.locator(".tfm-answered").get_attribute("aria-live") == "polite" and cell.get_by_role("status").count() == 1
+    assert (cell.locator(".tfm-answered").get_attribute("aria-live") == "polite"
+            and cell.get_by_role("status").count() == 1)
     snapshot = cell.aria_snapshot()
-    assert all(part in snapshot for part in ('textbox "Your answer: What changes the output?"', 'button "Check: What changes the output?"', "effect: not yet", "seen"))
-    assert cell.locator(".cm-content").evaluate("a => document.getElementById(a.getAttribute('aria-describedby')).textContent").startswith("Tab indents; Escape")
+    assert all(part in snapshot for part in ('textbox "Your answer: What changes the output?"',
+                                             'button "Check: What changes the output?"',
+                                             "effect: not yet", "seen"))
+    assert cell.locator(".cm-content").evaluate(
+        "a => document.getElementById(a.getAttribute('aria-describedby')).textContent").startswith(
+            "Tab indents; Escape")
     laid_out(page)
-    assert [v["id"] for v in Axe().run(page, {"include": [[".tag_stub"]]}, {"resultTypes": ["violations"]}).response["violations"]] == []
+    assert ([v["id"] for v in Axe().run(page, {"include": [[".tag_stub"]]},
+                                        {"resultTypes": ["violations"]}).response["violations"]]
+            == [])
     for width in (390, 320):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert [v["id"] for v in Axe().run(page, {"include": [[".tag_stub"]]}, {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": ["target-size"]}}).response["violations"]] == []
+    assert ([v["id"] for v in Axe().run(page, {"include": [[".tag_stub"]]},
+                                        {"resultTypes": ["violations"],
+                                         "runOnly": {"type": "rule",
+                                                 "values": ["target-size"]}}).response[
+                                                     "violations"]] == [])
 
 
 @pytest.mark.whole
@@ -422,14 +499,16 @@ def test_a_loop_without_an_end_is_ended_and_the_next_answer_is_checked(ready):
     said = press(ready, "effect", "def effect(change):\n    while True: pass")
     assert said["kind"] == "stopped" and said["at"]["property"] == "the prediction is what happens"
     verdict = ready.locator(".tag_stub.tag_exercise-effect .tfm-answered")
-    assert "a case took more than 10 seconds" in verdict.inner_text() and "loop" in verdict.inner_text()
+    assert ("a case took more than 10 seconds" in verdict.inner_text()
+            and "loop" in verdict.inner_text())
     assert press(ready, "effect", "def effect(change): return 'same'")["kind"] == "verdict"
 
 
-# --- a chapter's cell to change -----------------------------------------------------------------------------------
+# --- a chapter's cell to change -------------------------------------------------------------------
 
 CHAPTER = "chapters/04_attention.html"
-RUN = f"async ([source]) => {{ {EDITOR} return pressed(document.querySelector('.tag_edit'), source); }}"
+RUN = (
+    f"async ([source]) => {{ {EDITOR} return pressed(document.querySelector('.tag_edit'), source); }}")  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -451,17 +530,26 @@ def run(page, source: str) -> dict: return page.evaluate(RUN, [source])
 
 @pytest.mark.whole
 def test_a_chapter_shows_the_cell_as_it_is_until_it_runs(chapter, served):
-    "Nothing is fetched before the press, nothing from elsewhere, and no stand-in for PyTorch after it."
+    """Nothing is fetched before the press, nothing from elsewhere, and no stand-in for PyTorch
+    after it."""
     cell, source = chapter.locator(".tag_edit"), tagged("04_attention")["attend-numpy"].source
-    cell.scroll_into_view_if_needed()              # far below, a page is not laid out, and has no text
+    # far below, a page is not laid out, and has no text
+    cell.scroll_into_view_if_needed()
     cell.locator(".cell_output:visible").wait_for()
-    assert chapter.before == ["check.css", "editor.js", "run.js"] and sum((ROOT / "inpage" / name).stat().st_size for name in chapter.before) < 14_000
-    assert cell.locator("textarea").input_value() == source + "\n" and stored(tagged("04_attention")["attend-numpy"]) in cell.locator(".cell_output").inner_text()
+    assert (chapter.before == ["check.css", "editor.js", "run.js"]
+            and sum((ROOT / "inpage" / name).stat().st_size for name in chapter.before) < 14_000)
+    assert (cell.locator("textarea").input_value() == source + "\n"
+            and stored(tagged("04_attention")["attend-numpy"]) in cell.locator(
+                ".cell_output").inner_text())
     assert "The first Run loads Python and NumPy from this site, 9 MB" in cell.inner_text()
     count = len(chapter.asked)
-    assert run(chapter, "print('seen')\n3 * 4") == {"kind": "verdict", "printed": "seen\n", "value": "12", "error": None, "line": None}
-    fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in chapter.asked[count:] if "/inpage/" in url}
-    assert fetched == {"code.js", "codemirror.js", "worker.js", *(f"py/{name}" for name in (*inpage_files.pyodide.FILES, inpage_files.numpy_wheel().name, "cell.zip"))}
+    assert (run(chapter, "print('seen')\n3 * 4") == {"kind": "verdict", "printed": "seen\n",
+            "value": "12", "error": None, "line": None})
+    fetched = {url.rpartition("/inpage/")[2].partition("?")[0] for url in chapter.asked[count:]
+               if "/inpage/" in url}
+    assert (fetched == {"code.js", "codemirror.js", "worker.js",
+                        *(f"py/{name}" for name in (*inpage_files.pyodide.FILES,
+                                                    inpage_files.numpy_wheel().name, "cell.zip"))})
     assert all(url.startswith((served, "blob:", "data:")) for url in chapter.asked)
     assert cell.locator(".cell_output:visible").inner_text().split() == ["seen", "12"]
 
@@ -479,16 +567,19 @@ def test_an_error_names_its_line_and_reset_brings_the_output_back(chapter):
     area.type("x = [1, 2]\nx[2]\n").press("Control+Enter")
     cell.get_by_text("✗ IndexError in line 2").wait_for()
     assert cell.locator(".tfm-failed").all_text_contents() == ["x[2]"]
-    assert "x[2]" in cell.locator(".tfm-check").inner_text() and cell.locator(".cell_output:visible").count() == 0
+    assert ("x[2]" in cell.locator(".tfm-check").inner_text()
+            and cell.locator(".cell_output:visible").count() == 0)
     assert "only NumPy" in " ".join(run(chapter, "import torch")["error"])
-    assert run(chapter, "x = 1") == {"kind": "verdict", "printed": "", "value": "", "error": None, "line": None} and "(no output)" in cell.inner_text()
+    assert (run(chapter, "x = 1") == {"kind": "verdict", "printed": "", "value": "", "error": None,
+                                      "line": None} and "(no output)" in cell.inner_text())
     area.focus().press("Escape")
     for name in ("Run", "Reset"):
         chapter.keyboard.press("Tab")
         assert chapter.evaluate("document.activeElement.textContent") == name
     chapter.keyboard.press("Enter")
     source = tagged("04_attention")["attend-numpy"]
-    assert area.text() == source.source + "\n" and cell.locator(".cell_output:visible").inner_text().strip() == stored(source)
+    assert (area.text() == source.source + "\n"
+            and cell.locator(".cell_output:visible").inner_text().strip() == stored(source))
     assert chapter.evaluate("Object.keys(localStorage).filter(k => k.startsWith('tfm-edit'))") == []
 
 
@@ -499,9 +590,14 @@ def test_a_cell_is_accessible_and_fits_a_phone(chapter, theme):
     run(chapter, "print(list(range(99)))\n1 / 0")
     cell = chapter.locator(".tag_edit")
     snapshot = cell.aria_snapshot()
-    assert all(part in snapshot for part in ('textbox "Code to change: Masks: who may attend to whom"', 'button "Run: Masks: who may attend to whom"', "ZeroDivisionError in line 2", "[0, 1, 2"))
+    assert all(part in snapshot
+               for part in ('textbox "Code to change: Masks: who may attend to whom"',
+                            'button "Run: Masks: who may attend to whom"',
+                            "ZeroDivisionError in line 2", "[0, 1, 2"))
     laid_out(chapter)
-    assert [v["id"] for v in Axe().run(chapter, {"include": [[".tag_edit"]]}, {"resultTypes": ["violations"]}).response["violations"]] == []
+    assert ([v["id"] for v in Axe().run(chapter, {"include": [[".tag_edit"]]},
+                                        {"resultTypes": ["violations"]}).response["violations"]]
+            == [])
     for width in (390, 320):
         chapter.set_viewport_size({"width": width, "height": 800})
         assert chapter.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

@@ -1,4 +1,5 @@
-"""Narrow screens: what is wider than its place scrolls and shows it, and the letters of drawings are legible on a phone."""
+"""Narrow screens: what is wider than its place scrolls and shows it, and the letters of drawings
+are legible on a phone."""
 import os
 from pathlib import Path
 
@@ -7,30 +8,40 @@ import rules  # noqa: F401  (the extensions' folder on the path)
 from conftest import awake, laid_out
 from narrow import LEGIBLE, breakable, legible, smallest
 
-SCROLLS_WIDE = {"chapters/depth/12_checkpoints_families.html"}     # a table of twelve columns, one a field of a configuration
+# a table of twelve columns, one a field of a configuration
+SCROLLS_WIDE = {"chapters/depth/12_checkpoints_families.html"}
 OPEN = "() => document.querySelectorAll('details:not([open])').forEach((e) => { e.open = true; })"
 TABLES = """() => [...document.querySelectorAll(".tfm-text table")].filter((e) => e.checkVisibility()).map((table) => {
   let box = table.parentElement;                   // what it lies in and would scroll in
-  while (box !== document.body && getComputedStyle(box).overflowX === "visible") box = box.parentElement;
+  while (box !== document.body &&
+    getComputedStyle(box).overflowX === "visible") box = box.parentElement;
   const style = getComputedStyle(box), cut = box.scrollWidth > box.clientWidth + 1;
-  const shown = style.overflowX === "auto" && style.backgroundAttachment.split(", ").includes("local") && style.backgroundImage.split("gradient(").length === 5;
-  return { name: table.textContent.trim().slice(0, 40), cut, lost: cut && !(shown && box.tabIndex === 0) };
-})"""
+  const shown = style.overflowX === "auto" &&
+    style.backgroundAttachment.split(", ").includes("local") &&
+      style.backgroundImage.split("gradient(").length === 5;
+  return { name: table.textContent.trim().slice(0, 40), cut, lost: cut && !(shown &&
+    box.tabIndex === 0) };
+})"""  # noqa: E501
 LETTERS = """() => [...document.querySelectorAll(".tfm-text svg:not(.katex svg)")].filter((e) => e.checkVisibility()).map((svg) => {
   let least = Infinity, said = "";
   for (const text of svg.querySelectorAll("text")) {      // a subscript counts as its letter
-    const m = text.getScreenCTM(), px = parseFloat(getComputedStyle(text).fontSize) * Math.sqrt(Math.abs(m.a * m.d - m.b * m.c));
+    const m = text.getScreenCTM(),
+      px = parseFloat(getComputedStyle(text).fontSize) * Math.sqrt(Math.abs(m.a * m.d - m.b * m.c));
     if (text.textContent.trim() && px < least) [least, said] = [px, text.textContent];
   }
-  const box = svg.closest(".tfm-scroll"), drawn = svg.getBoundingClientRect(), style = box && getComputedStyle(box);
-  const scrolls = box && box.scrollWidth > box.clientWidth + 1, cued = scrolls && box.tabIndex === 0 && style.backgroundImage.split("gradient(").length === 5;
-  return { name: (svg.getAttribute("aria-label") ?? "").slice(0, 40), said, least, hidden: !cued && (drawn.left < -1 || drawn.right > innerWidth + 1) };
-})"""
+  const box = svg.closest(".tfm-scroll"), drawn = svg.getBoundingClientRect(), style = box &&
+    getComputedStyle(box);
+  const scrolls = box && box.scrollWidth > box.clientWidth + 1, cued = scrolls &&
+    box.tabIndex === 0 && style.backgroundImage.split("gradient(").length === 5;
+  return { name: (svg.getAttribute("aria-label") ?? "").slice(0, 40), said, least, hidden: !cued &&
+    (drawn.left < -1 || drawn.right > innerWidth + 1) };
+})"""  # noqa: E501
 
 
 def sampled(book, *held: str) -> list[str]:
     "Pages that hold one of these; in the ordinary proof every third."
-    names = [p.relative_to(book).as_posix() for p in sorted(Path(book).rglob("*.html")) if "_static" not in p.parts and any(h in p.read_text(encoding="utf-8") for h in held)]
+    names = [p.relative_to(book).as_posix() for p in sorted(Path(book).rglob("*.html"))
+             if "_static" not in p.parts and any(h in p.read_text(encoding="utf-8") for h in held)]
     assert len(names) > 15
     return names if os.environ.get("TFM_WHOLE") else names[::3]
 
@@ -46,7 +57,8 @@ def opened(page, address: str) -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1400, 390])
 def test_tables_are_whole_or_show_that_they_go_on(book, served, browser, width):
-    "On a wide screen each fits; on a phone one that does not has a shadow at its edge, and the arrow keys move it."
+    """On a wide screen each fits; on a phone one that does not has a shadow at its edge, and the
+    arrow keys move it."""
     page, cut, lost = browser.new_page(viewport={"width": width, "height": 900}), [], []
     for name in sampled(book, "<table"):
         opened(page, f"{served}/{name}")
@@ -65,17 +77,23 @@ def test_letters_of_drawings_are_legible_on_a_phone(book, served, browser):
         opened(page, f"{served}/{name}")
         for figure in page.locator("figure[data-module]").all(): awake(figure)
         found = page.evaluate(LETTERS)
-        small += [(name, each["name"], each["said"], each["least"]) for each in found if each["least"] and each["least"] < LEGIBLE - .01]
+        small += [(name, each["name"], each["said"], each["least"]) for each in found
+                  if each["least"] and each["least"] < LEGIBLE - .01]
         hidden += [(name, each["name"]) for each in found if each["hidden"]]
     page.close()
     assert small == [] and hidden == []
 
 
-DRAWN = '<figure><svg viewBox="0 0 {} 260" style="display:block;width:100%;max-width:400px;height:auto" font-size="13"><g font-size="15"><text>a</text></g>{}</svg></figure>'
+DRAWN = (
+    '<figure><svg viewBox="0 0 {} 260" '
+    'style="display:block;width:100%;max-width:400px;height:auto" font-size="13"><g '
+    'font-size="15"><text>a</text></g>{}</svg></figure>')
 
 
 @pytest.mark.parametrize("width, more, least", [
-    (300, "", 0), (1010, "<text>b</text>", 855), (400, '<text style="font-size: 9px">c</text>', 489), (400, '<text>x<tspan font-size="6">2</tspan></text>', 339), (400, "<path/>", 0)])
+    (300, "", 0), (1010, "<text>b</text>", 855),
+    (400, '<text style="font-size: 9px">c</text>', 489),
+    (400, '<text>x<tspan font-size="6">2</tspan></text>', 339), (400, "<path/>", 0)])
 def test_a_drawing_knows_where_its_letters_become_too_small(width, more, least):
     told = legible(DRAWN.format(width, more))
     assert (f"--least:{least}px;" in told) == bool(least) == ('<div class="tfm-scroll"' in told)
@@ -84,12 +102,16 @@ def test_a_drawing_knows_where_its_letters_become_too_small(width, more, least):
 
 def test_what_scrolls_already_is_not_wrapped_again():
     once = legible(DRAWN.format(1010, "<text>b</text>"))
-    assert legible(once.replace("--least:855px;", "")).count("tfm-scroll") == 1 and smallest("<svg><path/></svg>") == 0
+    assert (legible(once.replace("--least:855px;", "")).count("tfm-scroll") == 1
+            and smallest("<svg><path/></svg>") == 0)
 
 
 @pytest.mark.parametrize("name, shown", [
-    ("checkpoints.ModelConfig.d_model", "checkpoints.<wbr>ModelConfig.<wbr>d_model"), ("num_attention_heads", "num_attention_heads"), ("heads.split(value_dim=4)", "heads.<wbr>split(<wbr>value_dim=<wbr>4)"),
+    ("checkpoints.ModelConfig.d_model", "checkpoints.<wbr>ModelConfig.<wbr>d_model"),
+    ("num_attention_heads", "num_attention_heads"),
+    ("heads.split(value_dim=4)", "heads.<wbr>split(<wbr>value_dim=<wbr>4)"),
     ("max_position_embeddings", "max_position_<wbr>embeddings"), ("nn.GRU", "nn.GRU"),
     ("MarianSinusoidalPositionalEmbedding", "Marian<wbr>Sinusoidal<wbr>Positional<wbr>Embedding")])
 def test_a_long_name_in_a_table_breaks_between_its_parts(name, shown):
-    assert breakable(f"<table><td><code>{name}</code></td></table><code>{name}</code>") == f"<table><td><code>{shown}</code></td></table><code>{name}</code>"
+    assert (breakable(f"<table><td><code>{name}</code></td></table><code>{name}</code>")
+            == f"<table><td><code>{shown}</code></td></table><code>{name}</code>")

@@ -24,14 +24,16 @@ import rules
 from test_defects import build, copied, small
 
 ROOT = rules.ROOT
-WHOLE = ("chapters", "tfmlib", "tools", "extensions", "tests/nbval.cfg", "pyproject.toml", "README.md", "index.md", "about", "_toc.yml", "_config.yml", "references.bib",
+WHOLE = ("chapters", "tfmlib", "tools", "extensions", "tests/nbval.cfg", "pyproject.toml",
+         "README.md", "index.md", "about", "_toc.yml", "_config.yml", "references.bib",
          "api", "gallery", "parts")
 
 
-# --- what JupyterLab leaves behind --------------------------------------------------------------------------------
+# --- what JupyterLab leaves behind ----------------------------------------------------------------
 
 def save_in_jupyterlab(folder: Path) -> None:
-    "Leave behind what JupyterLab does when a notebook is saved: a copy of it, here one that nothing could read."
+    """Leave behind what JupyterLab does when a notebook is saved: a copy of it, here one that
+    nothing could read."""
     for path in list(folder.rglob("[0-9]*.ipynb")):
         kept = path.parent / ".ipynb_checkpoints" / f"{path.stem}-checkpoint.ipynb"
         kept.parent.mkdir(exist_ok=True)
@@ -48,9 +50,11 @@ def saved(tmp_path_factory) -> Path:
 
 @pytest.mark.whole
 def test_checkpoints_are_no_notebooks(saved, monkeypatch):
-    "What lists the notebooks lists those of the book: the extensions, the copies, the exercises, the proof, the rules."
+    """What lists the notebooks lists those of the book: the extensions, the copies, the
+    exercises, the proof, the rules."""
     names = [str(p.relative_to(ROOT)) for p in pages.notebook_files(ROOT / "chapters")]
-    assert len(names) > 20 and [str(p.relative_to(saved)) for p in pages.notebook_files(saved / "chapters")] == names
+    assert (len(names) > 20 and [str(p.relative_to(saved))
+                                 for p in pages.notebook_files(saved / "chapters")] == names)
     assert [f"{name}.ipynb" for name in pages.notebooks(saved)] == names
     made = colab.write(saved, saved / "build/colab")
     assert [str(p.relative_to(saved / "build/colab")) for p in made] == names
@@ -64,7 +68,8 @@ def test_checkpoints_are_no_notebooks(saved, monkeypatch):
 @pytest.mark.whole
 def test_checkpoints_are_not_exported(saved):
     written = {p: p.read_bytes() for p in (saved / "tfmlib").rglob("*.py")}
-    done = subprocess.run([sys.executable, "tools/export.py"], cwd=saved, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "tools/export.py"], cwd=saved,
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert {p: p.read_bytes() for p in (saved / "tfmlib").rglob("*.py")} == written
 
@@ -81,22 +86,30 @@ def test_checkpoints_are_not_built(tmp_path):
 def test_one_function_lists_the_notebooks():
     "A search of the folders in any other place would find the checkpoints."
     searches = re.compile(r"""rglob\(.*ipynb|\*\*/.*ipynb|os\.walk""")
-    code = [p for folder in ("tools", "extensions", "bench", "tests", "tests/site", "tests/library") for p in (ROOT / folder).glob("*.py") if p != Path(__file__)]
-    found = [f"{p.relative_to(ROOT)}: {line.strip()}" for p in code for line in p.read_text().splitlines() if searches.search(line)]
+    code = [p for folder in ("tools", "extensions", "bench", "tests", "tests/site", "tests/library")
+            for p in (ROOT / folder).glob("*.py") if p != Path(__file__)]
+    found = [f"{p.relative_to(ROOT)}: {line.strip()}" for p in code
+             for line in p.read_text().splitlines() if searches.search(line)]
     assert len(found) == 1 and found[0].startswith("extensions/pages.py:"), found
 
 
-# --- notebooks in JupyterLab --------------------------------------------------------------------------------------
+# --- notebooks in JupyterLab ----------------------------------------------------------------------
 
 @contextlib.contextmanager
 def jupyterlab(clone: Path, command: str):
-    "The address at which `command`, run as a newcomer would, serves JupyterLab; without a window, on any free port."
+    """The address at which `command`, run as a newcomer would, serves JupyterLab; without a
+    window, on any free port."""
     settings = clone.parent / "settings"
     settings.mkdir()
-    (settings / "jupyter_server_config.json").write_text(json.dumps({"ServerApp": {"open_browser": False, "port": 0}}))
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"JUPYTER_CONFIG_DIR": str(settings), "HOME": str(clone.parent), "OMP_NUM_THREADS": "1"}
+    (settings / "jupyter_server_config.json").write_text(
+        json.dumps({"ServerApp": {"open_browser": False, "port": 0}}))
+    env = ({k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+           | {"JUPYTER_CONFIG_DIR": str(settings), "HOME": str(clone.parent),
+              "OMP_NUM_THREADS": "1"})
     with (clone.parent / "lab.log").open("w+") as log:
-        process = subprocess.Popen(command, shell=True, cwd=clone, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, shell=True, cwd=clone, env=env,
+                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   start_new_session=True)
         try:
             yield address(process, Path(log.name))
         finally:
@@ -108,7 +121,9 @@ def address(process: subprocess.Popen, log: Path) -> str:
     "Where the server says it is."
     end = time.monotonic() + 300
     while time.monotonic() < end and process.poll() is None:
-        if found := re.search(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*\?token=\w+", log.read_text()): return found[0]
+        if found := re.search(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*\?token=\w+",
+                              log.read_text()):
+            return found[0]
         time.sleep(0.5)
     raise AssertionError(log.read_text()[-3000:])
 
@@ -118,15 +133,18 @@ def address(process: subprocess.Popen, log: Path) -> str:
 @pytest.mark.parametrize("target", ["lab", "read"])
 def test_jupyterlab_opens(clone, target):
     "As a newcomer starts it; `make read` has written clean copies before."
-    with jupyterlab(clone, f"make {target}") as url: assert urllib.request.urlopen(url, timeout=120).status == 200
+    with jupyterlab(clone, f"make {target}") as url:
+        assert urllib.request.urlopen(url, timeout=120).status == 200
     if target == "read":
         made = nbformat.read(clone / "reading/chapters/01_recurrence.ipynb", as_version=4)
-        assert colab.leftovers(made) == [] and any(c.metadata.get("jupyter", {}).get("source_hidden") for c in made.cells)
+        assert (colab.leftovers(made) == []
+                and any(c.metadata.get("jupyter", {}).get("source_hidden") for c in made.cells))
 
 
 def test_kernels_find_the_library_from_anywhere(tmp_path):
     env = lab.environment({k: v for k, v in os.environ.items() if k != "PYTHONPATH"})
-    done = subprocess.run([sys.executable, "-c", "import tfmlib; print(tfmlib.__file__)"], cwd=tmp_path, env=env, text=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", "import tfmlib; print(tfmlib.__file__)"],
+                          cwd=tmp_path, env=env, text=True, capture_output=True)
     assert Path(done.stdout.strip()).parent == ROOT / "tfmlib", done.stderr
     assert lab.environment({"PYTHONPATH": "mine"})["PYTHONPATH"] == f"{ROOT}{os.pathsep}mine"
 
@@ -140,20 +158,24 @@ def test_a_copy_that_the_reader_changed_is_kept(tmp_path):
     assert lab.refresh(made, reading) == [] == lab.refresh(made, reading)
     (reading / "practice/01_b.ipynb").write_text("my answer")
     for name in ("01_a", "practice/01_b"): (made / f"{name}.ipynb").write_text("second")
-    for _ in range(2):                                                        # as often as it is asked
+    # as often as it is asked
+    for _ in range(2):
         assert lab.refresh(made, reading) == ["practice/01_b.ipynb"]
-        assert [(reading / f"{name}.ipynb").read_text() for name in ("01_a", "practice/01_b")] == ["second", "my answer"]
+        assert ([(reading / f"{name}.ipynb").read_text() for name in ("01_a", "practice/01_b")]
+                == ["second", "my answer"])
     (reading / "practice/01_b.ipynb").unlink()
-    assert lab.refresh(made, reading) == [] and (reading / "practice/01_b.ipynb").read_text() == "second"
+    assert (lab.refresh(made, reading) == [] and (reading / "practice/01_b.ipynb").read_text()
+            == "second")
 
 
 def test_who_edits_and_who_reads_is_told():
     "`make lab` says that it shows sources, and README and CONTRIBUTING name the way to read."
     assert "make read" in lab.EDIT and "sources" in lab.EDIT
-    assert "make read" in (ROOT / "README.md").read_text() and "`make read`" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert ("make read" in (ROOT / "README.md").read_text()
+            and "`make read`" in (ROOT / "CONTRIBUTING.md").read_text())
 
 
-# --- executing ----------------------------------------------------------------------------------------------------
+# --- executing ------------------------------------------------------------------------------------
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool: return True
@@ -161,10 +183,13 @@ class Terminal(io.StringIO):
 
 def test_execute_says_which_cell_runs(tmp_path, monkeypatch):
     "In a terminal; in a log it says nothing until the notebook is done."
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"{i}", id=f"cell-{i}") for i in range(3)])
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"{i}", id=f"cell-{i}")
+                                         for i in range(3)])
     nbformat.write(nb, tmp_path / "04_a.ipynb")
     for stream, drawn in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(execute, "tqdm", functools.partial(execute.tqdm, mininterval=0))
-        assert [c.outputs[0].data["text/plain"] for c in execute.run(tmp_path / "04_a.ipynb").cells] == ["0", "1", "2"]
-        assert bool(re.search(r"04_a: .*2/3.*cell-2", stream.getvalue())) == drawn == ("04_a" in stream.getvalue())
+        assert ([c.outputs[0].data["text/plain"]
+                 for c in execute.run(tmp_path / "04_a.ipynb").cells] == ["0", "1", "2"])
+        assert (bool(re.search(r"04_a: .*2/3.*cell-2", stream.getvalue())) == drawn
+                == ("04_a" in stream.getvalue()))
