@@ -93,7 +93,7 @@ class RecomputedBlock(nn.Module):
 
 def fused_causal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple:
     "PyTorch's fused attention with a causal mask, which does not keep the scores."
-    shared = q.shape[1] != k.shape[1]
+    shared = True if q.shape[1] != k.shape[1] else False  # no symbol for a compiler
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
     return out, None
 

@@ -112,7 +112,8 @@ def fused_attention(
     if causal: mask = None
     elif mask is not None and mask.dtype != torch.bool: mask = mask.to(q.dtype)
     attend = F.scaled_dot_product_attention
-    return attend(q, k, v, mask, is_causal=causal, enable_gqa=H != G), None
+    shared = True if H != G else False  # while compiling, H and G may be symbols
+    return attend(q, k, v, mask, is_causal=causal, enable_gqa=shared), None
 
 
 def mark_causal(mask: Tensor) -> Tensor:  # (T, T)
