@@ -93,7 +93,7 @@ STATE_CONFIGS = {
 
 # %% ../../chapters/depth/20_linear_and_state_space_layers.ipynb #state-rows-export
 def state_family(name: str, mixer: str, rows: str, more: Mapping, **differs) -> Family:
-    "A family without attention: its input projection has the rows of these projections."
+    "A family without attention; its input projection has the rows of these."
     inner = {"in_proj": " ".join(f"{row}_proj" for row in rows.split()),
              "out_proj": "o_proj"} | differs.pop("parts")
     inner = {f"mixer.{a}": " ".join(f"attention.inner.{b}" for b in own.split())
@@ -114,9 +114,11 @@ FAMILIES["mamba"] = state_family(
     values=STATE_VALUES, defaults={"tie_embeddings": True}, read=read_mamba)
 FAMILIES["mamba2"] = state_family(
     "Mamba2ForCausalLM", "mamba2", "g v k q gate.a",
-    {"A_log": "gate.A_log", "dt_bias": "gate.dt_bias", "D": "D", "norm.weight": "norm_weight"},
+    {"A_log": "gate.A_log", "dt_bias": "gate.dt_bias", "D": "D",
+     "norm.weight": "norm_weight"},
     parts={"conv1d": "conv.v conv.k conv.q"},
-    fields=STATE_FIELDS | {"num_heads": "n_heads", "state_size": "head_dim",
-                           "head_dim": "options.value_dim", "n_groups": "options.n_key_heads"},
+    fields=STATE_FIELDS | {
+        "num_heads": "n_heads", "state_size": "head_dim",
+        "head_dim": "options.value_dim", "n_groups": "options.n_key_heads"},
     values=STATE_VALUES | {"time_step_limit": STEP_LIMITS},
     defaults={"tie_embeddings": False}, read=read_mamba2)
