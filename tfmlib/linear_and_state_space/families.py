@@ -72,7 +72,8 @@ def read_mamba2(config: Mapping) -> dict:
     "Heads that fill the inner width, in groups that share B and C."
     inner, (H, W, G) = read_inner(config), (
         read_number(config, key, kinds=(int,)) for key in ("num_heads", "head_dim", "n_groups"))
-    need(H * W == inner, "num_heads", f"{H}, of head_dim {W}", f"{inner} features in all")
+    need(H * W == inner, "num_heads", f"{H}, of head_dim {W}",
+         f"{inner} features in all, expand times hidden_size")
     need(H % G == 0, "n_groups", G, f"a divisor of num_heads, {H}")
     return {"max_len": UNLIMITED}
 
