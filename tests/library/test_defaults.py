@@ -42,7 +42,8 @@ PARTNERS = {  # key -> what a refusal may name in its stead
 
 def whole(kind: str, keys: dict) -> dict:
     "All keys that `transformers` writes for these, its defaults filled in."
-    return json.loads(type(AutoConfig.for_model(kind))(**copy.deepcopy(keys)).to_json_string(use_diff=False))
+    def number(found: dict): return float(found["__float__"]) if {*found} == {"__float__"} else found     # as they write infinity
+    return json.loads(type(AutoConfig.for_model(kind))(**copy.deepcopy(keys)).to_json_string(use_diff=False), object_hook=number)
 
 
 def reading(config: dict) -> ModelConfig | str:
