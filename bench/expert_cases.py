@@ -26,6 +26,10 @@ DEEP = T | dict(num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=8, qk_rope_h
                 n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3,
                 first_k_dense_replace=1)
 V3 = DEEP | dict(n_group=4, topk_group=2, routed_scaling_factor=2.5)
+# smaller, rounding alone gives differences of 1e-3
+NEXT = (QWEN2 | dict(head_dim=16, full_attention_interval=3, linear_num_key_heads=2,
+                     linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=10,
+                     rms_norm_eps=.01))
 OSS = T | dict(head_dim=10, num_local_experts=5, num_experts_per_tok=2, sliding_window=6)
 OSS_ROPE = rope("yarn", 150_000., factor=4., original_max_position_embeddings=12, beta_fast=32.,
                 beta_slow=1., truncate=False)
@@ -48,6 +52,12 @@ EXPERT_CASES = {
     "gpt_oss, plain rotation": ("gpt_oss", OSS | rope(theta=500.)
                                 | dict(layer_types=["full_attention", "sliding_attention",
                                                     "sliding_attention"], attention_bias=False)),
+    "qwen3_next": ("qwen3_next", NEXT), "qwen3_next, other layers": ("qwen3_next",
+            NEXT | rope(theta=500., partial_rotary_factor=.4)
+            | dict(layer_types=["full_attention", "linear_attention", "full_attention"],
+                   attention_bias=True,
+        num_key_value_heads=1, mlp_only_layers=[1], norm_topk_prob=False, linear_num_key_heads=4,
+                   linear_conv_kernel_dim=3, rms_norm_eps=1e-4, tie_word_embeddings=True)),
 }
 
 
@@ -58,7 +68,9 @@ def loud_experts(kind: str, sizes: dict, seed: int = 0, experts: str = "eager") 
                                               attn_implementation="eager",
                                               experts_implementation=experts).eval()
     for name, p in theirs.named_parameters():
-        if p.ndim > 1: torch.nn.init.normal_(p, std=.35)
+        # decays of all sizes
+        if name.endswith("A_log"): torch.nn.init.normal_(p, mean=-1., std=.7)
+        elif p.ndim > 1: torch.nn.init.normal_(p, std=.35)
         elif name.endswith(("bias", "sinks")): torch.nn.init.normal_(p, std=.5)
         else: torch.nn.init.normal_(p, mean=1., std=.5)
     for name, b in theirs.named_buffers():

@@ -187,7 +187,7 @@ def test_each_kind_is_written_and_read(tmp_path, config):
 
 
 ELSEWHERE = {"experts": dict(ffn="experts", options={"n_experts": 3}), "recurrent": dict(attention="hybrid", options={"mixers": ("mamba", "attention")}), "adapted": dict(kind="adapted decoder", attention="adapted"),
-             "hybrid": dict(kind="hybrid decoder", attention="hybrid"), "latent": dict(attention="latent", head_dim=6, positions="partial rotary", options={"kv_rank": 3, "rotary_dim": 2}), "bert": dict(kind="bert", positions="learned"), "no prefix": dict(ffn="gated gelu")}
+             "hybrid": dict(kind="hybrid decoder", attention="hybrid"), "gated": dict(attention="hybrid", options={"mixers": ("gated attention", "mamba2"), "qk_norm": "head"}), "latent": dict(attention="latent", head_dim=6, positions="partial rotary", options={"kv_rank": 3, "rotary_dim": 2}), "bert": dict(kind="bert", positions="learned"), "no prefix": dict(ffn="gated gelu")}
 FRESH = """
 import importlib, json, pkgutil, sys
 from tfmlib.checkpoints import FAMILIES, config_from_pretrained, load_model

@@ -10,7 +10,7 @@ from conftest import sweep
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from bench import checkpoint_families, denoiser_families, expert_cases
+from bench import checkpoint_families, denoiser_families, expert_cases, state_cases
 from bench.checkpoint_families import rope
 from tfmlib.checkpoints import (
     IGNORED_KEYS,
@@ -31,7 +31,7 @@ DEBERTA = BERT | dict(relative_attention=True, position_biased_input=False, pos_
 STEMS = {"bert": ("Bert", BERT), "roberta": ("Roberta", BERT), "electra": ("Electra", BERT | dict(embedding_size=24)), "deberta": ("Deberta", DEBERTA), "deberta-v2": ("DebertaV2", DEBERTA)}
 MARIAN = dict(vocab_size=40, d_model=12, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=24, decoder_ffn_dim=10, max_position_embeddings=64, pad_token_id=39, decoder_start_token_id=1, eos_token_id=2)
 ENCODERS = {f"{kind}, {task}": (kind, sizes | dict(architectures=[f"{stem}For{task}"])) for kind, (stem, sizes) in STEMS.items() for task in ("MaskedLM", "SequenceClassification")}
-FAMILY_CASES = {**checkpoint_families.CASES, **expert_cases.EXPERT_CASES, **denoiser_families.CASES, **ENCODERS, "marian": ("marian", MARIAN)}
+FAMILY_CASES = {**checkpoint_families.CASES, **expert_cases.EXPERT_CASES, **state_cases.STATE_CASES, **denoiser_families.CASES, **ENCODERS, "marian": ("marian", MARIAN)}
 FAMILY_CASES |= {"qwen3, windows": ("qwen3", checkpoint_families.E | dict(head_dim=6, use_sliding_window=True, sliding_window=5, max_window_layers=1)), "gemma3_text, global only": ("gemma3_text", checkpoint_families.GEMMA | dict(layer_types=["full_attention"] * 3)),
                  "gemma3_text, local only": ("gemma3_text", checkpoint_families.GEMMA | dict(layer_types=["sliding_attention"] * 3)), "deepseek_v3, 16 experts": ("deepseek_v3", expert_cases.V3 | rope() | dict(n_routed_experts=16, n_group=8, topk_group=4, num_experts_per_tok=4, first_k_dense_replace=3))}
 NOT_READ = {"model_type", "transformers_version", "architectures"}
@@ -42,7 +42,8 @@ PARTNERS = {  # key -> what a refusal may name in its stead
 
 def whole(kind: str, keys: dict) -> dict:
     "All keys that `transformers` writes for these, its defaults filled in."
-    return json.loads(type(AutoConfig.for_model(kind))(**copy.deepcopy(keys)).to_json_string(use_diff=False))
+    def number(found: dict): return float(found["__float__"]) if {*found} == {"__float__"} else found     # as they write infinity
+    return json.loads(type(AutoConfig.for_model(kind))(**copy.deepcopy(keys)).to_json_string(use_diff=False), object_hook=number)
 
 
 def reading(config: dict) -> ModelConfig | str:
@@ -80,7 +81,7 @@ def difference(kind: str, base: dict, rest: dict) -> float | None:
     return float((got - wanted).abs().max() / wanted.abs().max())
 
 
-OFTEN = ["mistral", "qwen2", "phi3", "falcon 7B", "gemma3_text, global only", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss", "t5", "mt5", "mbart", "deberta, MaskedLM", "bert, SequenceClassification"]
+OFTEN = ["mistral", "qwen2", "phi3", "falcon 7B", "gemma3_text, global only", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss", "mamba", "mamba2", "qwen3_next", "t5", "mt5", "mbart", "deberta, MaskedLM", "bert, SequenceClassification"]
 
 
 @pytest.mark.parametrize("name", sweep(FAMILY_CASES, *OFTEN))

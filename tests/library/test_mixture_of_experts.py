@@ -405,6 +405,8 @@ CHANGES = {
                         kv_lora_rank=6, v_head_dim=5, qk_head_dim=9),
     "deepseek_v3": dict(n_group=2, topk_group=1, routed_scaling_factor=1., norm_topk_prob=False, rope_interleave=False, first_k_dense_replace=4, topk_method="greedy", scoring_func="softmax", q_lora_rank=None),
     "gpt_oss": dict(swiglu_limit=5., swiglu_alpha=1., sliding_window=4, num_experts_per_tok=1, experts_per_token=3, attention_bias=False, layer_types=["full_attention"] * 3),
+    "qwen3_next": dict(norm_topk_prob=False, decoder_sparse_step=2, mlp_only_layers=[0], num_experts_per_tok=2, use_sliding_window=True, attention_bias=True, layer_types=["linear_attention"] * 3, linear_conv_kernel_dim=3, linear_num_key_heads=1,
+                       full_attention_interval=0, hidden_act="gelu", shared_expert_intermediate_size=8, mystery=1),
 }
 
 
@@ -435,7 +437,7 @@ def test_published_configurations_are_read(name):
     config = config_from_pretrained(EXPERT_CONFIGS[name])
     assert name in EXPERT_PUBLISHERS and config.ffn in ("experts", "clamped experts")
     billions = {"Mixtral 8x7B": (46.70, 12.88), "Mixtral 8x22B": (140.62, 39.15), "Qwen1.5-MoE A2.7B": (14.32, 2.69), "DeepSeek-V2": (235.74, 21.38), "DeepSeek-V3": (671.03, 37.55),
-                "Qwen3 30B-A3B": (30.53, 3.35), "Qwen3 235B-A22B": (235.09, 22.19), "gpt-oss-20b": (20.91, 4.19), "gpt-oss-120b": (116.83, 5.71)}
+                "Qwen3 30B-A3B": (30.53, 3.35), "Qwen3 235B-A22B": (235.09, 22.19), "gpt-oss-20b": (20.91, 4.19), "gpt-oss-120b": (116.83, 5.71), "Qwen3-Next 80B-A3B": (79.67, 3.87)}
     assert tuple(round(n / 1e9, 2) for n in total_and_active(config)) == billions[name]
 
 

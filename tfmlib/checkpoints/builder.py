@@ -144,8 +144,8 @@ ROPE_SCALINGS = {"linear": PositionInterpolation, "ntk": NTKAware, "dynamic": Dy
 # modules that add rows to a registry
 LATER = ("checkpoints.pretrained", "transformer.marian", "denoisers.families",
          "checkpoints.parts", "checkpoints.families", "encoders.families", "kv_cache.latent",
-         "linear_and_state_space.hybrid", "mixture_of_experts.models",
-         "mixture_of_experts.families")
+         "linear_and_state_space.hybrid", "linear_and_state_space.families",
+         "mixture_of_experts.models", "mixture_of_experts.families")
 
 
 def with_later(rows: Mapping, name) -> Mapping:

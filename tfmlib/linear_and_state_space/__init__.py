@@ -9,6 +9,7 @@ from .. import offer
 if TYPE_CHECKING:
     from .core import *
     from .delta import *
+    from .families import *
     from .figures import *
     from .hybrid import *
     from .linear import *
@@ -23,10 +24,14 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         check_sequences decay_and_state check_beta linear_recurrence recalled_pairs delta_recurrence""",
     'delta': """
         delta_system delta_rule delta_matrix""",
+    'families': """
+        UNLIMITED INFINITE STEP_LIMITS STATE_FIELDS STATE_VALUES STATE_KEYS HEADS_OF_64
+        STATE_CONFIGS with_tensors read_inner read_mamba read_mamba2 like_mamba state_family""",
     'figures': """
         MemoryView""",
     'hybrid': """
-        FRAMES MIXERS build_frame build_mamba build_mixer HybridCausalLM CachedHybridLM""",
+        FRAMES MIXERS ATTENDING conv_bias build_frame build_mamba AdaptedGatedAttention build_mixer
+        HybridCausalLM CachedHybridLM generate_with_states""",
     'linear': """
         decayed_scores linear_matrix run_chunks linear_attention elu_features append_one
         divide_by_last retention_decay""",
@@ -37,11 +42,12 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         NoDecay FixedDecay HeadGate ChannelGate RecurrentMixer Retention DeltaNet GatedDeltaNet
         GatedRetention GatedLinearAttention LinearAttention KimiDeltaAttention SoftmaxMixer""",
     'published': """
-        PROJECTION_NAMES GATE_NAMES OLMO_NAMES QWEN3_NEXT_NAMES KIMI_NAMES MAMBA_NAMES MAMBA2_NAMES
-        SETTINGS IMPLEMENTED READERS check_settings renamed split_rows delta_net from_olmo_hybrid
-        from_qwen3_next from_kimi_linear from_mamba from_mamba2 mixer_from_transformers""",
+        PROJECTION_NAMES GATE_NAMES OLMO_NAMES QWEN3_NEXT_NAMES KIMI_NAMES MAMBA_NAMES CONV_BIAS
+        MAMBA2_NAMES SETTINGS IMPLEMENTED READERS check_settings renamed split_rows delta_net
+        from_olmo_hybrid from_qwen3_next from_kimi_linear from_mamba from_mamba2
+        mixer_from_transformers""",
     'selective': """
-        Mamba2 Mamba""",
+        JointConvolution Mamba2 Mamba""",
     'state_space': """
         zero_order_hold bilinear forward_euler check_stable ssm_recurrence ssm_kernel
         causal_convolution check_signal check_system S4D selective_scan selective_recurrence

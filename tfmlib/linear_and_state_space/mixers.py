@@ -199,10 +199,10 @@ class RecurrentMixer(StateMixer):
 
     def draw_weights(self, g: torch.Generator) -> None:
         "Draw the weights of the convolution; the gate draws its own."
-        bound = self.conv.kernel_size[0] ** -.5
-        with torch.no_grad():
-            drawn = torch.rand(self.conv.weight.shape, generator=g)
-            self.conv.weight.copy_(bound * (2 * drawn - 1))
+        for conv in self.conv.modules():
+            if not isinstance(conv, ShortConvolution): continue
+            bound, drawn = conv.kernel_size[0] ** -.5, torch.rand(conv.weight.shape, generator=g)
+            with torch.no_grad(): conv.weight.copy_(bound * (2 * drawn - 1))
 
     def run(self, x: Tensor, real: Tensor, cache: RecurrentState) -> Tensor:
         "Project, convolve, recur, normalise, project back."

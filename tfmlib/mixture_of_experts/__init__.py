@@ -25,11 +25,12 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'families': """
         SWIGLU_NAMES MIXTRAL_NAMES SHARED GATED_SHARED PLAIN_SHARED OSS_YARN V3_DEFAULTS ROUTER_KEYS
         SILU QWEN_KEYS NO_WINDOWS LATENT_NAMES DEEPSEEK_TENSORS DEEPSEEK_FIELDS DEEPSEEK_KEYS
-        DEEPSEEK EVERY_LAYER OSS_TENSORS DEEPSEEK_YARN EXPERT_CONFIGS EXPERT_PUBLISHERS expert_parts
-        with_tensors read_count read_experts read_mixtral read_qwen_experts read_qwen2_experts
-        read_gpt_oss ScaledLatentAttention build_scaled_latent read_score_factor read_latent
-        read_deepseek read_deepseek_v2 read_deepseek_v3 deepseek_parts deepseek_family like_deepseek
-        like_qwen like_oss""",
+        DEEPSEEK EVERY_LAYER OSS_TENSORS NEXT_LAYERS INNER NEXT_NAMES NEXT_BASE SECOND_TOKEN
+        DEEPSEEK_YARN EXPERT_CONFIGS EXPERT_PUBLISHERS expert_parts read_count read_experts
+        read_mixtral read_expert_layers read_qwen_experts read_qwen2_experts read_gpt_oss
+        ScaledLatentAttention build_scaled_latent read_score_factor read_latent read_deepseek
+        read_deepseek_v2 read_deepseek_v3 deepseek_parts deepseek_family qwen3_next_parts by_heads
+        read_qwen3_next like_deepseek like_qwen like_oss""",
     'figures': """
         ExpertCapacityView""",
     'models': """

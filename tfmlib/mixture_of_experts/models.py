@@ -171,16 +171,18 @@ def total_and_active_by_building(config: ModelConfig) -> tuple[int, int]:
 
 def total_and_active(config: ModelConfig) -> tuple[int, int]:
     "The same, computed from one layer of each kind."
-    layers = config.option("expert_layers") or "1" * config.n_layers
-    kept = {k: v for k, v in config.options.items() if k not in ("local", "expert_layers")}
-    def few(kinds: str) -> tuple[int, int]:
-        choice = {"expert_layers": kinds} if "expert_layers" in declared_options(config) else {}
-        some = replace(config, n_layers=len(kinds), options=kept | choice)
-        return total_and_active_by_building(some)
-    one, two = few("1"), few("11")
-    mixed = few("10") if "0" in layers else two
-    return tuple(a + (layers.count("1") - 1) * (b - a) + layers.count("0") * (c - a)
-                 for a, b, c in zip(one, two, mixed))
+    experts = config.option("expert_layers") or "1" * config.n_layers
+    mixers, declared = config.option("mixers") or ("",), declared_options(config)
+    kinds = [(e, mixers[layer % len(mixers)]) for layer, e in enumerate(experts)]
+    kept = {k: v for k, v in config.options.items() if k != "local"}
+    def few(*some: tuple[str, str]) -> Tensor:  # total, active
+        choice = {"expert_layers": "".join(e for e, _ in some), "mixers": tuple(m for _, m in some)}
+        choice = {name: value for name, value in choice.items() if name in declared}
+        small = replace(config, n_layers=len(some), options=kept | choice)
+        return torch.tensor(total_and_active_by_building(small))
+    first = few(kinds[0])
+    added = sum((few(kinds[0], kind) - first) * kinds[1:].count(kind) for kind in {*kinds[1:]})
+    return tuple((first + added).tolist())
 
 # %% ../../chapters/depth/21_mixture_of_experts.ipynb #clamped-export
 # fold: The experts of gpt-oss
