@@ -338,9 +338,10 @@ check_best_precision = Checker("best_precision")
 def _bits(attempt, *case): _numbers((attempt(*case),), (_precision(*case),), ("the number of bits",))
 
 
-check_best_precision.property("equal factors without offsets", ([2., 2.], [0., 0.]), ([2., 2., 2.], [0., 0., 0.]), ([4., 4., 4.], [0., 0., 0.]), ([1.5] * 6, [0.] * 6))(_bits)
+check_best_precision.property("equal factors without offsets", ([2., 2.], [0., 0.]), ([2., 2., 2.], [0., 0., 0.]), ([4., 4., 4.], [0., 0., 0.]), ([1.5] * 6, [0.] * 6), ([80., 80.], [0., 0.]), ([2.] * 20, [0.] * 20))(_bits)
 check_best_precision.property("different factors", ([2., 4.], [0., 0.]), ([1., 1., 5.], [0., 0., 0.]), ([.5, 3.], [0., 0.]))(_bits)
-check_best_precision.property("with offsets", ([2., 2.], [1., 1.]), ([3., 1.], [0., 2.]), ([2.6745, 2.2102, .9578], [.3037, 1.4072, 2.4185]), ([1., 3.], [4., .1]))(_bits)
+check_best_precision.property("with offsets", ([2., 2.], [1., 1.]), ([3., 1.], [0., 2.]), ([2.6745, 2.2102, .9578], [.3037, 1.4072, 2.4185]), ([1., 3.], [4., .1]),
+    ([.01, 5.], [0., 2.]), ([.2, .2], [5., 5.]), ([1., 1.], [120., 0.]))(_bits)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #steepest-checker
 def _gradient(m: int, n: int, seed: int, least: float = .05) -> torch.Tensor:
