@@ -787,6 +787,15 @@ def _(r, m):
     return lengths, r.uniform(.01, 1)
 
 
+cases("wider", 500)(lambda r, m: (r.choice(["input", "hidden", "output"]), r.choice(["Adam", "SGD"]), r.grows(-2, 2)))
+
+
+@cases("best_precision", 200)
+def _(r, m):
+    n = r.randint(2, 5)
+    return [r.uniform(.3, 6) for _ in range(n)], [r.choice([0., r.uniform(0, 3)]) for _ in range(n)]
+
+
 @cases("steepest", 200, 0, 1, 2)
 def _(r, m):
     G = m._gradient(*r.sizes(2, 7), r.getrandbits(30), r.uniform(.01, 3))

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from .beyond import *
     from .figures import *
     from .fitting import *
+    from .published import *
     from .training import *
+    from .transfer import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
@@ -27,6 +29,11 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         MAX_EXPONENT MAX_DAMPING EXPONENTS FLOORS fit_three_points huber log_terms gauss_newton
         start_grid as_law fit_power_law bootstrap interval predictive_samples at_compute loss_table
         envelope isoflop_minima size_exponents""",
+    'published': """
+        KRAJEWSKI KRAJEWSKI_DENSE KUMAR fine_grained_loss fine_grained_best effective_fraction
+        best_bits fit_mixture""",
     'training': """
         JORDAN newton_schulz Muon block_matrices""",
+    'transfer': """
+        mup_factors mup_init mup_groups head_width""",
 })
