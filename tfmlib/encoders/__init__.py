@@ -42,6 +42,6 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         forward_backward word_probabilities TagGrammar check_fractions to_ids to_text best_fill
         Corruption""",
     'vision': """
-        VIT_NAMES SHAPES check_images cut_patches grid_positions grid_angles GridRotary resize_table
-        VisionTransformer vit check_grid patch_positions resized load_vit SmallCNN draw_shapes""",
+        SHAPES VIT_NAMES check_images cut_patches draw_shapes VisionTransformer vit GridRotary
+        resize_table check_grid patch_positions resized load_vit SmallCNN grid_positions grid_angles""",
 })
