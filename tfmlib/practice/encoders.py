@@ -512,7 +512,7 @@ check_rotate_film.property("frame, row and column each turn a third of the pairs
 
 check_rotate_film.property("later pairs of a third turn more slowly, by the base",
     _shot(2, 2, 2, 2, seed=7), _shot(2, 3, 2, 3, seed=8, base=10.),
-    _shot(3, 1, 4, 2, heads=(2, 2), seed=9, base=10_000.), _shot(1, 5, 2, 4, seed=10, base=7.5),
+    _shot(3, 1, 4, 2, heads=(2, 2), seed=9, base=10_000.), _shot(1, 5, 2, 5, seed=10, base=7.5),
     _shot(2, 2, 2, 2, seed=11, base=1.))(_rotates)
 
 check_rotate_film.property("tokens before the patches are not rotated",
