@@ -525,6 +525,14 @@ def _(r, m):
 
 
 cases("position_scores", 100)(lambda r, m: m._disentangled(*r.sizes(4, 6), r.randint(1, 7), r.getrandbits(30)))
+cases("join_patches", 200, 0, 1)(lambda r, m: m._patches(r.randint(1, 3), *r.sizes(4, 4), r.getrandbits(30)))
+
+
+@cases("rotate_film", 100, 0, 1, 2)
+def _(r, m):
+    return m._shot(*r.sizes(3, 4), r.randint(1, 3), r.randint(0, 2), (r.randint(1, 2), r.randint(1, 3)), r.getrandbits(30), r.choice([1., 10., 100., 10_000.]))
+
+
 cases("garden_path", 4)(lambda r, m: r.choice([(5, 2), (8, 3), (12, 4), (24, 9)]))
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .families import *
     from .figures import *
     from .tag_grammar import *
+    from .vision import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
@@ -40,4 +41,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         CLS SEP MASK SPECIAL ADJECTIVES TOPICS LEXICON TAGS TRANSITIONS HiddenMarkovModel normalise
         forward_backward word_probabilities TagGrammar check_fractions to_ids to_text best_fill
         Corruption""",
+    'vision': """
+        SHAPES VIT_NAMES check_images cut_patches draw_shapes VisionTransformer vit GridRotary
+        resize_table check_grid patch_positions resized load_vit SmallCNN grid_positions grid_angles""",
 })
