@@ -1,13 +1,26 @@
 "A kernel that is a copy of a process is a kernel like any other: its folder, environment, interrupt and end."
 import os
 import time
+from types import SimpleNamespace
 
 import kernel_copies
+import pages
 import pytest
+import rules
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import local_provisioner
 
+ROOT = rules.ROOT
 pytestmark = pytest.mark.slow
+
+
+def test_only_those_that_choose_how_triton_runs_find_it_not_imported():
+    needed, found = kernel_copies.Needed(), {}
+    for path in pages.notebook_files(ROOT / "chapters"):
+        needed.pytest_runtest_setup(SimpleNamespace(path=path))
+        found[path.stem] = needed()
+    assert {name[:2] for name, libraries in found.items() if not libraries} == {"18"}
+    assert found["10_decoders"] == kernel_copies.LIBRARIES
 
 
 LAUNCH = kernel_copies.copier()
