@@ -18,9 +18,9 @@ def test_only_those_that_choose_how_triton_runs_find_it_not_imported():
     needed, found = kernel_copies.Needed(), {}
     for path in pages.notebook_files(ROOT / "chapters"):
         needed.pytest_runtest_setup(SimpleNamespace(path=path))
-        found[path.stem] = needed()
-    assert {name[:2] for name, libraries in found.items() if not libraries} == {"18"}
-    assert found["10_decoders"] == kernel_copies.LIBRARIES
+        found[path] = needed()
+    assert {path.stem[:2] for path, libraries in found.items() if not libraries} == {"18"}
+    assert found[ROOT / "chapters/10_decoders.ipynb"] == kernel_copies.LIBRARIES
 
 
 LAUNCH = kernel_copies.copier()
