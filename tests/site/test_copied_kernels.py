@@ -19,7 +19,7 @@ def test_only_those_that_choose_how_triton_runs_find_it_not_imported():
     for path in pages.notebook_files(ROOT / "chapters"):
         needed.pytest_runtest_setup(SimpleNamespace(path=path))
         found[path] = needed()
-    assert {path.stem[:2] for path, libraries in found.items() if not libraries} == {"18"}
+    assert {path.stem[:2] for path, libraries in found.items() if not libraries} >= {"18"}
     assert found[ROOT / "chapters/10_decoders.ipynb"] == kernel_copies.LIBRARIES
 
 
