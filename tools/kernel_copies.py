@@ -1,8 +1,10 @@
 """A plugin of pytest for the notebooks: kernels are copies of one process that has imported
-PyTorch, since each of fifty would import it anew for three seconds.
+PyTorch, its compiler and transformers, since each of eighty would import them anew for two to
+seven seconds.
 
 What is copied holds other people's packages only; the book's own are imported by each notebook, as
-by a reader.
+by a reader. The compiler imports Triton, which chapter 18 wants to import itself, to choose its
+interpreter: its notebooks are copies of another process.
 """
 import json
 import os
@@ -10,13 +12,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+
+import pytest
+
+LIBRARIES = "torch._dynamo", "transformers.modeling_utils"  # the first: for torch.optim, too
 
 PARENT = """
-import json, os, signal, sys
-import anywidget, matplotlib, torch
+import gc, importlib, json, os, signal, sys
+import anywidget, matplotlib.backends.backend_svg, torch
 from ipykernel.kernelapp import IPKernelApp
 import ipykernel.ipkernel, IPython.core.completer
 
+for name in sys.argv[1:]: importlib.import_module(name)
+gc.collect()
+gc.freeze()                                                          # copies need not look through all that
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)                       # nobody waits for a kernel that has ended
 for line in sys.stdin:
     told = json.loads(line)
@@ -64,19 +74,36 @@ class Copy:
     def kill(self) -> None: self.send_signal(signal.SIGKILL)
 
 
-def copier():
-    "What launches a kernel: it has the process copied, which it starts when the first is wanted."
-    parent = None
+def copier(libraries: Callable = lambda: ()):
+    """What launches a kernel: it has the process copied that has imported these libraries, which it
+    starts when the first is wanted."""
+    parents = {}
     def launch(cmd, cwd=None, env=None, **_) -> Copy:
-        nonlocal parent
-        parent = (parent or subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE,
-                                             stdout=subprocess.PIPE, text=True))
+        names = libraries()
+        if names not in parents:
+            parents[names] = subprocess.Popen([sys.executable, "-c", PARENT, *names], text=True,
+                                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        parent = parents[names]
         print(json.dumps({"cmd": cmd, "cwd": str(cwd or os.getcwd()),
                           "env": dict(env or os.environ)}), file=parent.stdin, flush=True)
         return Copy(int(parent.stdout.readline()))
     return launch
 
 
+class Needed:
+    "What the notebook whose cell comes next may find imported."
+    path = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item) -> None: self.path = item.path
+
+    def __call__(self) -> tuple[str, ...]:
+        return () if "triton" in self.path.read_text(encoding="utf-8") else LIBRARIES
+
+
 def pytest_configure(config):
     from jupyter_client.provisioning import local_provisioner
-    if hasattr(os, "fork"): local_provisioner.launch_kernel = copier()
+    if not hasattr(os, "fork"): return
+    needed = Needed()
+    config.pluginmanager.register(needed, "libraries of kernels")
+    local_provisioner.launch_kernel = copier(needed)

@@ -145,9 +145,10 @@ def check_training(run: TrainingRun, config: ModelConfig, world: int) -> int:
     for name in ("keep", "report", "flops"):
         need(getattr(run, name) >= 0, name, getattr(run, name), "a number of at least 0")
     need(run.dtype in DTYPES, "dtype", repr(run.dtype), f"one of {', '.join(DTYPES)}")
-    backends = torch.compiler.list_backends(exclude_tags=())
-    need(run.compile in ("", *backends), "compile", repr(run.compile),
-         f"a back-end of torch.compile: {', '.join(backends)}")
+    if run.compile:
+        backends = torch.compiler.list_backends(exclude_tags=())       # imports all of them
+        need(run.compile in backends, "compile", repr(run.compile),
+             f"a back-end of torch.compile: {', '.join(backends)}")
     if run.flops: shapes_of(config)          # refuses a model whose operations are not known
     outer = run.replicate * run.tensor
     need(world % outer == 0, "replicate, tensor", f"{run.replicate}, {run.tensor}",

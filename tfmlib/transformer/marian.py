@@ -6,7 +6,7 @@
 __all__ = ['ENCODER_PARTS', 'DECODER_PARTS', 'MarianSinusoidalEmbedding', 'projections', 'marian_names', 'read_marian']
 
 # %% ../../chapters/depth/08_transformer.ipynb #imports-marian-export
-# fold: MISSING
+# fold: What the names of Marian need
 from collections.abc import Iterator, Mapping
 
 import torch
