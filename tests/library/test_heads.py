@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attending import attended
+from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 from torch import nn
 
 from tfmlib.attention import attention, causal_mask, padding_mask
@@ -16,7 +18,6 @@ from tfmlib.heads import (
     MultiHeadAttention,
     SimpleMultiHeadAttention,
     attention_from_torch,
-    fused_attention,
     grouped_query_attention,
 )
 
@@ -63,14 +64,14 @@ def by_loop(layer, x, memory, mask):
     return layer.o_proj(torch.cat(outs, -1)), weights
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=often(150), deadline=None)
 @given(layers())
 def test_equals_a_loop_over_heads(problem):
     layer, x, memory, mask = problem
     for got, wanted in zip(attended(layer, x, memory, mask), by_loop(layer, x, memory, mask)): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(st.booleans(), st.sampled_from([None, 3, 8]), st.integers(1, 5), st.integers(1, 5), MASKS, st.integers(0, 99))
 def test_equals_pytorch_forward_and_back(bias, memory_width, T, S, kind, seed):
     torch.manual_seed(seed)
@@ -93,7 +94,7 @@ def test_equals_pytorch_forward_and_back(bias, memory_width, T, S, kind, seed):
     if bias: torch.testing.assert_close(torch.cat([ours.q_proj.bias.grad, ours.k_proj.bias.grad, ours.v_proj.bias.grad]), theirs.in_proj_bias.grad, rtol=0, atol=1e-10)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(small, small, small, small, small, st.sampled_from(["none", "bool", "float", "padding", "per head", "rows"]), st.integers(0, 99))
 def test_shared_keys_are_repeated_keys_and_pytorchs(B, G, R, T, S, kind, seed):
     q, k, v = draw(seed, B, G * R, T, 4), draw(seed + 1, B, G, S, 4), draw(seed + 2, B, G, S, 3)
@@ -136,27 +137,6 @@ def test_sharing_copies_no_keys():
         assert k_.data_ptr() == k.data_ptr() and k_.shape == (1, 2, 64, 4) and q.shape == (1, 2, 4, 4)
         return attention(q, k_, v_, mask)
     assert grouped_query_attention(torch.randn(1, 8, 1, 4), k, v, attention_fn=part)[0].shape == (1, 8, 1, 4)
-
-
-def test_inner_part_may_keep_its_weights():
-    fused = lambda q, k, v, mask=None: (F.scaled_dot_product_attention(q, k, v, mask), None)  # noqa: E731
-    q, k, v = draw(0, 2, 4, 3, 4), draw(1, 2, 2, 5, 4), draw(2, 2, 2, 5, 4)
-    out, weights = grouped_query_attention(q, k, v, causal_mask(3, 5), attention_fn=fused)
-    assert weights is None
-    torch.testing.assert_close(out, grouped_query_attention(q, k, v, causal_mask(3, 5))[0])
-
-
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_steps_equal_the_whole(groups):
-    "Prefill and decode, with a cache as a part that this test writes itself."
-    layer, x, kept = MultiHeadAttention(8, 4, n_kv_heads=groups).double(), draw(0, 2, 6, 8), []
-    whole, _ = layer(x, mask=causal_mask(6, 6))
-    def cache(q, k, v, mask=None):
-        kept.append((k, v))
-        return grouped_query_attention(q, torch.cat([k for k, _ in kept], -2), torch.cat([v for _, v in kept], -2), mask)
-    layer.attention_fn = cache
-    steps = [layer(x[:, a:b], mask=causal_mask(b - a, b))[0] for a, b in ((0, 3), (3, 4), (4, 6))]
-    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("C, H", [(8, 1), (8, 4), (512, 8)])
@@ -206,7 +186,7 @@ def test_lengths_of_nothing():
     (dict(d_model=None, n_heads=4), r"^d_model: None; expected a whole number"),
 ])
 def test_sizes_are_refused_by_name(named, says):
-    with pytest.raises(ValueError, match=says): MultiHeadAttention(**named)
+    refuses(says, MultiHeadAttention, **named)
 
 
 x8, m6 = torch.zeros(2, 3, 8), torch.zeros(2, 5, 6)
@@ -231,34 +211,22 @@ x8, m6 = torch.zeros(2, 3, 8), torch.zeros(2, 5, 6)
 ])
 @pytest.mark.parametrize("groups", [4, 2])
 def test_inputs_are_refused_by_name(named, says, groups):
-    with pytest.raises(ValueError, match=says): MultiHeadAttention(8, 4, n_kv_heads=groups, memory_dim=6)(**named)
+    refuses(says, MultiHeadAttention(8, 4, n_kv_heads=groups, memory_dim=6), **named)
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 3, 4), (2, 3, 4, 2), (2, 4, 3, 4), (4, 3, 2)])
 def test_what_a_part_gives_is_refused_by_name(shape):
-    with pytest.raises(ValueError, match=r"^out: .*expected \(B, 4, T, 2\) from attention_fn"): MultiHeadAttention(8, 4, attention_fn=lambda q, k, v, mask: (torch.zeros(shape), None))(x8)
+    refuses(r"^out: .*expected \(B, 4, T, 2\) from attention_fn",
+        MultiHeadAttention(8, 4, attention_fn=lambda q, k, v, mask: (torch.zeros(shape), None)), x8)
 
 
 q4, k3 = torch.zeros(2, 4, 3, 8), torch.zeros(2, 3, 5, 8)
 
 
-@pytest.mark.parametrize("args, says", [
-    ((q4, k3, k3), r"^k: 3 heads; expected a divisor of the 4 heads of q"),
-    ((q4, k3[:, :0], k3[:, :0]), r"^k: 0 heads; expected a divisor"),
-    ((q4[0], k3, k3), r"^q: \(4, 3, 8\); expected four dimensions"),
-    ((q4, k3[:, :2], k3[:, :2][0]), r"^v: \(2, 5, 8\); expected four dimensions"),
-    ((q4, k3[:, :2], k3[:, :1]), r"^v: \(2, 1, 5, 8\); expected"),
-    ((q4, k3[:, :2], k3[:, :2], torch.ones(2, 3, 5, dtype=torch.bool)), r"^mask: \(2, 3, 5\); expected"),
-])
-@pytest.mark.parametrize("attend", [grouped_query_attention, fused_attention])
-def test_grouped_refuses_by_name(attend, args, says):
-    with pytest.raises(ValueError, match=says): attend(*args)
-
-
 @pytest.mark.parametrize("named, says", [
     (dict(add_bias_kv=True), "^theirs: has bias_k"), (dict(add_zero_attn=True), "^theirs: has bias_k"), (dict(kdim=3, vdim=4), "^theirs: kdim 3, vdim 4")])
 def test_from_torch_refuses(named, says):
-    with pytest.raises(ValueError, match=says): attention_from_torch(nn.MultiheadAttention(8, 4, **named))
+    refuses(says, attention_from_torch, nn.MultiheadAttention(8, 4, **named))
 
 
 def test_from_torch_copies_and_does_not_share():
@@ -268,18 +236,17 @@ def test_from_torch_copies_and_does_not_share():
     assert theirs.in_proj_weight[:8].abs().sum() > 0 and ours.o_proj.bias is not None
 
 
-def test_head_links_draws_what_is_chosen():
-    weights = [[[[.9, .1], [.2, .8]], [[.3, .7], [.6, .4]]]]
-    made = {"sentences": [["a", "b"]], "weights": weights, "alt": "two words joined by lines", "heads": [True, True]}
-    assert HeadView(**made).picture().count("<path") == 4
-    assert HeadView(**made | {"query": 0}).picture().count("<path") == 2
-    assert HeadView(**made | {"heads": [False, False]}).picture().count("<path") == 0
+WEIGHTS = [[[[.9, .1], [.2, .8]], [[.3, .7], [.6, .4]]]]
+ONE = {"weights": [[[[.9, .1], [.2, .8]]]], "heads": [True]}
 
 
-def test_head_links_hides_weak_lines():
-    weights = [[[[.9, .1], [.2, .8]]]]
-    made = {"sentences": [["a", "b"]], "weights": weights, "alt": "two words joined by lines", "heads": [True]}
-    assert [HeadView(**made, least=least).picture().count("<path") for least in (0., .15, .5)] == [4, 3, 2]
+@pytest.mark.parametrize("told, lines", [
+    ({}, 4), ({"query": 0}, 2), ({"heads": [False, False]}, 0),
+    (ONE | {"least": 0.}, 4), (ONE | {"least": .15}, 3), (ONE | {"least": .5}, 2)])
+def test_head_links_draws_what_is_chosen_and_hides_weak_lines(told, lines):
+    made = {"sentences": [["a", "b"]], "weights": WEIGHTS, "alt": "two words joined by lines",
+        "heads": [True, True]}
+    assert HeadView(**made | told).picture().count("<path") == lines
 
 
 def test_what_else_the_part_wants_to_know_is_handed_on_by_name():
@@ -308,4 +275,4 @@ def test_the_short_class_is_the_long_one_without_options(B, T, S, H, D, kind, cr
 
 
 def test_the_short_class_refuses_heads_that_do_not_divide_the_width():
-    with pytest.raises(ValueError, match="n_heads: 3; expected a divisor of d_model, 8"): SimpleMultiHeadAttention(8, 3)
+    refuses("n_heads: 3; expected a divisor of d_model, 8", SimpleMultiHeadAttention, 8, 3)
