@@ -13,7 +13,6 @@ from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
-from tfmlib.mixture_of_experts.balancing import capacity, keep_within_capacity, router_z_loss
 from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
@@ -25,6 +24,7 @@ from tfmlib.mixture_of_experts import (
     mutual_information,
     tokens_per_expert,
 )
+from tfmlib.mixture_of_experts.balancing import capacity, keep_within_capacity, router_z_loss
 from tfmlib.mixture_of_experts.models import hidden_and_routings
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
 

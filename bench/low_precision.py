@@ -14,6 +14,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench.scaling import CODE, DECAY, Order, Runs, code_digest, loss, made, tested
 from tfmlib.accounting.low_precision import (
     E2M1,
     E4M3,
@@ -25,9 +28,6 @@ from tfmlib.accounting.low_precision import (
     round_to,
 )
 from tfmlib.checkpoints.gguf_models import load_gguf
-from torch import Tensor, nn
-
-from bench.scaling import CODE, DECAY, Order, Runs, code_digest, loss, made, tested
 from tfmlib.workbench import (
     ASSETS,
     AdamW,

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from tfmlib.checkpoints.gguf_models import load_gguf
 from torch import Tensor
 
 from bench import ticked
 from bench.induction_real import BLOCKS, HEADS, SPECIAL, VOCABULARY, smollm
+from tfmlib.checkpoints.gguf_models import load_gguf
 from tfmlib.decoders import CausalLM, cross_entropy
 from tfmlib.heads import attention_weights
 from tfmlib.workbench import ASSETS, fetch_model, seeded, spread

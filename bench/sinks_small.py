@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from tfmlib.attention.sinks import GatedAttention, SinkAttention
 from torch import Tensor, nn
 
 from bench import over_seeds
 from bench.scaling import Runs, code_digest
+from tfmlib.attention.sinks import GatedAttention, SinkAttention
 from tfmlib.block import PreNorm, RMSNorm, TransformerBlock, TransformerStack
 from tfmlib.decoders import CausalLM, initialised
 from tfmlib.heads import MultiHeadAttention, attention_weights, fused_attention

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator
 
 import torch
-from tfmlib.checkpoints.gguf_models import load_gguf
 
+from tfmlib.checkpoints.gguf_models import load_gguf
 from tfmlib.decoders import generate
 from tfmlib.kv_cache import CachedCausalLM, generate_cached
 from tfmlib.workbench import ASSETS, fetch_model, timed

@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import gettempdir
 
 import torch
-from tfmlib.checkpoints.gguf_models import load_gguf
 from torch import Tensor
 
 from bench import over_seeds, ticked
 from tfmlib.attention import causal_mask
+from tfmlib.checkpoints.gguf_models import load_gguf
 from tfmlib.decoders import CausalLM, cross_entropy
 from tfmlib.inside import (
     SparseAutoencoder,

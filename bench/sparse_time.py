@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from tfmlib.sparse.blocks import block_list, block_sparse_attention, n_computed
 from torch import Tensor
 
 from bench import scaled, ticked
@@ -19,6 +18,7 @@ from tfmlib.sparse import (
     sliding_window,
     union,
 )
+from tfmlib.sparse.blocks import block_list, block_sparse_attention, n_computed
 from tfmlib.workbench import timed
 
 DEVICE, SEED, REPEATS = "cpu", 0, 7

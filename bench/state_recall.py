@@ -16,8 +16,6 @@ from inspect import getsource
 
 import torch
 import torch.nn.functional as F
-from tfmlib.linear_and_state_space.linear import linear_attention
-from tfmlib.linear_and_state_space.mixers import RecurrentState, StateMixer
 from torch import Tensor, nn
 
 from bench import climbed, over_seeds, size, ticked
@@ -25,6 +23,8 @@ from bench.scaling import Runs, code_digest
 from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.linear_and_state_space import recalled_pairs
 from tfmlib.linear_and_state_space.delta import delta_rule
+from tfmlib.linear_and_state_space.linear import linear_attention
+from tfmlib.linear_and_state_space.mixers import RecurrentState, StateMixer
 from tfmlib.workbench import (
     AdamW,
     Diverged,

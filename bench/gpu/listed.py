@@ -7,11 +7,11 @@ partial one has the number of a mask, and equal masks are kept once. A window, f
 import torch
 import triton
 import triton.language as tl
-from tfmlib.flash_attention_gpu.kernels import LOG2E, absorb, fetch, finish, opened
-from tfmlib.sparse.blocks import BlockList
 from torch import Tensor
 
+from tfmlib.flash_attention_gpu.kernels import LOG2E, absorb, fetch, finish, opened
 from tfmlib.sparse import Pattern
+from tfmlib.sparse.blocks import BlockList
 
 Tables = tuple[Tensor, Tensor, Tensor, Tensor]
 

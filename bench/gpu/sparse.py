@@ -63,11 +63,11 @@ def by_list(attend: Callable, made, tile: tuple, q, k, v, case: Case):
 
 def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dict]:
     "One row: a pattern at a length, all contestants."
-    from tfmlib.sparse.blocks import block_list, n_computed
     from torch.nn.attention.flex_attention import create_block_mask
 
     from bench.gpu.listed import attend, tables
     from bench.sparse_time import pairs, quarter_window, quarters
+    from tfmlib.sparse.blocks import block_list, n_computed
     setting, s, N = SETTINGS[name], SIZES[name], case["N"]
     use(load(), case["configs"], s.width, True)
     pattern, ways, scores = quarters(N, s.block)[case["pattern"]], {}, {}
