@@ -20,7 +20,14 @@ from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.decoders import CausalLM
 from tfmlib.heads import fused_attention
 from tfmlib.sparse import causal, facts_in_noise, intersection, masked_sparse_attention, pattern_mask, sliding_window
-from tfmlib.sparse.selection import IndexedAttention, LightningIndexer, choose_blocks, index_loss, keep_top, moba_attention
+from tfmlib.sparse.selection import (
+    IndexedAttention,
+    LightningIndexer,
+    choose_blocks,
+    index_loss,
+    keep_top,
+    moba_attention,
+)
 from tfmlib.workbench import AdamW, Diverged, WarmupCosine, mix_seed, parameter_groups, train
 
 DEVICE, SEED = "cpu", 0

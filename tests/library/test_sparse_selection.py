@@ -9,7 +9,15 @@ from bench import sparse_selection as bench
 from tfmlib.attention import causal_mask
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
 from tfmlib.practice.sparse import _indexed, _pays
-from tfmlib.sparse import IndexedAttention, LightningIndexer, choose_blocks, index_loss, index_scores, keep_top, moba_attention
+from tfmlib.sparse import (
+    IndexedAttention,
+    LightningIndexer,
+    choose_blocks,
+    index_loss,
+    index_scores,
+    keep_top,
+    moba_attention,
+)
 from tfmlib.workbench import seeded
 
 
