@@ -171,11 +171,11 @@ def run(c: dict) -> dict:
 # --- what is run: a kept run depends only on its case and on the code above this line ---------------------------------
 
 SEEDS, TRIED = 3, 100
-STEPS, RATES = 240, (.01, .02, .04)
-WARMS, WARM_RATES = (0, 10, 30, 100), (.01, .02, .04)
-MORE, MORE_RATES = 80, (.002, .004, .008)
+STEPS, RATES = 240, (.005, .01, .02)
+WARMS, WARM_RATES = (0, 30, 100), (.01, .02, .04)
+MORE, MORE_RATES = 60, (.002, .004, .008)
 AT_ONCE = "best keys", WINDOW, *BLOCKS
-METHODS = "dense", WINDOW, *BLOCKS, *INDEXED
+METHODS = "dense", WINDOW, *BLOCKS, "indexer"
 RUNS = Runs("sparse_selection", code_digest(Path(__file__).read_text(encoding="utf-8").partition("# --- what is run")[0]))
 
 
