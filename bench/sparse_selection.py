@@ -4,6 +4,7 @@ A decoder of one layer learns with full attention to answer the questions at the
 keys with the highest scores of an indexer, which was warmed up before: it alone was trained, towards the weights of the dense attention. A question attends to at most KEYS keys. What the decoder
 recalls is measured at once, and after a further training in which all its parameters may adapt (for full attention too). Each training has its own rate, from a grid tried at its own length on a seed
 and on texts that are not among those of the results; a grid whose end is best goes on. Three seeds, each with its own dense decoder.
+The committed record ends before the further training.
 """
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
