@@ -1024,6 +1024,14 @@ def _(r, m):
     return [[r.randint(0, 5) for _ in range((i + 1) // size)] for _ in range(heads)], i, size, r.randint(2, 8)
 
 
+@cases("indexed_keys", 1_000)
+def _(r, m):
+    (D, H), S = r.sizes(2, 3), r.randint(1, 8)
+    def drawn(n): return [r.randint(-4, 4) for _ in range(n)]
+    return [drawn(D) for _ in range(H)], [drawn(D) for _ in range(S)], [r.randint(-3, 4) for _ in range(H)], r.randint(1, 8)
+
+
+cases("pays_from", 1_000)(lambda r, m: (r.randint(1, 30), r.randint(0, 30), r.randint(0, 30), r.randint(1, 20)))
 cases("dilations", 200)(lambda r, m: (r.randint(1, 120), r.randint(1, 7)))
 cases("relays", 60)(lambda r, m: (r.randint(1, 60),))
 # --- 21: mixture of experts --------------------------------------------------------------------------------------

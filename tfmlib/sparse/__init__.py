@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .longformer import *
     from .native import *
     from .recall import *
+    from .selection import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
@@ -30,4 +31,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         BlockCompression select_blocks NativeSparseAttention check_causal""",
     'recall': """
         facts_in_noise""",
+    'selection': """
+        check_index index_scores keep_top index_loss LightningIndexer IndexedAttention choose_blocks
+        moba_attention""",
 })
