@@ -18,7 +18,15 @@ from bench.scaling import Runs, code_digest
 from tfmlib.checkpoints import MODEL_CONFIGS, load_model
 from tfmlib.decoders import SamplingConfig
 from tfmlib.kv_cache import CachedCausalLM
-from tfmlib.kv_cache.ahead import CausalLMWithStates, EagleDraft, MedusaDraft, MedusaHeads, NextState, eagle_loss, medusa_loss
+from tfmlib.kv_cache.ahead import (
+    CausalLMWithStates,
+    EagleDraft,
+    MedusaDraft,
+    MedusaHeads,
+    NextState,
+    eagle_loss,
+    medusa_loss,
+)
 from tfmlib.kv_cache.speculative import ModelDraft, NGramDraft, Speculation, generate_speculative
 from tfmlib.tokens import book_tokenizer
 from tfmlib.workbench import prose, spread

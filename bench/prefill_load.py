@@ -15,7 +15,15 @@ import torch
 from bench import over_seeds
 from tfmlib.checkpoints.gguf_models import load_gguf
 from tfmlib.kv_cache import CachedCausalLM
-from tfmlib.kv_cache.mixed import Arrival, latencies, poisson_arrivals, prompts_first, prompts_in_chunks, serve_apart, serve_arrivals
+from tfmlib.kv_cache.mixed import (
+    Arrival,
+    latencies,
+    poisson_arrivals,
+    prompts_first,
+    prompts_in_chunks,
+    serve_apart,
+    serve_arrivals,
+)
 from tfmlib.workbench import ASSETS, fetch_model, timed
 
 DEVICE, SEED, SEEDS = "cpu", 0, 3
