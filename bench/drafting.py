@@ -148,7 +148,7 @@ def run(c: dict) -> dict:
 # --- what is run: a kept run depends only on its case and on the code above this line ---------------------------------
 
 SEEDS = 3
-RATES = {"Medusa": (0.002, 0.004, 0.008), "EAGLE": (0.002, 0.004, 0.008), "module": (0.002, 0.004, 0.008)}
+RATES = {"EAGLE": (0.002, 0.004, 0.008), "module": (0.002, 0.004, 0.008), "Medusa": (0.002, 0.004, 0.008)}
 RUNS = Runs("drafting", code_digest(Path(__file__).read_text(encoding="utf-8").partition("# --- what is run")[0]))
 
 
