@@ -85,16 +85,21 @@ def summary(made: list[Arrival], limits: tuple[float, float]) -> dict[str, float
             "next, longest": max(gaps), "in time, %": 100 * fmean(alike)}
 
 
+def loads(name: str, cost: Callable, transfer: Callable, seed: int) -> Iterator[dict]:
+    "Every rate and rule at one cost of a pass."
+    case = CASES[name]
+    for rate in case["rates"]:
+        for rule in ("prompts first", *(f"chunks of {n}" for n in case["chunks"]), "apart"):
+            drawn = [poisson_arrivals(case["requests"], rate, seed + s, case["prompts"], case["new"]) for s in range(SEEDS)]
+            found = [summary(served(rule, made, cost, transfer), case["limits"]) for made in drawn]
+            yield {"part": "load", "cost": name, "rule": rule, "rate": f"{rate:g}", **over_seeds(found)}
+
+
 def measure(seed: int) -> Iterator[dict]:
-    "The passes; then each cost, rule and rate."
+    "The stated cost; then the passes of SmolLM2, and what they cost."
+    yield from loads("8 billion, H100", stated, lambda n: n * CACHE / LINK, seed)
     points = {}
     for row in measured():
         if row["rows"] == 1: points[row["tokens"]] = row["seconds"]["median"]
         yield row
-    for name, case in CASES.items():
-        cost, transfer = (between(points), lambda n: 0.0) if "SmolLM2" in name else (stated, lambda n: n * CACHE / LINK)
-        for rate in case["rates"]:
-            for rule in ("prompts first", *(f"chunks of {n}" for n in case["chunks"]), "apart"):
-                drawn = [poisson_arrivals(case["requests"], rate, seed + s, case["prompts"], case["new"]) for s in range(SEEDS)]
-                found = [summary(served(rule, made, cost, transfer), case["limits"]) for made in drawn]
-                yield {"part": "load", "cost": name, "rule": rule, "rate": f"{rate:g}", **over_seeds(found)}
+    yield from loads("SmolLM2, a core", between(points), lambda n: 0.0, seed)
