@@ -888,6 +888,29 @@ cases("shared_blocks", 1_000)(lambda r, m: ([[r.randint(0, 2) for _ in range(r.r
 cases("finish_times", 1_000)(lambda r, m: (r.sizes(r.randint(0, 9), 9), r.randint(1, 4), r.choice(["continuous", "static"])))
 
 
+@cases("tree_sees", 1_000)
+def _(r, m):
+    n = r.randint(0, 10)
+    order, parents = r.sample(range(n), n), [0] * n                        # a predecessor is older, wherever it is listed
+    for age, i in enumerate(order): parents[i] = r.choice([-1, *order[:age]])
+    return parents, r.randint(1, 20)
+
+
+@cases("best_tree", 1_000)
+def _(r, m):
+    def head():
+        drawn = [r.random() for _ in range(r.randint(1, 4))]
+        return [r.random() * x / sum(drawn) for x in drawn]
+    return [head() for _ in range(r.randint(0, 4))], r.randint(0, 40)
+
+
+@cases("token_passes", 1_000)
+def _(r, m):
+    n = r.randint(0, 6)
+    arrivals = sorted(r.randint(0, 20) for _ in range(n))
+    return [(at, r.randint(1, 12), r.randint(1, 6)) for at in arrivals], max(1, n) + r.randint(0, 8)
+
+
 @cases("best_order", 50)
 def _(r, m):
     n = r.randint(0, 12)

@@ -8,9 +8,11 @@ from .. import offer
 
 if TYPE_CHECKING:
     from .core import *
+    from .ahead import *
     from .batching import *
     from .figures import *
     from .latent import *
+    from .mixed import *
     from .paged import *
     from .quantized import *
     from .speculative import *
@@ -20,6 +22,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         check_update check_as_before ContiguousMemory RollingCache KVCache visible_mask
         CachedAttention ModelCache check_new check_cached check_cacheable give_cache
         DecoderWithCaches generate_with_cache CachedCausalLM generate_cached""",
+    'ahead': """
+        MedusaHeads medusa_loss CausalLMWithStates StateDraft MedusaDraft tree_mask NextState
+        EagleDraft eagle_loss multi_token_loss""",
     'batching': """
         Request next_tokens continuous static Scheduler check_requests prefix_digests PrefixPool
         PrefixScheduler""",
@@ -27,6 +32,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         BothWays PagedCacheView side_by_side""",
     'latent': """
         LATENT check_latent_sizes MultiHeadLatentAttention AbsorbedLatentAttention build_latent""",
+    'mixed': """
+        ChunkedScheduler Arrival prompts_first prompts_in_chunks serve_arrivals serve_apart
+        poisson_arrivals latencies""",
     'paged': """
         OutOfBlocks BlockPool BlocksInOrder PagedCache paged_cache BlockTable""",
     'quantized': """

@@ -112,7 +112,10 @@ class Scheduler:
         lengths = torch.tensor([len(t) for t in texts], device=where)
         real = torch.arange(longest, device=where) >= longest - lengths[:, None]
         cache = paged_cache(self.model, self.pool, [r.table for r in requests])
-        written = [*zip(requests, next_tokens(requests, self.model.next_logits(ids, cache, real)))]
+        logits = self.model.next_logits(ids, cache, real)                 # (B, V)
+        whole = [i for i, r in enumerate(requests) if r.table.length >= len(r.prompt)]
+        ready = [requests[i] for i in whole]   # all, unless a prompt is read in parts
+        written = [*zip(ready, next_tokens(ready, logits[whole]))]
         self.step_count += 1
         for request, token in written:
             request.new.append(token)
