@@ -245,7 +245,7 @@ def _chunked(requests: list, budget: int) -> list:
 check_token_passes = Checker("token_passes")
 
 @check_token_passes.property("the pass that gives each token", ([(0, 1, 3), (1, 7, 2)], 4), ([], 4), ([(0, 5, 1)], 5), ([(0, 5, 1)], 2), ([(3, 4, 2)], 4), ([(0, 4, 1), (0, 4, 1)], 8), ([(0, 4, 2), (0, 4, 2)], 5), ([(0, 2, 6), (1, 9, 3), (2, 3, 4)], 4), ([(0, 3, 2), (9, 3, 2)], 3),
-    ([(0, 6, 4), (0, 1, 5), (2, 8, 1), (2, 1, 1)], 5), ([(0, 1, 9), (0, 1, 9), (0, 10, 2)], 3), ([(1, 20, 3), (4, 2, 8), (4, 2, 8), (30, 7, 2)], 6), ([(n, 3 + n % 4, 1 + n % 5) for n in range(20)], 21))
+    ([(0, 6, 4), (0, 1, 5), (2, 8, 1), (2, 1, 1)], 5), ([(0, 1, 9), (0, 1, 9), (0, 10, 2)], 3), ([(1, 20, 3), (4, 2, 8), (4, 2, 8), (30, 7, 2)], 6), *(([(n, 3 + n % 4, 1 + n % 5) for n in range(most)], most + 1) for most in (12, 20)))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _chunked(*case), "your answer")
