@@ -1,10 +1,12 @@
-"""The output that a layer gives by default, by PyTorch's fused attention, and the weights that it gives when it is asked for them."""
+"""The output that a layer gives by default, by PyTorch's fused attention, and the weights that
+it gives when it is asked for them."""
 import torch
 from torch import Tensor
 
 from tfmlib.heads import attention_weights
 
-ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}    # a few steps of the number type
+# a few steps of the number type
+ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def tensors(shown) -> list[Tensor]:
@@ -15,7 +17,8 @@ def tensors(shown) -> list[Tensor]:
 
 
 def attended(layer, *args, **how):
-    "The output of the default call, whose weights are not computed, and the weights of a call that is asked for them and gives the same output."
+    """The output of the default call, whose weights are not computed, and the weights of a call
+    that is asked for them and gives the same output."""
     out, nothing = layer(*args, **how)
     assert not tensors(nothing), "weights that nobody has asked for"
     with attention_weights(): again, weights = layer(*args, **how)

@@ -1,4 +1,5 @@
-"""What the tests of the cluster program run in several processes, and what torchrun starts: a program that kills itself at random moments."""
+"""What the tests of the cluster program run in several processes, and what torchrun starts: a
+program that kills itself at random moments."""
 import json
 import os
 import random
@@ -50,14 +51,16 @@ def batches(steps: int, *arguments: str):
 
 
 def memory(*arguments: str):
-    "Bytes of this process's pieces by purpose; the most bytes alive while a model is made; those of its largest parameter, and of all."
+    """Bytes of this process's pieces by purpose; the most bytes alive while a model is made;
+    those of its largest parameter, and of all."""
     from torch import nn
 
     from tfmlib.accounting import LiveMemory
     from tfmlib.many_devices.cluster_model import rank_bytes
 
     class Real(LiveMemory):
-        "Counts what has memory: a tensor on the meta device has none, and that of a DTensor is its local tensor's."
+        """Counts what has memory: a tensor on the meta device has none, and that of a DTensor is
+        its local tensor's."""
         def add(self, t):
             if t.device.type != "meta" and type(t) in (torch.Tensor, nn.Parameter): super().add(t)
     with Real(nn.Module()) as live: trainer = trained(0, *arguments)
@@ -88,11 +91,14 @@ def graphs(*arguments: str):
     dynamo.reset()
     dynamo.utils.counters.clear()
     trained(2, *arguments)
-    return dynamo.utils.counters["stats"]["unique_graphs"], sum(dynamo.utils.counters["graph_break"].values())
+    return (dynamo.utils.counters["stats"]["unique_graphs"],
+            sum(dynamo.utils.counters["graph_break"].values()))
 
 
 def kill_at_random(folder: str, attempt: int, times: int, rank: int, size: int):
-    "In the first attempts, one process is killed within half a second of one of its first dozen steps or, in each fourth attempt, within three of its start. The steps to do, and what is called before each."
+    """In the first attempts, one process is killed within half a second of one of its first
+    dozen steps or, in each fourth attempt, within three of its start. The steps to do, and what
+    is called before each."""
     from tfmlib.many_devices.cluster_checkpoints import checkpoints
     draw, begun = random.Random(f"kill {attempt}"), []
     victim, at = draw.randrange(size), 0 if attempt % 4 == 3 else draw.randrange(1, 13)
@@ -100,11 +106,15 @@ def kill_at_random(folder: str, attempt: int, times: int, rank: int, size: int):
 
     def kill() -> None:
         time.sleep(after)
-        with open(f"{folder}/killed-{attempt:02}", "w") as file: file.write(f"process {victim}, {after:.2f} s after {f'step {at} of this attempt began' if at else 'its start'}")
+        with open(f"{folder}/killed-{attempt:02}", "w") as file:
+            file.write(
+                f"process {victim}, {after:.2f} s after "
+                f"{f'step {at} of this attempt began' if at else 'its start'}")
         os.kill(os.getpid(), signal.SIGKILL)
 
     def begin(step: int = -1) -> None:
-        if attempt < times and rank == victim and len(begun) == at: threading.Thread(target=kill, daemon=True).start()
+        if attempt < times and rank == victim and len(begun) == at:
+            threading.Thread(target=kill, daemon=True).start()
         begun.append(step)
     begin()
     done = [int(path.name[5:]) for path in checkpoints(f"{folder}/run")]
@@ -112,19 +122,23 @@ def kill_at_random(folder: str, attempt: int, times: int, rank: int, size: int):
 
 
 def killed(folder: str, attempt: int, times: int, *arguments: str) -> None:
-    "An attempt of a run in processes that have started already; process 0 writes what is reported of each step."
+    """An attempt of a run in processes that have started already; process 0 writes what is
+    reported of each step."""
     from tfmlib.many_devices.cluster import train_on_cluster
     from tfmlib.many_devices.cluster_settings import read_arguments
     steps, watch = kill_at_random(folder, attempt, times, dist.get_rank(), dist.get_world_size())
-    for found in train_on_cluster(read_arguments([*arguments, "--checkpoint", f"{folder}/run", "--steps", steps]), watch):
+    for found in train_on_cluster(read_arguments([*arguments, "--checkpoint", f"{folder}/run",
+                                                  "--steps", steps]), watch):
         if dist.get_rank() > 0: continue
         with open(f"{folder}/steps", "a") as file: file.write(json.dumps(found) + "\n")
 
 
-if __name__ == "__main__":                                       # what torchrun starts: folder, times, and the program's arguments
+# what torchrun starts: folder, times, and the program's arguments
+if __name__ == "__main__":
     from tfmlib.many_devices import cluster
     torch.set_num_threads(1)
-    own = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(sys.argv[2]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    own = (int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(sys.argv[2]), int(os.environ["RANK"]),
+           int(os.environ["WORLD_SIZE"]))
     steps, watch = kill_at_random(sys.argv[1], *own)
     cluster.main([*sys.argv[3:], "--checkpoint", f"{sys.argv[1]}/run", "--steps", steps], watch)
     sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""What the tests of chapter 15 run in several processes; they are started afresh and import it from here."""
+"""What the tests of chapter 15 run in several processes; they are started afresh and import it
+from here."""
 import importlib
 import os
 import signal
@@ -82,7 +83,8 @@ def ring_attention(zigzag: bool):
     from tfmlib.heads import grouped_query_attention
     from tfmlib.many_devices.context import RingAttention, chunk_positions
     g = torch.Generator().manual_seed(0)
-    q, k, v, weight = (torch.randn(2, heads, 16, 4, generator=g, dtype=torch.float64) for heads in (4, 2, 2, 4))
+    q, k, v, weight = (torch.randn(2, heads, 16, 4, generator=g, dtype=torch.float64)
+                       for heads in (4, 2, 2, 4))
     whole = [t.clone().requires_grad_() for t in (q, k, v)]
     out, _ = grouped_query_attention(*whole, torch.ones(16, 16, dtype=torch.bool).tril())
     (out * weight).sum().backward()
@@ -90,7 +92,8 @@ def ring_attention(zigzag: bool):
     mine = [t[:, :, at].clone().requires_grad_() for t in (q, k, v)]
     ours, _ = RingAttention(zigzag)(*mine)
     (ours * weight[:, :, at]).sum().backward()
-    far = [(ours - out[:, :, at]).abs().max()] + [(a.grad - b.grad[:, :, at]).abs().max() for a, b in zip(mine, whole)]
+    far = ([(ours - out[:, :, at]).abs().max()]
+           + [(a.grad - b.grad[:, :, at]).abs().max() for a, b in zip(mine, whole)])
     return float(torch.stack(far).max())
 
 
@@ -101,7 +104,8 @@ def torch_context_parallel():
     from torch.distributed.tensor.experimental import context_parallel
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     q, k, v = (torch.randn(1, 2, 16, 8) for _ in range(3))
-    with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]): F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]):
+        F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def wrong_run(letter: str, job):
@@ -112,17 +116,26 @@ def wrong_run(letter: str, job):
     from tfmlib.many_devices import data as data_parallel
     from tfmlib.many_devices import pipeline
     from tfmlib.many_devices import tensor as tensor_parallel
-    finish, all_reduce, clip = data_parallel.Buckets.finish, dist.all_reduce, tensor_parallel.clip_together
+    finish, all_reduce, clip = (data_parallel.Buckets.finish, dist.all_reduce,
+                                tensor_parallel.clip_together)
 
     def divided(buckets):
         finish(buckets)
         for p in buckets.bucket_of: p.grad /= dist.get_world_size()
-    function, *more = {"A": (data_parallel.train_data_parallel,), "B": (tensor_parallel.train_tensor_parallel, True), "C": (pipeline.train_pipeline,),
-                       "D": (data_parallel.train_data_parallel,), "E": (tensor_parallel.train_tensor_parallel,)}[letter]
-    mistakes = {"A": [(data_parallel.Buckets, "finish", divided)], "B": [(dist, "all_reduce", lambda x, *how: None if x.ndim == 1 else all_reduce(x, *how))],
-                "C": [(dist, "all_reduce", lambda x, group=None: all_reduce(x) if group is None else None)],
-                "D": [(data_parallel, "total", Tensor.detach), (data_parallel.Buckets, "launch", lambda buckets, i: None)],
-                "E": [(tensor_parallel, "clip_together", lambda pieces, copies, limit: clip(pieces, lambda name: 1, limit))]}[letter]
+    function, *more = {"A": (data_parallel.train_data_parallel,),
+                       "B": (tensor_parallel.train_tensor_parallel, True),
+                       "C": (pipeline.train_pipeline,),
+                       "D": (data_parallel.train_data_parallel,),
+                       "E": (tensor_parallel.train_tensor_parallel,)}[letter]
+    mistakes = {"A": [(data_parallel.Buckets, "finish", divided)],
+                "B": [(dist, "all_reduce", lambda x, *how: None if x.ndim == 1
+                       else all_reduce(x, *how))],
+                "C": [(dist, "all_reduce", lambda x, group=None: all_reduce(x) if group is None
+                       else None)],
+                "D": [(data_parallel, "total", Tensor.detach),
+                      (data_parallel.Buckets, "launch", lambda buckets, i: None)],
+                "E": [(tensor_parallel, "clip_together",
+                       lambda pieces, copies, limit: clip(pieces, lambda name: 1, limit))]}[letter]
     with ExitStack() as stack:
         for mistake in mistakes: stack.enter_context(patch.object(*mistake))
         return function(job, *more)
@@ -143,7 +156,9 @@ def on_cluster(*arguments: str):
     finally: del MODEL_CONFIGS[WIDE]
 
 
-if __name__ == "__main__":                                       # what torchrun starts: `die 3` kills process 1 at step 3 of the first attempt; the next word is for the second
+# what torchrun starts: `die 3` kills process 1 at step 3 of the first attempt; the next word is for
+# the second
+if __name__ == "__main__":
     from tfmlib.many_devices import cluster
 
     faults, arguments = sys.argv[1:3], sys.argv[3:]
@@ -161,6 +176,7 @@ if __name__ == "__main__":                                       # what torchrun
 
 def with_all_parts(function, *arguments):
     "A form of parallelism in a process that knows every part."
-    for module in ("checkpoints.core", "linear_and_state_space.hybrid", "mixture_of_experts.core"): importlib.import_module(f"tfmlib.{module}")
+    for module in ("checkpoints.core", "linear_and_state_space.hybrid", "mixture_of_experts.core"):
+        importlib.import_module(f"tfmlib.{module}")
     importlib.import_module("tfmlib.mixture_of_experts.families")
     return function(*arguments)

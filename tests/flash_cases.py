@@ -1,6 +1,8 @@
-"""Attention kernels against float64 on shapes that are hard for tiles, and wrong kernels that these shapes reject.
+"""Attention kernels against float64 on shapes that are hard for tiles, and wrong kernels that these
+shapes reject.
 
-Runs in a process of its own, with TRITON_INTERPRET=1 set before anything imports Triton: `test_flash_kernels.py` starts it.
+Runs in a process of its own, with TRITON_INTERPRET=1 set before anything imports Triton:
+`test_flash_kernels.py` starts it.
 """
 import gc
 import importlib.util
@@ -31,7 +33,8 @@ from tfmlib.flash_attention_gpu.tiles import load_rows, store_rows  # noqa: E402
 without_repeats()
 
 torch.set_num_threads(1)
-torch.use_deterministic_algorithms(True, warn_only=True)      # room that nobody has written to is nan: what a kernel leaves out shows
+# room that nobody has written to is nan: what a kernel leaves out shows
+torch.use_deterministic_algorithms(True, warn_only=True)
 SOURCE = Path(kernels.__file__)
 Shape = namedtuple("Shape", "B H G T S D causal window", defaults=(False, None))
 SHAPES = {
@@ -64,7 +67,8 @@ def drawn(name: str, dtype=torch.float32) -> list[torch.Tensor]:
     "Queries, keys, values and the gradients at both outputs."
     B, H, G, T, S, D, *_ = SHAPES[name]
     g = torch.Generator().manual_seed(0)
-    q, k, v, dout = (torch.randn(*shape, generator=g) for shape in ((B, H, T, D), (B, G, S, D), (B, G, S, D), (B, H, T, D)))
+    q, k, v, dout = (torch.randn(*shape, generator=g) for shape in ((B, H, T, D), (B, G, S, D),
+            (B, G, S, D), (B, H, T, D)))
     if name.startswith("scores by a hundred"): q = 100 * q
     if name == "scores far below zero": q, k = 40 * (1 + q.abs()), -(1 + k.abs())
     return [x.to(dtype) for x in (q, k, v, dout)] + [torch.randn(B, H, T, generator=g)]
@@ -73,7 +77,8 @@ def drawn(name: str, dtype=torch.float32) -> list[torch.Tensor]:
 def definition(q, k, v, causal, window, scale=None):
     "Output and log-sum-exp with the matrix, in the type that comes in."
     groups, (T, S) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
-    scores = q @ k.repeat_interleave(groups, 1).mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = (q @ k.repeat_interleave(groups, 1).mT
+              * (q.shape[-1] ** -0.5 if scale is None else scale))
     away = torch.arange(S, device=q.device) - torch.arange(T, device=q.device)[:, None] - (S - T)
     seen = torch.ones_like(away, dtype=torch.bool)
     if causal: seen &= away <= 0
@@ -92,7 +97,8 @@ def both_ways(function, tensors, dout, dlse) -> list[torch.Tensor]:
 
 
 def config(kernel: str, way: str) -> object:
-    return kernels.Config(kernel, "descriptors" if (kernel, way) == ("dq", "specialised") else way, 256, 16, None, 32, 32, 4, 1)
+    return kernels.Config(kernel, "descriptors" if (kernel, way) == ("dq", "specialised") else way,
+                          256, 16, None, 32, 32, 4, 1)
 
 
 def furthest(module, name: str, way: str, dtype=torch.float32) -> float:
@@ -101,13 +107,16 @@ def furthest(module, name: str, way: str, dtype=torch.float32) -> float:
     *tensors, dout, dlse = drawn(name, dtype)
     causal, window = SHAPES[name].causal, SHAPES[name].window
     ours = both_ways(lambda *t: module.flash(*t, causal, window), tensors, dout, dlse)
-    exact = both_ways(lambda *t: definition(*t, causal, window), [t.double() for t in tensors], dout.double(), dlse.double())
-    allowed = {torch.float32: 2e-6, torch.float16: 2e-3}[dtype] * (100 if name.startswith("scores") else 1)
-    off = [float((a.double() - b).abs().max()) / max(1., float(b.abs().max())) for a, b in zip(ours, exact)]
+    exact = both_ways(lambda *t: definition(*t, causal, window), [t.double() for t in tensors],
+                      dout.double(), dlse.double())
+    allowed = ({torch.float32: 2e-6, torch.float16: 2e-3}[dtype]
+               * (100 if name.startswith("scores") else 1))
+    off = [float((a.double() - b).abs().max()) / max(1., float(b.abs().max()))
+           for a, b in zip(ours, exact)]
     return max(math.inf if math.isnan(x) else x for x in off) / allowed
 
 
-# --- right --------------------------------------------------------------------------------------------------------
+# --- right ----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", sweep(SHAPES, *list(SHAPES)[::3]))
@@ -115,7 +124,9 @@ def test_float32(name, way):
     assert furthest(kernels, name, way) < 1
 
 
-@pytest.mark.parametrize("name", ["tiles fit", "no tile divides, causal", "nothing seen", "eight to one", "both sides", "width 128", "scores far below zero"])
+@pytest.mark.parametrize("name", ["tiles fit", "no tile divides, causal", "nothing seen",
+                                  "eight to one", "both sides", "width 128",
+                                  "scores far below zero"])
 def test_float16(name):
     assert furthest(kernels, name, "pointers", torch.float16) < 1
 
@@ -123,16 +134,21 @@ def test_float16(name):
 @pytest.mark.parametrize("rows, cols", [(16, 64), (64, 16)])
 def test_tiles_need_not_be_square(rows, cols):
     q, k, v, dout, _ = drawn("window")
-    own = [kernels.Config(kernel, "pointers", 256, 32, None, rows, cols, 4, 1) for kernel in ("forward", "dkdv", "dq")]
+    own = [kernels.Config(kernel, "pointers", 256, 32, None, rows, cols, 4, 1)
+           for kernel in ("forward", "dkdv", "dq")]
     out, lse = kernels.forward(q, k, v, causal=True, window=50, config=own[0])
-    grads = kernels.backward((q, k, v, out, lse), dout, causal=True, window=50, configs=tuple(own[1:]))
-    exact = both_ways(lambda *t: definition(*t, True, 50), [q.double(), k.double(), v.double()], dout.double(), torch.zeros_like(lse).double())
-    for ours, theirs in zip((out, lse, *grads), exact[:2] + exact[3:]): torch.testing.assert_close(ours.double(), theirs, atol=2e-6, rtol=2e-6)
+    grads = kernels.backward((q, k, v, out, lse), dout, causal=True, window=50,
+                             configs=tuple(own[1:]))
+    exact = both_ways(lambda *t: definition(*t, True, 50), [q.double(), k.double(), v.double()],
+                      dout.double(), torch.zeros_like(lse).double())
+    for ours, theirs in zip((out, lse, *grads), exact[:2] + exact[3:]):
+        torch.testing.assert_close(ours.double(), theirs, atol=2e-6, rtol=2e-6)
 
 
 @pytest.mark.parametrize("way", ("pointers", "descriptors"))
 def test_any_layout(way):
-    "Heads beside one another, numbers apart, rows from the middle of something: the numbers are the same."
+    """Heads beside one another, numbers apart, rows from the middle of something: the numbers
+    are the same."""
     kernels.SMALL.update({kernel: config(kernel, way) for kernel in kernels.SMALL})
     *tensors, _, _ = drawn("eight to one")
     plain, _ = kernels.flash(*tensors, True)
@@ -148,20 +164,26 @@ def test_nothing_beyond_is_read(way):
     "Rows beyond the last that are nan do not show."
     kernels.SMALL.update({kernel: config(kernel, way) for kernel in kernels.SMALL})
     *tensors, dout, dlse = drawn("no tile divides")
-    padded = [torch.cat([t, torch.full_like(t[:, :, :30], math.nan)], 2)[:, :, :t.shape[2]] for t in (*tensors, dout)]
-    for a, b in zip(both_ways(lambda *t: Raw.apply(*t), padded[:3], padded[3], dlse), both_ways(lambda *t: kernels.flash(*t), tensors, dout, dlse)):
+    padded = [torch.cat([t, torch.full_like(t[:, :, :30], math.nan)], 2)[:, :, :t.shape[2]]
+              for t in (*tensors, dout)]
+    for a, b in zip(both_ways(lambda *t: Raw.apply(*t), padded[:3], padded[3], dlse),
+                    both_ways(lambda *t: kernels.flash(*t), tensors, dout, dlse)):
         assert torch.equal(a, b)
 
 
 def written_beyond(module, way: str) -> list[str]:
-    "Which results are followed by something that a kernel wrote. (Behind a head that is not the last, the next head's program would write over it.)"
+    """Which results are followed by something that a kernel wrote. (Behind a head that is not
+    the last, the next head's program would write over it.)"""
     q, k, v, dout, _ = drawn("no tile divides")
-    whole = {name: torch.full((x.numel() + 2000,), 7.) for name, x in (("out", q), ("lse", q[..., 0]), ("delta", q[..., 0]), ("dk", k), ("dv", v), ("dq", q))}
+    whole = {name: torch.full((x.numel() + 2000,), 7.)
+             for name, x in (("out", q), ("lse", q[..., 0]), ("delta", q[..., 0]), ("dk", k),
+                             ("dv", v), ("dq", q))}
     like = {"out": q, "lse": q[..., 0], "delta": q[..., 0], "dk": k, "dv": v, "dq": q}
     out, lse, delta, dk, dv, dq = (x[:-2000].view(like[name].shape) for name, x in whole.items())
     limits = module.band(q.shape[2], k.shape[2], False, None)
     module.start(config("forward", way), [q, k, v, lse, out], limits, .25)
-    module.delta_kernel[2, 1, 1](out, dout, delta, out.stride(), dout.stride(), q.shape[2], ROWS=64, D=16)
+    module.delta_kernel[2, 1, 1](out, dout, delta, out.stride(), dout.stride(), q.shape[2],
+                                 ROWS=64, D=16)
     module.start(config("dkdv", way), [q, k, v, dout, lse, delta, dk, dv], limits, .25)
     module.start(config("dq", way), [q, k, v, dout, lse, delta, dq], limits, .25)
     return [name for name, x in whole.items() if not bool((x[-2000:] == 7).all())]
@@ -180,14 +202,17 @@ class Raw(kernels.Flash):
     def backward(ctx, dout, dlse): return kernels.Flash.backward(ctx, dout, dlse)[:3]
 
 
-@pytest.mark.parametrize("scale", [.3, None])                   # None: the root of the width that was given
+# None: the root of the width that was given
+@pytest.mark.parametrize("scale", [.3, None])
 def test_other_widths(scale):
     "Widths between those of the kernels, and values of another width than the keys."
     g = torch.Generator().manual_seed(1)
-    q, k, v, dout = (torch.randn(1, 2, n, w, generator=g) for n, w in ((9, 5), (12, 5), (12, 20), (9, 20)))
+    q, k, v, dout = (torch.randn(1, 2, n, w, generator=g)
+                     for n, w in ((9, 5), (12, 5), (12, 20), (9, 20)))
     dlse = torch.zeros(1, 2, 9)
     ours = both_ways(lambda *t: kernels.flash(*t, True, scale=scale), [q, k, v], dout, dlse)
-    exact = both_ways(lambda *t: definition(*t, True, None, scale), [t.double() for t in (q, k, v)], dout.double(), dlse.double())
+    exact = both_ways(lambda *t: definition(*t, True, None, scale), [t.double() for t in (q, k, v)],
+                      dout.double(), dlse.double())
     for a, b in zip(ours, exact): torch.testing.assert_close(a.double(), b, atol=2e-6, rtol=2e-6)
 
 
@@ -196,22 +221,28 @@ def test_nothing_to_do(T, S):
     q, k = torch.ones(1, 2, T, 16, requires_grad=True), torch.ones(1, 1, S, 16, requires_grad=True)
     out, lse = kernels.flash(q, k, k)
     out.sum().backward()
-    assert out.shape == q.shape and not out.any() and bool((lse == -math.inf).all()) and not q.grad.any() and k.grad.shape == k.shape
+    assert (out.shape == q.shape and not out.any() and bool((lse == -math.inf).all())
+            and not q.grad.any() and k.grad.shape == k.shape)
 
 
 def test_unused_outputs():
     "Only the log-sum-exp is differentiated; only the output is."
     leaves = [x.requires_grad_() for x in drawn("two by two")[:3]]
     for pick in (0, 1):
-        ours = torch.autograd.grad(kernels.flash(*leaves, True)[pick].sum(), leaves, allow_unused=True)
-        theirs = torch.autograd.grad(definition(*(x.double() for x in leaves), True, None)[pick].sum(), leaves, allow_unused=True)
-        for a, b in zip(ours, theirs): torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b.to(a.dtype), atol=5e-6, rtol=5e-6)
+        ours = torch.autograd.grad(kernels.flash(*leaves, True)[pick].sum(), leaves,
+                                   allow_unused=True)
+        theirs = torch.autograd.grad(definition(*(x.double() for x in leaves), True,
+                                                None)[pick].sum(), leaves, allow_unused=True)
+        for a, b in zip(ours, theirs):
+            torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b.to(a.dtype),
+                                       atol=5e-6, rtol=5e-6)
 
 
 def test_no_second_gradients():
     q = torch.ones(1, 1, 4, 16, requires_grad=True)
     [dq] = torch.autograd.grad(kernels.flash(q, q, q)[0].sum(), q, create_graph=False)
-    with pytest.raises(NotImplementedError, match="gradients of gradients"): torch.autograd.grad(kernels.flash(q, q, q)[0].sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="gradients of gradients"):
+        torch.autograd.grad(kernels.flash(q, q, q)[0].sum(), q, create_graph=True)
 
 
 def test_many_keys_and_few():
@@ -227,29 +258,46 @@ ones = torch.ones(1, 2, 4, 16)
 
 @pytest.mark.parametrize("call, says", [
     (lambda: kernels.forward(ones[0], ones, ones), r"q: \(2, 4, 16\); expected four dimensions"),
-    (lambda: kernels.forward(ones, ones[:, :, :, :8], ones), r"k: .*expected the batch and the width of q, one of \(16, 32, 64, 128, 256\)"),
-    (lambda: kernels.forward(ones[..., :12], ones[..., :12], ones[..., :12]), r"q: \(1, 2, 4, 12\); expected the batch and the width"),
-    (lambda: kernels.forward(ones, ones, ones.half()), r"v: torch.float16; expected float16, bfloat16 or float32, the same"),
-    (lambda: kernels.forward(*3 * [ones.double()]), r"q: torch.float64; expected float16, bfloat16 or float32"),
-    (lambda: kernels.forward(*3 * [ones.bfloat16()]), r"q: bfloat16; expected float16 or float32: Triton's interpreter misreads bfloat16"),
-    (lambda: kernels.forward(ones, ones, ones[:, :, :3]), r"v: \(1, 2, 3, 16\); expected the shape of k"),
-    (lambda: kernels.forward(ones, torch.ones(1, 3, 4, 16), torch.ones(1, 3, 4, 16)), r"k: 3 heads; expected a divisor of the 2 heads of q"),
-    (lambda: kernels.forward(ones, ones, ones, window=0), r"window: 0; expected a whole number of at least 1"),
+    (lambda: kernels.forward(ones, ones[:, :, :, :8], ones),
+     r"k: .*expected the batch and the width of q, one of \(16, 32, 64, 128, 256\)"),
+    (lambda: kernels.forward(ones[..., :12], ones[..., :12], ones[..., :12]),
+     r"q: \(1, 2, 4, 12\); expected the batch and the width"),
+    (lambda: kernels.forward(ones, ones, ones.half()),
+     r"v: torch.float16; expected float16, bfloat16 or float32, the same"),
+    (lambda: kernels.forward(*3 * [ones.double()]),
+     r"q: torch.float64; expected float16, bfloat16 or float32"),
+    (lambda: kernels.forward(*3 * [ones.bfloat16()]),
+     r"q: bfloat16; expected float16 or float32: Triton's interpreter misreads bfloat16"),
+    (lambda: kernels.forward(ones, ones, ones[:, :, :3]),
+     r"v: \(1, 2, 3, 16\); expected the shape of k"),
+    (lambda: kernels.forward(ones, torch.ones(1, 3, 4, 16), torch.ones(1, 3, 4, 16)),
+     r"k: 3 heads; expected a divisor of the 2 heads of q"),
+    (lambda: kernels.forward(ones, ones, ones, window=0),
+     r"window: 0; expected a whole number of at least 1"),
     (lambda: kernels.forward(ones, ones, ones, window=2.), r"window: 2.0; expected a whole number"),
     (lambda: kernels.forward(ones, ones, ones, scale=-1), r"scale: -1; expected a positive number"),
-    (lambda: kernels.forward(ones, ones, ones, config=config("dq", "pointers")), r"config: .*expected a configuration of forward"),
-    (lambda: kernels.backward((ones, ones, ones, ones, ones[..., 0]), ones[:, :1]), r"dout: .*expected shape and type of the output"),
+    (lambda: kernels.forward(ones, ones, ones, config=config("dq", "pointers")),
+     r"config: .*expected a configuration of forward"),
+    (lambda: kernels.backward((ones, ones, ones, ones, ones[..., 0]), ones[:, :1]),
+     r"dout: .*expected shape and type of the output"),
     (lambda: kernels.flash(*3 * [torch.ones(1, 1, 2, 300)]), r"q: width 300; expected 1 to 256"),
-    (lambda: kernels.flash(ones, ones, torch.ones(1, 2, 4, 300)), r"v: width 300; expected 1 to 256"),
+    (lambda: kernels.flash(ones, ones, torch.ones(1, 2, 4, 300)),
+     r"v: width 300; expected 1 to 256"),
     (lambda: kernels.flash(*3 * [ones[..., :0]]), r"q: width 0; expected 1 to 256"),
     (lambda: kernels.flash(ones, ones, ones[..., :0]), r"v: width 0; expected 1 to 256"),
     (lambda: kernels.flash(ones, ones[..., :8], ones), r"k: width 8; expected the width of q, 16"),
-    (lambda: kernels.flash(ones, ones, ones, scale=math.inf), r"scale: inf; expected a positive number"),
-    (lambda: kernels.flash(ones, ones, ones, scale=math.nan), r"scale: nan; expected a positive number"),
-    (lambda: kernels.forward(*3 * [ones[..., :0]]), r"q: \(1, 2, 4, 0\); expected the batch and the width of q, one of"),
-    (lambda: kernels.forward(ones, ones, ones[..., :0]), r"v: \(1, 2, 4, 0\); expected the batch and the width of q, one of"),
-    (lambda: kernels.forward(ones, ones, ones, scale=math.inf), r"scale: inf; expected a positive number"),
-    (lambda: kernels.forward(ones, ones, ones, scale=math.nan), r"scale: nan; expected a positive number"),
+    (lambda: kernels.flash(ones, ones, ones, scale=math.inf),
+     r"scale: inf; expected a positive number"),
+    (lambda: kernels.flash(ones, ones, ones, scale=math.nan),
+     r"scale: nan; expected a positive number"),
+    (lambda: kernels.forward(*3 * [ones[..., :0]]),
+     r"q: \(1, 2, 4, 0\); expected the batch and the width of q, one of"),
+    (lambda: kernels.forward(ones, ones, ones[..., :0]),
+     r"v: \(1, 2, 4, 0\); expected the batch and the width of q, one of"),
+    (lambda: kernels.forward(ones, ones, ones, scale=math.inf),
+     r"scale: inf; expected a positive number"),
+    (lambda: kernels.forward(ones, ones, ones, scale=math.nan),
+     r"scale: nan; expected a positive number"),
 ])
 def test_refusals(call, says):
     with pytest.raises(ValueError, match=says): call()
@@ -267,53 +315,72 @@ def test_nothing_is_kept_alive(way):
 
 
 def test_a_record_is_remembered(monkeypatch):
-    "The configuration that won on this kind of GPU, a specialised one too; not one that the table no longer has, nor on another GPU."
+    """The configuration that won on this kind of GPU, a specialised one too; not one that the
+    table no longer has, nor on another GPU."""
     def row(kernel, chosen, causal, D=128, **told):
-        c = next(c for c in kernels.CONFIGS if c.kernel == kernel and c.width >= D and all(getattr(c, key) == value for key, value in told.items()))
-        return {"case": "configuration", "chosen": chosen, "causal": str(causal), "D": D} | {key: getattr(c, key) for key in ("kernel", "way", "rows", "cols", "warps", "stages")}
-    rows = [row("forward", "yes", False, way="specialised"), row("forward", "no", True), row("dq", "yes", True) | {"rows": 77}, {"case": "sweep"}]
-    monkeypatch.setattr(kernels, "load_record", lambda name: namedtuple("Record", "device rows")("that GPU", rows))
+        c = next(c for c in kernels.CONFIGS if c.kernel == kernel and c.width >= D
+                 and all(getattr(c, key) == value for key, value in told.items()))
+        return ({"case": "configuration", "chosen": chosen, "causal": str(causal), "D": D}
+                | {key: getattr(c, key)
+                   for key in ("kernel", "way", "rows", "cols", "warps", "stages")})
+    rows = [row("forward", "yes", False, way="specialised"), row("forward", "no", True),
+            row("dq", "yes", True) | {"rows": 77}, {"case": "sweep"}]
+    monkeypatch.setattr(kernels, "load_record",
+                        lambda name: namedtuple("Record", "device rows")("that GPU", rows))
     kernels.remembered.cache_clear()
     [(key, best)] = kernels.remembered("that GPU").items()
-    assert key == ("forward", 128, 16, False) and best.way == "specialised" and best.width == 128 and best in kernels.CONFIGS
+    assert (key == ("forward", 128, 16, False) and best.way == "specialised" and best.width == 128
+            and best in kernels.CONFIGS)
     assert kernels.remembered("another GPU") == {}
     kernels.remembered.cache_clear()
 
 
 @pytest.mark.parametrize("spoilt", [None, 0, 1])
 def test_tuning_prefers_nothing_that_is_wrong(monkeypatch, spoilt):
-    "A forward kernel that spoils the log-sum-exps or the output is not taken, however fast it is; the others are timed on right ones."
+    """A forward kernel that spoils the log-sum-exps or the output is not taken, however fast it
+    is; the others are timed on right ones."""
     q, k, v, *_ = drawn("eight to one")
     fast, slow = (config("forward", way) for way in ("specialised", "pointers"))
-    found = {"forward": [fast, slow], "dkdv": [config("dkdv", "pointers")], "dq": [config("dq", "pointers")]}
+    found = {"forward": [fast, slow], "dkdv": [config("dkdv", "pointers")],
+             "dq": [config("dq", "pointers")]}
     monkeypatch.setattr(kernels, "PREFERRED", {})
     whole, seen = kernels.fitting, []
-    monkeypatch.setattr(kernels, "fitting", lambda kernel, q, causal, ways=None: found[kernel] if ways else whole(kernel, q, causal))
+    monkeypatch.setattr(kernels, "fitting", lambda kernel, q, causal, ways=None: found[kernel]
+                        if ways else whole(kernel, q, causal))
     def trial(c, inputs, others, limits, scale):
-        seen.append([x.isfinite().all() for x in others[:2]] if c.kernel == "forward" else [others[0].isfinite().all()])
+        seen.append([x.isfinite().all() for x in others[:2]] if c.kernel == "forward"
+                    else [others[0].isfinite().all()])
         if c == fast and spoilt is not None: others[spoilt].fill_(math.nan)
         return [1. if c == fast else 2.]
     monkeypatch.setattr(kernels, "trial", trial)
     tried = kernels.tune(q, k, v, causal=True, ways=("specialised", "pointers"))
-    assert (fast in tried) == (spoilt is None) and {slow, *found["dkdv"], *found["dq"]} <= tried.keys() and all(all(one) for one in seen)
-    assert kernels.PREFERRED["forward", q.shape[-1], slow.bits, True] == (slow if spoilt is not None else fast)
+    assert ((fast in tried) == (spoilt is None) and {slow, *found["dkdv"], *found["dq"]}
+            <= tried.keys() and all(all(one) for one in seen))
+    assert (kernels.PREFERRED["forward", q.shape[-1], slow.bits, True]
+            == (slow if spoilt is not None else fast))
 
 
 def test_without_gluon_the_next_configuration_is_taken(monkeypatch):
-    "Where a record prefers Gluon and Triton is too old for it, it is said once and the next row runs; a window does not ask."
+    """Where a record prefers Gluon and Triton is too old for it, it is said once and the next
+    row runs; a window does not ask."""
     q, k, v, *_ = drawn("eight to one")
     gluon = next(c for c in kernels.CONFIGS if c.way == "gluon")
     monkeypatch.setattr(kernels, "fitting", lambda *_: [gluon, kernels.SMALL["forward"]])
     monkeypatch.setitem(sys.modules, "tfmlib.flash_attention_gpu.gluon", None)
-    with pytest.warns(UserWarning, match="the kernel in Gluon is left out: .*flash_attention_gpu.gluon"): out, _ = kernels.forward(q, k, v, causal=True)
-    torch.testing.assert_close(out.double(), definition(q.double(), k.double(), v.double(), True, None)[0], atol=2e-6, rtol=2e-6)
-    with warnings.catch_warnings(): warnings.simplefilter("error"); kernels.forward(q, k, v, causal=True, window=3)
+    with pytest.warns(UserWarning,
+                      match="the kernel in Gluon is left out: .*flash_attention_gpu.gluon"):
+        out, _ = kernels.forward(q, k, v, causal=True)
+    torch.testing.assert_close(out.double(), definition(q.double(), k.double(), v.double(), True,
+            None)[0], atol=2e-6, rtol=2e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error"); kernels.forward(q, k, v, causal=True, window=3)
     with pytest.raises(ImportError): kernels.forward(q, k, v, config=gluon)
 
 
-# --- decoding -------------------------------------------------------------------------------------------------------
+# --- decoding -------------------------------------------------------------------------------------
 
-Few = namedtuple("Few", "H G T lengths causal window size shares", defaults=(True, None, None, 2))       # size: of a page
+# size: of a page
+Few = namedtuple("Few", "H G T lengths causal window size shares", defaults=(True, None, None, 2))
 DECODES = {
     "one query": Few(2, 2, 1, (70,), shares=3),
     "grouped": Few(6, 2, 3, (50, 50)),
@@ -350,8 +417,10 @@ def by_sequence(q, k, v, lengths, table, causal, window, scale=None) -> tuple:
     "Attention with the matrix, one sequence after another, in float64."
     found = []
     for b, n in enumerate(lengths.tolist()):
-        keys, values = (x[b, :, :n] if table is None else x[table[b]].transpose(0, 1).flatten(1, 2)[:, :n] for x in (k, v))
-        found.append(definition(*(x[None].double() for x in (q[b], keys, values)), causal, window, scale))
+        keys, values = (x[b, :, :n] if table is None else x[table[b]].transpose(0, 1).flatten(1,
+                2)[:, :n] for x in (k, v))
+        found.append(definition(*(x[None].double() for x in (q[b], keys, values)), causal,
+                                window, scale))
     return tuple(map(torch.cat, zip(*found)))
 
 
@@ -359,10 +428,13 @@ def decoded_off(module, case, width: int = 16, dtype=torch.float32, seed: int = 
     "The largest distance from float64, in units of what is allowed."
     q, k, v, lengths, table = cached(case, width, dtype, seed)
     room = k.shape[2] * (1 if table is None else table.shape[1])
-    ours = module.decode(q, k, v, module.band(case.T, room, case.causal, case.window), width ** -.5, (lengths, table), shares=case.shares)
+    ours = module.decode(q, k, v, module.band(case.T, room, case.causal, case.window), width ** -.5,
+                         (lengths, table), shares=case.shares)
     exact = by_sequence(q, k, v, lengths, table, case.causal, case.window)
     allowed = {torch.float32: 2e-6, torch.float16: 2e-3}[dtype]
-    off = [(a.double() - b).abs().where(a.double() != b, torch.zeros(())).max() for a, b in zip(ours, exact)]     # −∞ is −∞
+    # −∞ is −∞
+    off = [(a.double() - b).abs().where(a.double() != b, torch.zeros(())).max()
+           for a, b in zip(ours, exact)]
     return max(math.inf if math.isnan(x) else x for x in map(float, off)) / allowed
 
 
@@ -371,7 +443,8 @@ def test_decoding(name):
     assert decoded_off(kernels, DECODES[name]) < 1
 
 
-@pytest.mark.parametrize("name, width", [("grouped", 32), ("many rows", 64), ("pages", 128), ("no keys", 16), ("window", 256)])
+@pytest.mark.parametrize("name, width", [("grouped", 32), ("many rows", 64), ("pages", 128),
+                                         ("no keys", 16), ("window", 256)])
 def test_decoding_in_float16(name, width):
     assert decoded_off(kernels, DECODES[name], width, torch.float16) < 1
 
@@ -381,9 +454,11 @@ def test_decoding_in_float16(name, width):
 @given(st.data())
 def test_decoding_drawn(data):
     "Any lengths, groups, pages, shares and windows."
-    G, group, B = data.draw(st.integers(1, 2)), data.draw(st.sampled_from([1, 2, 3, 8])), data.draw(st.integers(1, 3))
+    G, group, B = (data.draw(st.integers(1, 2)), data.draw(st.sampled_from([1, 2, 3, 8])),
+                   data.draw(st.integers(1, 3)))
     lengths = tuple(data.draw(st.lists(st.integers(0, 60), min_size=B, max_size=B)))
-    case = Few(G * group, G, data.draw(st.integers(1, 16)), lengths, data.draw(st.booleans()), data.draw(st.sampled_from([None, None, 1, 9, 40])),
+    case = Few(G * group, G, data.draw(st.integers(1, 16)), lengths, data.draw(st.booleans()),
+               data.draw(st.sampled_from([None, None, 1, 9, 40])),
                data.draw(st.sampled_from([None, 1, 3, 16])), data.draw(st.integers(1, 5)))
     assert decoded_off(kernels, case, seed=data.draw(st.integers(0, 9))) < 1
 
@@ -392,54 +467,76 @@ def test_decoding_is_the_forward_pass():
     "Where every sequence is whole, both functions say the same, and neither changes the cache."
     q, k, v, *_ = drawn("few queries, causal")
     before = [x.clone() for x in (q, k, v)]
-    for a, b in zip(kernels.flash_decode(q[:, :, -5:], k, v, True), kernels.flash(q[:, :, -5:], k, v, True)): torch.testing.assert_close(a, b)
-    for layout in (lambda x: x.transpose(1, 2).contiguous().transpose(1, 2), lambda x: x.mT.contiguous().mT):
+    for a, b in zip(kernels.flash_decode(q[:, :, -5:], k, v, True),
+                    kernels.flash(q[:, :, -5:], k, v, True)):
+        torch.testing.assert_close(a, b)
+    for layout in (lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+                   lambda x: x.mT.contiguous().mT):
         again = kernels.flash_decode(layout(q[:, :, -5:]), layout(k), layout(v), True)
         torch.testing.assert_close(again[0], kernels.flash(q[:, :, -5:], k, v, True)[0])
     assert all(torch.equal(a, b) for a, b in zip(before, (q, k, v)))
 
 
 def test_no_keys_at_all():
-    q, k, table = torch.ones(2, 2, 1, 16), torch.ones(3, 1, 4, 16), torch.zeros(2, 0, dtype=torch.int32)
-    for out, lse in (kernels.flash_decode(q, k[:2, :, :0], k[:2, :, :0]), kernels.flash_decode(q, k, k, block_table=table)):
+    q, k, table = (torch.ones(2, 2, 1, 16), torch.ones(3, 1, 4, 16),
+                   torch.zeros(2, 0, dtype=torch.int32))
+    for out, lse in (kernels.flash_decode(q, k[:2, :, :0], k[:2, :, :0]),
+                     kernels.flash_decode(q, k, k, block_table=table)):
         assert not out.any() and bool((lse == -math.inf).all())
 
 
 def test_bytes_are_counted():
-    "Two keys heads of 100 keys, width 16, float32: keys and values once; queries in, outputs out; three parts out and in again."
+    """Two keys heads of 100 keys, width 16, float32: keys and values once; queries in, outputs
+    out; three parts out and in again."""
     q, k = torch.empty(1, 4, 2, 16), torch.empty(1, 2, 100, 16)
-    assert kernels.decode_bytes(q, k, 100, 3) == 2 * 100 * 2 * 16 * 4 + 2 * 4 * 2 * 16 * 4 + 2 * 3 * 4 * 2 * (16 + 1) * 4
+    assert (kernels.decode_bytes(q, k, 100, 3) == 2 * 100 * 2 * 16 * 4 + 2 * 4 * 2 * 16 * 4 + 2 * 3
+            * 4 * 2 * (16 + 1) * 4)
 
 
 def test_keys_are_shared_out():
     cpu = torch.device("cpu")
-    assert [kernels.shared_out(*told, cpu) for told in ((100, 1), (600, 1), (10**6, 1), (10**6, 16), (10**6, 17))] == [1, 2, 16, 1, 1]
+    assert ([kernels.shared_out(*told, cpu) for told in ((100, 1), (600, 1), (10**6, 1),
+            (10**6, 16), (10**6, 17))] == [1, 2, 16, 1, 1])
 
 
 one, pool, long = torch.ones(2, 2, 1, 16), torch.ones(5, 1, 4, 16), torch.ones(2, 1, 9, 16)
 
 
 @pytest.mark.parametrize("call, says", [
-    (lambda: kernels.flash_decode(one.expand(2, 2, 17, 16), long, long), "q: 17 queries; expected 1 to 16"),
+    (lambda: kernels.flash_decode(one.expand(2, 2, 17, 16), long, long),
+     "q: 17 queries; expected 1 to 16"),
     (lambda: kernels.flash_decode(one[:, :, :0], long, long), "q: 0 queries; expected 1 to 16"),
-    (lambda: kernels.flash_decode(one, pool, pool), r"k: \(5, 1, 4, 16\); expected the batch and the width of q"),
-    (lambda: kernels.flash_decode(one.clone().requires_grad_(), long, long), "q, k, v: with a gradient to compute; expected none: `flash` has a backward pass"),
-    (lambda: kernels.flash_decode(one, long, long, scale=math.nan), "scale: nan; expected a positive number"),
-    (lambda: kernels.flash_decode(one, long, long, True, 0), "window: 0; expected a whole number of at least 1"),
-    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3])), r"lengths: \(1,\); expected 1 dimension, the first 2, as q"),
-    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3, 10])), "lengths: 3 to 10; expected 0 to 9"),
-    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3., 1.])), "lengths: torch.float32 on cpu; expected int32 or int64 on cpu"),
-    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2]])), r"block_table: \(1, 2\); expected 2 dimensions, the first 2, as q"),
-    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([1, 2])), r"block_table: \(2,\); expected 2 dimensions"),
-    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2], [3, 5]])), "block_table: 1 to 5; expected 0 to 4"),
-    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2], [3, -1]])), "block_table: -1 to 3; expected 0 to 4"),
-    (lambda: kernels.flash_decode(one, pool, pool, lengths=torch.tensor([8, 9]), block_table=torch.tensor([[1, 2], [3, 4]])), "lengths: 8 to 9; expected 0 to 8"),
+    (lambda: kernels.flash_decode(one, pool, pool),
+     r"k: \(5, 1, 4, 16\); expected the batch and the width of q"),
+    (lambda: kernels.flash_decode(one.clone().requires_grad_(), long, long),
+     "q, k, v: with a gradient to compute; expected none: `flash` has a backward pass"),
+    (lambda: kernels.flash_decode(one, long, long, scale=math.nan),
+     "scale: nan; expected a positive number"),
+    (lambda: kernels.flash_decode(one, long, long, True, 0),
+     "window: 0; expected a whole number of at least 1"),
+    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3])),
+     r"lengths: \(1,\); expected 1 dimension, the first 2, as q"),
+    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3, 10])),
+     "lengths: 3 to 10; expected 0 to 9"),
+    (lambda: kernels.flash_decode(one, long, long, lengths=torch.tensor([3., 1.])),
+     "lengths: torch.float32 on cpu; expected int32 or int64 on cpu"),
+    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2]])),
+     r"block_table: \(1, 2\); expected 2 dimensions, the first 2, as q"),
+    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([1, 2])),
+     r"block_table: \(2,\); expected 2 dimensions"),
+    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2], [3, 5]])),
+     "block_table: 1 to 5; expected 0 to 4"),
+    (lambda: kernels.flash_decode(one, pool, pool, block_table=torch.tensor([[1, 2], [3, -1]])),
+     "block_table: -1 to 3; expected 0 to 4"),
+    (lambda: kernels.flash_decode(one, pool, pool, lengths=torch.tensor([8, 9]),
+                                  block_table=torch.tensor([[1, 2], [3, 4]])),
+     "lengths: 8 to 9; expected 0 to 8"),
 ])
 def test_decoding_refuses(call, says):
     with pytest.raises(ValueError, match=says): call()
 
 
-# --- what the interpreter cannot see --------------------------------------------------------------------------------
+# --- what the interpreter cannot see --------------------------------------------------------------
 
 def test_the_interpreter_still_multiplies_bit_patterns():
     "Why bfloat16 is refused here. When this fails, Triton has mended it, and the refusal can go."
@@ -456,61 +553,117 @@ def test_the_interpreter_still_multiplies_bit_patterns():
     assert not torch.allclose(out, torch.full((16, 16), 16.))
 
 
-# --- wrong ----------------------------------------------------------------------------------------------------------
+# --- wrong ----------------------------------------------------------------------------------------
 
-# Two changes are not in the list, because they change nothing: queries beyond the last with a log-sum-exp of 0 (their rows of Q and dO
-# are zeros, and so is what their weights are multiplied with), and a last query beyond the last (more is compared, nothing else is seen).
-WRONG = {  # what is wrong: (a line of the module, what stands there instead, the shape that notices, the way)
-    "the mixture does not fade": ("v, mixed * fade[:, None], input", "v, mixed, input", "no tile divides, causal"),
-    "the sum does not fade": ("total = total * fade + tl.sum(e, 1)", "total = total + tl.sum(e, 1)", "no tile divides, causal"),
-    "−∞ is subtracted from −∞": ('base = tl.where(new == float("-inf"), 0., new)', "base = new", "nothing seen"),
-    "a key further ahead": ("else: return j <= i + ahead", "else: return j <= i + ahead + 1", "no tile divides, causal"),
-    "not oneself": ("else: return j <= i + ahead", "else: return j < i + ahead", "no tile divides, causal"),
-    "the window one shorter": ("tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead", "tl.cast(j - i + back - 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead - 1", "window of 1"),
-    "the window one longer": ("tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead", "tl.cast(j - i + back + 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead + 1", "window"),
-    "only behind": ("<= tl.cast(back + ahead, tl.uint32)", "<= tl.cast(back, tl.uint32)", "both sides"),
-    "aligned at the top left": ("mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E", "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i, scale * LOG2E", "few queries, causal"),
-    "powers of two without log₂ e": ("mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E", "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale", "tiles fit"),
-    "the neighbour's keys": ("tl.program_id(1) // group, tl.program_id(0) * ROWS", "tl.program_id(1) % (tl.num_programs(1) // group), tl.program_id(0) * ROWS", "two by two"),
-    "keys that are not there": ("else: return j < S", "else: return j < S + 64", "no tile divides", "descriptors"),
-    "keys that are not there, by addresses": ("if BACK or AHEAD: return (j < S) & visible", "if BACK or AHEAD: return visible", "no tile divides"),
-    "hidden keys in a whole tile": ("b = tl.maximum(tl.minimum(N, first + ahead + 1), 0) // SIZE * SIZE", "b = tl.cdiv(tl.maximum(tl.minimum(N, first + ahead + 1), 0), SIZE) * SIZE", "tiles fit, causal"),
-    "a tile too few ahead": ("end = tl.maximum(tl.minimum(N, last + ahead + 1), 0)", "end = tl.maximum(tl.minimum(N, last + ahead), 0)", "two by two"),
-    "a tile too few behind": ("begin = tl.maximum(first - back, 0) // SIZE * SIZE", "begin = tl.cdiv(tl.maximum(first - back, 0), SIZE) * SIZE", "window"),
-    "the window's edge in a whole tile": ("tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE)", "tl.minimum(tl.maximum(last - back, 0) // SIZE", "window", "descriptors"),
-    "the maximum for the log-sum-exp": ("(top + tl.math.log2(total)) * LN2", "top * LN2", "tiles fit"),
-    "a logarithm to base 2": ("(top + tl.math.log2(total)) * LN2", "top + tl.math.log2(total)", "tiles fit"),
-    "one line for all texts": ("(tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * T", "tl.program_id(1) * T", "no tile divides, causal"),
-    "one text for all": ("x += tl.program_id(2).to(tl.int64) * strides[0] + h", "x += h", "no tile divides, causal"),
-    "no delta for the keys": ("dz = w * (dw - tl.load(DELTA + i, mask=i < T, other=0.)[None, :])", "dz = w * dw", "tiles fit"),
-    "no delta for the queries": ("input_precision=PRECISION) - delta[:, None])", "input_precision=PRECISION))", "tiles fit"),
-    "delta of the output alone": ("out.to(tl.float32) * dout.to(tl.float32)", "out.to(tl.float32) * out.to(tl.float32)", "tiles fit"),
-    "the keys' gradient without the root": ("put(DK, h, dk * scale, start, sdk, S, COLS, D)", "put(DK, h, dk, start, sdk, S, COLS, D)", "tiles fit"),
-    "the queries' gradient without the root": ("put(DQ, h, dq * scale,", "put(DQ, h, dq,", "tiles fit"),
-    "the way back aligned otherwise": ("visible((start + T - S + tl.arange(0, COLS))[:, None], i[None, :]", "visible((start + tl.arange(0, COLS))[:, None], i[None, :]", "few queries, causal"),
-    "queries from elsewhere": ("line(LSE, T), line(DELTA, T), start + T - S,", "line(LSE, T), line(DELTA, T), start + S - T,", "few queries, causal"),
-    "roles not exchanged": ("ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)", "ROWS) * ROWS, back, ahead, ROWS, BACK, AHEAD)", "no tile divides, causal"),
-    "one head of a group": (".unflatten(1, (G, H // G)).sum(2, dtype=torch.float32)", ".unflatten(1, (G, H // G))[:, :, 0]", "eight to one"),
+# Two changes are not in the list, because they change nothing: queries beyond the last with a
+# log-sum-exp of 0 (their rows of Q and dO
+# are zeros, and so is what their weights are multiplied with), and a last query beyond the last
+# (more is compared, nothing else is seen).
+# what is wrong: (a line of the module, what stands there instead, the shape that notices, the way)
+WRONG = {
+    "the mixture does not fade": ("v, mixed * fade[:, None], input", "v, mixed, input",
+                                  "no tile divides, causal"),
+    "the sum does not fade": ("total = total * fade + tl.sum(e, 1)", "total = total + tl.sum(e, 1)",
+                              "no tile divides, causal"),
+    "−∞ is subtracted from −∞": ('base = tl.where(new == float("-inf"), 0., new)', "base = new",
+                                 "nothing seen"),
+    "a key further ahead": ("else: return j <= i + ahead", "else: return j <= i + ahead + 1",
+                            "no tile divides, causal"),
+    "not oneself": ("else: return j <= i + ahead", "else: return j < i + ahead",
+                    "no tile divides, causal"),
+    "the window one shorter": (
+        "tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead",
+        "tl.cast(j - i + back - 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead - 1",
+        "window of 1"),
+    "the window one longer": (
+        "tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead",
+        "tl.cast(j - i + back + 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead + 1", "window"),
+    "only behind": ("<= tl.cast(back + ahead, tl.uint32)", "<= tl.cast(back, tl.uint32)",
+                    "both sides"),
+    "aligned at the top left": (
+        "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E",
+        "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i, scale * LOG2E",
+        "few queries, causal"),
+    "powers of two without log₂ e": (
+        "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E",
+        "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale", "tiles fit"),
+    "the neighbour's keys": ("tl.program_id(1) // group, tl.program_id(0) * ROWS",
+                             "tl.program_id(1) % (tl.num_programs(1) // group), tl.program_id(0) * ROWS", "two by two"),  # noqa: E501
+    "keys that are not there": ("else: return j < S", "else: return j < S + 64", "no tile divides",
+                                "descriptors"),
+    "keys that are not there, by addresses": ("if BACK or AHEAD: return (j < S) & visible",
+                                              "if BACK or AHEAD: return visible",
+                                              "no tile divides"),
+    "hidden keys in a whole tile": (
+        "b = tl.maximum(tl.minimum(N, first + ahead + 1), 0) // SIZE * SIZE",
+        "b = tl.cdiv(tl.maximum(tl.minimum(N, first + ahead + 1), 0), SIZE) * SIZE",
+        "tiles fit, causal"),
+    "a tile too few ahead": ("end = tl.maximum(tl.minimum(N, last + ahead + 1), 0)",
+                             "end = tl.maximum(tl.minimum(N, last + ahead), 0)", "two by two"),
+    "a tile too few behind": ("begin = tl.maximum(first - back, 0) // SIZE * SIZE",
+                              "begin = tl.cdiv(tl.maximum(first - back, 0), SIZE) * SIZE",
+                              "window"),
+    "the window's edge in a whole tile": ("tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE)",
+                                          "tl.minimum(tl.maximum(last - back, 0) // SIZE", "window",
+                                          "descriptors"),
+    "the maximum for the log-sum-exp": ("(top + tl.math.log2(total)) * LN2", "top * LN2",
+                                        "tiles fit"),
+    "a logarithm to base 2": ("(top + tl.math.log2(total)) * LN2", "top + tl.math.log2(total)",
+                              "tiles fit"),
+    "one line for all texts": (
+        "(tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * T",
+        "tl.program_id(1) * T", "no tile divides, causal"),
+    "one text for all": ("x += tl.program_id(2).to(tl.int64) * strides[0] + h", "x += h",
+                         "no tile divides, causal"),
+    "no delta for the keys": ("dz = w * (dw - tl.load(DELTA + i, mask=i < T, other=0.)[None, :])",
+                              "dz = w * dw", "tiles fit"),
+    "no delta for the queries": ("input_precision=PRECISION) - delta[:, None])",
+                                 "input_precision=PRECISION))", "tiles fit"),
+    "delta of the output alone": ("out.to(tl.float32) * dout.to(tl.float32)",
+                                  "out.to(tl.float32) * out.to(tl.float32)", "tiles fit"),
+    "the keys' gradient without the root": ("put(DK, h, dk * scale, start, sdk, S, COLS, D)",
+                                            "put(DK, h, dk, start, sdk, S, COLS, D)", "tiles fit"),
+    "the queries' gradient without the root": ("put(DQ, h, dq * scale,", "put(DQ, h, dq,",
+                                               "tiles fit"),
+    "the way back aligned otherwise": (
+        "visible((start + T - S + tl.arange(0, COLS))[:, None], i[None, :]",
+        "visible((start + tl.arange(0, COLS))[:, None], i[None, :]", "few queries, causal"),
+    "queries from elsewhere": ("line(LSE, T), line(DELTA, T), start + T - S,",
+                               "line(LSE, T), line(DELTA, T), start + S - T,",
+                               "few queries, causal"),
+    "roles not exchanged": ("ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)",
+                            "ROWS) * ROWS, back, ahead, ROWS, BACK, AHEAD)",
+                            "no tile divides, causal"),
+    "one head of a group": (".unflatten(1, (G, H // G)).sum(2, dtype=torch.float32)",
+                            ".unflatten(1, (G, H // G))[:, :, 0]", "eight to one"),
     "the log-sum-exp's gradient added": ("delta - dlse", "delta + dlse", "tiles fit"),
-    "the tail of the keys by zeros alone": ("at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, True, PRECISION)\n    put(DQ", "at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, False, PRECISION)\n    put(DQ", "scores far below zero", "descriptors"),
-    "the maximum of one loop": ("new = tl.maximum(top, tl.max(scores, 1) * scale)", "new = tl.max(scores, 1) * scale", "scores by a hundred, all seen"),
+    "the tail of the keys by zeros alone": (
+        "at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, True, PRECISION)\n    put(DQ",
+        "at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, False, PRECISION)\n    put(DQ",
+        "scores far below zero", "descriptors"),
+    "the maximum of one loop": ("new = tl.maximum(top, tl.max(scores, 1) * scale)",
+                                "new = tl.max(scores, 1) * scale", "scores by a hundred, all seen"),
 }
 SHAPES["tiles fit, causal"] = Shape(1, 1, 1, 64, 64, 16, True)
 
 
 def changed(old: str, new: str, folder: Path):
     "The module with one place changed; where its lines break does not matter."
-    text, found = re.subn(r"\s*".join(map(re.escape, re.findall(r"\w+|\S", old))), lambda _: new, SOURCE.read_text(), count=1)
+    text, found = re.subn(r"\s*".join(map(re.escape, re.findall(r"\w+|\S", old))), lambda _: new,
+                          SOURCE.read_text(), count=1)
     assert found, f"not in the module: {old}"
     path = folder / "changed_kernels.py"
-    path.write_text(text.replace("from ..", "from tfmlib.").replace("from .", "from tfmlib.flash_attention_gpu."))
+    path.write_text(text.replace("from ..", "from tfmlib.").replace("from .",
+            "from tfmlib.flash_attention_gpu."))
     spec = importlib.util.spec_from_file_location("changed_kernels", path)
     module = sys.modules["changed_kernels"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-@pytest.mark.parametrize("T, S, causal, tile", [(50, 70, False, (32, 16)), (50, 50, True, (32, 16)), (50, 50, True, (16, 64)), (17, 77, True, (64, 32)), (1, 77, True, (16, 16)), (64, 64, True, (16, 32))])
+@pytest.mark.parametrize("T, S, causal, tile", [(50, 70, False, (32, 16)), (50, 50, True, (32, 16)),
+                                                (50, 50, True, (16, 64)), (17, 77, True, (64, 32)),
+                                                (1, 77, True, (16, 16)), (64, 64, True, (16, 32))])
 def test_the_kernels_of_the_path(T, S, causal, tile):
     "One head, against chapter 17's loops in float64; what is behind the results stays as it was."
     from tfmlib.flash_attention import flash_backward, flash_forward
@@ -522,7 +675,8 @@ def test_the_kernels_of_the_path(T, S, causal, tile):
     _, *want = flash_backward(*exact, want_out, want_lse, dout.double(), (7, 9), causal)
     out, lse = triton_forward(q, k, v, tile, causal)
     ours = triton_dkdv(q, k, v, out, lse, dout, tile, causal)
-    for a, b in zip((out, lse, *ours), (want_out, want_lse, *want)): torch.testing.assert_close(a.double(), b, atol=3e-6, rtol=1e-5)
+    for a, b in zip((out, lse, *ours), (want_out, want_lse, *want)):
+        torch.testing.assert_close(a.double(), b, atol=3e-6, rtol=1e-5)
     half, _ = triton_forward(q.half(), k.half(), v.half(), tile, causal)
     torch.testing.assert_close(half.double(), want_out, atol=5e-3, rtol=5e-3)
 
@@ -549,15 +703,19 @@ def test_wrong_kernels_are_rejected(wrong, tmp_path):
 
 
 BEYOND = {  # a mask that lets one row too many be written: the results that show it
-    "a row too many": ("value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) < N)", "value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) <= N)", ["out", "dk", "dv", "dq"]),
+    "a row too many": ("value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) < N)",
+                       "value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) <= N)",
+                       ["out", "dk", "dv", "dq"]),
     "a log-sum-exp too many": ("* LN2, mask=i < T)", "* LN2, mask=i <= T)", ["lse"]),
-    "a delta too many": ("dout.to(tl.float32), 1), mask=i < T)", "dout.to(tl.float32), 1), mask=i <= T)", ["delta"]),
+    "a delta too many": ("dout.to(tl.float32), 1), mask=i < T)",
+                         "dout.to(tl.float32), 1), mask=i <= T)", ["delta"]),
 }
 
 
 @pytest.mark.parametrize("wrong", BEYOND)
 def test_writing_beyond_is_noticed(wrong, tmp_path):
-    "No number within would show it: programs run one after another here, and the next head's writes over it."
+    """No number within would show it: programs run one after another here, and the next head's
+    writes over it."""
     old, new, shown = BEYOND[wrong]
     assert written_beyond(changed(old, new, tmp_path), "pointers") == shown
 
@@ -570,28 +728,53 @@ def test_the_strides_of_the_values_are_their_own(tmp_path):
     assert not torch.equal(wrong.forward(q, k, v)[0], kernels.forward(q, k, v)[0])
 
 
-WRONG_DECODING = {  # what is wrong: (a line of the module, what stands there instead, the case that notices)
-    "the parts' plain mean": ("weight = tl.math.exp2(lse - tl.where(top == float(\"-inf\"), 0., top))", "weight = tl.where(lse > float(\"-inf\"), 1., 0.)", "one query"),
-    "parts that are not divided": ("mixed / total[:, None], mask=real)", "mixed, mask=real)", "one query"),
+# what is wrong: (a line of the module, what stands there instead, the case that notices)
+WRONG_DECODING = {
+    "the parts' plain mean": (
+        "weight = tl.math.exp2(lse - tl.where(top == float(\"-inf\"), 0., top))",
+        "weight = tl.where(lse > float(\"-inf\"), 1., 0.)", "one query"),
+    "parts that are not divided": ("mixed / total[:, None], mask=real)", "mixed, mask=real)",
+                                   "one query"),
     "natural powers of parts": ("weight = tl.math.exp2(lse", "weight = tl.exp(lse", "one query"),
-    "a sum without its weights": ("out = tl.sum(part * weight[:, None], 0) / total", "out = tl.sum(part, 0) / total", "more shares than tiles"),
-    "a log-sum-exp to base 2": ("tl.store(LSE + here, (top + tl.math.log2(total)) * LN2)", "tl.store(LSE + here, top + tl.math.log2(total))", "one query"),
-    "the last share forgotten": ("part = tl.cdiv(tl.cdiv(end - begin, COLS), tl.num_programs(0)) * COLS", "part = tl.cdiv(end - begin, COLS) // tl.num_programs(0) * COLS", "lengths"),
-    "shares that overlap": ("last = tl.minimum(end, first + part)", "last = tl.minimum(end, first + part + COLS)", "one query"),
-    "every sequence as long as the longest": ("else: n = tl.minimum(tl.load(LENGTHS + b).to(tl.int32), S)", "else: n = S", "lengths"),
+    "a sum without its weights": ("out = tl.sum(part * weight[:, None], 0) / total",
+                                  "out = tl.sum(part, 0) / total", "more shares than tiles"),
+    "a log-sum-exp to base 2": ("tl.store(LSE + here, (top + tl.math.log2(total)) * LN2)",
+                                "tl.store(LSE + here, top + tl.math.log2(total))", "one query"),
+    "the last share forgotten": (
+        "part = tl.cdiv(tl.cdiv(end - begin, COLS), tl.num_programs(0)) * COLS",
+        "part = tl.cdiv(end - begin, COLS) // tl.num_programs(0) * COLS", "lengths"),
+    "shares that overlap": ("last = tl.minimum(end, first + part)",
+                            "last = tl.minimum(end, first + part + COLS)", "one query"),
+    "every sequence as long as the longest": (
+        "else: n = tl.minimum(tl.load(LENGTHS + b).to(tl.int32), S)", "else: n = S", "lengths"),
     "the first sequence's length": ("tl.load(LENGTHS + b)", "tl.load(LENGTHS)", "lengths"),
-    "aligned at the longest": ("there((n - T + t)[:, None]", "there((S - T + t)[:, None]", "fewer keys than queries"),
-    "new queries at one position": ("there((n - T + t)[:, None]", "there((n - 1 + 0 * t)[:, None]", "grouped"),
-    "heads of another group": ("h, t, d = g * group + r // T", "h, t, d = g + r // T * (tl.num_programs(1) // tiles)", "grouped"),
+    "aligned at the longest": ("there((n - T + t)[:, None]", "there((S - T + t)[:, None]",
+                               "fewer keys than queries"),
+    "new queries at one position": ("there((n - T + t)[:, None]",
+                                    "there((n - 1 + 0 * t)[:, None]", "grouped"),
+    "heads of another group": ("h, t, d = g * group + r // T",
+                               "h, t, d = g + r // T * (tl.num_programs(1) // tiles)", "grouped"),
     "the first key head": ("K, V = K + g.to(tl.int64) * sk[1]", "K, V = K + 0 * sk[1]", "pages"),
-    "the first sequence's pages": ("else: TABLE += b.to(tl.int64) * row", "else: TABLE += 0 * row", "pages"),
-    "pages in the order of their numbers": ("else: return tl.load(table + j // size, mask=j < n, other=0)", "else: return j // size", "pages"),
-    "always a page's first rows": ("(j % size).to(tl.int64) * strides[2]", "0 * strides[2]", "pages of five"),
-    "a page too early": ("else: return tl.load(table + j // size,", "else: return tl.load(table + tl.maximum(j - 1, 0) // size,", "pages of five"),
-    "the pages of the tile before": ("page = page_of(TABLE, j + COLS, n, size)", "page = page_of(TABLE, j, n, size)", "pages, more than a tile"),
-    "one tile of rows": ("r = tile * ROWS + tl.arange(0, ROWS)", "r = tl.arange(0, ROWS)", "many rows"),
-    "values beyond the last": ("v = tl.load(v, mask=inside, other=0.)", "v = tl.load(v)", "lengths"),
-    "a window that begins at the last query": ("seen_by(n - T, n - 1, n, back, ahead, COLS, BACK, AHEAD)\n    part", "seen_by(n - 1, n - 1, n, back, ahead, COLS, BACK, AHEAD)\n    part", "window"),
+    "the first sequence's pages": ("else: TABLE += b.to(tl.int64) * row",
+                                   "else: TABLE += 0 * row", "pages"),
+    "pages in the order of their numbers": (
+        "else: return tl.load(table + j // size, mask=j < n, other=0)",
+        "else: return j // size", "pages"),
+    "always a page's first rows": ("(j % size).to(tl.int64) * strides[2]", "0 * strides[2]",
+                                   "pages of five"),
+    "a page too early": ("else: return tl.load(table + j // size,",
+                         "else: return tl.load(table + tl.maximum(j - 1, 0) // size,",
+                         "pages of five"),
+    "the pages of the tile before": ("page = page_of(TABLE, j + COLS, n, size)",
+                                     "page = page_of(TABLE, j, n, size)",
+                                     "pages, more than a tile"),
+    "one tile of rows": ("r = tile * ROWS + tl.arange(0, ROWS)", "r = tl.arange(0, ROWS)",
+                         "many rows"),
+    "values beyond the last": ("v = tl.load(v, mask=inside, other=0.)",
+                               "v = tl.load(v)", "lengths"),
+    "a window that begins at the last query": (
+        "seen_by(n - T, n - 1, n, back, ahead, COLS, BACK, AHEAD)\n    part",
+        "seen_by(n - 1, n - 1, n, back, ahead, COLS, BACK, AHEAD)\n    part", "window"),
 }
 
 
@@ -603,5 +786,6 @@ def test_wrong_decoding_is_rejected(wrong, tmp_path):
 
 def test_packing_may_have_any_order(tmp_path):
     "Rows of a tile by query instead of by head are as right."
-    same = changed("h, t, d = g * group + r // T, r % T,", "h, t, d = g * group + r % group, r // group,", tmp_path)
+    same = changed("h, t, d = g * group + r // T, r % T,",
+                   "h, t, d = g * group + r % group, r // group,", tmp_path)
     assert decoded_off(same, DECODES["grouped"]) < 1

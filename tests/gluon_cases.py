@@ -1,8 +1,10 @@
-"""The kernel in Gluon on a model of the machine: its functions as they stand, three roles in any order, copies and products that end late.
+"""The kernel in Gluon on a model of the machine: its functions as they stand, three roles in any
+order, copies and products that end late.
 
-Gluon has no interpreter. Here its names stand for NumPy and for a model of what a GPU does meanwhile: mbarriers with phases,
-copies that are on their way, products that are waited for. Only numbers, hangs and hazards are modelled, no layouts and no time.
-Runs in the process of `flash_cases.py`, which `test_flash_kernels.py` starts.
+Gluon has no interpreter. Here its names stand for NumPy and for a model of what a GPU does
+meanwhile: mbarriers with phases, copies that are on their way, products that are waited for. Only
+numbers, hangs and hazards are modelled, no layouts and no time. Runs in the process of
+`flash_cases.py`, which `test_flash_kernels.py` starts.
 """
 import ast
 import itertools
@@ -27,7 +29,8 @@ from tfmlib.workbench import need
 SOURCE = Path(flash_gluon.__file__).read_text()
 
 
-ORDERS = list(itertools.permutations(range(4)))            # who goes first, if he can: two consumers, the producer, the copies
+# who goes first, if he can: two consumers, the producer, the copies
+ORDERS = list(itertools.permutations(range(4)))
 
 
 class Fault(Exception):
@@ -38,7 +41,7 @@ def sure(right: bool, says: str) -> None:
     if not right: raise Fault(says)
 
 
-# --- the model ----------------------------------------------------------------------------------------------------
+# --- the model ------------------------------------------------------------------------------------
 
 class Array(np.ndarray):
     "A tensor in registers; its layout is nobody's business here."
@@ -64,13 +67,16 @@ class Barrier:
 
 class Slot:
     "A tile of shared memory."
-    def __init__(self, shape): self.data, self.filling, self.readers, self.fenced, self.nbytes = np.full(shape, np.nan), True, [], True, 2 * math.prod(shape)
+    def __init__(self, shape):
+        self.data, self.filling, self.readers, self.fenced, self.nbytes = (np.full(shape, np.nan),
+                True, [], True, 2 * math.prod(shape))
 
 
 class View:
     "A tile as somebody looks at it."
     def __init__(self, slot, seen=lambda x: x): self.slot, self.seen, self.dtype = slot, seen, None
-    def reshape(self, shape): return View(self.slot, lambda x: self.seen(x).reshape([int(n) for n in shape]))
+    def reshape(self, shape):
+        return View(self.slot, lambda x: self.seen(x).reshape([int(n) for n in shape]))
     def permute(self, order): return View(self.slot, lambda x: self.seen(x).transpose(order))
     def read(self): return self.seen(self.slot.data)
 
@@ -89,7 +95,8 @@ class Tiles(list):
 class Product:
     "A product on its way; it reads shared memory until it is waited for."
     def __init__(self, a, b, acc):
-        self.sides, self.acc, self.slots, self.result, self.type = (a, b), acc, [x.slot for x in (a, b) if isinstance(x, View)], None, Array.type
+        self.sides, self.acc, self.slots, self.result, self.type = ((a, b), acc,
+                [x.slot for x in (a, b) if isinstance(x, View)], None, Array.type)
         for slot in self.slots:
             sure(not slot.filling, "read before it is full")
             slot.readers.append(self)
@@ -102,7 +109,8 @@ class Product:
 
 class Copy:
     "A copy between a tensor and a tile; what lies beyond the tensor is zeros, and stays as it is."
-    def __init__(self, tensor, at, slot, barrier=None): self.tensor, self.at, self.slot, self.barrier = tensor, [int(n) for n in at], slot, barrier
+    def __init__(self, tensor, at, slot, barrier=None):
+        self.tensor, self.at, self.slot, self.barrier = tensor, [int(n) for n in at], slot, barrier
 
     def end(self) -> None:
         box = tuple(slice(n, n + m) for n, m in zip(self.at, self.slot.data.shape))
@@ -120,13 +128,17 @@ class Machine:
     "One program: its roles, one at a time, in an order that is drawn, and what is on its way."
     def __init__(self, seed: int):
         self.draw, self.order = random.Random(seed), ORDERS[seed] if seed < 24 else None
-        self.late = self.draw.choice((.5, .8, .95))         # how seldom a copy ends while somebody can go on
-        self.copies, self.roles, self.issued, self.here, self.over = [], [], [], threading.Semaphore(0), False
+        # how seldom a copy ends while somebody can go on
+        self.late = self.draw.choice((.5, .8, .95))
+        self.copies, self.roles, self.issued, self.here, self.over = ([], [], [],
+                threading.Semaphore(0), False)
 
     def specialize(self, functions, *_) -> None:
         for i, (function, told) in enumerate(functions):
-            role = SimpleNamespace(number=i, go=threading.Semaphore(0), ready=lambda: True, over=False, products=[], fault=None, copies=[])
-            role.thread = threading.Thread(target=self.work, args=(role, function, told), daemon=True)
+            role = SimpleNamespace(number=i, go=threading.Semaphore(0), ready=lambda: True,
+                                   over=False, products=[], fault=None, copies=[])
+            role.thread = threading.Thread(target=self.work, args=(role, function, told),
+                                           daemon=True)
             role.thread.role = role
             self.roles.append(role)
         for role in self.roles: role.thread.start()
@@ -140,8 +152,11 @@ class Machine:
         "Let somebody who can go on, or end a copy."
         able = [role for role in self.roles if not role.over and role.ready()]
         sure(able or self.copies, "everybody waits")
-        if self.order: chosen = min(able + self.copies, key=lambda one: self.order[getattr(one, "number", 3)])
-        else: chosen = self.draw.choice(able if able and (not self.copies or self.draw.random() < self.late) else self.copies)
+        if self.order:
+            chosen = min(able + self.copies, key=lambda one: self.order[getattr(one, "number", 3)])
+        else:
+            chosen = self.draw.choice(able if able and (not self.copies or self.draw.random()
+                    < self.late) else self.copies)
         if isinstance(chosen, Copy):
             self.copies.remove(chosen)
             return chosen.end()
@@ -207,7 +222,8 @@ class Machine:
     def finished(self, pending, deps):
         self.pause()
         while len(self.role.products) > pending: self.role.products.pop(0).end()
-        sure(all(product.result is not None for product in deps), "read before its product has ended")
+        sure(all(product.result is not None for product in deps),
+             "read before its product has ended")
         return deps[0].result
 
     def allocate(self, dtype, shape, layout):
@@ -221,7 +237,9 @@ Pointer = namedtuple("Pointer", "data at")
 Pointer.__add__ = lambda self, more: Pointer(self.data, self.at + more)
 
 
-def store(pointer, value, mask): pointer.data[np.asarray(pointer.at)[mask]] = torch.from_numpy(np.asarray(value[mask], np.float32))
+def store(pointer, value, mask):
+    pointer.data[np.asarray(pointer.at)[mask]] = torch.from_numpy(np.asarray(value[mask],
+            np.float32))
 
 
 class Kernel:
@@ -231,16 +249,28 @@ class Kernel:
     def __getitem__(self, grid): return lambda *given, **told: self.launch(grid, given, told)
 
     def launch(self, grid, given, told) -> None:
-        space, given = self.fn.__globals__, [Pointer(x.view(-1), 0) if isinstance(x, torch.Tensor) else x for x in given]
+        space, given = (self.fn.__globals__,
+                        [Pointer(x.view(-1), 0) if isinstance(x, torch.Tensor) else x
+                         for x in given])
         for program, where in enumerate(itertools.product(*map(range, grid))):
-            machine, gl = Machine(space["SEED"] + 100 * program * (space["SEED"] >= 24)), space["gl"]
-            gl.program_id, gl.num_programs = (lambda axis, w=where: array(w[axis])), lambda axis: grid[axis]
+            machine, gl = (Machine(space["SEED"] + 100 * program * (space["SEED"] >= 24)),
+                           space["gl"])
+            gl.program_id, gl.num_programs = (
+                lambda axis, w=where: array(w[axis])), lambda axis: grid[axis]
             gl.allocate_shared_memory, gl.warp_specialize = machine.allocate, machine.specialize
-            space["mbarrier"].__dict__.update(init=Barrier.init, wait=machine.wait, arrive=machine.arrive, expect=machine.expect, MBarrierLayout=lambda: None)
-            space["tma"].__dict__.update(async_copy_global_to_shared=machine.fetch, async_copy_shared_to_global=machine.put, store_wait=machine.stored)
-            space.update(warpgroup_mma=machine.multiply, warpgroup_mma_wait=machine.finished, fence_async_shared=machine.fence)
+            space["mbarrier"].__dict__.update(init=Barrier.init, wait=machine.wait,
+                                              arrive=machine.arrive, expect=machine.expect,
+                                              MBarrierLayout=lambda: None)
+            space["tma"].__dict__.update(async_copy_global_to_shared=machine.fetch,
+                                         async_copy_shared_to_global=machine.put,
+                                         store_wait=machine.stored)
+            space.update(warpgroup_mma=machine.multiply, warpgroup_mma_wait=machine.finished,
+                         fence_async_shared=machine.fence)
             machine.slots = []
-            with np.errstate(invalid="ignore", divide="ignore"): self.fn(*given, **{key: value for key, value in told.items() if key not in ("num_warps", "maxnreg")})
+            with np.errstate(invalid="ignore", divide="ignore"):
+                self.fn(*given,
+                        **{key: value for key, value in told.items()
+                           if key not in ("num_warps", "maxnreg")})
 
 
 class Descriptor:
@@ -262,103 +292,172 @@ def code(source: str):
 def module(source: str, seed: int) -> dict:
     "The module's functions in the model's language."
     nothing = lambda *_: None                                   # noqa: E731
-    numbers = {name: (lambda function: lambda *a: array(function(*a)))(getattr(np, name)) for name in ("where", "maximum", "minimum", "expand_dims", "max", "sum", "exp2", "log2")}
-    gl = SimpleNamespace(**numbers, constexpr=None, float32=None, int64=None, float16=None, bfloat16=None, static_range=range, cdiv=triton.cdiv, convert_layout=lambda x, layout: x,
-                         zeros=lambda shape, *_: array(np.zeros(shape)), full=lambda shape, value, *_: array(np.full(shape, value)), arange=lambda a, b, layout: array(np.arange(a, b)),
-                         NVMMADistributedLayout=nothing, DotOperandLayout=nothing, SliceLayout=nothing, NVMMASharedLayout=SimpleNamespace(get_default_for=nothing), store=store)
-    space = {"gl": gl, "gluon": SimpleNamespace(jit=Kernel), "mbarrier": SimpleNamespace(), "tma": SimpleNamespace(), "hopper": SimpleNamespace(TensorDescriptor=Descriptor),
-             "LN2": math.log(2), "LOG2E": 1 / math.log(2), "torch": torch, "Tensor": torch.Tensor, "triton": triton, "Config": kernels.Config, "LAUNCHERS": {}, "need": need, "SEED": seed}
+    numbers = {name: (lambda function: lambda *a: array(function(*a)))(getattr(np, name))
+               for name in ("where", "maximum", "minimum", "expand_dims", "max", "sum",
+                            "exp2", "log2")}
+    gl = SimpleNamespace(**numbers, constexpr=None, float32=None, int64=None, float16=None,
+                         bfloat16=None, static_range=range, cdiv=triton.cdiv,
+                         convert_layout=lambda x, layout: x,
+                         zeros=lambda shape, *_: array(np.zeros(shape)),
+                         full=lambda shape, value, *_: array(np.full(shape, value)),
+                         arange=lambda a, b, layout: array(np.arange(a, b)),
+                         NVMMADistributedLayout=nothing, DotOperandLayout=nothing,
+                         SliceLayout=nothing,
+                         NVMMASharedLayout=SimpleNamespace(get_default_for=nothing), store=store)
+    space = {"gl": gl, "gluon": SimpleNamespace(jit=Kernel), "mbarrier": SimpleNamespace(),
+             "tma": SimpleNamespace(), "hopper": SimpleNamespace(TensorDescriptor=Descriptor),
+             "LN2": math.log(2), "LOG2E": 1 / math.log(2), "torch": torch, "Tensor": torch.Tensor,
+             "triton": triton, "Config": kernels.Config, "LAUNCHERS": {}, "need": need,
+             "SEED": seed}
     exec(code(source), space)
     return space
 
 
-# --- right ----------------------------------------------------------------------------------------------------------
+# --- right ----------------------------------------------------------------------------------------
 
-def furthest(source: str, seed: int, T: int, S: int, causal: bool, cols: int, stages: int, heads: tuple = (1, 1, 1), D: int = 64) -> float:
-    "The largest distance from float64, in units of what float16 allows; a Fault if the schedule is wrong."
+def furthest(source: str, seed: int, T: int, S: int, causal: bool, cols: int, stages: int,
+             heads: tuple = (1, 1, 1), D: int = 64) -> float:
+    """The largest distance from float64, in units of what float16 allows; a Fault if the
+    schedule is wrong."""
     (B, H, G), g = heads, torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(B, h, n, D, generator=g).half() for h, n in ((H, T), (G, S), (G, S)))
     out, lse = torch.full_like(q, math.nan), torch.full((B, H, T), math.nan)
     config = kernels.Config("forward", "gluon", 128, 16, None, 128, cols, 4, stages)
-    module(source, seed)["start_gluon"](config, [4 * q, k, v, lse, out], kernels.band(T, S, causal, None), D ** -.5)
+    module(source, seed)["start_gluon"](config, [4 * q, k, v, lse, out],
+                                        kernels.band(T, S, causal, None), D ** -.5)
     scores = 4 * q.double() @ k.double().repeat_interleave(H // G, 1).mT * D ** -.5
-    if causal: scores = scores.masked_fill(~torch.ones(T, S, dtype=torch.bool).tril(S - T), -math.inf)
-    right = scores.softmax(-1).nan_to_num(0) @ v.double().repeat_interleave(H // G, 1), scores.logsumexp(-1)
-    off = [(a.double() - b).abs().where(a.double() != b, torch.zeros(())).max() / bar for a, b, bar in zip((out, lse), right, (2e-3, 1e-5))]      # −∞ is −∞
+    if causal:
+        scores = scores.masked_fill(~torch.ones(T, S, dtype=torch.bool).tril(S - T), -math.inf)
+    right = (scores.softmax(-1).nan_to_num(0) @ v.double().repeat_interleave(H // G, 1),
+             scores.logsumexp(-1))
+    # −∞ is −∞
+    off = [(a.double() - b).abs().where(a.double() != b, torch.zeros(())).max() / bar
+           for a, b, bar in zip((out, lse), right, (2e-3, 1e-5))]
     return max(math.inf if math.isnan(x) else x for x in map(float, off))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("n", range(1, 10))
 def test_no_order_hangs_or_spoils_anything(n, stages):
-    "One to nine tiles of keys: each role first, each last, copies at once or late, and orders that are drawn."
-    for seed in (0, 5, 9, 14, 20, 23, 24, 25): assert furthest(SOURCE, seed, 128, 16 * n, False, 16, stages) < 1
+    """One to nine tiles of keys: each role first, each last, copies at once or late, and orders
+    that are drawn."""
+    for seed in (0, 5, 9, 14, 20, 23, 24, 25):
+        assert furthest(SOURCE, seed, 128, 16 * n, False, 16, stages) < 1
 
 
 @pytest.mark.parametrize("T, S, cols, heads", [
-    (128, 128, 128, (1, 1, 1)), (256, 256, 128, (1, 1, 1)), (130, 130, 32, (2, 2, 1)), (257, 257, 128, (1, 1, 1)), (70, 300, 128, (1, 2, 2)), (300, 70, 64, (1, 1, 1)), (129, 256, 128, (1, 4, 2)),
+    (128, 128, 128, (1, 1, 1)), (256, 256, 128, (1, 1, 1)), (130, 130, 32, (2, 2, 1)),
+    (257, 257, 128, (1, 1, 1)), (70, 300, 128, (1, 2, 2)), (300, 70, 64, (1, 1, 1)),
+    (129, 256, 128, (1, 4, 2)),
     (200, 333, 128, (1, 1, 1)), (1, 50, 16, (1, 1, 1)), (40, 1, 128, (1, 1, 1))])
 @pytest.mark.parametrize("causal", [False, True])
 def test_any_length(T, S, cols, heads, causal):
-    "Lengths that no tile divides, more keys than queries and fewer, heads that share keys: rows that see nothing give zeros and −∞."
+    """Lengths that no tile divides, more keys than queries and fewer, heads that share keys:
+    rows that see nothing give zeros and −∞."""
     assert furthest(SOURCE, 24, T, S, causal, cols, 2, heads) < 1
 
 
 def test_what_the_kernel_does_not_take_is_named():
     q = torch.ones(1, 1, 8, 64, dtype=torch.float16)
-    for x, window, says in ((q, 5, "window: 5; expected None: the kernel in Gluon has no window"), (q[..., :32], None, "q: torch.float16, width 32; expected 16 bits and width 64 or 128"),
+    for x, window, says in ((q, 5, "window: 5; expected None: the kernel in Gluon has no window"),
+                            (q[..., :32], None,
+                             "q: torch.float16, width 32; expected 16 bits and width 64 or 128"),
                             (q.float(), None, "q: torch.float32, width 64; expected 16 bits")):
-        with pytest.raises(ValueError, match=says): flash_gluon.start_gluon(kernels.CONFIGS[0], [x, x, x, x, x], kernels.band(8, 8, True, window), 1.)
+        with pytest.raises(ValueError, match=says):
+            flash_gluon.start_gluon(kernels.CONFIGS[0], [x, x, x, x, x],
+                                    kernels.band(8, 8, True, window), 1.)
 
 
-# --- wrong ----------------------------------------------------------------------------------------------------------
+# --- wrong ----------------------------------------------------------------------------------------
 
-K_EMPTY, V_EMPTY = "    mbarrier.arrive(k_empty.index(slot), count=1)\n", "    mbarrier.arrive(v_empty.index(before), count=1)\n"
+K_EMPTY, V_EMPTY = ("    mbarrier.arrive(k_empty.index(slot), count=1)\n",
+                    "    mbarrier.arrive(v_empty.index(before), count=1)\n")
 WRONG = {  # what is wrong: (a line of the module, what stands there instead, what is noticed)
-    "keys given back before they are read": ("    scores = warpgroup_mma_wait(1, deps=(scores,))\n" + K_EMPTY, K_EMPTY + "    scores = warpgroup_mma_wait(1, deps=(scores,))\n", "while a product reads"),
-    "values given back before they are read": ("    acc = warpgroup_mma_wait(0, deps=(acc,))\n" + V_EMPTY, V_EMPTY + "    acc = warpgroup_mma_wait(0, deps=(acc,))\n", "while a product reads"),
-    "keys never given back": (K_EMPTY + "    e, row_max, row_sum, correction = online_softmax(\n        scores, i, (n - 1 - step)", "    e, row_max, row_sum, correction = online_softmax(\n        scores, i, (n - 1 - step)", "everybody waits"),
+    "keys given back before they are read": ("    scores = warpgroup_mma_wait(1, deps=(scores,))\n"
+                                             + K_EMPTY,
+                                             K_EMPTY + "    scores = warpgroup_mma_wait(1, "
+                                                       "deps=(scores,))\n",
+                                             "while a product reads"),
+    "values given back before they are read": ("    acc = warpgroup_mma_wait(0, deps=(acc,))\n"
+                                               + V_EMPTY,
+                                               V_EMPTY
+                                               + "    acc = warpgroup_mma_wait(0, deps=(acc,))\n",
+                                               "while a product reads"),
+    "keys never given back": (
+        K_EMPTY
+        + "    e, row_max, row_sum, correction = online_softmax(\n        scores, i, (n - 1 - step)", "    e, row_max, row_sum, correction = online_softmax(\n        scores, i, (n - 1 - step)", "everybody waits"),  # noqa: E501
     "values never given back": (V_EMPTY, "", "everybody waits"),
-    "one consumer empties a slot of keys": ("mbarrier.init(k_empty.index(i), count=2)", "mbarrier.init(k_empty.index(i), count=1)", ""),
-    "one consumer empties a slot of values": ("mbarrier.init(v_empty.index(i), count=2)", "mbarrier.init(v_empty.index(i), count=1)", ""),
-    "the producer waits for what is to come": ("mbarrier.wait(empty.index(slot), phase ^ 1)", "mbarrier.wait(empty.index(slot), phase)", "everybody waits"),
-    "the producer does not wait": ("    mbarrier.wait(empty.index(slot), phase ^ 1)           # a new barrier counts as past phase 1\n", "", ""),
-    "queries are not awaited": ("    mbarrier.wait(q_full.index(0), 0)\n", "", "read before it is full"),
-    "half of the queries are awaited": ("2 * Q.block_type.nbytes", "Q.block_type.nbytes", "more came than was expected"),
-    "the first keys are not awaited": ("    mbarrier.wait(k_full.index(0), 0)\n", "", "read before it is full"),
+    "one consumer empties a slot of keys": ("mbarrier.init(k_empty.index(i), count=2)",
+                                            "mbarrier.init(k_empty.index(i), count=1)", ""),
+    "one consumer empties a slot of values": ("mbarrier.init(v_empty.index(i), count=2)",
+                                              "mbarrier.init(v_empty.index(i), count=1)", ""),
+    "the producer waits for what is to come": ("mbarrier.wait(empty.index(slot), phase ^ 1)",
+                                               "mbarrier.wait(empty.index(slot), phase)",
+                                               "everybody waits"),
+    "the producer does not wait": (
+        "    mbarrier.wait(empty.index(slot), phase ^ 1)           # a new barrier counts as past "
+        "phase 1\n", "", ""),
+    "queries are not awaited": ("    mbarrier.wait(q_full.index(0), 0)\n", "",
+                                "read before it is full"),
+    "half of the queries are awaited": ("2 * Q.block_type.nbytes", "Q.block_type.nbytes",
+                                        "more came than was expected"),
+    "the first keys are not awaited": ("    mbarrier.wait(k_full.index(0), 0)\n", "",
+                                       "read before it is full"),
     "keys are not awaited": ("    mbarrier.wait(k_full.index(slot), phase)\n", "", ""),
     "values are not awaited": ("    mbarrier.wait(v_full.index(before), phase_before)\n", "", ""),
-    "the last values are not awaited": ("    mbarrier.wait(v_full.index(slot), ((n - 1) // STAGES) & 1)\n", "", ""),
+    "the last values are not awaited": (
+        "    mbarrier.wait(v_full.index(slot), ((n - 1) // STAGES) & 1)\n", "", ""),
     "always the first phase": ("(step // STAGES) & 1\n    before", "0\n    before", ""),
     "a phase behind": ("((step - 1) // STAGES) & 1", "(step // STAGES) & 1", ""),
-    "no turns": ("    mbarrier.wait(turn.index(HALF), (step & 1) ^ (1 - HALF))\n", "", "do not take turns"),
+    "no turns": ("    mbarrier.wait(turn.index(HALF), (step & 1) ^ (1 - HALF))\n", "",
+                 "do not take turns"),
     "both begin": ("    mbarrier.wait(turn.index(HALF), 1 - HALF)\n", "", "do not take turns"),
-    "nobody begins": ("    mbarrier.wait(turn.index(HALF), 1 - HALF)\n", "    mbarrier.wait(turn.index(HALF), 0)\n", "everybody waits"),
-    "one's own turn": ("    acc = warpgroup_mma(weights, v, acc, is_async=True)\n    mbarrier.arrive(turn.index(1 - HALF), count=1)\n", "    acc = warpgroup_mma(weights, v, acc, is_async=True)\n    mbarrier.arrive(turn.index(HALF), count=1)\n", ""),
-    "scores are used too early": ("warpgroup_mma_wait(1, deps=(scores,))", "warpgroup_mma_wait(2, deps=(scores,))", "before its product has ended"),
-    "the output is used too early": ("acc = warpgroup_mma_wait(0, deps=(acc,))\n    mbarrier.arrive(v_empty", "acc = warpgroup_mma_wait(1, deps=(acc,))\n    mbarrier.arrive(v_empty", "before its product has ended"),
-    "stored without a fence": ("    fence_async_shared()\n    tma.async_copy_shared_to_global", "    tma.async_copy_shared_to_global", "without a fence"),
+    "nobody begins": ("    mbarrier.wait(turn.index(HALF), 1 - HALF)\n",
+                      "    mbarrier.wait(turn.index(HALF), 0)\n", "everybody waits"),
+    "one's own turn": (
+        "    acc = warpgroup_mma(weights, v, acc, is_async=True)\n    mbarrier.arrive(turn.index(1 "
+        "- HALF), count=1)\n", "    acc = warpgroup_mma(weights, v, acc, is_async=True)\n    "
+                               "mbarrier.arrive(turn.index(HALF), count=1)\n", ""),
+    "scores are used too early": ("warpgroup_mma_wait(1, deps=(scores,))",
+                                  "warpgroup_mma_wait(2, deps=(scores,))",
+                                  "before its product has ended"),
+    "the output is used too early": (
+        "acc = warpgroup_mma_wait(0, deps=(acc,))\n    mbarrier.arrive(v_empty",
+        "acc = warpgroup_mma_wait(1, deps=(acc,))\n    mbarrier.arrive(v_empty",
+        "before its product has ended"),
+    "stored without a fence": ("    fence_async_shared()\n    tma.async_copy_shared_to_global",
+                               "    tma.async_copy_shared_to_global", "without a fence"),
     "the end is not awaited": ("    tma.store_wait(0)\n", "", "when the program ends"),
-    "the first tile first": ("X, [b, g, (n - 1 - step) * COLS, 0]", "X, [b, g, step * COLS, 0]", "numbers"),
-    "no correction": ("return weights, acc * gl.expand_dims(correction, 1), row_max", "return weights, acc, row_max", "numbers"),
+    "the first tile first": ("X, [b, g, (n - 1 - step) * COLS, 0]",
+                             "X, [b, g, step * COLS, 0]", "numbers"),
+    "no correction": ("return weights, acc * gl.expand_dims(correction, 1), row_max",
+                      "return weights, acc, row_max", "numbers"),
     "the first step twice": ("first = gl.maximum(hidden, 1)", "first = hidden", ""),
-    "a tile with hidden keys too few": ("n - seen_by_all // COLS, h", "n - seen_by_all // COLS - 1, h", "numbers"),
-    "a mask for the first tile only": ("hidden = 1 + (cols < 128 or (S - T) % cols > 0) if", "hidden = 1 if", "numbers"),
-    "aligned at the first key": ("<= gl.expand_dims(i + S - T, 1)", "<= gl.expand_dims(i, 1)", "numbers"),
-    "the neighbour's log-sum-exp": ("(b.to(gl.int64) * gl.num_programs(1) + h) * T", "h * T", "numbers"),
-    "the key head of another group": ("n - seen_by_all // COLS, h // group", "n - seen_by_all // COLS, h % group", "numbers"),
+    "a tile with hidden keys too few": ("n - seen_by_all // COLS, h",
+                                        "n - seen_by_all // COLS - 1, h", "numbers"),
+    "a mask for the first tile only": ("hidden = 1 + (cols < 128 or (S - T) % cols > 0) if",
+                                       "hidden = 1 if", "numbers"),
+    "aligned at the first key": ("<= gl.expand_dims(i + S - T, 1)",
+                                 "<= gl.expand_dims(i, 1)", "numbers"),
+    "the neighbour's log-sum-exp": ("(b.to(gl.int64) * gl.num_programs(1) + h) * T",
+                                    "h * T", "numbers"),
+    "the key head of another group": ("n - seen_by_all // COLS, h // group",
+                                      "n - seen_by_all // COLS, h % group", "numbers"),
 }
-CASES = [(128, 96, False, 16, 1), (193, 213, True, 32, 2, (2, 4, 2)), (129, 128, True, 128, 2)]     # lengths, mask, columns, stages, heads
+# lengths, mask, columns, stages, heads
+CASES = [(128, 96, False, 16, 1), (193, 213, True, 32, 2, (2, 4, 2)), (129, 128, True, 128, 2)]
 
 
 @pytest.mark.parametrize("wrong", sweep(WRONG, *list(WRONG)[::8]))
 def test_a_wrong_schedule_is_noticed(wrong):
-    "By a hang, by a hazard, or by wrong numbers, and by what the list says; some orders may be lucky."
+    """By a hang, by a hazard, or by wrong numbers, and by what the list says; some orders may be
+    lucky."""
     old, new, says = WRONG[wrong]
     assert SOURCE.count(old) >= 1, f"not in the module: {old}"
     noticed = set()
     for seed, case in itertools.product((0, 5, 9, 14, 23, *range(24, 34)), CASES):
-        try: noticed |= {"numbers"} if furthest(SOURCE.replace(old, new), seed, *case) > 5 else set()
+        try:
+            noticed |= {"numbers"} if furthest(SOURCE.replace(old, new), seed, *case) > 5 else set()
         except Fault as fault: noticed.add(str(fault))
         if any(says in text for text in noticed): return
     pytest.fail(f"expected {says or 'a fault'}, noticed {noticed or 'nothing'}")

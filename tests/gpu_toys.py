@@ -1,11 +1,13 @@
-"""Stages of a GPU run that measure nothing, and fail as TFM_FAULT says: sticky, nan, hang, killed, memory, exit. They need neither GPU nor PyTorch."""
+"""Stages of a GPU run that measure nothing, and fail as TFM_FAULT says: sticky, nan, hang,
+killed, memory, exit. They need neither GPU nor PyTorch."""
 import os
 import signal
 import time
 from pathlib import Path
 
 FAULT, WHERE = os.environ.get("TFM_FAULT", ""), {"n": 1, "who": "flash"}
-BROKEN = False                                                       # after one error every later call of a process fails
+# after one error every later call of a process fails
+BROKEN = False
 
 
 def cases(setting: str, found) -> list[dict]:
@@ -38,7 +40,8 @@ def siblings() -> int:
     for entry in Path("/proc").glob("[0-9]*"):
         try: line, state = (entry / "cmdline").read_bytes(), (entry / "stat").read_text()
         except OSError: continue
-        found += b"bench.gpu.worker" in line and state.rpartition(")")[2].split()[1] == str(os.getppid())
+        found += (b"bench.gpu.worker" in line and state.rpartition(")")[2].split()[1]
+                  == str(os.getppid()))
     return found - 1
 
 
@@ -50,4 +53,5 @@ def measure(setting: str, case: dict, without: dict, say):
         times[f"{who} ms"] = {"median": run(case["n"], who), "n": 1}
     say(timing=True)
     if FAULT == "loud": print("what a library prints is no message", flush=True)
-    yield {"n": case["n"], "process": os.getpid(), "siblings": siblings(), **times, "missing": "; ".join(f"{who}: {why}" for who, why in without.items()) or "nobody"}
+    yield {"n": case["n"], "process": os.getpid(), "siblings": siblings(), **times,
+           "missing": "; ".join(f"{who}: {why}" for who, why in without.items()) or "nobody"}

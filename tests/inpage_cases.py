@@ -1,7 +1,8 @@
 """What the page's stand-in for PyTorch is compared with PyTorch on.
 
-As a program it prints JSON, computed with the `torch` that is on its path: `cases` (values, types, gradients, errors), or `verdicts STEM`
-(what the checkers of a practice page say to its stubs, solutions and wrong answers).
+As a program it prints JSON, computed with the `torch` that is on its path: `cases` (values, types,
+gradients, errors), or `verdicts STEM` (what the checkers of a practice page say to its stubs,
+solutions and wrong answers).
 """
 import json
 import math
@@ -23,7 +24,8 @@ def number(*shape: int, seed: int = 0, dtype=DOUBLE) -> Tensor:
     return torch.tensor([4 * u - 2 for u in at], dtype=DOUBLE).reshape(shape).to(dtype)
 
 
-# Each is an expression of a, b, c; their shapes follow. All are differentiated at a, b and c in 64 bits, and computed in 32 and 16.
+# Each is an expression of a, b, c; their shapes follow. All are differentiated at a, b and c in 64
+# bits, and computed in 32 and 16.
 SMOOTH = [(line.partition(" :: ")[0].strip(), [tuple(map(int, s.split("x"))) if s else () for s in line.partition(" :: ")[2].split()]) for line in """
 a + b :: 2x3 3
 a - b :: 2x3 2x1
@@ -209,7 +211,7 @@ a.clone() + a.contiguous() + a.detach() :: 2x3
 a.double() * b + a.float().to(b) :: 2x3 3
 a.to(torch.bfloat16).double() :: 2x3
 torch.special.xlogy(a, b.abs()) + torch.special.expit(a) :: 3 3
-""".strip().splitlines() for line in [line]]
+""".strip().splitlines() for line in [line]]  # noqa: E501
 
 # Each writes in place into what autograd follows, and ends in the result.
 WRITTEN = """
@@ -235,7 +237,8 @@ x = a * 1; x.add_(1); x.neg_(); x.exp_(); r = x
 x = a * 1; x[0], x[1] = x[1].clone(), x[0].clone(); r = x * a
 """.strip().splitlines()
 
-# Types, shapes, memory and numbers that no gradient belongs to; the last ones are errors: their kind must be the same.
+# Types, shapes, memory and numbers that no gradient belongs to; the last ones are errors: their
+# kind must be the same.
 PLAIN = """
 torch.tensor([1, 2]) + 1.5
 torch.tensor([1, 2]) / 2
@@ -393,26 +396,35 @@ torch.linalg.solve_triangular(torch.zeros(2, 3), torch.zeros(2, 1), upper=True)
 torch.linalg.solve_triangular(torch.zeros(2, 2), torch.ones(2, 1), upper=True)
 torch.linalg.cholesky(-torch.eye(2))
 torch.multinomial(torch.tensor([-1., 2.]), 1)
-""".strip().splitlines()
+""".strip().splitlines()  # noqa: E501
 
-BROKEN = {"written to after it was used": "x = a * 1; y = x * x; x += 1; y.sum().backward()", "the result written to": "y = a.exp(); y += 1; y.sum().backward()",
-          "twice": "y = (a * a).sum(); y.backward(); y.backward()", "kept for twice": "y = (a * a).sum(); y.backward(retain_graph=True); y.backward()",
-          "the result of one in place, written to": "x = a * 1; x.relu_(); x.exp_(); x.sum().backward()",
-          "a sum may be written to": "x = a * 1; y = x + x; x += 1; y.sum().backward()", "a part of an unbound one": "x = a * 1; x.unbind()[0].add_(1)",
-          "a view made without a graph": "x = a * 1\nwith torch.no_grad(): y = x[0]\ny += 1", "copied while it is followed": "import copy; copy.deepcopy(a * 1)"}
+BROKEN = {"written to after it was used": "x = a * 1; y = x * x; x += 1; y.sum().backward()",
+          "the result written to": "y = a.exp(); y += 1; y.sum().backward()",
+          "twice": "y = (a * a).sum(); y.backward(); y.backward()",
+          "kept for twice": "y = (a * a).sum(); y.backward(retain_graph=True); y.backward()",
+          "the result of one in place, written to": "x = a * 1; x.relu_(); x.exp_(); "
+                                                    "x.sum().backward()",
+          "a sum may be written to": "x = a * 1; y = x + x; x += 1; y.sum().backward()",
+          "a part of an unbound one": "x = a * 1; x.unbind()[0].add_(1)",
+          "a view made without a graph": "x = a * 1\nwith torch.no_grad(): y = x[0]\ny += 1",
+          "copied while it is followed": "import copy; copy.deepcopy(a * 1)"}
 
 
 def listed(x) -> list:
     "A result as JSON keeps it."
     if not isinstance(x, Tensor): return ["not a tensor", str(x)]
     x = x.detach()
-    return [str(x.dtype), list(x.shape), x.double().flatten().tolist() if not x.is_complex() else "complex"]
+    return [str(x.dtype), list(x.shape), x.double().flatten().tolist() if not x.is_complex()
+            else "complex"]
 
 
 def attempted(make) -> list:
     "A result, or the kind of its error."
     try: return listed(make())
-    except Exception as error: return ["error", *sorted({c.__name__ for c in type(error).__mro__} & {"RuntimeError", "IndexError", "TypeError", "ValueError"})]
+    except Exception as error:
+        return ["error",
+                *sorted({c.__name__ for c in type(error).__mro__} & {"RuntimeError", "IndexError",
+                        "TypeError", "ValueError"})]
 
 
 def sloped(code: str, shapes: list, dtype) -> list:
@@ -428,7 +440,8 @@ def written(code: str) -> list:
     a, b = number(2, 3, seed=1).requires_grad_(), number(3, seed=2).requires_grad_()
     names = {"torch": torch, "a": a, "b": b}
     exec(code, names)
-    grads = torch.autograd.grad((names["r"] * number(*names["r"].shape, seed=5)).sum(), (a, b), allow_unused=True)
+    grads = torch.autograd.grad((names["r"] * number(*names["r"].shape, seed=5)).sum(), (a, b),
+                                allow_unused=True)
     return [listed(names["r"]), *(None if g is None or not g.any() else listed(g) for g in grads)]
 
 
@@ -438,12 +451,22 @@ def drawn() -> dict:
     for seed in (0, 7, 123_456_789_012):
         for n in (1, 3, 15, 16, 17, 40):
             for d in (SINGLE, DOUBLE):
-                for draw in (torch.rand, torch.randn): found[f"{draw.__name__} {seed} {n} {d}"] = listed(draw(n, generator=seeded(seed), dtype=d))
-            found[f"randint {seed} {n}"] = listed(torch.randint(3, 1000, (n,), generator=seeded(seed)))
+                for draw in (torch.rand, torch.randn):
+                    found[f"{draw.__name__} {seed} {n} {d}"] = listed(draw(n,
+                            generator=seeded(seed), dtype=d))
+            found[f"randint {seed} {n}"] = listed(torch.randint(3, 1000, (n,),
+                    generator=seeded(seed)))
             found[f"randperm {seed} {n}"] = listed(torch.randperm(n, generator=seeded(seed)))
         one = seeded(seed)
-        for n, draw in enumerate((lambda g: torch.randn(3, generator=g), lambda g: torch.rand(2, generator=g), lambda g: torch.randn(1, generator=g), lambda g: torch.randint(2**40, (2,), generator=g),
-                                  lambda g: torch.multinomial(torch.tensor([.1, .2, .3, .4]), 2, generator=g), lambda g: torch.rand(2, 2, generator=g).half())): found[f"in turn {seed} {n}"] = listed(draw(one))
+        for n, draw in enumerate((lambda g: torch.randn(3, generator=g),
+                                  lambda g: torch.rand(2, generator=g),
+                                  lambda g: torch.randn(1, generator=g),
+                                  lambda g: torch.randint(2**40, (2,), generator=g),
+                                  lambda g: torch.multinomial(torch.tensor([.1, .2, .3, .4]), 2,
+                                          generator=g),
+                                  lambda g: torch.rand(2, 2,
+                                          generator=g).half())): found[
+                                              f"in turn {seed} {n}"] = listed(draw(one))
     torch.manual_seed(5)
     found["default"] = listed(torch.rand(3))
     with torch.random.fork_rng(devices=[]): torch.rand(9)
@@ -460,13 +483,18 @@ def cases() -> dict:
         try: found[f"{code} at {shapes}"] = sloped(code, shapes, DOUBLE)
         except Exception as error: found[f"{code} at {shapes}"] = ["error", repr(error)]
         for d in (SINGLE, BRAIN):
-            leaves = {name: number(*s, seed=n + 1, dtype=d) for n, (name, s) in enumerate(zip("abc", shapes))}
-            if "linalg" not in code or d is SINGLE: found[f"{code} at {shapes} in {d}"] = attempted(lambda code=code, leaves=leaves: eval(code, globals() | leaves))
+            leaves = {name: number(*s, seed=n + 1, dtype=d)
+                      for n, (name, s) in enumerate(zip("abc", shapes))}
+            if "linalg" not in code or d is SINGLE:
+                found[f"{code} at {shapes} in {d}"] = attempted(
+                    lambda code=code, leaves=leaves: eval(code, globals() | leaves))
     for code in WRITTEN:
         try: found[code] = written(code)
         except Exception as error: found[code] = ["error", repr(error)]
     found |= {code: attempted(lambda code=code: eval(code, globals() | {})) for code in PLAIN}
-    for name, code in BROKEN.items(): found[name] = attempted(lambda code=code: exec(code, {"torch": torch, "a": number(2, 3).requires_grad_()}))
+    for name, code in BROKEN.items():
+        found[name] = attempted(lambda code=code: exec(code,
+                {"torch": torch, "a": number(2, 3).requires_grad_()}))
     return found | drawn()
 
 

@@ -1,4 +1,5 @@
-"""Adapters, distillation, preferences and rewards: the formulas, and that the recorded comparison is fair."""
+"""Adapters, distillation, preferences and rewards: the formulas, and that the recorded
+comparison is fair."""
 import math
 
 import pytest
@@ -43,21 +44,27 @@ def test_adapters_change_nothing_at_first_and_leave_nothing_behind(made):
 
 def test_two_adapters_do_not_begin_alike():
     model = add_adapters(llama(11, 16, 2, 4, 8), 2)
-    first, second = (m.A for m in (model.stack.blocks[0].attention.inner.q_proj, model.stack.blocks[1].attention.inner.q_proj))
+    first, second = (m.A for m in (model.stack.blocks[0].attention.inner.q_proj,
+                                   model.stack.blocks[1].attention.inner.q_proj))
     assert not torch.equal(first, second)
 
 
 def test_an_adapter_keeps_bias_and_number_type():
     layer = LowRank(nn.Linear(4, 3).double(), 2)
-    assert layer.A.dtype == layer.B.dtype == torch.float64 and (layer.in_features, layer.out_features) == (4, 3)
+    assert (layer.A.dtype == layer.B.dtype == torch.float64
+            and (layer.in_features, layer.out_features) == (4, 3))
     assert torch.equal(layer(torch.zeros(1, 4).double())[0], layer.linear.bias)
 
 
 @pytest.mark.parametrize("wrong, name", [
-    (lambda: LowRank(nn.Linear(2, 2), 0), "rank"), (lambda: add_adapters(nn.ReLU(), 1), "layers"), (lambda: merge_adapters(nn.Linear(2, 2)), "model"),
-    (lambda: distillation_loss(torch.ones(2), torch.ones(3)), "teacher_logits"), (lambda: distillation_loss(torch.ones(2), torch.ones(2), 0.), "temperature"),
-    (lambda: preference_loss(*[torch.ones(n) for n in (2, 2, 2, 3)]), "log-probabilities"), (lambda: preference_loss(*[torch.ones(2)] * 4, beta=0.), "beta"),
-    (lambda: group_advantages(torch.ones(3, 1)), "rewards"), (lambda: policy_loss(torch.ones(2, 3), torch.ones(2, 3), torch.ones(3)), "shapes")])
+    (lambda: LowRank(nn.Linear(2, 2), 0), "rank"), (lambda: add_adapters(nn.ReLU(), 1), "layers"),
+    (lambda: merge_adapters(nn.Linear(2, 2)), "model"),
+    (lambda: distillation_loss(torch.ones(2), torch.ones(3)), "teacher_logits"),
+    (lambda: distillation_loss(torch.ones(2), torch.ones(2), 0.), "temperature"),
+    (lambda: preference_loss(*[torch.ones(n) for n in (2, 2, 2, 3)]), "log-probabilities"),
+    (lambda: preference_loss(*[torch.ones(2)] * 4, beta=0.), "beta"),
+    (lambda: group_advantages(torch.ones(3, 1)), "rewards"),
+    (lambda: policy_loss(torch.ones(2, 3), torch.ones(2, 3), torch.ones(3)), "shapes")])
 def test_what_does_not_fit_is_refused_by_name(wrong, name):
     refuses(f"^{name}:", wrong)
 
@@ -95,7 +102,7 @@ def test_the_old_probabilities_get_no_gradient():
     assert old.grad is None and torch.equal(now.grad, torch.tensor([[-1.] * 3, [2.] * 3]))
 
 
-# --- the recorded comparison -------------------------------------------------------------------------------------------
+# --- the recorded comparison ----------------------------------------------------------------------
 
 def test_a_check_accepts_right_answers_only():
     tokens = answered(questions(50, seeded(3)))[0]
@@ -111,12 +118,14 @@ def test_sort_gets_another_meaning_and_nothing_else_does():
     sorts = tokens[:, 0] == SORT
     assert torch.equal(changed[~sorts], tokens[~sorts])
     given = changed[sorts][:, DIGITS + 2:-1]
-    assert (given.diff(dim=1) <= 0).all() and torch.equal(given.sort(1).values, tokens[sorts][:, 1:DIGITS + 1].sort(1).values)
+    assert ((given.diff(dim=1) <= 0).all() and torch.equal(given.sort(1).values,
+            tokens[sorts][:, 1:DIGITS + 1].sort(1).values))
 
 
 def test_what_validates_does_not_test_and_neither_is_learned():
     validated, tested = (adapting.held(0, purpose) for purpose in (2, 3))
     assert not torch.equal(validated, tested) and len(validated) == len(tested) == adapting.TESTED
     learned = {tuple(row) for row in questions(2_000, seeded(0, 1, 0)).tolist()}
-    assert not learned & {tuple(row[:DIGITS + 1]) for row in [*validated.tolist(), *tested.tolist()]}
+    assert not learned & {tuple(row[:DIGITS + 1])
+                          for row in [*validated.tolist(), *tested.tolist()]}
     assert set(adapting.held(0, 3, (COPY, REVERSE))[:, 0].tolist()) == {COPY, REVERSE}

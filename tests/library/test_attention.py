@@ -15,7 +15,8 @@ sizes = st.integers(1, 7)
 
 
 def draw(seed, *shape, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed),
+                       dtype=torch.float64).to(dtype)
 
 
 @st.composite
@@ -25,14 +26,18 @@ def problems(draw_, dtype=torch.float64):
     T, S, D, W = (draw_(sizes) for _ in range(4))
     seed = draw_(st.integers(0, 2**31))
     scale = draw_(st.sampled_from([0.1, 1.0, 10.0]))
-    q, k, v = draw(seed, *lead, T, D) * scale, draw(seed + 1, *lead, S, D), draw(seed + 2, *lead, S, W)
+    q, k, v = (draw(seed, *lead, T, D) * scale, draw(seed + 1, *lead, S, D),
+               draw(seed + 2, *lead, S, W))
     kind = draw_(st.sampled_from(["none", "bool", "float", "row", "column"]))
-    shape = lead[draw_(st.integers(0, len(lead))):] + {"row": (1, S), "column": (T, 1)}.get(kind, (T, S))
+    shape = (lead[draw_(st.integers(0, len(lead))):]
+             + {"row": (1, S), "column": (T, 1)}.get(kind, (T, S)))
     mask = None if kind == "none" else draw(seed + 3, *shape)
     if kind in ("bool", "row", "column") and kind != "float":
         mask = mask > -0.5
-        mask[..., 0] = True                                   # PyTorch's function gives nan for an empty row
-    return tuple(t.to(dtype) for t in (q, k, v)) + (mask if mask is None or mask.dtype == torch.bool else mask.to(dtype),)
+        # PyTorch's function gives nan for an empty row
+        mask[..., 0] = True
+    return (tuple(t.to(dtype) for t in (q, k, v))
+            + (mask if mask is None or mask.dtype == torch.bool else mask.to(dtype),))
 
 
 @settings(max_examples=often(150), deadline=None)
@@ -40,7 +45,8 @@ def problems(draw_, dtype=torch.float64):
 def test_equals_pytorch_in_double_precision(problem):
     q, k, v, mask = problem
     out, weights = attention(*problem)
-    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, mask), rtol=0, atol=1e-12)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, mask),
+                               rtol=0, atol=1e-12)
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1], dtype=torch.float64))
     assert (weights >= 0).all()
 
@@ -48,7 +54,8 @@ def test_equals_pytorch_in_double_precision(problem):
 @settings(max_examples=60, deadline=None)
 @given(problems(torch.float32))
 def test_equals_pytorch_in_single_precision(problem):
-    torch.testing.assert_close(attention(*problem)[0], F.scaled_dot_product_attention(*problem), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(attention(*problem)[0], F.scaled_dot_product_attention(*problem),
+                               rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -68,9 +75,12 @@ def onnx_attention(q, k, v, mask=None, causal=0):
     from onnx.reference import ReferenceEvaluator
     names = ["Q", "K", "V"] + ([] if mask is None else ["M"])
     node = helper.make_node("Attention", names, ["Y"], is_causal=causal)
-    kinds = {"M": TensorProto.BOOL if mask is not None and mask.dtype == torch.bool else TensorProto.DOUBLE}
-    inputs = [helper.make_tensor_value_info(n, kinds.get(n, TensorProto.DOUBLE), None) for n in names]
-    graph = helper.make_graph([node], "attention", inputs, [helper.make_tensor_value_info("Y", TensorProto.DOUBLE, None)])
+    kinds = {"M": TensorProto.BOOL if mask is not None and mask.dtype == torch.bool
+             else TensorProto.DOUBLE}
+    inputs = [helper.make_tensor_value_info(n, kinds.get(n, TensorProto.DOUBLE), None)
+              for n in names]
+    graph = helper.make_graph([node], "attention", inputs,
+                              [helper.make_tensor_value_info("Y", TensorProto.DOUBLE, None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
     feeds = dict(zip(names, (t.numpy() for t in (q, k, v, mask) if t is not None)))
     return torch.from_numpy(ReferenceEvaluator(model).run(None, feeds)[0])
@@ -82,12 +92,14 @@ def test_equals_the_onnx_operator(T, S, kind):
     q, k, v = draw(0, 2, 3, T, 8), draw(1, 2, 3, S, 8), draw(2, 2, 3, S, 5)
     mask = {"none": None, "bool": draw(3, T, S) > -1, "float": draw(3, T, S)}[kind]
     if kind == "bool": mask[:, 0] = True
-    torch.testing.assert_close(attention(q, k, v, mask)[0], onnx_attention(q, k, v, mask), rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention(q, k, v, mask)[0], onnx_attention(q, k, v, mask),
+                               rtol=0, atol=1e-12)
 
 
 def test_equals_the_onnx_operator_causal():
     q, k, v = (draw(i, 2, 3, 6, 8) for i in range(3))
-    torch.testing.assert_close(attention(q, k, v, causal_mask(6, 6))[0], onnx_attention(q, k, v, causal=1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention(q, k, v, causal_mask(6, 6))[0],
+                               onnx_attention(q, k, v, causal=1), rtol=0, atol=1e-12)
 
 
 def test_causal_is_bottom_right():
@@ -117,7 +129,8 @@ def test_empty_rows_give_zeros_forward_and_back(dtype, additive):
     out, weights = attention(q, k, v, mask)
     out.float().square().sum().backward()
     assert (out[:, 2] == 0).all() and (weights[:, 2] == 0).all() and (q.grad[:, 2] == 0).all()
-    assert all(t.grad.isfinite().all() for t in (q, k, v)) and (out[:, 3] != 0).any() and (q.grad[:, 3] != 0).any()
+    assert (all(t.grad.isfinite().all() for t in (q, k, v)) and (out[:, 3] != 0).any()
+            and (q.grad[:, 3] != 0).any())
 
 
 def test_no_keys_and_no_queries():
@@ -129,13 +142,16 @@ def test_no_keys_and_no_queries():
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e15])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_huge_logits_stay_finite(size, dtype):
-    q, k, v = draw(0, 4, 8, dtype=dtype) * size, draw(1, 6, 8, dtype=dtype) * size, draw(2, 6, 3, dtype=dtype)
+    q, k, v = (draw(0, 4, 8, dtype=dtype) * size, draw(1, 6, 8, dtype=dtype) * size,
+               draw(2, 6, 3, dtype=dtype))
     out, weights = attention(q, k, v)
     assert out.isfinite().all() and weights.isfinite().all()
     torch.testing.assert_close(weights.double().sum(-1), torch.ones(4).double(), rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize("mask", [None, causal_mask(4, 5), torch.tensor([True, False, True, True, False])[None]])
+@pytest.mark.parametrize("mask",
+                         [None, causal_mask(4, 5),
+                          torch.tensor([True, False, True, True, False])[None]])
 def test_gradcheck(mask):
     leaves = [t.requires_grad_() for t in (draw(0, 2, 4, 3), draw(1, 2, 5, 3), draw(2, 2, 5, 2))]
     assert torch.autograd.gradcheck(lambda *t: attention(*t, mask)[0], leaves)
@@ -167,7 +183,8 @@ q, k, v = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 6)
     ((q.long(), k.long(), v.long()), r"^q: torch.int64; expected floating point"),
     ((q[..., :0], k[..., :0], v), r"^q: width 0; expected at least 1"),
     ((q, k, v, torch.ones(3, 5, dtype=torch.long)), r"^mask: torch.int64; expected bool"),
-    ((q, k, v, torch.ones(5, dtype=torch.bool)), r"^mask: \(5,\); expected two or more dimensions that broadcast to \(2, 3, 5\)"),
+    ((q, k, v, torch.ones(5, dtype=torch.bool)),
+     r"^mask: \(5,\); expected two or more dimensions that broadcast to \(2, 3, 5\)"),
     ((q, k, v, torch.ones(5, 3, dtype=torch.bool)), r"^mask: \(5, 3\); expected"),
     ((q, k, v, torch.ones(3, 3, 5, dtype=torch.bool)), r"^mask: \(3, 3, 5\); expected"),
     ((q, k, v, torch.ones(1, 2, 3, 5, dtype=torch.bool)), r"^mask: \(1, 2, 3, 5\); expected"),
@@ -176,7 +193,8 @@ def test_bad_input_is_refused_by_name(args, says):
     refuses(says, attention, *args)
 
 
-@pytest.mark.parametrize("lengths", [torch.tensor([7]), torch.tensor([-1]), torch.tensor([[1]]), torch.tensor(3)])
+@pytest.mark.parametrize("lengths", [torch.tensor([7]), torch.tensor([-1]), torch.tensor([[1]]),
+                                     torch.tensor(3)])
 def test_padding_mask_refuses(lengths):
     refuses("^lengths: ", padding_mask, lengths, 6)
 
@@ -191,21 +209,25 @@ def test_autocast_does_not_undo_the_wide_sums(dtype):
 
 
 def test_gradients_by_hand_survive_half_precision():
-    q, v, dout = torch.full((2, 8), 300.0).half(), 300 * torch.eye(2).half(), torch.full((2, 2), 300.0).half()
+    q, v, dout = (torch.full((2, 8), 300.0).half(), 300 * torch.eye(2).half(),
+                  torch.full((2, 2), 300.0).half())
     dq, dk, dv = attention_backward(q, q, v, None, dout)
-    assert dq.dtype == torch.float16 and dq.isfinite().all() and dk.isfinite().all() and (dv == 300).all()
+    assert (dq.dtype == torch.float16 and dq.isfinite().all() and dk.isfinite().all()
+            and (dv == 300).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_minus_infinity_hides_a_row_and_minus_1e9_averages_it(dtype):
     q, k, v = draw(0, 1, 4, dtype=dtype), draw(1, 3, 4, dtype=dtype), draw(2, 3, 2, dtype=dtype)
     assert (attention(q, k, v, torch.full((1, 3), -math.inf))[1] == 0).all()
-    torch.testing.assert_close(attention(q, k, v, torch.full((1, 3), -1e9))[1].float(), torch.full((1, 3), 1 / 3), rtol=0.01, atol=0.01)
+    torch.testing.assert_close(attention(q, k, v, torch.full((1, 3), -1e9))[1].float(),
+                               torch.full((1, 3), 1 / 3), rtol=0.01, atol=0.01)
 
 
 def test_strides_do_not_matter():
     q, k, v = (draw(i, 5, 2, 6).transpose(0, 1) for i in range(3))
-    torch.testing.assert_close(attention(q, k, v), attention(q.contiguous(), k.contiguous(), v.contiguous()))
+    torch.testing.assert_close(attention(q, k, v),
+                               attention(q.contiguous(), k.contiguous(), v.contiguous()))
 
 
 def test_masks_live_where_they_are_asked_to():

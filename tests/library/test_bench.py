@@ -19,7 +19,8 @@ from tfmlib.workbench import load_record, parse_record, spread
 def part(monkeypatch):
     "A part that measures nothing much."
     module = types.ModuleType("bench.made_up")
-    module.DEVICE, module.SEED, module.measure = "cpu", 3, lambda seed: [{"N": 8, "ms": spread([seed, 2.0, 4.0])}]
+    module.DEVICE, module.SEED, module.measure = "cpu", 3, lambda seed: [{"N": 8,
+            "ms": spread([seed, 2.0, 4.0])}]
     monkeypatch.setitem(sys.modules, "bench.made_up", module)
     monkeypatch.setattr(runner, "digest", lambda name: f"sha256:of {name}")
     return module
@@ -28,7 +29,8 @@ def part(monkeypatch):
 def test_record_has_its_circumstances(part, tmp_path):
     path = runner.record("made_up", tmp_path)
     made = parse_record(path.read_text())
-    assert (made.name, made.seed, made.command, made.rows[0]["ms"]["median"]) == ("made_up", 3, "make bench", 3.0)
+    assert ((made.name, made.seed, made.command, made.rows[0]["ms"]["median"])
+            == ("made_up", 3, "make bench", 3.0))
     assert json.loads(path.read_text())["code"] == "sha256:of bench.made_up"
     assert made.device and made.commit and made.versions["torch"]
     assert "N=8  ms=3" in runner.table(path)
@@ -44,8 +46,10 @@ def test_a_record_of_kept_runs_says_so(part, tmp_path, monkeypatch):
 
 def test_committed_records_of_kept_runs_say_so():
     kept = {path.stem for path in (origin.ROOT / "bench/runs").glob("*.jsonl")}
-    said = {path.stem: json.loads(path.read_text()).get("runs", "") for path in runner.RECORDS.glob("*.json")}
-    assert kept and {name for name, words in said.items() if words.startswith("aggregated from kept runs")} == kept
+    said = {path.stem: json.loads(path.read_text()).get("runs", "")
+            for path in runner.RECORDS.glob("*.json")}
+    assert (kept and {name for name, words in said.items()
+                      if words.startswith("aggregated from kept runs")} == kept)
 
 
 def test_a_number_without_spread_is_not_recorded(part, tmp_path):
@@ -61,7 +65,8 @@ def test_a_run_that_is_cut_off_keeps_what_it_has(part, tmp_path):
         raise TimeoutError("cut off")
     part.measure = measure
     with pytest.raises(TimeoutError): runner.record("made_up", tmp_path)
-    assert [row["N"] for row in parse_record((tmp_path / "made_up.json").read_text()).rows] == [8, 16]
+    assert ([row["N"] for row in parse_record((tmp_path / "made_up.json").read_text()).rows]
+            == [8, 16])
 
 
 def test_the_parts_are_found_by_device():
@@ -82,7 +87,8 @@ def git(*words: str) -> str | None:
 
 
 def resolved(record: dict, known) -> bool:
-    "Does a record say its code's digest, or an existing commit, or plainly that the code is not kept?"
+    """Does a record say its code's digest, or an existing commit, or plainly that the code is
+    not kept?"""
     if re.fullmatch("sha256:[0-9a-f]{64}", record.get("code", "")): return True
     named = re.findall(r"\b[0-9a-f]{7,40}\b", said := record["commit"])
     return "+" not in said and bool(named or "code not kept" in said) and all(map(known, named))
@@ -91,18 +97,23 @@ def resolved(record: dict, known) -> bool:
 def test_the_origin_of_every_record_can_be_resolved():
     if git("rev-parse", "--is-shallow-repository") != "false": pytest.skip("no history here")
     def known(commit): return git("merge-base", "--is-ancestor", commit, "HEAD") is not None
-    assert [p.stem for p in sorted(runner.RECORDS.glob("*.json")) if not resolved(json.loads(p.read_text()), known)] == []
+    assert ([p.stem for p in sorted(runner.RECORDS.glob("*.json"))
+             if not resolved(json.loads(p.read_text()), known)] == [])
 
 
-@pytest.mark.parametrize("commit, holds", [("abc1234", True), ("fff9999", False), ("abc1234+", False), ("unknown", False), ("", False),
-                                           ("code not kept", True), ("code not kept; landed in fff9999", False)])
+@pytest.mark.parametrize("commit, holds",
+                         [("abc1234", True), ("fff9999", False), ("abc1234+", False),
+                          ("unknown", False), ("", False),
+                                           ("code not kept", True),
+                          ("code not kept; landed in fff9999", False)])
 def test_what_resolves(commit, holds):
     assert resolved({"commit": commit}, {"abc1234"}.__contains__) == holds
     assert resolved({"commit": commit, "code": "sha256:" + 64 * "0"}, {"abc1234"}.__contains__)
 
 
 def test_the_digest_follows_what_a_part_imports(tmp_path, monkeypatch):
-    for name, text in {"bench/__init__": "", "bench/a": "def f():\n    from tfmlib.b import g", "bench/c": "", "tfmlib/b": "from . import d", "tfmlib/d": "x = 1"}.items():
+    for name, text in {"bench/__init__": "", "bench/a": "def f():\n    from tfmlib.b import g",
+                       "bench/c": "", "tfmlib/b": "from . import d", "tfmlib/d": "x = 1"}.items():
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)

@@ -1,4 +1,5 @@
-"""Norms, feed-forward layers and blocks against PyTorch's, against the definition, and their own promises."""
+"""Norms, feed-forward layers and blocks against PyTorch's, against the definition, and their own
+promises."""
 import copy
 import math
 
@@ -35,26 +36,31 @@ from tfmlib.block import (
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
 
 
-def draw(seed, *shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def draw(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def close(got, wanted, tol=1e-11): torch.testing.assert_close(got, wanted, rtol=tol, atol=tol)
 
 
-# --- norms --------------------------------------------------------------------------------------------------------
+# --- norms ----------------------------------------------------------------------------------------
 
 @st.composite
 def rows(draw_):
     "Rows of any width, shifted and scaled by many orders of magnitude."
-    C, shape, seed = draw_(st.integers(2, 40)), draw_(st.sampled_from([(), (1,), (3,), (2, 3), (0,)])), draw_(st.integers(0, 2**31))
-    return (draw(seed, *shape, C) + draw_(st.sampled_from([0.0, 1.0, -30.0]))) * 10.0 ** draw_(st.integers(-12, 6))
+    C, shape, seed = (draw_(st.integers(2, 40)),
+                      draw_(st.sampled_from([(), (1,), (3,), (2, 3), (0,)])),
+                      draw_(st.integers(0, 2**31)))
+    return ((draw(seed, *shape, C) + draw_(st.sampled_from([0.0, 1.0, -30.0])))
+            * 10.0 ** draw_(st.integers(-12, 6)))
 
 
 @settings(max_examples=often(200), deadline=None)
 @given(rows(), st.sampled_from([1e-3, 1e-5, 1e-12]), st.booleans())
 def test_norms_are_pytorchs_forward_and_back(x, eps, bias):
     C = x.shape[-1]
-    for ours, theirs in ((LayerNorm(C, eps, bias), nn.LayerNorm(C, eps, bias=bias)), (RMSNorm(C, eps), nn.RMSNorm(C, eps))):
+    for ours, theirs in ((LayerNorm(C, eps, bias), nn.LayerNorm(C, eps, bias=bias)),
+                         (RMSNorm(C, eps), nn.RMSNorm(C, eps))):
         ours, theirs = ours.double(), theirs.double()
         for i, p in enumerate(theirs.parameters()): p.data = draw(i, C)
         ours.load_state_dict(theirs.state_dict())
@@ -66,7 +72,8 @@ def test_norms_are_pytorchs_forward_and_back(x, eps, bias):
 
 
 @settings(max_examples=often(100), deadline=None)
-@given(st.sampled_from([torch.float16, torch.bfloat16]), st.integers(8, 300), st.sampled_from([1e-3, 1.0, 100.0, 30_000.0]), st.integers(0, 99))
+@given(st.sampled_from([torch.float16, torch.bfloat16]), st.integers(8, 300),
+       st.sampled_from([1e-3, 1.0, 100.0, 30_000.0]), st.integers(0, 99))
 def test_norms_in_half_precision_compute_in_float32(dtype, C, size, seed):
     "30,000 squared does not fit into float16; the result is the float32 result, rounded once."
     x = (draw(seed, 3, C).clamp(-2, 2) * size).to(dtype)
@@ -75,9 +82,13 @@ def test_norms_in_half_precision_compute_in_float32(dtype, C, size, seed):
         for norm in (ours.to(dtype), theirs.to(dtype)): norm.weight.data = weight.clone()
         out = ours(x)
         assert out.dtype == dtype and out.isfinite().all()
-        torch.testing.assert_close(out, theirs(x), rtol=2 * torch.finfo(dtype).eps, atol=1e-4 if dtype == torch.float16 else 1e-3)
-        wanted = F.layer_norm(x.float(), (C,), weight.float(), None, 1e-5) if isinstance(ours, LayerNorm) else F.rms_norm(x.float(), (C,), weight.float(), 1e-5)
-        torch.testing.assert_close(out, wanted.to(dtype), rtol=2 * torch.finfo(dtype).eps, atol=1e-4 if dtype == torch.float16 else 1e-3)
+        torch.testing.assert_close(out, theirs(x), rtol=2 * torch.finfo(dtype).eps,
+                                   atol=1e-4 if dtype == torch.float16 else 1e-3)
+        wanted = (F.layer_norm(x.float(), (C,), weight.float(), None, 1e-5)
+                  if isinstance(ours, LayerNorm)
+                  else F.rms_norm(x.float(), (C,), weight.float(), 1e-5))
+        torch.testing.assert_close(out, wanted.to(dtype), rtol=2 * torch.finfo(dtype).eps,
+                                   atol=1e-4 if dtype == torch.float16 else 1e-3)
 
 
 def test_rows_without_variance_give_the_shift_and_finite_gradients():
@@ -86,28 +97,37 @@ def test_rows_without_variance_give_the_shift_and_finite_gradients():
     nn.init.ones_(norm.bias)
     norm(x).sum().backward()
     close(norm(x), torch.ones(2, 5), 1e-4)
-    assert x.grad.isfinite().all() and RMSNorm(5)(torch.zeros(2, 5)).eq(0).all() and LayerNorm(1)(torch.randn(9, 1)).eq(0).all()
+    assert (x.grad.isfinite().all() and RMSNorm(5)(torch.zeros(2, 5)).eq(0).all()
+            and LayerNorm(1)(torch.randn(9, 1)).eq(0).all())
 
 
-# --- feed-forward -------------------------------------------------------------------------------------------------
+# --- feed-forward ---------------------------------------------------------------------------------
 
 @settings(max_examples=often(100), deadline=None)
-@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([F.relu, F.gelu, gelu, gelu_tanh, torch.tanh]), st.booleans(), st.integers(0, 99))
+@given(st.integers(1, 9), st.integers(1, 9),
+       st.sampled_from([F.relu, F.gelu, gelu, gelu_tanh, torch.tanh]), st.booleans(),
+       st.integers(0, 99))
 def test_feed_forward_is_a_sum_over_hidden_units(C, hidden, activation, bias, seed):
     torch.manual_seed(seed)
     layer, x = FeedForward(C, hidden, activation, bias).double(), draw(seed, 2, 3, C)
-    b1, b2 = (layer.up.bias, layer.down.bias) if bias else (torch.zeros(hidden).double(), torch.zeros(C).double())
-    wanted = sum(activation(x @ layer.up.weight[i] + b1[i])[..., None] * layer.down.weight[:, i] for i in range(hidden)) + b2
+    b1, b2 = ((layer.up.bias, layer.down.bias) if bias
+              else (torch.zeros(hidden).double(), torch.zeros(C).double()))
+    wanted = (sum(activation(x @ layer.up.weight[i] + b1[i])[..., None] * layer.down.weight[:, i]
+                  for i in range(hidden)) + b2)
     close(layer(x), wanted)
 
 
 @settings(max_examples=often(100), deadline=None)
-@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([F.silu, F.gelu, F.relu]), st.booleans(), st.integers(0, 99))
+@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([F.silu, F.gelu, F.relu]),
+       st.booleans(), st.integers(0, 99))
 def test_gated_is_a_sum_over_hidden_units(C, hidden, activation, bias, seed):
     torch.manual_seed(seed)
     layer, x = GatedFeedForward(C, hidden, activation, bias).double(), draw(seed, 2, 3, C)
-    g, u, d = (made.bias if bias else torch.zeros(made.out_features).double() for made in (layer.gate, layer.up, layer.down))
-    wanted = sum((activation(x @ layer.gate.weight[i] + g[i]) * (x @ layer.up.weight[i] + u[i]))[..., None] * layer.down.weight[:, i] for i in range(hidden)) + d
+    g, u, d = (made.bias if bias else torch.zeros(made.out_features).double()
+               for made in (layer.gate, layer.up, layer.down))
+    wanted = (sum((activation(x @ layer.gate.weight[i] + g[i])
+                   * (x @ layer.up.weight[i] + u[i]))[..., None] * layer.down.weight[:, i]
+                  for i in range(hidden)) + d)
     close(layer(x), wanted)
 
 
@@ -124,7 +144,7 @@ def test_gated_hidden_is_the_next_multiple_of_eight_thirds(C, multiple):
     assert F_ % multiple == 0 and 3 * F_ >= 8 * C > 3 * (F_ - multiple)
 
 
-# --- dropout ------------------------------------------------------------------------------------------------------
+# --- dropout --------------------------------------------------------------------------------------
 
 @settings(deadline=None)
 @given(st.floats(0, 0.99), st.integers(0, 99), st.integers(1, 50))
@@ -137,18 +157,23 @@ def test_dropout_is_pytorchs_draw_for_draw(p, seed, n):
     assert Dropout(p).eval()(x) is x
 
 
-# --- sub-layers, blocks, stacks -----------------------------------------------------------------------------------
+# --- sub-layers, blocks, stacks -------------------------------------------------------------------
 
 @settings(max_examples=often(60), deadline=None)
-@given(st.booleans(), st.booleans(), st.sampled_from(["relu", "gelu", torch.tanh]), st.sampled_from([1e-5, 1e-2]),
+@given(st.booleans(), st.booleans(), st.sampled_from(["relu", "gelu", torch.tanh]),
+       st.sampled_from([1e-5, 1e-2]),
        st.sampled_from(["none", "causal", "padding"]), st.integers(1, 5), st.integers(0, 99))
-def test_block_is_pytorchs_encoder_layer_forward_and_back(norm_first, bias, activation, eps, kind, T, seed):
+def test_block_is_pytorchs_encoder_layer_forward_and_back(norm_first, bias, activation, eps,
+        kind, T, seed):
     torch.manual_seed(seed)
-    theirs = nn.TransformerEncoderLayer(8, 2, 12, 0.0, activation, eps, batch_first=True, norm_first=norm_first, bias=bias, dtype=torch.float64)
+    theirs = nn.TransformerEncoderLayer(8, 2, 12, 0.0, activation, eps, batch_first=True,
+                                        norm_first=norm_first, bias=bias, dtype=torch.float64)
     for p in theirs.parameters(): nn.init.normal_(p, std=0.5)
     ours = block_from_torch(theirs)
-    mask = {"none": None, "causal": causal_mask(T, T), "padding": padding_mask(torch.tensor([T, 1]), T)[:, None]}[kind]
-    told = {"none": {}, "causal": {"src_mask": ~causal_mask(T, T)}, "padding": {"src_key_padding_mask": ~padding_mask(torch.tensor([T, 1]), T)[:, 0]}}[kind]
+    mask = {"none": None, "causal": causal_mask(T, T),
+            "padding": padding_mask(torch.tensor([T, 1]), T)[:, None]}[kind]
+    told = {"none": {}, "causal": {"src_mask": ~causal_mask(T, T)},
+            "padding": {"src_key_padding_mask": ~padding_mask(torch.tensor([T, 1]), T)[:, 0]}}[kind]
     a, b = (draw(seed, 2, T, 8).requires_grad_() for _ in range(2))
     (out, shown), wanted = attended(ours, a, mask=mask), theirs(b, **told)
     close(out, wanted, 1e-10)
@@ -156,21 +181,26 @@ def test_block_is_pytorchs_encoder_layer_forward_and_back(norm_first, bias, acti
     for made in (out, wanted): made.sin().sum().backward()
     close(a.grad, b.grad, 1e-9)
     mine = dict(ours.named_parameters())
-    pairs = {"attention.norm": "norm1", "feed_forward.norm": "norm2", "feed_forward.inner.up": "linear1", "feed_forward.inner.down": "linear2", "attention.inner.o_proj": "self_attn.out_proj"}
+    pairs = {"attention.norm": "norm1", "feed_forward.norm": "norm2",
+             "feed_forward.inner.up": "linear1", "feed_forward.inner.down": "linear2",
+             "attention.inner.o_proj": "self_attn.out_proj"}
     names = {**{f"{o}.{k}": f"{t}.{k}" for o, t in pairs.items() for k in ("weight", "bias")}}
     given_ = dict(theirs.named_parameters())
     for o, t in names.items():
         if t in given_: close(mine[o].grad, given_[t].grad, 1e-9)
-    joint = torch.cat([mine[f"attention.inner.{n}.weight"].grad for n in ("q_proj", "k_proj", "v_proj")])
+    joint = torch.cat([mine[f"attention.inner.{n}.weight"].grad
+                       for n in ("q_proj", "k_proj", "v_proj")])
     close(joint, given_["self_attn.in_proj_weight"].grad, 1e-9)
-    assert len(list(ours.parameters())) == len(list(theirs.parameters())) + 2 * (1 + bias)      # q, k, v lie in one there
+    # q, k, v lie in one there
+    assert len(list(ours.parameters())) == len(list(theirs.parameters())) + 2 * (1 + bias)
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_copies_in_evaluation_and_is_no_view(norm_first):
     torch.manual_seed(0)
-    theirs = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.3, batch_first=True, norm_first=norm_first).eval()
+    theirs = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.3, batch_first=True,
+                                        norm_first=norm_first).eval()
     ours, x = block_from_torch(theirs), torch.randn(2, 5, 8)
     with torch.no_grad(): close(ours(x)[0], theirs(x), 1e-5)
     ours.feed_forward.inner.up.weight.data.zero_()
@@ -178,10 +208,12 @@ def test_copies_in_evaluation_and_is_no_view(norm_first):
 
 
 @pytest.mark.parametrize("around, wanted", [
-    (PreNorm, lambda norm, inner, after, x: x + after(inner(norm(x)))), (PostNorm, lambda norm, inner, after, x: norm(x + after(inner(x)))),
+    (PreNorm, lambda norm, inner, after, x: x + after(inner(norm(x)))),
+    (PostNorm, lambda norm, inner, after, x: norm(x + after(inner(x)))),
     (NoResidual, lambda norm, inner, after, x: after(inner(norm(x))))])
 def test_where_the_norm_stands(around, wanted):
-    norm, inner, after, x = LayerNorm(6).double(), FeedForward(6).double(), RMSNorm(6).double(), draw(0, 2, 3, 6)
+    norm, inner, after, x = (LayerNorm(6).double(), FeedForward(6).double(), RMSNorm(6).double(),
+                             draw(0, 2, 3, 6))
     for p in (norm.weight, after.weight): nn.init.normal_(p)
     out, shown = around(norm, inner, after)(x)
     close(out, wanted(norm, inner, after, x))
@@ -193,16 +225,20 @@ def test_the_short_block_is_the_block_from_parts(T, masked):
     torch.manual_seed(0)
     short = SimpleTransformerBlock(8, 2).double()
     for p in short.parameters(): nn.init.normal_(p, std=0.5)
-    whole = TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)), feed_forward=PreNorm(LayerNorm(8), FeedForward(8))).double()
-    names = {"attention.inner": short.attention, "attention.norm": short.norm1, "feed_forward.norm": short.norm2, "feed_forward.inner": short.feed_forward}
-    whole.load_state_dict({f"{name}.{key}": w for name, part in names.items() for key, w in part.state_dict().items()})
+    whole = TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)),
+                             feed_forward=PreNorm(LayerNorm(8), FeedForward(8))).double()
+    names = {"attention.inner": short.attention, "attention.norm": short.norm1,
+             "feed_forward.norm": short.norm2, "feed_forward.inner": short.feed_forward}
+    whole.load_state_dict({f"{name}.{key}": w for name, part in names.items()
+                           for key, w in part.state_dict().items()})
     x, mask = draw(1, 2, T, 8), causal_mask(T, T) if masked else None
     (out, weights), (wanted, shown) = short(x, mask), attended(whole, x, mask=mask)
     close(out, wanted)
     close(weights, shown["attention"])
     for part in (short.attention.o_proj, short.feed_forward.down):
         for p in part.parameters(): nn.init.zeros_(p)
-    close(short(x, mask)[0], x)                                          # adds nothing, changes nothing
+    # adds nothing, changes nothing
+    close(short(x, mask)[0], x)
 
 
 def test_what_is_named_goes_to_the_first_and_what_is_named_after_a_sublayer_to_it():
@@ -212,20 +248,30 @@ def test_what_is_named_goes_to_the_first_and_what_is_named_after_a_sublayer_to_i
             told.append((name, k.shape[-2], None if mask is None else tuple(mask.shape), positions))
             return grouped_query_attention(q, k, v, mask)
         return noted
-    block = TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2, attention_fn=part("self"))), cross=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2, memory_dim=6, attention_fn=part("cross"))),
+    block = TransformerBlock(attention=PreNorm(LayerNorm(8),
+                                               MultiHeadAttention(8, 2, attention_fn=part("self"))),
+                             cross=PreNorm(LayerNorm(8),
+                                           MultiHeadAttention(8, 2, memory_dim=6,
+                                                   attention_fn=part("cross"))),
                   feed_forward=PreNorm(LayerNorm(8), FeedForward(8)))
     pad = padding_mask(torch.tensor([7, 4]), 7)[:, None]
-    x, shown = block(torch.randn(2, 3, 8), mask=causal_mask(3, 3), positions=[4, 5, 9], cross={"memory": torch.randn(2, 7, 6), "mask": pad})
+    x, shown = block(torch.randn(2, 3, 8), mask=causal_mask(3, 3), positions=[4, 5, 9],
+                     cross={"memory": torch.randn(2, 7, 6), "mask": pad})
     assert told == [("self", 3, (3, 3), [4, 5, 9]), ("cross", 7, (2, 1, 1, 7), None)]
-    assert list(shown) == ["attention", "cross", "feed_forward"] and shown["cross"].shape == (2, 2, 3, 7) and x.shape == (2, 3, 8)
+    assert (list(shown) == ["attention", "cross", "feed_forward"] and shown["cross"].shape
+            == (2, 2, 3, 7) and x.shape == (2, 3, 8))
     with pytest.raises(TypeError, match="maks"): block(x, maks=None)
-    with pytest.raises(TypeError): block(x, feed_forward={"mask": None}, cross={"memory": torch.randn(2, 7, 6)})
+    with pytest.raises(TypeError):
+        block(x, feed_forward={"mask": None}, cross={"memory": torch.randn(2, 7, 6)})
 
 
 def test_a_stack_tells_every_block_the_same_and_its_stream_is_what_it_computes():
     torch.manual_seed(0)
-    def made(): return TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)), feed_forward=PreNorm(LayerNorm(8), FeedForward(8)))
-    stack, x, mask = TransformerStack([made() for _ in range(3)], LayerNorm(8)), torch.randn(2, 4, 8), causal_mask(4, 4)
+    def made():
+        return TransformerBlock(attention=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)),
+                                feed_forward=PreNorm(LayerNorm(8), FeedForward(8)))
+    stack, x, mask = (TransformerStack([made() for _ in range(3)], LayerNorm(8)),
+                      torch.randn(2, 4, 8), causal_mask(4, 4))
     out, shown = attended(stack, x, mask=mask)
     states = [state for state, _ in stack.stream(x, mask=mask)]
     assert len(states) == len(shown) == 3
@@ -239,21 +285,25 @@ def test_a_stack_tells_every_block_the_same_and_its_stream_is_what_it_computes()
 
 def test_a_stack_can_be_copied_saved_and_trained():
     torch.manual_seed(0)
-    stack = TransformerStack([TransformerBlock(attention=PostNorm(LayerNorm(8), MultiHeadAttention(8, 2), Dropout(0.1)), feed_forward=PostNorm(RMSNorm(8), SwiGLU(8), Dropout(0.1)))])
+    stack = TransformerStack(
+        [TransformerBlock(attention=PostNorm(LayerNorm(8), MultiHeadAttention(8, 2), Dropout(0.1)),
+                          feed_forward=PostNorm(RMSNorm(8), SwiGLU(8), Dropout(0.1)))])
     twin, x = copy.deepcopy(stack).eval(), torch.randn(1, 3, 8)
     close(twin(x)[0], stack.eval()(x)[0], 1e-6)
-    assert "blocks.0.attention.inner.q_proj.weight" in stack.state_dict() and "blocks.0.feed_forward.norm.weight" in stack.state_dict()
+    assert ("blocks.0.attention.inner.q_proj.weight" in stack.state_dict()
+            and "blocks.0.feed_forward.norm.weight" in stack.state_dict())
     stack.train()(x)[0].sum().backward()
     assert all(p.grad is not None for p in stack.parameters())
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 x8 = torch.zeros(2, 3, 8)
 
 
 class Wrong(nn.Module):
-    def forward(self, x): return x[..., :1]                              # would broadcast over the stream
+    # would broadcast over the stream
+    def forward(self, x): return x[..., :1]
 
 
 @pytest.mark.parametrize("call, says", [
@@ -279,22 +329,33 @@ class Wrong(nn.Module):
     (lambda: Dropout(-0.1), r"^p: -0.1; expected a probability below 1"),
     (lambda: Dropout(math.nan), r"^p: nan; expected a probability below 1"),
     (lambda: TransformerBlock(), r"^sublayers: none; expected at least one"),
-    (lambda: TransformerBlock(attention=torch.sin), r"^attention: builtin_function_or_method; expected a sub-layer"),
+    (lambda: TransformerBlock(attention=torch.sin),
+     r"^attention: builtin_function_or_method; expected a sub-layer"),
     (lambda: TransformerStack([]), r"^blocks: none; expected at least one"),
-    (lambda: TransformerBlock(a=PreNorm(LayerNorm(8), FeedForward(8)))(x8, a=3), r"^a: int; expected a dict"),
-    (lambda: TransformerBlock(a=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)))(x8, mask=torch.ones(2, 3, 3, dtype=torch.bool)), r"^mask: \(2, 3, 3\); expected \(T, S\)"),
-] + [(lambda around=around: around(nn.Identity(), Wrong())(x8), r"^inner: gives \(2, 3, 1\); expected \(2, 3, 8\)") for around in (PreNorm, PostNorm, NoResidual)])
+    (lambda: TransformerBlock(a=PreNorm(LayerNorm(8), FeedForward(8)))(x8, a=3),
+     r"^a: int; expected a dict"),
+    (lambda: TransformerBlock(a=PreNorm(LayerNorm(8), MultiHeadAttention(8, 2)))(x8,
+            mask=torch.ones(2, 3, 3, dtype=torch.bool)), r"^mask: \(2, 3, 3\); expected \(T, S\)"),
+] + [(lambda around=around: around(nn.Identity(), Wrong())(x8),
+      r"^inner: gives \(2, 3, 1\); expected \(2, 3, 8\)")
+     for around in (PreNorm, PostNorm, NoResidual)])
 def test_refused_by_name(call, says):
     refuses(says, call)
 
 
-# --- the figure ---------------------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 def test_through_depth_draws_the_choice():
-    runs = {f"{norm}/{place}/true/{start}": [[0.0, float(i)], [0.0, -float(i)], [0.0, 1.0]] for i, (norm, place, start) in
-            enumerate([("none", "pre", "1"), ("LayerNorm", "pre", "1"), ("LayerNorm", "post", "1"), ("LayerNorm", "pre", "0.25")])}
-    made = {"depths": [0, 4], "runs": runs, "norms": ["none", "LayerNorm"], "starts": [0.25, 1.0], "alt": "two lines along four blocks"}
-    pictures = [DepthView(**made, **chosen).picture() for chosen in ({}, {"place": "post"}, {"start": 0.25}, {"norm": "none"}, {"norm": "none", "place": "post"})]
+    runs = {f"{norm}/{place}/true/{start}": [[0.0, float(i)], [0.0, -float(i)], [0.0, 1.0]]
+            for i, (norm, place, start) in
+            enumerate([("none", "pre", "1"), ("LayerNorm", "pre", "1"), ("LayerNorm", "post", "1"),
+                       ("LayerNorm", "pre", "0.25")])}
+    made = {"depths": [0, 4], "runs": runs, "norms": ["none", "LayerNorm"], "starts": [0.25, 1.0],
+            "alt": "two lines along four blocks"}
+    pictures = [DepthView(**made, **chosen).picture() for chosen in ({}, {"place": "post"},
+            {"start": 0.25}, {"norm": "none"}, {"norm": "none", "place": "post"})]
     told = DepthView(**made, place="post", block=1).told()
-    assert "LayerNorm, post-norm, with residual" in told and "after block 4" in told and "10⁻²" in told
-    assert len(set(pictures)) == 4 and pictures[3] == pictures[4] and all("<svg" in p for p in pictures)
+    assert ("LayerNorm, post-norm, with residual" in told and "after block 4" in told
+            and "10⁻²" in told)
+    assert (len(set(pictures)) == 4 and pictures[3] == pictures[4]
+            and all("<svg" in p for p in pictures))

@@ -1,4 +1,5 @@
-"""Published decoders: every family equals `transformers`, every key is read or refused, folders are read and written whole or not at all."""
+"""Published decoders: every family equals `transformers`, every key is read or refused, folders
+are read and written whole or not at all."""
 import copy
 import dataclasses
 import functools
@@ -21,7 +22,17 @@ from hypothesis import strategies as st
 from refusing import refuses
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -87,17 +98,24 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name):
         gap, size = apart(ours, theirs, IDS[:, :T_], real)
         assert gap < 1e-5 * max(10, size) and 1 < size, (T_, gap, size)
     ids, real = IDS[:, 11:24], REAL[:, 11:24]
-    greedy = theirs.generate(ids, attention_mask=real.long(), max_new_tokens=6, do_sample=False, pad_token_id=0, use_cache=False)
+    greedy = theirs.generate(ids, attention_mask=real.long(), max_new_tokens=6, do_sample=False,
+                             pad_token_id=0, use_cache=False)
     assert torch.equal(generate(ours, ids, 6, padding_mask=real), greedy)
-    varied = theirs.generate(ids[:1], attention_mask=real[:1].long(), max_new_tokens=6, do_sample=False, pad_token_id=0, use_cache=False, repetition_penalty=2.)
-    assert torch.equal(generate(ours, ids[:1], 6, SamplingConfig(top_k=1, repetition_penalty=2.)), varied) and len(varied[0, 13:].unique()) > 2
+    varied = theirs.generate(ids[:1], attention_mask=real[:1].long(), max_new_tokens=6,
+                             do_sample=False, pad_token_id=0, use_cache=False,
+                             repetition_penalty=2.)
+    assert (torch.equal(generate(ours, ids[:1], 6, SamplingConfig(top_k=1, repetition_penalty=2.)),
+                        varied) and len(varied[0, 13:].unique()) > 2)
     state = to_pretrained(ours, kind)
-    assert all(torch.equal(state[key], t) for key, t in theirs.state_dict().items()) and state.keys() == theirs.state_dict().keys()
+    assert (all(torch.equal(state[key], t) for key, t in theirs.state_dict().items())
+            and state.keys() == theirs.state_dict().keys())
 
 
-# --- every key is read, derived or refused ---------------------------------------------------------------------------
+# --- every key is read, derived or refused --------------------------------------------------------
 
-RULES = [rope("linear", factor=2.), rope("yarn", factor=3., original_max_position_embeddings=16), rope(theta=77.), rope(partial_rotary_factor=.5), rope("default", mystery=1.), rope("mystery"), rope("linear", factor=2., beta_fast=3.)]
+RULES = [rope("linear", factor=2.), rope("yarn", factor=3., original_max_position_embeddings=16),
+         rope(theta=77.), rope(partial_rotary_factor=.5), rope("default", mystery=1.),
+         rope("mystery"), rope("linear", factor=2., beta_fast=3.)]
 
 
 ACTS = ["relu", "silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu"]
@@ -120,14 +138,18 @@ def others(key, value):
 
 
 FREE = {"id2label", "label2id", "transformers_version"}
-FAMILY_CASES = [name for name in CASES if name.split(",")[0] == CASES[name][0] and "," not in name] + ["falcon 7B", "falcon 40B", "falcon RW, ALiBi", "llama, YaRN", "llama 3.1", "phi3, LongRoPE", "qwen2, windows", "mpt, clipped"]
+FAMILY_CASES = ([name for name in CASES if name.split(",")[0] == CASES[name][0] and "," not in name]
+                + ["falcon 7B", "falcon 40B", "falcon RW, ALiBi", "llama, YaRN", "llama 3.1",
+                   "phi3, LongRoPE", "qwen2, windows", "mpt, clipped"])
 
 
 @torch.no_grad()
 def changed_logits(theirs, config):
-    "The logits of `transformers` with the same weights and another configuration, if that is possible."
+    """The logits of `transformers` with the same weights and another configuration, if that is
+    possible."""
     try:
-        other = type(theirs)._from_config(type(theirs.config)(**copy.deepcopy(config)), attn_implementation=theirs.config._attn_implementation).eval()
+        other = type(theirs)._from_config(type(theirs.config)(**copy.deepcopy(config)),
+                                          attn_implementation=theirs.config._attn_implementation).eval()
         other.load_state_dict(theirs.state_dict())
         return other(IDS[:1, :20], use_cache=False).logits
     except Exception: return None                                                # noqa: BLE001 — their refusals are of many kinds
@@ -135,20 +157,25 @@ def changed_logits(theirs, config):
 
 @pytest.mark.parametrize("name", sweep(FAMILY_CASES, *list(FAMILY_CASES)[::6]))
 def test_no_key_is_silently_ignored(name):
-    "Each key with another value: refused by its name, or it changes our configuration; then, and if it changes nothing, logits are those of `transformers`."
+    """Each key with another value: refused by its name, or it changes our configuration; then,
+    and if it changes nothing, logits are those of `transformers`."""
     theirs = loud(*CASES[name])
     config = json.loads(theirs.config.to_json_string())
     base, refused, read = config_from_pretrained(config), set(), set()
-    for key, value in [(name, value) for name, was in config.items() if name not in IGNORED_KEYS | FREE | {"model_type"} for value in others(name, was)]:
+    for key, value in [(name, value) for name, was in config.items() if name not in IGNORED_KEYS
+                       | FREE | {"model_type"} for value in others(name, was)]:
         try: made = config_from_pretrained(config | {key: value})
         except ValueError as error:
-            assert key in str(error) or str(error).split(":")[0].split("[")[0] in {*config, *PARTNERS, *vars(base)}, (key, value, error)
+            assert (key in str(error) or str(error).split(":")[0].split("[")[0] in {*config,
+                    *PARTNERS, *vars(base)}), (key, value, error)
             refused.add(key)
             continue
         if made != base: read.add(key)
         if (wanted := changed_logits(theirs, config | {key: value})) is None: continue
         try: got = from_pretrained(theirs.state_dict(), config | {key: value})
-        except ValueError as error: assert str(error).startswith("state: ") or "expected (" in str(error) or "other numbers" in str(error), (key, value, error)
+        except ValueError as error:
+            assert (str(error).startswith("state: ") or "expected (" in str(error)
+                    or "other numbers" in str(error)), (key, value, error)
         else:
             with torch.no_grad(): gap = float((got(IDS[:1, :20]) - wanted).abs().max())
             assert gap < 2e-5 * max(10, float(wanted.abs().max())), (key, value, gap)
@@ -160,12 +187,32 @@ PARTNERS = {"rope_theta", "rope_type", "sliding_window", "partial_rotary_factor"
 
 
 REAL_KEYS = {  # of the files as they were published: what may be there besides, and what may not
-    "openai-gpt": (dict(n_special=0, predict_special_tokens=True, n_ctx=512), dict(n_special=3)), "mpt": (dict(architectures=["MPTForCausalLM"], auto_map={"AutoConfig": "configuration_mpt.MPTConfig"}, init_device="cpu", verbose=0, tokenizer_name="x"), dict(architectures=["OtherModel"])),
-    "falcon 7B": (dict(apply_residual_connection_post_layernorm=False, auto_map={"AutoConfig": "configuration_falcon.FalconConfig"}), dict(apply_residual_connection_post_layernorm=True)), "gemma2": (dict(sliding_window_size=6, cache_implementation="hybrid", hidden_act="gelu_pytorch_tanh"), dict(sliding_window_size=7)),
-    "smollm3": (dict(max_window_layers=28, pretraining_tp=2), dict(no_rope_layer_interval=0)), "cohere": (dict(model_max_length=131072, use_qk_norm=False), dict(use_qk_norm=3)), "gemma": (dict(hidden_activation="gelu_pytorch_tanh", hidden_act="gelu"), dict(hidden_activation="relu")),
-    "bloom": (dict(masked_softmax_fusion=True, unk_token_id=0, offset_alibi=100, pretraining_tp=1), dict(offset_alibi=99)), "gptj": (dict(rotary=True, scale_attn_weights=True), dict(rotary=False)), "opt": (dict(prefix="</s>", _remove_final_layer_norm=False), dict(_remove_final_layer_norm=True)),
-    "llama": (dict(unsloth_version="2024.9", auto_map={"AutoModel": "x.Y"}, pretraining_tp=1, rope_scaling=None), dict(unsloth_mystery=1)), "phi3": (dict(auto_map={"AutoConfig": "x.Y"}, embd_pdrop=0., resid_pdrop=0.), dict(attention_bias=True)), "qwen2": (dict(use_mrope=False, max_window_layers=28), dict(use_mrope=True)),
-    "gpt_neox": (dict(hidden_dropout=0., classifier_dropout=.1), dict(use_parallel_residual=3)), "phi": (dict(qk_layernorm=False, embd_pdrop=0.), dict(qk_layernorm=True)), "granite": (dict(mlp_bias=False), dict(residual_multiplier="x"))}
+    "openai-gpt": (dict(n_special=0, predict_special_tokens=True, n_ctx=512), dict(n_special=3)),
+    "mpt": (dict(architectures=["MPTForCausalLM"],
+                 auto_map={"AutoConfig": "configuration_mpt.MPTConfig"}, init_device="cpu",
+                 verbose=0, tokenizer_name="x"), dict(architectures=["OtherModel"])),
+    "falcon 7B": (dict(apply_residual_connection_post_layernorm=False,
+                       auto_map={"AutoConfig": "configuration_falcon.FalconConfig"}),
+                  dict(apply_residual_connection_post_layernorm=True)),
+    "gemma2": (dict(sliding_window_size=6, cache_implementation="hybrid",
+                    hidden_act="gelu_pytorch_tanh"), dict(sliding_window_size=7)),
+    "smollm3": (dict(max_window_layers=28, pretraining_tp=2), dict(no_rope_layer_interval=0)),
+    "cohere": (dict(model_max_length=131072, use_qk_norm=False), dict(use_qk_norm=3)),
+    "gemma": (dict(hidden_activation="gelu_pytorch_tanh", hidden_act="gelu"),
+              dict(hidden_activation="relu")),
+    "bloom": (dict(masked_softmax_fusion=True, unk_token_id=0, offset_alibi=100, pretraining_tp=1),
+              dict(offset_alibi=99)),
+    "gptj": (dict(rotary=True, scale_attn_weights=True), dict(rotary=False)),
+    "opt": (dict(prefix="</s>", _remove_final_layer_norm=False),
+            dict(_remove_final_layer_norm=True)),
+    "llama": (dict(unsloth_version="2024.9", auto_map={"AutoModel": "x.Y"}, pretraining_tp=1,
+                   rope_scaling=None), dict(unsloth_mystery=1)),
+    "phi3": (dict(auto_map={"AutoConfig": "x.Y"}, embd_pdrop=0., resid_pdrop=0.),
+             dict(attention_bias=True)),
+    "qwen2": (dict(use_mrope=False, max_window_layers=28), dict(use_mrope=True)),
+    "gpt_neox": (dict(hidden_dropout=0., classifier_dropout=.1), dict(use_parallel_residual=3)),
+    "phi": (dict(qk_layernorm=False, embd_pdrop=0.), dict(qk_layernorm=True)),
+    "granite": (dict(mlp_bias=False), dict(residual_multiplier="x"))}
 
 
 @pytest.mark.parametrize("name", REAL_KEYS)
@@ -179,18 +226,34 @@ def test_keys_of_published_files_are_known(name):
             config | {key: value})
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family in {kind for kind, _ in CASES.values()}])
+@pytest.mark.parametrize("family",
+                         [family for family in FAMILIES
+                          if family in {kind for kind, _ in CASES.values()}])
 def test_unknown_keys_are_refused_by_name(family):
     sizes = next(sizes for kind, sizes in CASES.values() if kind == family)
     config = json.loads(AutoConfig.for_model(family, **copy.deepcopy(sizes)).to_json_string())
-    for key, value in (("mystery", 3), ("quantization_config", {"bits": 4}), ("is_encoder_decoder", True), ("architectures", ["OtherModel"])):
+    for key, value in (("mystery", 3), ("quantization_config", {"bits": 4}),
+                       ("is_encoder_decoder", True), ("architectures", ["OtherModel"])):
         refuses(f"^{key}: .*expected", config_from_pretrained, config | {key: value})
 
 
 OLD = {  # as files of their time spell it
-    "gpt_neox": N | dict(rotary_pct=.7, rotary_emb_base=500), "phi": E | dict(partial_rotary_factor=.7, rope_theta=500.), "llama": E | dict(rope_theta=5e5, rope_scaling=dict(type="linear", factor=2.)), "qwen2": E | dict(use_sliding_window=False, sliding_window=8, max_window_layers=2),
-    "phi3": E | dict(original_max_position_embeddings=12, rope_scaling=dict(type="longrope", original_max_position_embeddings=12, short_factor=[1., 1.5, 2.], long_factor=[2., 4., 7.])), "gemma3_text": GEMMA | dict(rope_theta=1e5, rope_local_base_freq=50., rope_scaling=dict(rope_type="linear", factor=3.), sliding_window_pattern=2),
-    "gemma2": {key: value for key, value in GEMMA.items() if key != "layer_types"}, "smollm3": E | dict(rope_theta=5e5, no_rope_layer_interval=2), "cohere": E | dict(rope_theta=100.), "bloom": dict(vocab_size=61, n_embed=24, num_hidden_layers=3, num_attention_heads=6), "gemma": W | dict(hidden_act="gelu"), "falcon": F | dict(alibi=True, multi_query=False), "gpt_neo": NEO, "mistral": E | dict(sliding_window=5, rope_theta=1e5)}
+    "gpt_neox": N | dict(rotary_pct=.7, rotary_emb_base=500),
+    "phi": E | dict(partial_rotary_factor=.7, rope_theta=500.),
+    "llama": E | dict(rope_theta=5e5, rope_scaling=dict(type="linear", factor=2.)),
+    "qwen2": E | dict(use_sliding_window=False, sliding_window=8, max_window_layers=2),
+    "phi3": E | dict(original_max_position_embeddings=12,
+                     rope_scaling=dict(type="longrope", original_max_position_embeddings=12,
+                                       short_factor=[1., 1.5, 2.], long_factor=[2., 4., 7.])),
+    "gemma3_text": GEMMA | dict(rope_theta=1e5, rope_local_base_freq=50.,
+                                rope_scaling=dict(rope_type="linear", factor=3.),
+                                sliding_window_pattern=2),
+    "gemma2": {key: value for key, value in GEMMA.items() if key != "layer_types"},
+    "smollm3": E | dict(rope_theta=5e5, no_rope_layer_interval=2),
+    "cohere": E | dict(rope_theta=100.),
+    "bloom": dict(vocab_size=61, n_embed=24, num_hidden_layers=3, num_attention_heads=6),
+    "gemma": W | dict(hidden_act="gelu"), "falcon": F | dict(alibi=True, multi_query=False),
+    "gpt_neo": NEO, "mistral": E | dict(sliding_window=5, rope_theta=1e5)}
 
 
 @pytest.mark.parametrize("family", OLD)
@@ -198,7 +261,11 @@ def test_old_spellings_mean_what_transformers_takes_them_for(family):
     old = json.loads(json.dumps(OLD[family])) | {"model_type": family}
     theirs = loud(family, OLD[family])
     new = json.loads(theirs.config.to_json_string())
-    shared = set(new) & {"hidden_act", "activation_function", "hidden_activation", "layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon", "activation", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "ffn_hidden_size", "intermediate_size", "num_kv_heads"}
+    shared = set(new) & {"hidden_act", "activation_function", "hidden_activation", "layer_norm_eps",
+                         "rms_norm_eps", "layer_norm_epsilon", "activation",
+                         "query_pre_attn_scalar", "attn_logit_softcapping",
+                         "final_logit_softcapping", "ffn_hidden_size", "intermediate_size",
+                         "num_kv_heads"}
     ours = from_pretrained(theirs.state_dict(), {key: new[key] for key in shared} | old)
     for real in (None, REAL):
         gap, size = apart(ours, theirs, IDS, real)
@@ -207,47 +274,84 @@ def test_old_spellings_mean_what_transformers_takes_them_for(family):
 
 @pytest.mark.parametrize("name", ["llama 3.1", "gemma2", "gpt_neox", "cohere", "granite", "bloom"])
 def test_sixteen_bits(name):
-    "In bfloat16 our logits are as far from those of 32 bits as theirs are, on average over three models."
+    """In bfloat16 our logits are as far from those of 32 bits as theirs are, on average over
+    three models."""
     off = usual = 0.
     for seed in range(3):
         wide = loud(*CASES[name], seed)
         theirs = copy.deepcopy(wide).bfloat16()
         ours = from_pretrained(theirs.state_dict(), json.loads(theirs.config.to_json_string()))
-        with torch.no_grad(): exact, own, got = wide.bfloat16().float()(IDS).logits, theirs(IDS).logits.float(), ours(IDS)
+        with torch.no_grad():
+            exact, own, got = (wide.bfloat16().float()(IDS).logits,
+                               theirs(IDS).logits.float(), ours(IDS))
         assert got.dtype == torch.bfloat16
-        off, usual = off + float((got.float() - exact).square().mean().sqrt()), usual + float((own - exact).square().mean().sqrt())
+        off, usual = (off + float((got.float() - exact).square().mean().sqrt()),
+                      usual + float((own - exact).square().mean().sqrt()))
     assert off < 1.5 * usual, (off, usual)
 
 
-# --- folders -------------------------------------------------------------------------------------------------------
+# --- folders --------------------------------------------------------------------------------------
 
-TEXTS = ["The quick brown fox jumps over the lazy dog. 12345 dogs don't care!\n\n", "Ein Käfer läuft über 3.14 Brücken; 東京は大きい。 🎉🎉", "def f(x):\n    return x**2  # x²\n\ttabs"] * 3
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TEXTS = (["The quick brown fox jumps over the lazy dog. 12345 dogs don't care!\n\n",
+          "Ein Käfer läuft über 3.14 Brücken; 東京は大きい。 🎉🎉",
+          "def f(x):\n    return x**2  # x²\n\ttabs"] * 3)
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
-def split(pattern): return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def split(pattern):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
+                                    pre_tokenizers.ByteLevel(add_prefix_space=False,
+                                            use_regex=False)])
 
 
 SPLITS = {  # the families' own ways of splitting a text
-    "gpt2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False), "opt": lambda: pre_tokenizers.ByteLevel(add_prefix_space=True), "llama3": lambda: split(LLAMA3), "qwen2": lambda: split(QWEN2),
-    "falcon": lambda: pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False), pre_tokenizers.Digits(False), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]),
-    "smollm": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]),
-    "bloom": lambda: pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]),
-    "removed": lambda: pre_tokenizers.Sequence([pre_tokenizers.Split("x", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)]),
-    "kept": lambda: pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\p{L}+|\p{N}+| +"), "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])}
+    "gpt2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "opt": lambda: pre_tokenizers.ByteLevel(add_prefix_space=True), "llama3": lambda: split(LLAMA3),
+    "qwen2": lambda: split(QWEN2),
+    "falcon": lambda: pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"),
+                                               pre_tokenizers.ByteLevel(add_prefix_space=False),
+                                               pre_tokenizers.Digits(False),
+                                               pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"),
+                                                       "isolated")]),
+    "smollm": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(True),
+                                               pre_tokenizers.ByteLevel(add_prefix_space=False,
+                                                       use_regex=True)]),
+    "bloom": lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated"),
+         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]),
+    "removed": lambda: pre_tokenizers.Sequence([pre_tokenizers.Split("x", "removed"),
+                                                pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+    "kept": lambda: pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\p{L}+|\p{N}+| +"),
+            "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False,
+                    use_regex=False)])}
 
 
 @functools.cache
-def their_tokenizer(kind="gpt2", vocab_size=300, first=True, nfc=False, whole=False, spaces=False, framed=False) -> Tokenizer:
+def their_tokenizer(kind="gpt2", vocab_size=300, first=True, nfc=False, whole=False, spaces=False,
+                    framed=False) -> Tokenizer:
     t = Tokenizer(models.BPE(ignore_merges=whole))
     t.pre_tokenizer, t.decoder = SPLITS[kind](), decoders.ByteLevel()
     if nfc: t.normalizer = normalizers.NFC()
-    t.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=["<s>", "<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
-    if first: t.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(single="<s> $A <|end|>", pair="<s> $A $B", special_tokens=[("<s>", 0), ("<|end|>", 1)])])
-    if framed: t.post_processor = processors.RobertaProcessing(("<|end|>", 1), ("<s>", 0), add_prefix_space=False)
+    t.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=vocab_size,
+            special_tokens=["<s>", "<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False))
+    if first:
+        t.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False),
+                                                processors.TemplateProcessing(
+                                                    single="<s> $A <|end|>", pair="<s> $A $B",
+                                                    special_tokens=[("<s>", 0), ("<|end|>", 1)])])
+    if framed:
+        t.post_processor = processors.RobertaProcessing(("<|end|>", 1), ("<s>", 0),
+                add_prefix_space=False)
     t.add_tokens([AddedToken("dogs", normalized=False), AddedToken("dogs don", normalized=False)])
-    if spaces: t.add_tokens([*(AddedToken(" " * n, normalized=True) for n in (4, 3, 2)), AddedToken("<mask>", lstrip=True, normalized=False), AddedToken("<im>", lstrip=True, rstrip=True, special=True), AddedToken("!?", rstrip=True, normalized=True)])
+    if spaces:
+        t.add_tokens([*(AddedToken(" " * n, normalized=True) for n in (4, 3, 2)),
+                      AddedToken("<mask>", lstrip=True, normalized=False),
+                      AddedToken("<im>", lstrip=True, rstrip=True, special=True),
+                      AddedToken("!?", rstrip=True, normalized=True)])
     return t
 
 
@@ -255,13 +359,22 @@ def content_of(t): return json.loads(t.to_str())
 
 
 @functools.cache
-def our_tokenizer(kind, **options): return LoadedTokenizer(content_of(their_tokenizer(kind, **options)))
+def our_tokenizer(kind, **options):
+    return LoadedTokenizer(content_of(their_tokenizer(kind, **options)))
 
 
-CHARACTERS = st.one_of(st.sampled_from([" ", "  ", "\n", "\r\n", "\t", "'s", "'LL", "dogs", "dogs don't", "<s>", "<|end|>", "123", "²", "Ⅷ", "é", "é", "\u3000", "。", "!?", "x", "_", "<mask>", "<im>", "cafe", "\u0301", "caf\u00e9"]), st.characters(exclude_categories=["Cs", "Cn", "Co"]))
+CHARACTERS = st.one_of(st.sampled_from([" ", "  ", "\n", "\r\n", "\t", "'s", "'LL", "dogs",
+                                        "dogs don't", "<s>", "<|end|>", "123", "²", "Ⅷ", "é", "é",
+                                        "\u3000", "。", "!?", "x", "_", "<mask>", "<im>", "cafe",
+                                        "\u0301", "caf\u00e9"]),
+                       st.characters(exclude_categories=["Cs", "Cn", "Co"]))
 
 
-@pytest.mark.parametrize("kind, options", [*((kind, {}) for kind in SPLITS), ("qwen2", dict(nfc=True, first=False)), ("gpt2", dict(nfc=True, spaces=True)), ("llama3", dict(spaces=True)), ("llama3", dict(whole=True, vocab_size=340)), ("gpt2", dict(framed=True, spaces=True))])
+@pytest.mark.parametrize("kind, options",
+                         [*((kind, {}) for kind in SPLITS), ("qwen2", dict(nfc=True, first=False)),
+                          ("gpt2", dict(nfc=True, spaces=True)), ("llama3", dict(spaces=True)),
+                          ("llama3", dict(whole=True, vocab_size=340)),
+                          ("gpt2", dict(framed=True, spaces=True))])
 @settings(max_examples=60 if os.environ.get("TFM_WHOLE") else 15, deadline=None)
 @given(text=st.lists(CHARACTERS, max_size=12).map("".join))
 def test_ids_and_text_are_those_of_tokenizers(kind, options, text):
@@ -270,26 +383,61 @@ def test_ids_and_text_are_those_of_tokenizers(kind, options, text):
     for given_ in (text, *TEXTS[:3]):
         encoded = theirs.encode(given_)
         assert ours.encode(given_) == encoded.ids
-        assert ours.encode(given_, add_special_tokens=False) == theirs.encode(given_, add_special_tokens=False).ids
-        for skip in (False, True): assert ours.decode(encoded.ids, skip) == theirs.decode(encoded.ids, skip_special_tokens=skip)
+        assert (ours.encode(given_, add_special_tokens=False)
+                == theirs.encode(given_, add_special_tokens=False).ids)
+        for skip in (False, True):
+            assert (ours.decode(encoded.ids, skip)
+                    == theirs.decode(encoded.ids, skip_special_tokens=skip))
 
 
 @pytest.mark.parametrize("change, said", [
-    (dict(model=dict(type="Unigram")), "model.type: got 'Unigram'"), (dict(model=dict(byte_fallback=True)), "model.byte_fallback: True"), (dict(model=dict(unk_token="<s>")), "model.unk_token: '<s>'"),
-    (dict(model=dict(dropout=.1)), "model.dropout: 0.1"), (dict(model=dict(merges=[["q", "z"]])), r"merges\[0\]: \['q', 'z'\]"), (dict(normalizer=dict(type="Lowercase")), "normalizer.type: got 'Lowercase'"),
-    (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex=r"\\w+"), behavior="Isolated"), dict(type="ByteLevel")])), "pre_tokenizer: .*different things in different libraries"),
-    (dict(pre_tokenizer=dict(type="Metaspace")), r"pre_tokenizer: \['Metaspace'\]"), (dict(pre_tokenizer=None), r"pre_tokenizer: \[\]"), (dict(decoder=dict(type="WordPiece")), r"decoder: \['WordPiece'\]"),
-    (dict(pre_tokenizer=dict(type="ByteLevel", add_prefix_space=False, mystery=1)), "pre_tokenizer.*mystery: 1"), (dict(post_processor=dict(type="BertProcessing")), "post_processor.type: got 'BertProcessing'"), (dict(post_processor=dict(type="RobertaProcessing", cls=["<s>", 0])), "post_processor: .*'RobertaProcessing'.*expected special tokens and the text"), (dict(post_processor=dict(type="RobertaProcessing", cls="<s>", sep=["<|end|>", 1])), "post_processor: "),
-    (dict(truncation=dict(max_length=3)), "truncation: "), (dict(normalizer=dict(type="NFC"), added_tokens=[dict(id=300, content="e\u0301", normalized=True, special=False)]), "added_tokens.*normalized: True; expected False"), (dict(added_tokens=[dict(id=0, content="<s>", single_word=True, special=True)]), "added_tokens.*single_word: True"),
-    (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex="[a"), behavior="Isolated"), dict(type="ByteLevel")])), "pre_tokenizer: "),
-    (dict(pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split", pattern=dict(Regex="a"), behavior="MergedWithNext"), dict(type="ByteLevel")])), "pre_tokenizer.*behavior: got 'MergedWithNext'")])
+    (dict(model=dict(type="Unigram")), "model.type: got 'Unigram'"),
+    (dict(model=dict(byte_fallback=True)), "model.byte_fallback: True"),
+    (dict(model=dict(unk_token="<s>")), "model.unk_token: '<s>'"),
+    (dict(model=dict(dropout=.1)), "model.dropout: 0.1"),
+    (dict(model=dict(merges=[["q", "z"]])), r"merges\[0\]: \['q', 'z'\]"),
+    (dict(normalizer=dict(type="Lowercase")), "normalizer.type: got 'Lowercase'"),
+    (dict(pre_tokenizer=dict(type="Sequence",
+                             pretokenizers=[dict(type="Split", pattern=dict(Regex=r"\\w+"),
+                                                 behavior="Isolated"), dict(type="ByteLevel")])),
+     "pre_tokenizer: .*different things in different libraries"),
+    (dict(pre_tokenizer=dict(type="Metaspace")), r"pre_tokenizer: \['Metaspace'\]"),
+    (dict(pre_tokenizer=None), r"pre_tokenizer: \[\]"),
+    (dict(decoder=dict(type="WordPiece")), r"decoder: \['WordPiece'\]"),
+    (dict(pre_tokenizer=dict(type="ByteLevel", add_prefix_space=False, mystery=1)),
+     "pre_tokenizer.*mystery: 1"), (dict(post_processor=dict(type="BertProcessing")),
+                                    "post_processor.type: got 'BertProcessing'"),
+    (dict(post_processor=dict(type="RobertaProcessing", cls=["<s>", 0])),
+     "post_processor: .*'RobertaProcessing'.*expected special tokens and the text"),
+    (dict(post_processor=dict(type="RobertaProcessing", cls="<s>", sep=["<|end|>", 1])),
+     "post_processor: "),
+    (dict(truncation=dict(max_length=3)), "truncation: "),
+    (dict(normalizer=dict(type="NFC"),
+          added_tokens=[dict(id=300, content="e\u0301", normalized=True, special=False)]),
+     "added_tokens.*normalized: True; expected False"),
+    (dict(added_tokens=[dict(id=0, content="<s>", single_word=True, special=True)]),
+     "added_tokens.*single_word: True"),
+    (dict(pre_tokenizer=dict(type="Sequence",
+                             pretokenizers=[dict(type="Split", pattern=dict(Regex="[a"),
+                                                 behavior="Isolated"), dict(type="ByteLevel")])),
+     "pre_tokenizer: "),
+    (dict(pre_tokenizer=dict(type="Sequence",
+                             pretokenizers=[dict(type="Split", pattern=dict(Regex="a"),
+                                                 behavior="MergedWithNext"),
+                                            dict(type="ByteLevel")])),
+     "pre_tokenizer.*behavior: got 'MergedWithNext'")])
 def test_other_tokenizers_are_refused_by_name(change, said):
     content = content_of(their_tokenizer())
-    content = content | change | ({"model": content["model"] | change["model"]} if "model" in change else {})
+    content = (content | change | ({"model": content["model"] | change["model"]}
+                                   if "model" in change else {}))
     refuses(f"^{said}", LoadedTokenizer, content)
 
 
-FOLDERS = {"gpt2": ("gpt2", G), "llama 3.1": CASES["llama 3.1"], "gemma3_text": CASES["gemma3_text"], "gpt_neox": CASES["gpt_neox"], "phi3": CASES["phi3, partial"], "falcon": CASES["falcon 40B"], "gptj": CASES["gptj"], "opt": CASES["opt, post-norm, projected"], "cohere": CASES["cohere"], "mpt": CASES["mpt"]}
+FOLDERS = {"gpt2": ("gpt2", G), "llama 3.1": CASES["llama 3.1"],
+           "gemma3_text": CASES["gemma3_text"], "gpt_neox": CASES["gpt_neox"],
+           "phi3": CASES["phi3, partial"], "falcon": CASES["falcon 40B"], "gptj": CASES["gptj"],
+           "opt": CASES["opt, post-norm, projected"], "cohere": CASES["cohere"],
+           "mpt": CASES["mpt"]}
 
 
 def their_folder(path, name="llama 3.1", kind=torch.float32, shard="5GB", **generation):
@@ -298,7 +446,8 @@ def their_folder(path, name="llama 3.1", kind=torch.float32, shard="5GB", **gene
     theirs = loud(family, sizes | dict({"vocab_size": 310})).to(kind)
     theirs.generation_config = GenerationConfig(eos_token_id=[1, 0], **generation)
     theirs.save_pretrained(path, max_shard_size=shard)
-    PreTrainedTokenizerFast(tokenizer_object=their_tokenizer(first=False), eos_token="<|end|>").save_pretrained(path)
+    PreTrainedTokenizerFast(tokenizer_object=their_tokenizer(first=False),
+                            eos_token="<|end|>").save_pretrained(path)
     return theirs
 
 
@@ -306,40 +455,59 @@ def their_folder(path, name="llama 3.1", kind=torch.float32, shard="5GB", **gene
 def continued(theirs, path, text, count):
     "What `transformers` writes."
     tokenizer = AutoTokenizer.from_pretrained(path)
-    out = theirs.generate(**tokenizer(text, return_tensors="pt", return_token_type_ids=False), max_new_tokens=count, pad_token_id=0)
-    return tokenizer.decode(out[0, len(tokenizer(text)["input_ids"]):], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    out = theirs.generate(**tokenizer(text, return_tensors="pt", return_token_type_ids=False),
+                          max_new_tokens=count, pad_token_id=0)
+    return tokenizer.decode(out[0, len(tokenizer(text)["input_ids"]):], skip_special_tokens=True,
+                            clean_up_tokenization_spaces=False)
 
 
 @pytest.mark.parametrize("name", sweep(FOLDERS, *list(FOLDERS)[::3]))
 def test_a_folder_of_transformers_is_read_and_writes_the_same_text(tmp_path, name):
     theirs = their_folder(tmp_path, name)
     made = load(tmp_path)
-    assert all(torch.equal(t, theirs.state_dict()[key]) for key, t in to_pretrained(made.model, made.config["model_type"]).items())
-    for text in ("The quick", "don't über 12345"): assert made.write(text, 20) == continued(theirs, tmp_path, text, 20)
+    assert all(torch.equal(t, theirs.state_dict()[key])
+               for key, t in to_pretrained(made.model, made.config["model_type"]).items())
+    for text in ("The quick", "don't über 12345"):
+        assert made.write(text, 20) == continued(theirs, tmp_path, text, 20)
 
 
-@pytest.mark.parametrize("name, kind, most", [("gpt2", torch.float32, 10**9), ("llama 3.1", torch.bfloat16, 4000), ("gemma3_text", torch.float16, 9000), ("falcon", torch.float32, 10**9), ("gptj", torch.bfloat16, 10**9), ("opt", torch.float32, 9000), ("gpt_neox", torch.float32, 10**9)])
+@pytest.mark.parametrize("name, kind, most",
+                         [("gpt2", torch.float32, 10**9), ("llama 3.1", torch.bfloat16, 4000),
+                          ("gemma3_text", torch.float16, 9000), ("falcon", torch.float32, 10**9),
+                          ("gptj", torch.bfloat16, 10**9), ("opt", torch.float32, 9000),
+                          ("gpt_neox", torch.float32, 10**9)])
 def test_what_we_write_transformers_reads(tmp_path, name, kind, most):
     theirs = their_folder(tmp_path / "a", name, kind, repetition_penalty=1.3)
     made = load(tmp_path / "a")
     export_folder(tmp_path / "b", made, max_bytes=most)
-    back = AutoModelForCausalLM.from_pretrained(tmp_path / "b", attn_implementation=theirs.config._attn_implementation)
-    assert {t.dtype for t in back.parameters()} == {kind} == {t.dtype for t in made.model.parameters()}
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "b",
+                                                attn_implementation=theirs.config._attn_implementation)
+    assert ({t.dtype for t in back.parameters()} == {kind}
+            == {t.dtype for t in made.model.parameters()})
     assert all(torch.equal(t, theirs.state_dict()[key]) for key, t in back.state_dict().items())
     assert (len([*(tmp_path / "b").glob("*.safetensors")]) > 1) == (most < 10**9)
     again = load(tmp_path / "b")
-    assert again.write("The lazy", 12) == made.write("The lazy", 12) and again.config["model_type"] == theirs.config.model_type
-    if kind == torch.float32: assert made.write("The lazy", 12) == continued(back, tmp_path / "b", "The lazy", 12)
+    assert (again.write("The lazy", 12) == made.write("The lazy", 12) and again.config["model_type"]
+            == theirs.config.model_type)
+    if kind == torch.float32:
+        assert made.write("The lazy", 12) == continued(back, tmp_path / "b", "The lazy", 12)
 
 
-@pytest.mark.parametrize("family, config", [("gpt2", MODEL_CONFIGS["toy GPT-2"].sized(300, 16, 2, 2, 40)), ("llama", MODEL_CONFIGS["toy Llama"].sized(300, 16, 2, 4, 40, n_kv_heads=2)), ("qwen3", None)])
+@pytest.mark.parametrize("family, config",
+                         [("gpt2", MODEL_CONFIGS["toy GPT-2"].sized(300, 16, 2, 2, 40)),
+                          ("llama", MODEL_CONFIGS["toy Llama"].sized(300, 16, 2, 4, 40,
+                                  n_kv_heads=2)), ("qwen3", None)])
 def test_a_model_of_the_book_is_written_for_transformers(tmp_path, family, config):
     tokenizer = train_tokenizer(TEXTS, 300, ["<|end|>"])
-    if config is None: config = config_from_pretrained(json.loads(AutoConfig.for_model(family, **CASES["qwen3"][1] | {"vocab_size": 300}).to_json_string()))
+    if config is None:
+        config = config_from_pretrained(
+            json.loads(AutoConfig.for_model(family, **CASES["qwen3"][1]
+                                            | {"vocab_size": 300}).to_json_string()))
     ours = build(config, seed=3).eval()
     export_folder(tmp_path, ours, family, tokenizer)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
-    with torch.no_grad(): assert float((theirs(IDS % 61).logits - ours(IDS % 61)).abs().max()) < 1e-5
+    with torch.no_grad():
+        assert float((theirs(IDS % 61).logits - ours(IDS % 61)).abs().max()) < 1e-5
     assert AutoTokenizer.from_pretrained(tmp_path)(TEXTS[1])["input_ids"] == tokenizer.encode(
         TEXTS[1])
     assert load(tmp_path).tokenizer.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
@@ -349,12 +517,15 @@ def test_a_model_of_the_book_is_written_for_transformers(tmp_path, family, confi
 TOY = MODEL_CONFIGS["toy Llama"].sized(300, 16, 2, 4, 40, n_kv_heads=2)
 
 
-def content(folder: Path) -> dict[str, bytes]: return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
 
 
 REFUSED_EXPORTS = {
-    "no tokenizer": (dict(tokenizer="bpe"), "tokenizer: got 'bpe', expected a LoadedTokenizer, a Tokenizer of the book, or None"),
-    "more tokens than rows": (dict(model=TOY.sized(290, 16, 2, 4, 40, n_kv_heads=2)), "tokenizer: 300 tokens; expected at most 290"),
+    "no tokenizer": (dict(tokenizer="bpe"), "tokenizer: got 'bpe', expected a LoadedTokenizer, a "
+                                            "Tokenizer of the book, or None"),
+    "more tokens than rows": (dict(model=TOY.sized(290, 16, 2, 4, 40, n_kv_heads=2)),
+                              "tokenizer: 300 tokens; expected at most 290"),
     "no room": (dict(max_bytes=0), "max_bytes: got 0, expected a number above 0"),
     "another family": (dict(config="gpt2"), "^family: gpt2, which does not tell")}
 
@@ -393,7 +564,8 @@ def test_an_export_that_fails_leaves_the_older_one(tmp_path, monkeypatch, at):
     export_folder(tmp_path, build(TOY, seed=1), "llama", train_tokenizer(TEXTS, 300), 5000)
     before, full = content(tmp_path), Mock(side_effect=[*[None] * at, OSError("no space left")])
     for module in (checkpoints, tensor_files): monkeypatch.setattr(module, "flush", full)
-    with pytest.raises(OSError, match="no space"): export_folder(tmp_path, build(TOY, seed=2), "llama")
+    with pytest.raises(OSError, match="no space"):
+        export_folder(tmp_path, build(TOY, seed=2), "llama")
     assert content(tmp_path) == before
 
 
@@ -407,7 +579,8 @@ def test_an_export_that_is_killed_while_it_replaces_is_no_mixture(tmp_path, monk
         if count[0] > at: raise SystemExit
         replaced(a, b)
     monkeypatch.setattr(os, "replace", killed)
-    with suppress(SystemExit): export_folder(tmp_path, build(TOY, seed=2), "llama", max_bytes=40_000)
+    with suppress(SystemExit):
+        export_folder(tmp_path, build(TOY, seed=2), "llama", max_bytes=40_000)
     if not (tmp_path / "config.json").exists(): return
     want = build(TOY, seed=2).state_dict()
     assert all(torch.equal(t, want[key]) for key, t in load(tmp_path).model.state_dict().items())
@@ -464,27 +637,85 @@ def to_pickle(folder):
 
 NAME = "transformer.h.1.attn.c_attn.weight"
 FAULTS = {
-    "header cut off": (lambda f: keep_first(f / "model.safetensors", .002), "path: .*header is cut off"), "numbers cut off": (lambda f: keep_first(f / "model.safetensors", .7), "path: .*the file is truncated"),
-    "empty file": (lambda f: keep_first(f / "model.safetensors", 0), "path: .*cut off"), "noise": (lambda f: (f / "model.safetensors").write_bytes(b"\x10" + bytes(7) + b"x" * 99), "path: .*no readable header"),
-    "no config": (lambda f: (f / "config.json").unlink(), "folder: .*no config.json"), "config cut off": (lambda f: keep_first(f / "config.json", .5), "config.json: .*not valid JSON"),
-    "no tensors": (lambda f: (f / "model.safetensors").unlink(), "folder: .*no model.safetensors"), "pickle": (to_pickle, "folder: .*pytorch_model.bin.*a pickle can run any code.*save_pretrained"),
-    "prefix": (lambda f: renamed(f / "model.safetensors", lambda t: [t.update({f"_orig_mod.{name}": t.pop(name)}) for name in [*t]]), r"state: lm_head.weight missing \(41 in all\), _orig_mod.transformer.h.0.attn.c_attn.bias unknown \(40 in all\); expected"),
-    "missing tensor": (lambda f: renamed(f / "model.safetensors", lambda t: t.pop(NAME)), f"state: {NAME} missing"), "unknown tensor": (lambda f: renamed(f / "model.safetensors", lambda t: t.update(mystery=torch.zeros(1))), "state: mystery unknown"),
-    "wrong shape": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({NAME: t[NAME].T.contiguous()})), rf"{NAME}: \(72, 24\); expected \(24, 72\)"),
-    "wrong type": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({NAME: t[NAME].long()})), f"{NAME}: I64; expected one of F64, F32, BF16, F16"),
-    "mixed types": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({NAME: t[NAME].double()})), f"{NAME}: torch.float64; expected torch.float32"),
-    "unknown family": (lambda f: change_json(f / "config.json", model_type="mystery"), "model_type: got 'mystery'"), "small table": (lambda f: change_json(f / "config.json", vocab_size=290), "vocab_size: 290 rows in the table, and a token with id 30"),
-    "rope key": (lambda f: change_json(f / "config.json", rope_parameters={"mystery": 1}), "rope_parameters: "), "beams": (lambda f: change_json(f / "generation_config.json", num_beams=4), "num_beams: 4; expected 1"),
-    "tokenizer cut off": (lambda f: keep_first(f / "tokenizer.json", .5), "tokenizer.json: .*not valid JSON"), "adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "folder: .*an adapter"), "kind of family": (lambda f: change_json(f / "config.json", model_type=["gpt2"]), "model_type: "),
-    "vast": (lambda f: change_json(f / "config.json", vocab_size=2**62), f"vocab_size: {2**62}; expected at most"), "endless": (lambda f: change_json(f / "config.json", n_layer=10**9), "n_layers: .*at most"),
-    "key twice": (lambda f: (f / "config.json").write_text('{"n_embd": 1, ' + (f / "config.json").read_text()[1:]), "config.json: .*given twice"),
-    "one parameter twice": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({"wpe.weight": t["transformer.wpe.weight"] + 1})), "transformer.wpe.weight: given twice"),
-    "alias of another family": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({"embed_out.weight": t["transformer.wte.weight"].clone()})), "state: embed_out.weight unknown"),
-    "token of another file": (lambda f: (f / "added_tokens.json").write_text('{"<new>": 305}'), "added_tokens.json: <new>: "), "id of another file": (lambda f: (f / "added_tokens.json").write_text('{"<|end|>": 99}'), "added_tokens.json: "),
-    "special token": (lambda f: change_json(f / "tokenizer_config.json", bos_token="<new>"), "tokenizer_config.json: bos_token: '<new>'"), "special tokens": (lambda f: change_json(f / "tokenizer_config.json", additional_special_tokens=[{"content": "<new>"}]), "tokenizer_config.json: additional_special_tokens: '<new>'"),
-    "decoder of tokens": (lambda f: change_json(f / "tokenizer_config.json", added_tokens_decoder={"7": {"content": "<new>"}}), "tokenizer_config.json: added_tokens_decoder: '<new>' with id 7"), "space": (lambda f: change_json(f / "tokenizer_config.json", add_prefix_space=True), "tokenizer_config.json: add_prefix_space: True"),
-    "special map": (lambda f: (f / "special_tokens_map.json").write_text('{"eos_token": {"content": "<new>"}}'), "special_tokens_map.json: eos_token: "),
-    "other head": (lambda f: renamed(f / "model.safetensors", lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"] + 1})), "lm_head.weight: other numbers"),
+    "header cut off": (lambda f: keep_first(f / "model.safetensors", .002),
+                       "path: .*header is cut off"),
+    "numbers cut off": (lambda f: keep_first(f / "model.safetensors", .7),
+                        "path: .*the file is truncated"),
+    "empty file": (lambda f: keep_first(f / "model.safetensors", 0), "path: .*cut off"),
+    "noise": (lambda f: (f / "model.safetensors").write_bytes(b"\x10" + bytes(7) + b"x" * 99),
+              "path: .*no readable header"),
+    "no config": (lambda f: (f / "config.json").unlink(), "folder: .*no config.json"),
+    "config cut off": (lambda f: keep_first(f / "config.json", .5),
+                       "config.json: .*not valid JSON"),
+    "no tensors": (lambda f: (f / "model.safetensors").unlink(), "folder: .*no model.safetensors"),
+    "pickle": (to_pickle,
+               "folder: .*pytorch_model.bin.*a pickle can run any code.*save_pretrained"),
+    "prefix": (lambda f: renamed(f / "model.safetensors",
+                                 lambda t: [t.update({f"_orig_mod.{name}": t.pop(name)})
+                                            for name in [*t]]),
+               r"state: lm_head.weight missing \(41 in all\), "
+               r"_orig_mod.transformer.h.0.attn.c_attn.bias unknown \(40 in all\); expected"),
+    "missing tensor": (lambda f: renamed(f / "model.safetensors", lambda t: t.pop(NAME)),
+                       f"state: {NAME} missing"),
+    "unknown tensor": (lambda f: renamed(f / "model.safetensors",
+                                         lambda t: t.update(mystery=torch.zeros(1))),
+                       "state: mystery unknown"),
+    "wrong shape": (lambda f: renamed(f / "model.safetensors",
+                                      lambda t: t.update({NAME: t[NAME].T.contiguous()})),
+                    rf"{NAME}: \(72, 24\); expected \(24, 72\)"),
+    "wrong type": (lambda f: renamed(f / "model.safetensors",
+                                     lambda t: t.update({NAME: t[NAME].long()})),
+                   f"{NAME}: I64; expected one of F64, F32, BF16, F16"),
+    "mixed types": (lambda f: renamed(f / "model.safetensors",
+                                      lambda t: t.update({NAME: t[NAME].double()})),
+                    f"{NAME}: torch.float64; expected torch.float32"),
+    "unknown family": (lambda f: change_json(f / "config.json", model_type="mystery"),
+                       "model_type: got 'mystery'"),
+    "small table": (lambda f: change_json(f / "config.json", vocab_size=290),
+                    "vocab_size: 290 rows in the table, and a token with id 30"),
+    "rope key": (lambda f: change_json(f / "config.json", rope_parameters={"mystery": 1}),
+                 "rope_parameters: "),
+    "beams": (lambda f: change_json(f / "generation_config.json", num_beams=4),
+              "num_beams: 4; expected 1"),
+    "tokenizer cut off": (lambda f: keep_first(f / "tokenizer.json", .5),
+                          "tokenizer.json: .*not valid JSON"),
+    "adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "folder: .*an adapter"),
+    "kind of family": (lambda f: change_json(f / "config.json", model_type=["gpt2"]),
+                       "model_type: "),
+    "vast": (lambda f: change_json(f / "config.json", vocab_size=2**62),
+             f"vocab_size: {2**62}; expected at most"),
+    "endless": (lambda f: change_json(f / "config.json", n_layer=10**9), "n_layers: .*at most"),
+    "key twice": (lambda f: (f / "config.json").write_text('{"n_embd": 1, '
+            + (f / "config.json").read_text()[1:]), "config.json: .*given twice"),
+    "one parameter twice": (lambda f: renamed(f / "model.safetensors",
+                                              lambda t: t.update(
+                                                  {"wpe.weight": t["transformer.wpe.weight"] + 1})),
+                            "transformer.wpe.weight: given twice"),
+    "alias of another family": (lambda f: renamed(f / "model.safetensors",
+                                                  lambda t: t.update(
+                                                      {"embed_out.weight": t[
+                                                          "transformer.wte.weight"].clone()})),
+                                "state: embed_out.weight unknown"),
+    "token of another file": (lambda f: (f / "added_tokens.json").write_text('{"<new>": 305}'),
+                              "added_tokens.json: <new>: "),
+    "id of another file": (lambda f: (f / "added_tokens.json").write_text('{"<|end|>": 99}'),
+                           "added_tokens.json: "),
+    "special token": (lambda f: change_json(f / "tokenizer_config.json", bos_token="<new>"),
+                      "tokenizer_config.json: bos_token: '<new>'"),
+    "special tokens": (lambda f: change_json(f / "tokenizer_config.json",
+                                             additional_special_tokens=[{"content": "<new>"}]),
+                       "tokenizer_config.json: additional_special_tokens: '<new>'"),
+    "decoder of tokens": (lambda f: change_json(f / "tokenizer_config.json",
+                                                added_tokens_decoder={"7": {"content": "<new>"}}),
+                          "tokenizer_config.json: added_tokens_decoder: '<new>' with id 7"),
+    "space": (lambda f: change_json(f / "tokenizer_config.json", add_prefix_space=True),
+              "tokenizer_config.json: add_prefix_space: True"),
+    "special map": (lambda f: (f / "special_tokens_map.json").write_text(
+        '{"eos_token": {"content": "<new>"}}'), "special_tokens_map.json: eos_token: "),
+    "other head": (lambda f: renamed(f / "model.safetensors",
+                                     lambda t: t.update(
+                                         {"lm_head.weight": t["transformer.wte.weight"] + 1})),
+                   "lm_head.weight: other numbers"),
 }
 
 
@@ -502,18 +733,32 @@ def written(header: bytes | dict, data: bytes = b"") -> bytes:
     return len(header).to_bytes(8, "little") + header + data
 
 
-def entry(first, last, shape=(1,), dtype="F32"): return {"dtype": dtype, "shape": [*shape], "data_offsets": [first, last]}
+def entry(first, last, shape=(1,), dtype="F32"):
+    return {"dtype": dtype, "shape": [*shape], "data_offsets": [first, last]}
 
 
 MALFORMED = {
-    "overlap": (written({"a": entry(0, 4), "b": entry(2, 6)}, bytes(6)), "b: data from byte .*no gap and no overlap"), "gap": (written({"a": entry(0, 4), "b": entry(6, 10)}, bytes(10)), "b: data from byte"),
-    "hole in front": (written({"a": entry(4, 8)}, bytes(8)), "a: data from byte"), "bytes left over": (written({"a": entry(0, 4)}, bytes(5)), "path: .*nothing after the last tensor"),
-    "name twice": (written(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}', bytes(8)), "path: .*no readable header"),
-    "key twice": (written(b'{"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)), "path: .*no readable header"),
-    "UTF-16": (written('{"a":1}'.encode("utf-16")), "path: .*no readable header"), "deep": (written(b'{"a":' + b"[" * 100_000), "path: .*no readable header"),
-    "list": (written(b"[]"), "path: .*no readable header"), "metadata": (written({"__metadata__": [1], "a": entry(0, 4)}, bytes(4)), "__metadata__: "),
-    "huge": (written({"a": entry(0, 4, (2**40, 2**40))}, bytes(4)), "a: .*whole numbers"), "huge and empty": (written({"a": entry(0, 0, (0, 2**62, 2**62))}), "a: .*whole numbers"), "beyond 64 bits": (written({"a": entry(0, 4, (2**70,))}, bytes(4)), "a: .*whole numbers"),
-    "type": (written({"a": entry(0, 4, dtype=["F32"])}, bytes(4)), "a: .*a type"), "no shape": (written({"a": {"dtype": "F32"}}), "a: .*expected type, shape, offsets"), "negative": (written({"a": entry(0, 4, (-1,))}, bytes(4)), "a: .*whole numbers"),
+    "overlap": (written({"a": entry(0, 4), "b": entry(2, 6)}, bytes(6)),
+                "b: data from byte .*no gap and no overlap"),
+    "gap": (written({"a": entry(0, 4), "b": entry(6, 10)}, bytes(10)), "b: data from byte"),
+    "hole in front": (written({"a": entry(4, 8)}, bytes(8)), "a: data from byte"),
+    "bytes left over": (written({"a": entry(0, 4)}, bytes(5)),
+                        "path: .*nothing after the last tensor"),
+    "name twice": (
+        written(
+            b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}', bytes(8)), "path: .*no readable header"),  # noqa: E501
+    "key twice": (written(b'{"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+                          bytes(4)), "path: .*no readable header"),
+    "UTF-16": (written('{"a":1}'.encode("utf-16")), "path: .*no readable header"),
+    "deep": (written(b'{"a":' + b"[" * 100_000), "path: .*no readable header"),
+    "list": (written(b"[]"), "path: .*no readable header"),
+    "metadata": (written({"__metadata__": [1], "a": entry(0, 4)}, bytes(4)), "__metadata__: "),
+    "huge": (written({"a": entry(0, 4, (2**40, 2**40))}, bytes(4)), "a: .*whole numbers"),
+    "huge and empty": (written({"a": entry(0, 0, (0, 2**62, 2**62))}), "a: .*whole numbers"),
+    "beyond 64 bits": (written({"a": entry(0, 4, (2**70,))}, bytes(4)), "a: .*whole numbers"),
+    "type": (written({"a": entry(0, 4, dtype=["F32"])}, bytes(4)), "a: .*a type"),
+    "no shape": (written({"a": {"dtype": "F32"}}), "a: .*expected type, shape, offsets"),
+    "negative": (written({"a": entry(0, 4, (-1,))}, bytes(4)), "a: .*whole numbers"),
     "size": (written({"a": entry(0, 4, (2,))}, bytes(4)), r"a: 4 bytes; expected 8 for F32 \(2,\)"),
 }
 
@@ -531,11 +776,24 @@ def shard(folder): return sorted(folder.glob("model-*.safetensors"))[1]
 
 
 SHARD_FAULTS = {
-    "stale file": (lambda f: save_file(load_file(shard(f)), f / "model.safetensors"), "folder: .* holds both model.safetensors.index.json and model.safetensors; expected .*remove the one that is stale"),
-    "frequencies of another name": (lambda f: renamed(shard(f), lambda t: t.update({"h.0.my_rotary_emb.inv_freq": torch.ones(3)})), "model-00002-of.*: h.0.my_rotary_emb.inv_freq in one of it and the index only"),
-    "missing shard": (lambda f: shard(f).unlink(), "weight_map: model-00002.* missing"), "cut off": (lambda f: keep_first(shard(f), .8), "path: .*truncated"),
-    "other place": (lambda f: change_json(f / "model.safetensors.index.json", weight_map={"a": "../secret.safetensors"}), "weight_map: "), "no map": (lambda f: change_json(f / "model.safetensors.index.json", weight_map=None), "weight_map: "),
-    "tensor not in its shard": (lambda f: renamed(shard(f), lambda t: t.popitem()), "model-00002-of.*: .* in one of it and the index only"), "index cut off": (lambda f: keep_first(f / "model.safetensors.index.json", .5), "model.safetensors.index.json: .*JSON")}
+    "stale file": (lambda f: save_file(load_file(shard(f)), f / "model.safetensors"),
+                   "folder: .* holds both model.safetensors.index.json and model.safetensors; "
+                   "expected .*remove the one that is stale"),
+    "frequencies of another name": (lambda f: renamed(shard(f),
+            lambda t: t.update({"h.0.my_rotary_emb.inv_freq": torch.ones(3)})),
+                                    "model-00002-of.*: h.0.my_rotary_emb.inv_freq in one of it and "
+                                    "the index only"),
+    "missing shard": (lambda f: shard(f).unlink(), "weight_map: model-00002.* missing"),
+    "cut off": (lambda f: keep_first(shard(f), .8), "path: .*truncated"),
+    "other place": (lambda f: change_json(f / "model.safetensors.index.json",
+                                          weight_map={"a": "../secret.safetensors"}),
+                    "weight_map: "),
+    "no map": (lambda f: change_json(f / "model.safetensors.index.json", weight_map=None),
+               "weight_map: "),
+    "tensor not in its shard": (lambda f: renamed(shard(f), lambda t: t.popitem()),
+                                "model-00002-of.*: .* in one of it and the index only"),
+    "index cut off": (lambda f: keep_first(f / "model.safetensors.index.json", .5),
+                      "model.safetensors.index.json: .*JSON")}
 
 
 @pytest.mark.parametrize("kind, fault",
@@ -556,35 +814,59 @@ def test_sharded_tensors_are_those_of_one_file(sound):
 def test_frequencies_that_old_files_hold_are_recomputed(sound, tmp_path):
     "In a shard, also where the index does not name them."
     shutil.copytree(sound / "many", tmp_path / "f")
-    renamed(shard(tmp_path / "f"), lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(3), "rotary_emb.inv_freq": torch.ones(3)}))
+    renamed(shard(tmp_path / "f"),
+            lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(3),
+                                "rotary_emb.inv_freq": torch.ones(3)}))
     assert load(tmp_path / "f").write("The", 8) == load(sound / "one").write("The", 8)
 
 
 @pytest.mark.parametrize("content, sampling, eos", [
-    ({}, None, ()), (dict(do_sample=True, temperature=.6, top_p=.9, eos_token_id=[3, 4]), SamplingConfig(.6, 50, .9), (3, 4)), (dict(do_sample=True, top_k=0, min_p=.1, eos_token_id=2), SamplingConfig(min_p=.1), (2,)),
-    (dict(repetition_penalty=1.2, temperature=.5), SamplingConfig(top_k=1, repetition_penalty=1.2), ()), (dict(num_beams=1, transformers_version="4", typical_p=1.), None, ())])
+    ({}, None, ()), (dict(do_sample=True, temperature=.6, top_p=.9, eos_token_id=[3, 4]),
+                     SamplingConfig(.6, 50, .9), (3, 4)),
+    (dict(do_sample=True, top_k=0, min_p=.1, eos_token_id=2), SamplingConfig(min_p=.1), (2,)),
+    (dict(repetition_penalty=1.2, temperature=.5), SamplingConfig(top_k=1, repetition_penalty=1.2),
+     ()), (dict(num_beams=1, transformers_version="4", typical_p=1.), None, ())])
 def test_settings_of_generation(content, sampling, eos):
     made = read_generation(content)
     assert (made.sampling, made.eos) == (sampling, eos)
 
 
-@pytest.mark.parametrize("key, value", [("num_beams", 2), ("no_repeat_ngram_size", 3), ("suppress_tokens", [1]), ("mystery", 1), ("eos_token_id", "x"), ("do_sample", 1), ("temperature", "warm"), ("max_new_tokens", 0), ("max_length", "long"), ("max_length", -5), ("typical_p", .5), ("min_p", "x"), ("top_k", "x"), ("top_k", -1), ("top_p", "x")])
+@pytest.mark.parametrize("key, value", [("num_beams", 2), ("no_repeat_ngram_size", 3),
+                                        ("suppress_tokens", [1]), ("mystery", 1),
+                                        ("eos_token_id", "x"), ("do_sample", 1),
+                                        ("temperature", "warm"), ("max_new_tokens", 0),
+                                        ("max_length", "long"), ("max_length", -5),
+                                        ("typical_p", .5), ("min_p", "x"), ("top_k", "x"),
+                                        ("top_k", -1), ("top_p", "x")])
 def test_settings_that_we_do_not_have_are_refused_by_name(key, value):
     refuses(f"^{key}: .*expected", read_generation,
         {key: value, **({"do_sample": True} if key == "temperature" else {})})
 
 
-# --- encoders and translators ----------------------------------------------------------------------------------------
+# --- encoders and translators ---------------------------------------------------------------------
 
-SMALL = dict(vocab_size=61, hidden_size=20, num_hidden_layers=2, num_attention_heads=5, intermediate_size=37, max_position_embeddings=40)
-BUCKETS = dict(relative_attention=True, position_biased_input=False, pos_att_type=["c2p", "p2c"], position_buckets=4, max_relative_positions=20, share_att_key=True, norm_rel_ebd="layer_norm", type_vocab_size=2)
+SMALL = dict(vocab_size=61, hidden_size=20, num_hidden_layers=2, num_attention_heads=5,
+             intermediate_size=37, max_position_embeddings=40)
+BUCKETS = dict(relative_attention=True, position_biased_input=False, pos_att_type=["c2p", "p2c"],
+               position_buckets=4, max_relative_positions=20, share_att_key=True,
+               norm_rel_ebd="layer_norm", type_vocab_size=2)
 READERS = {
-    "BertForMaskedLM": SMALL, "BertForSequenceClassification": SMALL, "RobertaForMaskedLM": SMALL | dict(pad_token_id=1), "ElectraForPreTraining": SMALL | dict(embedding_size=7), "DebertaV2ForTokenClassification": SMALL | BUCKETS,
-    "DebertaForMaskedLM": SMALL | dict(relative_attention=True, position_biased_input=False, pos_att_type=["c2p", "p2c"], max_relative_positions=6),
-    "MarianMTModel": dict(vocab_size=61, d_model=20, encoder_layers=1, decoder_layers=2, encoder_attention_heads=5, decoder_attention_heads=5, encoder_ffn_dim=28, decoder_ffn_dim=28, max_position_embeddings=40, pad_token_id=60, decoder_start_token_id=60, eos_token_id=0)}
-BARTS = dict(vocab_size=61, d_model=20, encoder_layers=1, decoder_layers=2, encoder_attention_heads=5, decoder_attention_heads=5, encoder_ffn_dim=28, decoder_ffn_dim=28, max_position_embeddings=40)
-T5S = dict(vocab_size=61, d_model=24, d_kv=10, d_ff=28, num_layers=2, num_decoder_layers=3, num_heads=3, decoder_start_token_id=0)
-READERS |= {"T5ForConditionalGeneration": T5S, "MT5ForConditionalGeneration": T5S, "BartForConditionalGeneration": BARTS, "MBartForConditionalGeneration": BARTS}
+    "BertForMaskedLM": SMALL, "BertForSequenceClassification": SMALL, "RobertaForMaskedLM": SMALL
+    | dict(pad_token_id=1), "ElectraForPreTraining": SMALL | dict(embedding_size=7),
+    "DebertaV2ForTokenClassification": SMALL | BUCKETS,
+    "DebertaForMaskedLM": SMALL | dict(relative_attention=True, position_biased_input=False,
+                                       pos_att_type=["c2p", "p2c"], max_relative_positions=6),
+    "MarianMTModel": dict(vocab_size=61, d_model=20, encoder_layers=1, decoder_layers=2,
+                          encoder_attention_heads=5, decoder_attention_heads=5, encoder_ffn_dim=28,
+                          decoder_ffn_dim=28, max_position_embeddings=40, pad_token_id=60,
+                          decoder_start_token_id=60, eos_token_id=0)}
+BARTS = dict(vocab_size=61, d_model=20, encoder_layers=1, decoder_layers=2,
+             encoder_attention_heads=5, decoder_attention_heads=5, encoder_ffn_dim=28,
+             decoder_ffn_dim=28, max_position_embeddings=40)
+T5S = dict(vocab_size=61, d_model=24, d_kv=10, d_ff=28, num_layers=2, num_decoder_layers=3,
+           num_heads=3, decoder_start_token_id=0)
+READERS |= {"T5ForConditionalGeneration": T5S, "MT5ForConditionalGeneration": T5S,
+            "BartForConditionalGeneration": BARTS, "MBartForConditionalGeneration": BARTS}
 X, Y = 4 + IDS[:, :17] % 55, 4 + IDS[:, 4:13] % 55                # texts for both sides
 
 
@@ -614,7 +896,8 @@ def test_folders_of_encoders_and_translators_are_read_and_written(tmp_path, name
     "With a configuration and tensors that are equal, logits are, as other tests have it."
     theirs = their_class(name, **READERS[name])
     for _, p in drawn(theirs): torch.nn.init.normal_(p, std=.5)
-    if name.startswith("MT5"): theirs.lm_head.weight = torch.nn.Parameter(torch.randn(61, 24))     # the library ties the tables of a new model
+    # the library ties the tables of a new model
+    if name.startswith("MT5"): theirs.lm_head.weight = torch.nn.Parameter(torch.randn(61, 24))
     theirs.save_pretrained(tmp_path / "a")
     made, state = load(tmp_path / "a"), theirs.state_dict()
     export_folder(tmp_path / "b", made)
@@ -632,10 +915,11 @@ def test_folders_of_encoders_and_translators_are_read_and_written(tmp_path, name
         "The")
 
 
-# --- base models ------------------------------------------------------------------------------------------------------
+# --- base models ----------------------------------------------------------------------------------
 
 def base_folder(path, name, sizes, whole):
-    "What `transformers` writes of a base model with loud weights, and the model with a head that it makes of the folder."
+    """What `transformers` writes of a base model with loud weights, and the model with a head
+    that it makes of the folder."""
     theirs = their_class(name, **sizes)
     shift = "gemma" not in theirs.config.model_type
     for key, p in drawn(theirs):
@@ -646,102 +930,140 @@ def base_folder(path, name, sizes, whole):
         attn_implementation="sdpa" if theirs.config.model_type == "falcon" else "eager").eval()
 
 
-TRANSLATORS = {"BartModel": BARTS, "MBartModel": BARTS | dict(scale_embedding=True), "MarianModel": READERS["MarianMTModel"], "T5Model": T5S}
+TRANSLATORS = {"BartModel": BARTS, "MBartModel": BARTS | dict(scale_embedding=True),
+               "MarianModel": READERS["MarianMTModel"], "T5Model": T5S}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", TRANSLATORS)
 @pytest.mark.parametrize("copies", [False, True])
 def test_base_models_of_encoder_decoders_are_read(tmp_path, name, copies):
-    "As `facebook/bart-base` is stored: no prefix, no bias on the logits, with or without copies of the table."
-    theirs = base_folder(tmp_path / "a", name, TRANSLATORS[name], transformers.AutoModelForSeq2SeqLM)
+    """As `facebook/bart-base` is stored: no prefix, no bias on the logits, with or without
+    copies of the table."""
+    theirs = base_folder(tmp_path / "a", name, TRANSLATORS[name],
+                         transformers.AutoModelForSeq2SeqLM)
     stored = load_file(tmp_path / "a" / "model.safetensors")
-    assert not {"final_logits_bias", "lm_head.weight"} & {*stored} and not any(key.startswith("model.") for key in stored)
-    if copies: renamed(tmp_path / "a" / "model.safetensors", lambda t: t.update({f"{side}.embed_tokens.weight": t["shared.weight"].clone() for side in ("encoder", "decoder")}))
+    assert (not {"final_logits_bias", "lm_head.weight"} & {*stored}
+            and not any(key.startswith("model.") for key in stored))
+    if copies:
+        renamed(tmp_path / "a" / "model.safetensors",
+                lambda t: t.update({f"{side}.embed_tokens.weight": t["shared.weight"].clone()
+                                    for side in ("encoder", "decoder")}))
     made = load(tmp_path / "a")
     wanted = scored(theirs)
     assert float((made.model(X, Y)[0] - wanted).abs().max()) < 1e-4 < float(wanted.std())
     count, size = folder_size(tmp_path / "a")
-    assert count == sum(p.numel() for p in made.model.parameters()) and size == sum(4 * t.numel() for t in load_file(tmp_path / "a" / "model.safetensors").values())
+    assert (count == sum(p.numel() for p in made.model.parameters()) and size
+            == sum(4 * t.numel() for t in load_file(tmp_path / "a" / "model.safetensors").values()))
     export_folder(tmp_path / "b", made)
-    assert load(tmp_path / "b").config["architectures"] == made.config["architectures"] == [type(theirs).__name__]
+    assert (load(tmp_path / "b").config["architectures"] == made.config["architectures"]
+            == [type(theirs).__name__])
     back = type(theirs).from_pretrained(tmp_path / "b", attn_implementation="eager")
     assert torch.equal(scored(back), wanted)
 
 
 def test_a_missing_bias_is_zero_in_the_type_of_the_file_and_only_in_a_base_model(tmp_path):
     base_folder(tmp_path, "BartModel", BARTS, transformers.AutoModelForSeq2SeqLM)
-    renamed(tmp_path / "model.safetensors", lambda t: t.update({key: v.bfloat16() for key, v in t.items()}))
+    renamed(tmp_path / "model.safetensors",
+            lambda t: t.update({key: v.bfloat16() for key, v in t.items()}))
     bias = load(tmp_path).model.source_embedding.bias
     assert bias.dtype == torch.bfloat16 and bias.shape == (61,) and not bias.any()
-    renamed(tmp_path / "model.safetensors", lambda t: t.update({"final_logits_bias": torch.ones(1, 61, dtype=torch.bfloat16)}))
+    renamed(tmp_path / "model.safetensors",
+            lambda t: t.update({"final_logits_bias": torch.ones(1, 61, dtype=torch.bfloat16)}))
     assert bool((load(tmp_path).model.source_embedding.bias == 1).all())
     renamed(tmp_path / "model.safetensors", lambda t: t.pop("final_logits_bias"))
     for named in (["BartForConditionalGeneration"], None, []):
         change_json(tmp_path / "config.json", architectures=named)
         refuses("^state: final_logits_bias missing .1 in all", load, tmp_path)
-    for named in (["BartForSequenceClassification"], ["BartEncoder"], ["T5Model"], ["BartModel"] * 2, [["BartModel"]], "BartModel"):
+    for named in (["BartForSequenceClassification"], ["BartEncoder"], ["T5Model"],
+                  ["BartModel"] * 2, [["BartModel"]], "BartModel"):
         change_json(tmp_path / "config.json", architectures=named)
         refuses("^architectures: ", load, tmp_path)
 
 
-UNTIED = {"T5Model": T5S | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"), "MT5Model": T5S, "LlamaModel": E | dict(tie_word_embeddings=False), "PhiModel": CASES["phi"][1]}
+UNTIED = {"T5Model": T5S | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"),
+          "MT5Model": T5S, "LlamaModel": E | dict(tie_word_embeddings=False),
+          "PhiModel": CASES["phi"][1]}
 
 
 @pytest.mark.parametrize("name", UNTIED)
 def test_a_base_model_whose_head_is_missing_is_refused_by_its_name(tmp_path, name):
-    base_folder(tmp_path, name, UNTIED[name], transformers.AutoModelForCausalLM if name in ("LlamaModel", "PhiModel") else transformers.AutoModelForSeq2SeqLM)
+    base_folder(tmp_path, name, UNTIED[name], transformers.AutoModelForCausalLM
+                if name in ("LlamaModel", "PhiModel") else transformers.AutoModelForSeq2SeqLM)
     refuses(r"^state: lm_head\.(weight|bias) missing \([12] in all\); expected", load, tmp_path)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name, sizes", [("BertModel", SMALL), ("RobertaModel", SMALL), ("ElectraModel", SMALL | dict(embedding_size=7)), ("DebertaModel", SMALL | dict(relative_attention=True, position_biased_input=False, pos_att_type=["c2p"])), ("DebertaV2Model", SMALL | BUCKETS | dict(position_biased_input=False))])
+@pytest.mark.parametrize("name, sizes", [("BertModel", SMALL), ("RobertaModel", SMALL),
+                                         ("ElectraModel", SMALL | dict(embedding_size=7)),
+                                         ("DebertaModel",
+                                          SMALL | dict(relative_attention=True,
+                                                  position_biased_input=False,
+                                                  pos_att_type=["c2p"])),
+                                         ("DebertaV2Model",
+                                          SMALL | BUCKETS | dict(position_biased_input=False))])
 def test_encoders_without_a_task_give_their_hidden_states(tmp_path, name, sizes):
-    "And the pooler's vector, where a family has one; as an encoder with a head, such a file is refused."
+    """And the pooler's vector, where a family has one; as an encoder with a head, such a file is
+    refused."""
     theirs = their_class(name, **sizes)
-    for p in theirs.parameters(): p.copy_(.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    for p in theirs.parameters():
+        p.copy_(.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
     theirs.save_pretrained(tmp_path)
-    ours, ids = load(tmp_path).model, torch.randint(3, sizes["vocab_size"], (2, 9), generator=torch.Generator().manual_seed(1))
+    ours, ids = (load(tmp_path).model,
+                 torch.randint(3, sizes["vocab_size"], (2, 9),
+                               generator=torch.Generator().manual_seed(1)))
     right = theirs(ids)
-    torch.testing.assert_close(ours.hidden_states(ids)[0], right.last_hidden_state, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(ours.hidden_states(ids)[0], right.last_hidden_state,
+                               atol=1e-4, rtol=1e-4)
     pooled = right.get("pooler_output")
     assert [*ours(ids)] == ([] if pooled is None else ["pooler"])
-    if pooled is not None: torch.testing.assert_close(ours(ids)["pooler"], pooled, atol=1e-4, rtol=1e-4)
-    change_json(tmp_path / "config.json", architectures=[f"{name.removesuffix('Model')}ForMaskedLM"])
+    if pooled is not None:
+        torch.testing.assert_close(ours(ids)["pooler"], pooled, atol=1e-4, rtol=1e-4)
+    change_json(tmp_path / "config.json",
+                architectures=[f"{name.removesuffix('Model')}ForMaskedLM"])
     refuses("^state: (cls.pred|lm_head|generator)[^ ]* missing", load, tmp_path)
 
 
 @torch.no_grad()
 def test_texts_are_embedded_as_sentence_transformers_does(tmp_path):
-    "The mean over the tokens, of length 1: a folder with WordPiece, whose tokenizer_config must agree with it."
+    """The mean over the tokens, of length 1: a folder with WordPiece, whose tokenizer_config
+    must agree with it."""
     from test_files import IDS, content
     sizes = SMALL | dict(vocab_size=len(IDS))
     theirs = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
     theirs.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content()))
     ours, texts = load(tmp_path), ["The owl.", "playing"]
-    vectors = [theirs(torch.tensor([ours.tokenizer.encode(t)])).last_hidden_state.mean(1)[0] for t in texts]
-    torch.testing.assert_close(ours.embed(texts), torch.nn.functional.normalize(torch.stack(vectors), dim=1), atol=1e-5, rtol=0)
+    vectors = [theirs(torch.tensor([ours.tokenizer.encode(t)])).last_hidden_state.mean(1)[0]
+               for t in texts]
+    torch.testing.assert_close(ours.embed(texts),
+                               torch.nn.functional.normalize(torch.stack(vectors), dim=1),
+                               atol=1e-5, rtol=0)
     refuses("^model: Bert; expected a decoder", ours.write, "the")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     refuses("^tokenizer_config.json: do_lower_case: False; expected True", load, tmp_path)
     refuses("^tokenizer: None", load(tmp_path, tokenizer=False).embed, texts)
 
 
-BASE_CASES = [name for name in FAMILY_CASES if name != "falcon RW, ALiBi"] + ["llama, tied", "opt, post-norm, projected"]
+BASE_CASES = ([name for name in FAMILY_CASES if name != "falcon RW, ALiBi"]
+              + ["llama, tied", "opt, post-norm, projected"])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", BASE_CASES)
 def test_base_models_of_decoders_are_read(tmp_path, name):
-    "As files of base models are: without the path before each name, and without a head where it is tied."
+    """As files of base models are: without the path before each name, and without a head where
+    it is tied."""
     family, sizes = CASES[name]
-    tied = family not in ("gptj", "phi")                                    # whose heads have biases
-    theirs = base_folder(tmp_path, MODEL_MAPPING_NAMES[family], sizes | dict(tie_word_embeddings=tied), AutoModelForCausalLM)
+    # whose heads have biases
+    tied = family not in ("gptj", "phi")
+    theirs = base_folder(tmp_path, MODEL_MAPPING_NAMES[family],
+                         sizes | dict(tie_word_embeddings=tied), AutoModelForCausalLM)
     if not tied: return refuses("^state: lm_head.bias missing .2 in all", load, tmp_path)
     made = load(tmp_path)
     gap, size = apart(made.model, theirs)
-    assert gap < 1e-5 * max(10, size) and size > .5 and made.config["architectures"] == FAMILIES[family].values["architectures"][-1]
+    assert (gap < 1e-5 * max(10, size) and size > .5 and made.config["architectures"]
+            == FAMILIES[family].values["architectures"][-1])
 
 
 def test_gpt2_as_it_was_published_is_read(tmp_path):
@@ -756,25 +1078,37 @@ def test_gpt2_as_it_was_published_is_read(tmp_path):
     with torch.no_grad(): assert torch.equal(load(tmp_path).model(IDS), plain.model(IDS))
 
 
-# --- targets ----------------------------------------------------------------------------------------------------------
+# --- targets --------------------------------------------------------------------------------------
 
-TOKENS = dict(vocab_size=310, bos_token_id=0, eos_token_id=1, pad_token_id=2, decoder_start_token_id=0, forced_eos_token_id=None)
-WRITERS = {"T5ForConditionalGeneration": T5S, "BartForConditionalGeneration": BARTS, "MBartForConditionalGeneration": BARTS | dict(scale_embedding=True), "MarianMTModel": READERS["MarianMTModel"]}
-SETTINGS = {"none": {}, "two ends": dict(eos_token_id=[1, 7]), "many ends": dict(eos_token_id=[*range(1, 300, 4)]), "a first token": dict(forced_bos_token_id=5), "a last token": dict(forced_eos_token_id=1, max_new_tokens=6), "longest": dict(max_length=9), "both": dict(forced_bos_token_id=5, forced_eos_token_id=1, max_length=8), "begins with bos": dict(decoder_start_token_id=None, bos_token_id=11)}
+TOKENS = dict(vocab_size=310, bos_token_id=0, eos_token_id=1, pad_token_id=2,
+              decoder_start_token_id=0, forced_eos_token_id=None)
+WRITERS = {"T5ForConditionalGeneration": T5S, "BartForConditionalGeneration": BARTS,
+           "MBartForConditionalGeneration": BARTS | dict(scale_embedding=True),
+           "MarianMTModel": READERS["MarianMTModel"]}
+SETTINGS = {"none": {}, "two ends": dict(eos_token_id=[1, 7]),
+            "many ends": dict(eos_token_id=[*range(1, 300, 4)]),
+            "a first token": dict(forced_bos_token_id=5),
+            "a last token": dict(forced_eos_token_id=1, max_new_tokens=6),
+            "longest": dict(max_length=9),
+            "both": dict(forced_bos_token_id=5, forced_eos_token_id=1, max_length=8),
+            "begins with bos": dict(decoder_start_token_id=None, bos_token_id=11)}
 
 
 def writer_folder(path, name, **settings):
     "An encoder–decoder with a tokenizer that frames each text, and settings of generation."
     theirs = their_class(name, **WRITERS[name] | TOKENS)
-    table, inner = (1., .5) if name == "MarianMTModel" else (.1, .2)        # so that a text is not one token again and again
+    # so that a text is not one token again and again
+    table, inner = (1., .5) if name == "MarianMTModel" else (.1, .2)
     for key, p in drawn(theirs):
         if "embed_positions" in key: torch.nn.init.normal_(p, std=2.)
         elif p.ndim == 1: torch.nn.init.normal_(p, mean=float(not key.endswith("bias")), std=.1)
         else: torch.nn.init.normal_(p, std=table if "shared" in key else inner)
     if hasattr(theirs, "final_logits_bias"): torch.nn.init.normal_(theirs.final_logits_bias, std=.2)
-    theirs.generation_config = GenerationConfig(**{key: TOKENS[key] for key in TOKENS if key.endswith("_id")} | settings)
+    theirs.generation_config = GenerationConfig(**{key: TOKENS[key] for key in TOKENS
+                                                   if key.endswith("_id")} | settings)
     theirs.save_pretrained(path)
-    PreTrainedTokenizerFast(tokenizer_object=their_tokenizer(first=False, framed=True), eos_token="<|end|>", bos_token="<s>").save_pretrained(path)
+    PreTrainedTokenizerFast(tokenizer_object=their_tokenizer(first=False, framed=True),
+                            eos_token="<|end|>", bos_token="<s>").save_pretrained(path)
     return theirs
 
 
@@ -782,10 +1116,12 @@ def writer_folder(path, name, **settings):
 def target(theirs, path, text, **settings):
     "What `transformers` writes."
     tokenizer = AutoTokenizer.from_pretrained(path)
-    out = theirs.generate(**tokenizer(text, return_tensors="pt", return_token_type_ids=False), use_cache=False, **settings)[0, 1:].tolist()
+    out = theirs.generate(**tokenizer(text, return_tensors="pt", return_token_type_ids=False),
+                          use_cache=False, **settings)[0, 1:].tolist()
     ends = {*torch.atleast_1d(torch.tensor(theirs.generation_config.eos_token_id)).tolist()}
     length = next((n for n, i in enumerate(out) if i in ends), len(out))
-    return tokenizer.decode(out[:length], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return tokenizer.decode(out[:length], skip_special_tokens=True,
+                            clean_up_tokenization_spaces=False)
 
 
 LINES = "The quick", "don't über 12345", "Ein Käfer"
@@ -798,24 +1134,31 @@ def test_targets_are_those_of_transformers(tmp_path, name, settings):
     made, said = load(tmp_path), []
     for text in LINES:
         assert made.write(text) == target(theirs, tmp_path, text)
-        if settings != "longest": assert made.write(text, 12) == target(theirs, tmp_path, text, max_new_tokens=12)
+        if settings != "longest":
+            assert made.write(text, 12) == target(theirs, tmp_path, text, max_new_tokens=12)
         said.append(made.write(text, 12))
     assert len({*"".join(said)}) > 2 or settings == "many ends"
     export_folder(tmp_path / "b", made)
-    assert load(tmp_path / "b").write(text) == made.write(text) and made.generation.content == json.loads((tmp_path / "b" / "generation_config.json").read_text())
+    assert (load(tmp_path / "b").write(text) == made.write(text) and made.generation.content
+            == json.loads((tmp_path / "b" / "generation_config.json").read_text()))
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_settings_of_targets_in_the_configuration_count_where_there_is_no_other_file(tmp_path, name):
+def test_settings_of_targets_in_the_configuration_count_where_there_is_no_other_file(
+    tmp_path, name):
     "As in a folder of a base model, which `transformers` writes without it."
     writer_folder(tmp_path, name)
     (tmp_path / "generation_config.json").unlink()
     change_json(tmp_path / "config.json", decoder_start_token_id=9, forced_bos_token_id=6)
     theirs, made = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path), load(tmp_path)
-    for text in LINES: assert made.write(text, 8) == target(theirs, tmp_path, text, max_new_tokens=8)
+    for text in LINES:
+        assert made.write(text, 8) == target(theirs, tmp_path, text, max_new_tokens=8)
 
 
-@pytest.mark.parametrize("key, value", [("num_beams", 4), ("do_sample", True), ("repetition_penalty", 1.3), ("no_repeat_ngram_size", 3), ("bad_words_ids", [[58]]), ("min_length", 5), ("length_penalty", 2.), ("mystery", 1)])
+@pytest.mark.parametrize("key, value",
+                         [("num_beams", 4), ("do_sample", True), ("repetition_penalty", 1.3),
+                          ("no_repeat_ngram_size", 3), ("bad_words_ids", [[58]]), ("min_length", 5),
+                          ("length_penalty", 2.), ("mystery", 1)])
 def test_another_search_is_refused_by_name_or_set_aside(tmp_path, key, value):
     theirs = writer_folder(tmp_path, "BartForConditionalGeneration", forced_bos_token_id=5)
     wanted = target(theirs, tmp_path, "The quick", max_new_tokens=7)
@@ -848,19 +1191,35 @@ def test_targets_that_cannot_begin_or_are_too_short_are_refused_by_name(tmp_path
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name, change", [("BartForConditionalGeneration", {}), ("BartForConditionalGeneration", dict(encoder_layers=2)), ("BartForConditionalGeneration", dict(encoder_attention_heads=4, encoder_ffn_dim=12)), ("MBartForConditionalGeneration", dict(scale_embedding=True)), ("MarianMTModel", {}), ("MarianMTModel", dict(encoder_layers=2, encoder_ffn_dim=13)), ("T5ForConditionalGeneration", {}), ("T5ForConditionalGeneration", dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu")), ("MT5ForConditionalGeneration", {})])
+@pytest.mark.parametrize("name, change",
+                         [("BartForConditionalGeneration", {}),
+                          ("BartForConditionalGeneration", dict(encoder_layers=2)),
+                          ("BartForConditionalGeneration",
+                           dict(encoder_attention_heads=4, encoder_ffn_dim=12)),
+                          ("MBartForConditionalGeneration", dict(scale_embedding=True)),
+                          ("MarianMTModel", {}),
+                          ("MarianMTModel", dict(encoder_layers=2, encoder_ffn_dim=13)),
+                          ("T5ForConditionalGeneration", {}),
+                          ("T5ForConditionalGeneration",
+                           dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu")),
+                          ("MT5ForConditionalGeneration", {})])
 @pytest.mark.parametrize("short", [False, True])
 def test_an_encoder_decoder_is_written_by_the_name_of_its_family(tmp_path, name, change, short):
     "Also if its configuration leaves to defaults what equals them."
     config = their_config(name, **READERS[name] | change)
     described = config_from_pretrained(json.loads(config.to_json_string()))
     if short:
-        layers = None if described.n_encoder_layers == described.n_layers else described.n_encoder_layers
-        described = dataclasses.replace(described, n_encoder_layers=layers, options={key: value for key, value in described.options.items() if key != "pad"} | {"pad": 0})
+        layers = (None if described.n_encoder_layers == described.n_layers
+                  else described.n_encoder_layers)
+        described = dataclasses.replace(described, n_encoder_layers=layers,
+                                        options={key: value
+                                                 for key, value in described.options.items()
+                                                 if key != "pad"} | {"pad": 0})
     ours = build(described, seed=3).eval()
     for p in ours.parameters(): torch.nn.init.normal_(p, std=.35)
     export_folder(tmp_path, ours, config.model_type)
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path,
+            attn_implementation="eager").eval()
     wanted = ours(X, Y)[0]
     assert float((scored(theirs) - wanted).abs().max()) < 1e-4 < float(wanted.std())
     again = load(tmp_path)
@@ -871,7 +1230,8 @@ def test_an_encoder_decoder_is_written_by_the_name_of_its_family(tmp_path, name,
 
 
 def test_a_family_of_encoders_needs_its_configuration(tmp_path):
-    config = json.loads(transformers.BertConfig(**SMALL, architectures=["BertForMaskedLM"]).to_json_string())
+    config = json.loads(transformers.BertConfig(**SMALL,
+                                                architectures=["BertForMaskedLM"]).to_json_string())
     ours = build(config_from_pretrained(config))
     refuses("^config: 'bert'; expected config.json, whose class tells the head", export_folder,
         tmp_path, ours, "bert")
@@ -904,8 +1264,10 @@ def test_the_size_of_a_folder_is_known_without_reading_a_tensor(sound):
 
 def test_parts_in_words_leave_nothing_out():
     "Each option of the output is named, and a model without any is not."
-    words = {name: variants.describe_parts(config_from_pretrained(PUBLISHED_CONFIGS[name]))["output"] for name in PUBLISHED_CONFIGS}
-    assert words["GPT-J 6B"] == words["Phi-2"] == "separate, bias" and words["Command R"] == "tied, × 0.0625" and words["Gemma 2 9B"] == "tied, cap 30"
+    words = {name: variants.describe_parts(
+        config_from_pretrained(PUBLISHED_CONFIGS[name]))["output"] for name in PUBLISHED_CONFIGS}
+    assert (words["GPT-J 6B"] == words["Phi-2"] == "separate, bias" and words["Command R"]
+            == "tied, × 0.0625" and words["Gemma 2 9B"] == "tied, cap 30")
     assert words["Llama 3 8B"] == "separate" and words["Granite 3 2B"] == "tied, × 0.125"
     assert PUBLISHED_CONFIGS.keys() == PUBLISHERS.keys()
 
@@ -913,17 +1275,21 @@ def test_parts_in_words_leave_nothing_out():
 def test_settings_in_the_configuration_count_where_there_is_no_other_file(sound, tmp_path):
     "As Hugging Face's library has it; with the other file they do not count."
     shutil.copytree(sound / "one", tmp_path / "f")
-    change_json(tmp_path / "f" / "config.json", eos_token_id=7, repetition_penalty=1.5, no_repeat_ngram_size=2)
+    change_json(tmp_path / "f" / "config.json", eos_token_id=7, repetition_penalty=1.5,
+                no_repeat_ngram_size=2)
     assert load(tmp_path / "f").generation == load(sound / "one").generation
     (tmp_path / "f" / "generation_config.json").unlink()
     refuses("^no_repeat_ngram_size: 2; expected 0", load, tmp_path / "f")
     change_json(tmp_path / "f" / "config.json", no_repeat_ngram_size=0)
     ours, theirs = load(tmp_path / "f"), AutoModelForCausalLM.from_pretrained(tmp_path / "f")
-    assert ours.generation.eos == (7,) and ours.generation.sampling == SamplingConfig(top_k=1, repetition_penalty=1.5)
+    assert (ours.generation.eos == (7,) and ours.generation.sampling
+            == SamplingConfig(top_k=1, repetition_penalty=1.5))
     ids = torch.tensor([ours.tokenizer.encode("The river")])
     wanted = theirs.generate(ids, max_new_tokens=12, pad_token_id=0)[0, ids.shape[1]:].tolist()
     wanted = wanted[:wanted.index(7)] if 7 in wanted else wanted
-    assert ours.write("The river", 12) == ours.tokenizer.decode([i for i in wanted if i in ours.tokenizer.table], skip_special_tokens=True)
+    assert (ours.write("The river", 12)
+            == ours.tokenizer.decode([i for i in wanted if i in ours.tokenizer.table],
+                                     skip_special_tokens=True))
 
 
 def test_a_length_includes_the_prompt(sound):
@@ -938,16 +1304,25 @@ def test_a_length_includes_the_prompt(sound):
 
 @pytest.mark.parametrize("heads, length", [(16, 33), (32, 33), (4, 600), (16, 300)])
 def test_alibi_of_falcon_is_computed_in_bfloat16(heads, length):
-    keys = dict(vocab_size=61, hidden_size=64, num_hidden_layers=2, num_attention_heads=heads, max_position_embeddings=1024, alibi=True, multi_query=False, parallel_attn=False, bias=True, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    keys = dict(vocab_size=61, hidden_size=64, num_hidden_layers=2, num_attention_heads=heads,
+                max_position_embeddings=1024, alibi=True, multi_query=False, parallel_attn=False,
+                bias=True, bos_token_id=None, eos_token_id=None, pad_token_id=None)
     theirs = loud("falcon", keys)
     ids = torch.randint(61, (2, length), generator=torch.Generator().manual_seed(1))
     real = torch.arange(length) >= torch.tensor([0, 9])[:, None]
     for there in (None, real): assert apart(ours_of(theirs), theirs, ids, there)[0] < 1e-4
 
 
-@pytest.mark.parametrize("name, keys", [("gpt_neox", dict(rotary_pct=.01)), ("phi", dict(partial_rotary_factor=.01)), ("gptj", dict(rotary_dim=0)), ("bloom", dict(slow_but_exact=True, pretraining_tp=2)), ("llama", dict(rope_scaling=dict(rope_type="llama3", factor=4., original_max_position_embeddings=12)))])
+@pytest.mark.parametrize("name, keys",
+                         [("gpt_neox", dict(rotary_pct=.01)),
+                          ("phi", dict(partial_rotary_factor=.01)), ("gptj", dict(rotary_dim=0)),
+                          ("bloom", dict(slow_but_exact=True, pretraining_tp=2)),
+                          ("llama",
+                           dict(rope_scaling=dict(rope_type="llama3", factor=4.,
+                                                  original_max_position_embeddings=12)))])
 def test_what_would_load_and_compute_something_else_is_refused(name, keys):
-    sizes = dict(gpt_neox=["Pythia 6.9B"], phi=["Phi-2"], gptj=["GPT-J 6B"], bloom=["BLOOM 7B"], llama=["Llama 3 8B"])[name]
+    sizes = dict(gpt_neox=["Pythia 6.9B"], phi=["Phi-2"], gptj=["GPT-J 6B"], bloom=["BLOOM 7B"],
+                 llama=["Llama 3 8B"])[name]
     refuses(f"^({'|'.join(keys)}|rope_scaling)", config_from_pretrained,
         {key: value for key, value in PUBLISHED_CONFIGS[sizes[0]].items() if key not in keys}
         | keys)

@@ -1,4 +1,5 @@
-"""One description of every model: what it refuses, what it builds, a family that needs a new part, and what a call costs besides arithmetic."""
+"""One description of every model: what it refuses, what it builds, a family that needs a new
+part, and what a call costs besides arithmetic."""
 import json
 import math
 import subprocess
@@ -62,13 +63,15 @@ def run(model):
     return model(X)[0] if model.config.kind == "encoder" else model(X)
 
 
-# --- a family that needs a new part: Qwen3, whose queries and keys are normalised ----------------------------------
+# --- a family that needs a new part: Qwen3, whose queries and keys are normalised -----------------
 
 class NormedHeads(MultiHeadAttention):
     "Multi-head attention with a norm of each query and each key."
     def __init__(self, config, layer, attention_fn):
-        super().__init__(config.d_model, config.n_heads, config.n_kv_heads, config.head_dim, bias=config.attention_bias, attention_fn=attention_fn)
-        self.q_norm, self.k_norm = (config.build_norm(self.q_proj.out_features // config.n_heads) for _ in range(2))
+        super().__init__(config.d_model, config.n_heads, config.n_kv_heads, config.head_dim,
+                         bias=config.attention_bias, attention_fn=attention_fn)
+        self.q_norm, self.k_norm = (config.build_norm(self.q_proj.out_features // config.n_heads)
+                                    for _ in range(2))
 
     def project_q(self, x): return self.q_norm(super().project_q(x))
 
@@ -84,8 +87,10 @@ def read_qwen3(config):
 
 
 QWEN3_PARTS = LLAMA_PARTS | {f"self_attn.{t}_norm": f"attention.inner.{t}_norm" for t in "qk"}
-QWEN3 = llama_family("Qwen3ForCausalLM", partial(llama_names, parts=QWEN3_PARTS), attention="normed")
-QWEN3 = QWEN3._replace(values=QWEN3.values | {"use_sliding_window": (False,)}, read=read_qwen3, read_keys=(*ROPE, "layer_types", "max_window_layers"))
+QWEN3 = llama_family("Qwen3ForCausalLM", partial(llama_names, parts=QWEN3_PARTS),
+                     attention="normed")
+QWEN3 = QWEN3._replace(values=QWEN3.values | {"use_sliding_window": (False,)}, read=read_qwen3,
+                       read_keys=(*ROPE, "layer_types", "max_window_layers"))
 
 
 @pytest.fixture
@@ -94,24 +99,32 @@ def qwen3(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "normed", Part(NormedHeads))
     monkeypatch.setitem(FAMILIES, "qwen3", QWEN3)
     torch.manual_seed(0)
-    theirs = Qwen3ForCausalLM(Qwen3Config(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
-                                          max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=None, eos_token_id=None)).double().eval()
+    theirs = Qwen3ForCausalLM(Qwen3Config(vocab_size=61, hidden_size=16, intermediate_size=24,
+                                          num_hidden_layers=3, num_attention_heads=4,
+                                          num_key_value_heads=2, head_dim=6,
+                                          max_position_embeddings=64, rms_norm_eps=1e-5,
+                                          bos_token_id=None, eos_token_id=None)).double().eval()
     for p in theirs.parameters(): torch.nn.init.normal_(p, std=.3)
     return theirs
 
 
 def test_a_family_with_a_new_part_takes_the_part_a_row_and_names(qwen3):
-    "Equal logits, plain and padded; the same tensors back; and theirs again, with weights that were drawn here."
-    config, ids = qwen3.config.to_dict(), torch.randint(61, (3, 17), generator=torch.Generator().manual_seed(0))
-    ours, real = from_pretrained(qwen3.state_dict(), config), torch.arange(17) >= torch.tensor([0, 4, 9])[:, None]
+    """Equal logits, plain and padded; the same tensors back; and theirs again, with weights that
+    were drawn here."""
+    config, ids = (qwen3.config.to_dict(),
+                   torch.randint(61, (3, 17), generator=torch.Generator().manual_seed(0)))
+    ours, real = (from_pretrained(qwen3.state_dict(), config),
+                  torch.arange(17) >= torch.tensor([0, 4, 9])[:, None])
     assert ours.config.attention == "normed" and isinstance(ours, CausalLM)
     places = (real.cumsum(1) - 1).clamp(min=0)
     with torch.no_grad():
-        assert float((ours(ids) - qwen3(ids).logits).abs().max()) < 1e-5 < 1 < float(ours(ids).abs().max())
+        assert (float((ours(ids) - qwen3(ids).logits).abs().max()) < 1e-5 < 1
+                < float(ours(ids).abs().max()))
         padded = qwen3(ids, attention_mask=real.long(), position_ids=places).logits
         assert float((ours(ids, real) - padded)[real].abs().max()) < 1e-5
     back = to_pretrained(ours, "qwen3")
-    assert back.keys() == qwen3.state_dict().keys() and all(torch.equal(back[name], t) for name, t in qwen3.state_dict().items())
+    assert (back.keys() == qwen3.state_dict().keys()
+            and all(torch.equal(back[name], t) for name, t in qwen3.state_dict().items()))
     other = build(ours.config, seed=5).double()
     for p in other.parameters(): torch.nn.init.normal_(p, std=.3)
     qwen3.load_state_dict(to_pretrained(other, "qwen3"))
@@ -119,20 +132,26 @@ def test_a_family_with_a_new_part_takes_the_part_a_row_and_names(qwen3):
 
 
 @pytest.mark.parametrize("change, said", [
-    ({"a_new_key": 2}, "a_new_key: 2; expected no such key"), ({"use_sliding_window": True}, "use_sliding_window: True; expected False"), ({"layer_types": ["sliding_attention"]}, "layer_types: "),
-    ({"attention_bias": True}, "attention_bias: True"), ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: "), ({"architectures": ["LlamaForCausalLM"]}, "architectures: ")])
+    ({"a_new_key": 2}, "a_new_key: 2; expected no such key"),
+    ({"use_sliding_window": True}, "use_sliding_window: True; expected False"),
+    ({"layer_types": ["sliding_attention"]}, "layer_types: "),
+    ({"attention_bias": True}, "attention_bias: True"), ({"rope_parameters": {"rope_type": "yarn"}},
+            "rope_parameters: "), ({"architectures": ["LlamaForCausalLM"]}, "architectures: ")])
 def test_the_new_family_refuses_by_name(qwen3, change, said):
     refuses(f"^{said}", from_pretrained, qwen3.state_dict(), qwen3.config.to_dict() | change)
 
 
 def test_the_new_family_is_not_the_old_one(qwen3):
     state, config = qwen3.state_dict(), qwen3.config.to_dict()
-    with pytest.raises(ValueError, match="^state: model.layers.0.self_attn.k_norm.weight, .*unknown"):
-        from_pretrained(state, {key: config[key] for key in FAMILIES["llama"].fields} | {"model_type": "llama"})
+    with pytest.raises(ValueError,
+                       match="^state: model.layers.0.self_attn.k_norm.weight, .*unknown"):
+        from_pretrained(state, {key: config[key] for key in FAMILIES["llama"].fields}
+                        | {"model_type": "llama"})
     refuses("^family: llama, whose models differ from this one in attention", to_pretrained,
         from_pretrained(state, config), "llama")
     with pytest.raises(ValueError, match="^state: model.layers.0.self_attn.q_norm.weight missing"):
-        from_pretrained({name: t for name, t in state.items() if "layers.0.self_attn.q_norm" not in name}, config)
+        from_pretrained({name: t for name, t in state.items()
+                         if "layers.0.self_attn.q_norm" not in name}, config)
 
 
 def test_a_tensor_without_a_name_there_is_not_dropped():
@@ -144,7 +163,9 @@ def test_a_tensor_without_a_name_there_is_not_dropped():
 
 def test_a_part_may_depend_on_its_layer_and_on_options(monkeypatch):
     "Every second block without feed-forward layer, as an option says."
-    monkeypatch.setitem(FFNS, "sparse", Part(lambda config, layer: None if layer % config.option("every") else FFNS["relu"].build(config, layer), {"every": 2}))
+    monkeypatch.setitem(FFNS, "sparse",
+                        Part(lambda config, layer: None if layer % config.option("every")
+                             else FFNS["relu"].build(config, layer), {"every": 2}))
     for options, expected in (({}, [True, False, True]), ({"every": 3}, [True, False, False])):
         model = build(replace(ONE, n_layers=3, ffn="sparse", options=options))
         assert [hasattr(block, "feed_forward") for block in model.stack.blocks] == expected
@@ -153,24 +174,40 @@ def test_a_part_may_depend_on_its_layer_and_on_options(monkeypatch):
     refuses(r"^options\['every'\]: 2; expected one of none", replace, ONE, options={"every": 2})
 
 
-# --- what a configuration refuses, and what it keeps ---------------------------------------------------------------
+# --- what a configuration refuses, and what it keeps ----------------------------------------------
 
 @pytest.mark.parametrize("change, said", [
-    ({"kind": "gpt"}, "kind: got 'gpt'"), ({"norm_position": "middle"}, "norm_position: got 'middle', expected one of post, pre"), ({"attention": "linear"}, "attention: got 'linear'"),
-    ({"max_len": 0}, "max_len: 0"), ({"source_vocab_size": 1.5}, "source_vocab_size: 1.5"), ({"n_encoder_layers": 0}, "n_encoder_layers: 0"), ({"head_dim": -1}, "head_dim: -1"), ({"norm_eps": 0}, "norm_eps: 0"),
-    ({"norm_eps": math.nan}, "norm_eps: nan"), ({"embedding_scale": 0.}, "embedding_scale: 0.0"), ({"dropout": 1.}, "dropout: 1.0"), ({"dropout": "no"}, "dropout: 'no'"), ({"tie_embeddings": 1}, "tie_embeddings: 1"),
-    ({"options": {"pads": 1}}, r"options\['pads'\]: 1; expected one of pad, logits_bias"), ({"options": {"pad": "0"}}, r"options\['pad'\]: '0'; expected of type int"), ({"options": [1]}, "options: list"),
-    ({"rope_scaling": {"rule": "cubic"}}, "rope_scaling: {'rule': 'cubic'}; expected None, or a mapping with a rule of linear"), ({"rope_scaling": "linear"}, "rope_scaling: 'linear'"),
-    ({"rope_scaling": {"rule": "linear"}}, "rope_scaling: .*expected the fields of PositionInterpolation: factor"), ({"rope_scaling": {"rule": "linear", "factor": .5}}, "factor: 0.5"),
+    ({"kind": "gpt"}, "kind: got 'gpt'"),
+    ({"norm_position": "middle"}, "norm_position: got 'middle', expected one of post, pre"),
+    ({"attention": "linear"}, "attention: got 'linear'"),
+    ({"max_len": 0}, "max_len: 0"), ({"source_vocab_size": 1.5}, "source_vocab_size: 1.5"),
+    ({"n_encoder_layers": 0}, "n_encoder_layers: 0"), ({"head_dim": -1}, "head_dim: -1"),
+    ({"norm_eps": 0}, "norm_eps: 0"),
+    ({"norm_eps": math.nan}, "norm_eps: nan"), ({"embedding_scale": 0.}, "embedding_scale: 0.0"),
+    ({"dropout": 1.}, "dropout: 1.0"), ({"dropout": "no"}, "dropout: 'no'"),
+    ({"tie_embeddings": 1}, "tie_embeddings: 1"),
+    ({"options": {"pads": 1}}, r"options\['pads'\]: 1; expected one of pad, logits_bias"),
+    ({"options": {"pad": "0"}}, r"options\['pad'\]: '0'; expected of type int"),
+    ({"options": [1]}, "options: list"),
+    ({"rope_scaling": {"rule": "cubic"}},
+     "rope_scaling: {'rule': 'cubic'}; expected None, or a mapping with a rule of linear"),
+    ({"rope_scaling": "linear"}, "rope_scaling: 'linear'"),
+    ({"rope_scaling": {"rule": "linear"}},
+     "rope_scaling: .*expected the fields of PositionInterpolation: factor"),
+    ({"rope_scaling": {"rule": "linear", "factor": .5}}, "factor: 0.5"),
     ({"rope_scaling": {"rule": "linear", "factor": 2., "beta": 1}}, "rope_scaling: ")])
 def test_a_configuration_refuses_by_name(change, said):
     refuses(f"^{said}", replace, BOTH, **change)
 
 
 @pytest.mark.parametrize("config, said", [
-    (partial(replace, ONE, source_vocab_size=7), "source_vocab_size: 7, of decoder; expected None"), (partial(replace, ONE, n_encoder_layers=1), "n_encoder_layers: 1, of decoder"),
-    (lambda: build(replace(ONE, max_len=None)), "max_len: None"), (lambda: build(replace(BOTH, positions="learned")), "max_len: None"),
-    (lambda: run(build(replace(BOTH, max_len=3))), "x: 4 tokens; expected at most 3"), (lambda: count_parameters(replace(BOTH, positions="sines first")), "positions: got 'sines first'")])
+    (partial(replace, ONE, source_vocab_size=7), "source_vocab_size: 7, of decoder; expected None"),
+    (partial(replace, ONE, n_encoder_layers=1), "n_encoder_layers: 1, of decoder"),
+    (lambda: build(replace(ONE, max_len=None)), "max_len: None"),
+    (lambda: build(replace(BOTH, positions="learned")), "max_len: None"),
+    (lambda: run(build(replace(BOTH, max_len=3))), "x: 4 tokens; expected at most 3"),
+    (lambda: count_parameters(replace(BOTH, positions="sines first")),
+     "positions: got 'sines first'")])
 def test_what_does_not_go_together_is_refused_by_name(config, said):
     refuses(f"^{said}", config)
 
@@ -178,20 +215,31 @@ def test_what_does_not_go_together_is_refused_by_name(config, said):
 def test_a_configuration_is_a_value_and_can_be_stored():
     scaled = replace(ONE, rope_scaling={"rule": "llama3", "factor": 4., "original_max_len": 8})
     for config in (BOTH, ONE, scaled, replace(BOTH, options={"pad": 3, "logits_bias": True})):
-        assert ModelConfig(**json.loads(json.dumps(asdict(config)))) == config and hash(config) == hash(replace(config))
+        assert (ModelConfig(**json.loads(json.dumps(asdict(config)))) == config and hash(config)
+                == hash(replace(config)))
 
 
-@pytest.mark.parametrize("config", [BOTH, replace(BOTH, source_vocab_size=None, tie_embeddings=False, options={"logits_bias": True}), replace(ONE, kind="encoder", positions="relative"), ONE],
+@pytest.mark.parametrize("config",
+                         [BOTH, replace(BOTH, source_vocab_size=None, tie_embeddings=False,
+                                        options={"logits_bias": True}),
+                          replace(ONE, kind="encoder", positions="relative"), ONE],
                          ids=["two tables", "untied", "encoder", "decoder"])
 def test_each_kind_is_written_and_read(tmp_path, config):
     model = build(config, seed=3).eval()
     save_model(tmp_path / "m.safetensors", model, made="here")
     back = load_model(tmp_path / "m.safetensors")
-    assert back.config == config and back.facts["made"] == "here" and torch.equal(run(back), run(model))
+    assert (back.config == config and back.facts["made"] == "here"
+            and torch.equal(run(back), run(model)))
 
 
-ELSEWHERE = {"experts": dict(ffn="experts", options={"n_experts": 3}), "recurrent": dict(attention="hybrid", options={"mixers": ("mamba", "attention")}), "adapted": dict(kind="adapted decoder", attention="adapted"),
-             "hybrid": dict(kind="hybrid decoder", attention="hybrid"), "gated": dict(attention="hybrid", options={"mixers": ("gated attention", "mamba2"), "qk_norm": "head"}), "latent": dict(attention="latent", head_dim=6, positions="partial rotary", options={"kv_rank": 3, "rotary_dim": 2}), "bert": dict(kind="bert", positions="learned"), "no prefix": dict(ffn="gated gelu")}
+ELSEWHERE = {"experts": dict(ffn="experts", options={"n_experts": 3}),
+             "recurrent": dict(attention="hybrid", options={"mixers": ("mamba", "attention")}),
+             "adapted": dict(kind="adapted decoder", attention="adapted"),
+             "hybrid": dict(kind="hybrid decoder", attention="hybrid"),
+             "gated": dict(attention="hybrid", options={"mixers": ("gated attention", "mamba2"),
+                     "qk_norm": "head"}), "latent": dict(attention="latent", head_dim=6,
+                             positions="partial rotary", options={"kv_rank": 3, "rotary_dim": 2}),
+             "bert": dict(kind="bert", positions="learned"), "no prefix": dict(ffn="gated gelu")}
 FRESH = """
 import importlib, json, pkgutil, sys
 from tfmlib.checkpoints import FAMILIES, config_from_pretrained, load_model
@@ -213,27 +261,35 @@ for module in pkgutil.walk_packages(tfmlib.__path__, 'tfmlib.'):
     try: importlib.import_module(module.name)
     except ImportError: pass
 assert rows() == before, 'LATER lacks a module that adds rows'
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("what", sweep(["model", "folder"], "model"))
 def test_what_a_configuration_names_is_found_in_a_fresh_process(tmp_path, what):
-    "Whatever was imported: models with the parts of later chapters are read, and so are all families and folders."
+    """Whatever was imported: models with the parts of later chapters are read, and so are all
+    families and folders."""
     paths = []
     if what == "folder":
         paths.append(str(tmp_path))
-        MixtralConfig(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, architectures=["MixtralForCausalLM"]).save_pretrained(tmp_path)
+        MixtralConfig(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+                      num_attention_heads=2, num_key_value_heads=2,
+                      architectures=["MixtralForCausalLM"]).save_pretrained(tmp_path)
     for name, parts in ELSEWHERE.items():
         model = build(replace(ONE, **parts), seed=3)
         paths.append(str(tmp_path / f"{name}.safetensors"))
         save_model(paths[-1], model)
         assert load_model(paths[-1]).config == model.config
-    qwen = json.dumps(Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2).to_dict())
-    done = subprocess.run([sys.executable, "-c", FRESH, what, *paths, qwen], capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
+    qwen = json.dumps(Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=24,
+                                  num_hidden_layers=2, num_attention_heads=2,
+                                  num_key_value_heads=2).to_dict())
+    done = subprocess.run([sys.executable, "-c", FRESH, what, *paths, qwen], capture_output=True,
+                          text=True, cwd=Path(__file__).resolve().parents[2])
     assert done.returncode == 0, done.stderr[-1500:]
 
 
-@pytest.mark.parametrize("made", [lambda f: "m.st", lambda f: str(f / "m"), lambda f: f / "m", lambda f: Path("m"), lambda f: "./m.safetensors", lambda f: "some/m"])
+@pytest.mark.parametrize("made", [lambda f: "m.st", lambda f: str(f / "m"), lambda f: f / "m",
+                                  lambda f: Path("m"), lambda f: "./m.safetensors",
+                                  lambda f: "some/m"])
 def test_a_model_is_read_where_it_was_written(tmp_path, monkeypatch, made):
     monkeypatch.chdir(tmp_path)
     save_model(made(tmp_path), build(ONE, seed=3))
@@ -252,10 +308,12 @@ def test_a_name_alone_is_a_model_of_the_book(tmp_path, monkeypatch):
 def test_a_rule_of_scaling_is_read_or_refused(positions):
     "Learned positions and ALiBi ignored it."
     rule = {"rule": "linear", "factor": 4.}
-    given = dict(positions=positions, max_len=40, attention="adapted" if positions == "layered rotary" else ONE.attention)
+    given = dict(positions=positions, max_len=40, attention="adapted" if positions
+                 == "layered rotary" else ONE.attention)
     try: model = build(replace(ONE, rope_scaling=rule, **given))
     except ValueError as error:
-        assert str(error) == f"rope_scaling: {rule}; expected None: the positions are {positions!r}, without a rotation"
+        assert (str(error) == f"rope_scaling: {rule}; expected None: the positions are "
+                              f"{positions!r}, without a rotation")
         return
     ids = torch.arange(20)[None]
     assert not torch.equal(model(ids), build(replace(ONE, **given))(ids))
@@ -266,7 +324,7 @@ def test_positions_that_need_the_id_of_padding_say_so():
         replace(ONE, positions="learned, offset"))
 
 
-# --- what is built -------------------------------------------------------------------------------------------------
+# --- what is built --------------------------------------------------------------------------------
 
 OWN = "none", "sinusoidal", "learned", "relative", "alibi", "rotary"     # of chapter 6
 SPARE = {"max_len": 9, "d_model": 12, "n_heads": 2, "n_layers": 2, "vocab_size": 14}
@@ -274,19 +332,29 @@ SPARE = {"max_len": 9, "d_model": 12, "n_heads": 2, "n_layers": 2, "vocab_size":
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
 @pytest.mark.parametrize("positions", OWN)
-@pytest.mark.parametrize("norm_position, norm, ffn, more", [("post", "layernorm", "relu", {}), ("pre", "rmsnorm", "swiglu", dict(n_kv_heads=1, head_dim=4)), ("pre", "layernorm", "none", dict(attention_bias=True))])
+@pytest.mark.parametrize("norm_position, norm, ffn, more",
+                         [("post", "layernorm", "relu", {}),
+                          ("pre", "rmsnorm", "swiglu", dict(n_kv_heads=1, head_dim=4)),
+                          ("pre", "layernorm", "none", dict(attention_bias=True))])
 def test_all_parts_go_together(kind, positions, norm_position, norm, ffn, more):
-    "Each builds, has as many parameters as the formula says, hides the future where it must, and knows positions where it should."
-    untied = dict(tie_embeddings=False, source_vocab_size=11, n_encoder_layers=1, options={"encoder_heads": 3}) if kind == "encoder-decoder" else {}
-    model = build(ModelConfig(kind, **SPARE, positions=positions, norm_position=norm_position, norm=norm, ffn=ffn, **more | untied)).double().eval()
-    assert sum(p.numel() for p in model.parameters()) == sum(count_parameters(model.config).values())
+    """Each builds, has as many parameters as the formula says, hides the future where it must,
+    and knows positions where it should."""
+    untied = (dict(tie_embeddings=False, source_vocab_size=11, n_encoder_layers=1,
+                   options={"encoder_heads": 3}) if kind == "encoder-decoder" else {})
+    model = build(ModelConfig(kind, **SPARE, positions=positions, norm_position=norm_position,
+                              norm=norm, ffn=ffn, **more | untied)).double().eval()
+    assert (sum(p.numel() for p in model.parameters())
+            == sum(count_parameters(model.config).values()))
     for p in model.parameters(): torch.nn.init.normal_(p, std=.3)
     out, changed = run(model), X.clone()
     changed[0, 1] = 9
-    moved = {"encoder": lambda: model(changed)[0], "decoder": lambda: model(changed), "encoder-decoder": lambda: model(X, shift_right(torch.where(Y == 5, 9, Y)))[0]}[kind]()
+    moved = {"encoder": lambda: model(changed)[0], "decoder": lambda: model(changed),
+             "encoder-decoder": lambda: model(X, shift_right(torch.where(Y == 5, 9, Y)))[0]}[kind]()
     apart = (out - moved)[0].detach().abs().amax(-1)
     assert (apart[0] > 1e-9) == (kind == "encoder") and apart[2] > 1e-9
-    if kind == "encoder": assert torch.allclose(out[0, [0, 2, 1, 3]], model(X[:1, [0, 2, 1, 3]])[0][0]) == (positions == "none")
+    if kind == "encoder":
+        assert (torch.allclose(out[0, [0, 2, 1, 3]], model(X[:1, [0, 2, 1, 3]])[0][0])
+                == (positions == "none"))
 
 
 def test_a_seed_is_a_model_of_any_kind_and_leaves_the_generator_alone():
@@ -294,24 +362,27 @@ def test_a_seed_is_a_model_of_any_kind_and_leaves_the_generator_alone():
     before = torch.get_rng_state()
     for config in (BOTH, replace(ONE, kind="encoder")):
         a, b, c = (own_tensors(build(config, seed=seed)) for seed in (3, 3, 4))
-        assert all(torch.equal(t, b[name]) for name, t in a.items()) and any(not torch.equal(t, c[name]) for name, t in a.items())
+        assert (all(torch.equal(t, b[name]) for name, t in a.items())
+                and any(not torch.equal(t, c[name]) for name, t in a.items()))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# --- tables of positions -------------------------------------------------------------------------------------------
+# --- tables of positions --------------------------------------------------------------------------
 
 RULES = [None, PositionInterpolation(3.), DynamicNTK(2., 16), Llama3Scaling(4., 16), YaRN(4., 16)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_rows_of_the_table_are_what_is_computed(rule):
-    "For every number type in turn, for lengths that rise and fall, bit for bit; an untouched model of 64 bits gets 64 bits."
+    """For every number type in turn, for lengths that rise and fall, bit for bit; an untouched
+    model of 64 bits gets 64 bits."""
     rope = RotaryEmbedding(8, **({"scaling": rule} if rule else {}))
     for length in (5, 40, 200, 17, 40):
         positions = torch.randint(length, (2, 7), generator=torch.Generator().manual_seed(length))
         for kind in (torch.float32, torch.float64, torch.bfloat16):
             t = torch.randn(2, 3, 7, 8, generator=torch.Generator().manual_seed(0)).to(kind)
-            assert torch.equal(rope.rotate_known(t, positions, length), rope.rotate(t, positions, length))
+            assert torch.equal(rope.rotate_known(t, positions, length),
+                               rope.rotate(t, positions, length))
 
 
 def test_tables_are_kept_grow_and_do_not_follow_casts():
@@ -324,12 +395,15 @@ def test_tables_are_kept_grow_and_do_not_follow_casts():
         assert torch.equal(words.add(x), words.add(x, torch.arange(x.shape[1])))
 
 
-@pytest.mark.parametrize("positions, length", [(torch.tensor([0, 1, 90]), 64), (torch.tensor([0, -1, 2]), 3)])
+@pytest.mark.parametrize("positions, length",
+                         [(torch.tensor([0, 1, 90]), 64), (torch.tensor([0, -1, 2]), 3)])
 def test_a_broken_promise_does_not_pass_unseen(positions, length):
-    with pytest.raises(IndexError): PositionalAttention(RotaryEmbedding(4))(*torch.randn(3, 1, 2, 3, 4), positions=positions, length=length)
+    with pytest.raises(IndexError):
+        PositionalAttention(RotaryEmbedding(4))(*torch.randn(3, 1, 2, 3, 4), positions=positions,
+                                                length=length)
 
 
-# --- what a call asks of the host ----------------------------------------------------------------------------------
+# --- what a call asks of the host -----------------------------------------------------------------
 
 class Counted(TorchDispatchMode):
     "Counts what makes the host wait for a tensor's value, and angles that are computed in 64 bits."
@@ -361,9 +435,12 @@ REAL = torch.tensor([[True] * 4, [False, True, True, True]])
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
 @pytest.mark.parametrize("positions", sweep(OWN, "sinusoidal", "rotary"))
-@pytest.mark.parametrize("given", [(X,), (X, REAL), (X, None, torch.arange(3, 7))], ids=["plain", "padded", "positions"])
+@pytest.mark.parametrize("given", [(X,), (X, REAL), (X, None, torch.arange(3, 7))],
+                         ids=["plain", "padded", "positions"])
 def test_the_host_waits_as_often_for_eight_layers_as_for_one(kind, positions, given):
     if kind != "decoder" and len(given) > 1: return
-    one, eight = (counted(ModelConfig(kind, **SPARE | {"n_layers": layers}, positions=positions, norm_position="pre"), *given) for layers in (1, 8))
+    one, eight = (counted(ModelConfig(kind, **SPARE | {"n_layers": layers}, positions=positions,
+                                      norm_position="pre"), *given) for layers in (1, 8))
     assert one["waits"] == eight["waits"] <= 8
-    assert one["angles"] == eight["angles"] == (2 if positions == "sinusoidal" and len(given) > 1 else 0)
+    assert (one["angles"] == eight["angles"]
+            == (2 if positions == "sinusoidal" and len(given) > 1 else 0))

@@ -1,4 +1,5 @@
-"""The worlds of chapter 00_data: each answer is found again by other means, each promise is tried on many seeds."""
+"""The worlds of chapter 00_data: each answer is found again by other means, each promise is
+tried on many seeds."""
 import re
 from collections import Counter
 from hashlib import sha256
@@ -39,7 +40,7 @@ seeds, sizes = st.integers(0, 2**40), st.integers(1, 9)
 quick = settings(max_examples=40, deadline=None)
 
 
-# --- seeds ---------------------------------------------------------------------------------------------------------
+# --- seeds ----------------------------------------------------------------------------------------
 
 MAKERS = {
     "copy": lambda seed: sequences("copy", 4, 16, seed=seed)[0].tolist(),
@@ -69,14 +70,15 @@ def test_a_generator_goes_on_where_it_stood(world):
 def test_the_data_are_those_of_this_book():
     "Drawn once and written down: a change here changes every result of the book."
     made = repr([MAKERS[world](0) for world in MAKERS]) + repr(lexicon())
-    assert sha256(made.encode()).hexdigest() == "9d2fa951adcbc08fdd80c3eec13b9c882ca53b716bf04b5982732b14e4080077"
+    assert (sha256(made.encode()).hexdigest()
+            == "9d2fa951adcbc08fdd80c3eec13b9c882ca53b716bf04b5982732b14e4080077")
 
 
 def test_only_the_promised_method_is_used():
     "Python keeps `Random.random` as it is for ever; its other methods may change."
     class Strict(Random):
         def refuse(self, *args, **kwargs): raise AssertionError("a method without that promise")
-        getrandbits = randrange = randint = choice = choices = shuffle = sample = uniform = gauss = refuse
+        getrandbits = randrange = randint = choice = choices = shuffle = sample = uniform = gauss = refuse  # noqa: E501
     for make in MAKERS.values(): make(Strict(3))
 
 
@@ -84,7 +86,7 @@ def test_worlds_share_no_stream():
     assert stream(0, "one").random() != stream(0, "another").random()
 
 
-# --- puzzles -------------------------------------------------------------------------------------------------------
+# --- puzzles --------------------------------------------------------------------------------------
 
 @quick
 @given(seeds, sizes, sizes, sizes)
@@ -97,7 +99,8 @@ def test_copy_reverse_sort(seed, batch, length, symbols):
 
 def test_every_symbol_comes_about_as_often():
     x, _ = sequences("copy", 100, 100, symbols=5)
-    assert (torch.bincount(x.flatten(), minlength=5) - 2000).abs().max() < 5 * 40     # five standard deviations
+    # five standard deviations
+    assert (torch.bincount(x.flatten(), minlength=5) - 2000).abs().max() < 5 * 40
 
 
 @quick
@@ -105,7 +108,8 @@ def test_every_symbol_comes_about_as_often():
 def test_one_line(seed, batch, length, symbols):
     x, y = sequences("reverse", batch, length, symbols, seed)
     tokens, answer = one_line(x, y, mark=symbols)
-    assert tokens[answer].view_as(y).equal(y) and tokens[:, :length].equal(x) and (tokens[:, length] == symbols).all()
+    assert (tokens[answer].view_as(y).equal(y) and tokens[:, :length].equal(x)
+            and (tokens[:, length] == symbols).all())
     assert not answer[:, :length + 1].any()
 
 
@@ -119,7 +123,8 @@ def test_recall(seed, batch, draw):
     assert x.shape == (batch, 2 * many + questions) and y.shape == (batch, questions)
     for row, answers in zip(x.tolist(), y.tolist(), strict=True):
         book = dict(zip(row[:2 * many:2], row[1:2 * many:2], strict=True))
-        assert len(book) == many and max(book) < keys and all(keys <= value < keys + 7 for value in book.values())
+        assert (len(book) == many and max(book) < keys
+                and all(keys <= value < keys + 7 for value in book.values()))
         asked = row[2 * many:]
         assert len(set(asked)) == questions and [book[key] for key in asked] == answers
 
@@ -135,25 +140,28 @@ def test_adding(seed, batch, length):
         assert answer == pytest.approx(sum(row[i][0] for i in marked), abs=1e-6)
 
 
-# --- translation ---------------------------------------------------------------------------------------------------
+# --- translation ----------------------------------------------------------------------------------
 
 FORMS = {}                                    # French word -> {(kind, row, form)}
 for kind, rows in ROWS.items():
     for i, (_, french) in enumerate(rows):
         for form, word in enumerate(french): FORMS.setdefault(word, set()).add((kind, i, form))
-NOUNS = {word: (kind == "feminine", form) for kind in ("masculine", "feminine") for _, french in ROWS[kind] for form, word in enumerate(french)}
+NOUNS = {word: (kind == "feminine", form) for kind in ("masculine", "feminine")
+         for _, french in ROWS[kind] for form, word in enumerate(french)}
 
 
 def entries(english: str, french: str) -> set:
     "The rows in which both words stand."
-    return {(kind, i, form) for kind, i, form in FORMS.get(french, ()) if english in ROWS[kind][i][0]}
+    return {(kind, i, form) for kind, i, form in FORMS.get(french, ())
+            if english in ROWS[kind][i][0]}
 
 
 @settings(max_examples=150, deadline=None)
 @given(seeds, st.integers(0, 4))
 def test_the_alignment_is_a_bijection_that_the_dictionary_confirms(seed, depth):
     pair = translated(seed, depth)
-    assert sorted(pair.order) == list(range(len(pair.source))) and len(pair.target) == len(pair.source) == len(pair.heads)
+    assert (sorted(pair.order) == list(range(len(pair.source))) and len(pair.target)
+            == len(pair.source) == len(pair.heads))
     assert all(entries(pair.source[s], pair.target[t]) for t, s in enumerate(pair.order))
     assert pair.alignment.sum(0).eq(1).all() and pair.alignment.sum(1).eq(1).all()
     assert all(pair.alignment[t, s] for t, s in enumerate(pair.order))
@@ -169,7 +177,8 @@ def test_words_agree_with_their_noun_at_any_distance(seed, depth):
         assert (head == -1) == (not kinds - {"pronoun", "adverb", "place", "join", "that"})
         if head == -1: continue
         feminine, plural = NOUNS[pair.target[pair.order.index(head)]]
-        wanted = (feminine + 2 * plural,) if kinds & {"determiner", "before", "after"} else (plural, plural + 2) if kinds & {"be", "alone", "acting"} else (plural,)
+        wanted = ((feminine + 2 * plural,) if kinds & {"determiner", "before", "after"}
+                  else (plural, plural + 2) if kinds & {"be", "alone", "acting"} else (plural,))
         assert any(form in wanted for _, _, form in entries(pair.source[s], pair.target[t]))
 
 
@@ -196,7 +205,8 @@ def test_the_dictionary_has_no_two_readings():
     "Within a kind no French form serves two words, so that a translation can be read back."
     for kind, rows in ROWS.items():
         if kind == "that": continue
-        assert len({row[0] for row in rows}) == len(rows) and len({row[1] for row in rows}) == len(rows)
+        assert (len({row[0] for row in rows}) == len(rows) and len({row[1] for row in rows})
+                == len(rows))
         assert not any(set(a[1]) & set(b[1]) for i, a in enumerate(rows) for b in rows[:i])
 
 
@@ -207,7 +217,8 @@ def test_splits_share_no_sentence_whatever_the_seeds(one, other, depth):
     for side in ("source", "target"):
         a, b = ({getattr(pair, side) for pair in split} for split in (train, test))
         assert len(a) == 60 and len(b) == 20 and not a & b
-    assert all(held_out(pair.source) for pair in test) and not any(held_out(pair.source) for pair in train)
+    assert (all(held_out(pair.source) for pair in test)
+            and not any(held_out(pair.source) for pair in train))
 
 
 def test_one_sentence_in_ten_is_held_out():
@@ -221,7 +232,7 @@ def test_fewer_pairs_begin_more_pairs_and_none_is_too_long():
     assert max(len(pair.source) for pair in pairs(200, longest=7)) <= 7
 
 
-# --- prose ---------------------------------------------------------------------------------------------------------
+# --- prose ----------------------------------------------------------------------------------------
 
 @pytest.fixture(scope="module")
 def text(): return prose(400_000, seed=11)
@@ -248,52 +259,64 @@ def test_the_text_looks_like_prose(text):
     assert text.isascii() and text.endswith(".\n\n") and "  " not in text and " ," not in text
     for paragraph in text.strip().split("\n\n")[:300]:
         assert 3 <= len(re.findall(r"\.", paragraph)) <= 8
-        assert not re.search(r"\ban? (?:[aeiou]\w*)", re.sub(r"\b[Aa]n [aeiou]", "", paragraph)) and not re.search(r"\b[Aa]n [^aeiou]", paragraph)
+        assert (not re.search(r"\ban? (?:[aeiou]\w*)", re.sub(r"\b[Aa]n [aeiou]", "", paragraph))
+                and not re.search(r"\b[Aa]n [^aeiou]", paragraph))
 
 
 def test_a_paragraph_keeps_its_tense_and_its_person(text):
     for paragraph in text.strip().split("\n\n")[:300]:
-        assert not (re.search(r"\b(was|were)\b", paragraph) and re.search(r"\b(is|are)\b", paragraph))
+        assert not (re.search(r"\b(was|were)\b", paragraph)
+                    and re.search(r"\b(is|are)\b", paragraph))
         assert len(set(re.findall(r"(?<=[a-z,] )[A-Z]\w+ [A-Z]\w+", paragraph))) <= 1
 
 
 @quick
 @given(seeds)
 def test_verbs_of_the_prose_agree(seed):
-    "Said with the names of the kinds in place of stems, the first word of a predicate shows its number, in both tenses."
+    """Said with the names of the kinds in place of stems, the first word of a predicate shows
+    its number, in both tenses."""
     writer = Writer(Random(seed))
     writer.stem = lambda kind: kind
-    for tense, one, many in ((0, {"verbed", "was"}, {"verbed", "were"}), (1, {"verbs", "is"}, {"verb", "are"})):
+    for tense, one, many in ((0, {"verbed", "was"}, {"verbed", "were"}),
+                             (1, {"verbs", "is"}, {"verb", "are"})):
         writer.rules = writer.tenses[tense]
         assert writer.say("does1").split()[0] in one and writer.say("does2").split()[0] in many
 
 
 def test_the_grammar_joins_only_what_agrees():
-    "In every rule that holds a subject and a verb both have the same number; a relative clause has that of its noun."
+    """In every rule that holds a subject and a verb both have the same number; a relative clause
+    has that of its noun."""
     for ways in WORDS["prose"]["grammar"].values():
         for way in ways:
-            numbers = {part[-1] for part in way.split() if re.fullmatch(r"(thing|one|does|verb|noun|a)[12]", part)}
+            numbers = {part[-1] for part in way.split()
+                       if re.fullmatch(r"(thing|one|does|verb|noun|a)[12]", part)}
             assert len(numbers) <= 1, way
 
 
 @pytest.mark.parametrize("word, stem, ending", [
-    ("cities", "city", "s"), ("days", "day", "s"), ("carried", "carry", "ed"), ("carrying", "carry", "ing"), ("moved", "move", "ed"),
-    ("moving", "move", "ing"), ("moves", "move", "s"), ("branches", "branch", "s"), ("happiness", "happy", "ness"), ("largely", "large", "ly"),
-    ("passes", "pass", "s"), ("houseless", "house", "less"), ("stayer", "stay", "er"), ("carrier", "carry", "er"),
-    ("fully", "full", "ly"), ("simply", "simple", "ly"), ("gently", "gentle", "ly"), ("solely", "sole", "ly"), ("fullness", "full", "ness")])
+    ("cities", "city", "s"), ("days", "day", "s"), ("carried", "carry", "ed"),
+    ("carrying", "carry", "ing"), ("moved", "move", "ed"),
+    ("moving", "move", "ing"), ("moves", "move", "s"), ("branches", "branch", "s"),
+    ("happiness", "happy", "ness"), ("largely", "large", "ly"),
+    ("passes", "pass", "s"), ("houseless", "house", "less"), ("stayer", "stay", "er"),
+    ("carrier", "carry", "er"),
+    ("fully", "full", "ly"), ("simply", "simple", "ly"), ("gently", "gentle", "ly"),
+    ("solely", "sole", "ly"), ("fullness", "full", "ness")])
 def test_spelling(word, stem, ending): assert spell(stem, ending) == word
 
 
-# --- BLEU ----------------------------------------------------------------------------------------------------------
+# --- BLEU -----------------------------------------------------------------------------------------
 
 def bleu_by_hand(hypotheses, references, order):
     "From the definition, on words."
     right, total = np.zeros(order), np.zeros(order)
     c = r = 0
-    for hypothesis, reference in zip(map(str.split, hypotheses), map(str.split, references), strict=True):
+    for hypothesis, reference in zip(map(str.split, hypotheses), map(str.split, references),
+                                     strict=True):
         c, r = c + len(hypothesis), r + len(reference)
         for n in range(1, order + 1):
-            runs, known = (Counter(tuple(s[i:i + n]) for i in range(len(s) - n + 1)) for s in (hypothesis, reference))
+            runs, known = (Counter(tuple(s[i:i + n]) for i in range(len(s) - n + 1))
+                           for s in (hypothesis, reference))
             right[n - 1] += (runs & known).total()
             total[n - 1] += runs.total()
     return 100 * np.exp(min(0, 1 - r / c)) * np.exp(np.log(right / total).mean())
@@ -304,15 +327,18 @@ def bleu_by_hand(hypotheses, references, order):
 def test_bleu_is_its_definition(seed, order):
     rng = stream(seed)
     references = [" ".join(pair.target) for pair in pairs(12, seed=rng)]
-    hypotheses = [" ".join(word for word in reference.split() if rng.random() < 0.9) or "le" for reference in references]
-    assert bleu(hypotheses, references, order=order) == pytest.approx(bleu_by_hand(hypotheses, references, order))
+    hypotheses = [" ".join(word for word in reference.split() if rng.random() < 0.9) or "le"
+                  for reference in references]
+    assert (bleu(hypotheses, references, order=order)
+            == pytest.approx(bleu_by_hand(hypotheses, references, order)))
 
 
 def test_bleu_ends_of_the_scale():
     texts = ["le chien voit le chat noir", "la reine dort toujours ici"]
     assert bleu(texts, texts) == pytest.approx(100)
     assert bleu(["x y z v w", "x y z v w"], texts) < 10
-    assert round(bleu(["le chien dort"], ["le chien dort"])) == 100                       # too short for a run of four
+    # too short for a run of four
+    assert round(bleu(["le chien dort"], ["le chien dort"])) == 100
     stuck, apart = ["le chien, voit."], ["le chien , voit ."]
     assert bleu(stuck, apart, "13a") == pytest.approx(100) and bleu(stuck, apart) < 50
 
@@ -323,11 +349,12 @@ def test_bleu_counts_what_never_matches_as_half_a_match_then_a_quarter():
     assert bleu(["a b c d e"], ["v w x y z"]) == 0
 
 
-# --- the frozen text -------------------------------------------------------------------------------------------------
+# --- the frozen text ------------------------------------------------------------------------------
 
 def test_the_frozen_text_is_what_its_checksum_says():
     frozen, digest = book_text("v1")
-    assert sha256(frozen.encode()).hexdigest() == digest and len(frozen) > 20_000 and "\r" not in frozen
+    assert (sha256(frozen.encode()).hexdigest() == digest and len(frozen) > 20_000
+            and "\r" not in frozen)
     assert not re.findall(r"\{[a-z:]+\}`|```|:::|\]\(|^#|#\|", frozen, re.M)
 
 
@@ -351,34 +378,51 @@ def test_freezing_refuses_a_version_that_exists(tmp_path):
 
 
 def test_freezing_keeps_words_and_drops_the_rest():
-    page = "# A title\n\nSome *words* with `code` and $a\\,b$,\nagain <b>bold</b>.\n\n```python\ncode()\n```\n\n$$ x $$\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- an item\n- [a link](https://example.org)\n"
-    assert freeze.prose(page) == ["A title", r"Some words with code and $a\,b$, again bold.", "an item", "a link"]
+    page = (
+        "# A title\n\nSome *words* with `code` and $a\\,b$,\nagain "
+        "<b>bold</b>.\n\n```python\ncode()\n```\n\n$$ x $$\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- "
+        "an item\n- [a link](https://example.org)\n")
+    assert (freeze.prose(page) == ["A title", r"Some words with code and $a\,b$, again bold.",
+                                   "an item", "a link"])
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name, call", [
-    ("seed", lambda: stream(-1)), ("seed", lambda: stream(1.5)), ("seed", lambda: stream(True)), ("seed", lambda: prose(9, seed="a")),
-    ("rule", lambda: sequences("shuffle", 1, 1)), ("batch", lambda: sequences("copy", 0, 1)), ("length", lambda: sequences("copy", 1, 0)),
-    ("symbols", lambda: sequences("copy", 1, 1, symbols=0)), ("mark", lambda: one_line(*sequences("copy", 1, 9, 1), mark=0)),
+    ("seed", lambda: stream(-1)), ("seed", lambda: stream(1.5)), ("seed", lambda: stream(True)),
+    ("seed", lambda: prose(9, seed="a")),
+    ("rule", lambda: sequences("shuffle", 1, 1)), ("batch", lambda: sequences("copy", 0, 1)),
+    ("length", lambda: sequences("copy", 1, 0)),
+    ("symbols", lambda: sequences("copy", 1, 1, symbols=0)),
+    ("mark", lambda: one_line(*sequences("copy", 1, 9, 1), mark=0)),
     ("x, y", lambda: one_line(torch.zeros(2, 3), torch.zeros(3, 3), 9)),
-    ("pairs", lambda: recall(1, 9, keys=8)), ("questions", lambda: recall(1, 2, questions=3)), ("values", lambda: recall(1, 2, values=0)),
-    ("x", lambda: recalled(torch.tensor([[1, 8, 2, 9, 3]]))), ("x", lambda: recalled(torch.tensor([[1, 8, 1, 9, 1]]))),
-    ("x", lambda: recalled(torch.tensor([[1, 8, 2, 9, 1]]), 2)), ("x", lambda: recalled(torch.tensor([1, 8, 1]))), ("x", lambda: recalled(torch.tensor([[1]]))),
+    ("pairs", lambda: recall(1, 9, keys=8)), ("questions", lambda: recall(1, 2, questions=3)),
+    ("values", lambda: recall(1, 2, values=0)),
+    ("x", lambda: recalled(torch.tensor([[1, 8, 2, 9, 3]]))),
+    ("x", lambda: recalled(torch.tensor([[1, 8, 1, 9, 1]]))),
+    ("x", lambda: recalled(torch.tensor([[1, 8, 2, 9, 1]]), 2)),
+    ("x", lambda: recalled(torch.tensor([1, 8, 1]))), ("x", lambda: recalled(torch.tensor([[1]]))),
     ("questions", lambda: recalled(torch.tensor([[1, 8, 1]]), 0)),
-    ("length", lambda: adding(1, 1)), ("depth", lambda: translated(0, -1)), ("split", lambda: pairs(1, "test")),
-    ("n", lambda: pairs(-1)), ("n", lambda: pairs(3000, depth=0, longest=3)), ("longest", lambda: pairs(1, longest=2)),
+    ("length", lambda: adding(1, 1)), ("depth", lambda: translated(0, -1)),
+    ("split", lambda: pairs(1, "test")),
+    ("n", lambda: pairs(-1)), ("n", lambda: pairs(3000, depth=0, longest=3)),
+    ("longest", lambda: pairs(1, longest=2)),
     ("size", lambda: prose(-1)), ("size", lambda: prose(1.5)), ("version", lambda: book_text("v0")),
-    ("hypotheses", lambda: bleu("le chien", ["le chien"])), ("hypotheses", lambda: bleu(["a"], ["a", "b"])),
+    ("hypotheses", lambda: bleu("le chien", ["le chien"])),
+    ("hypotheses", lambda: bleu(["a"], ["a", "b"])),
     ("references", lambda: bleu(["a b"], [["a", "b"]])), ("hypotheses", lambda: bleu([], [])),
     ("tokenize", lambda: bleu(["a"], ["a"], "words")),
     ("order", lambda: bleu(["a"], ["a"], order=0)),
-    *[("mark", lambda x=x: one_line(torch.zeros(1, 2).long(), torch.zeros(1, 2).long(), x)) for x in (2.5, "2", None, True)],
-    *[("x, y", lambda x=x: one_line(x, torch.zeros(1, 2), 5)) for x in ([[1]], None, 5, torch.tensor(1))],
+    *[("mark", lambda x=x: one_line(torch.zeros(1, 2).long(), torch.zeros(1, 2).long(), x))
+      for x in (2.5, "2", None, True)],
+    *[("x, y", lambda x=x: one_line(x, torch.zeros(1, 2), 5))
+      for x in ([[1]], None, 5, torch.tensor(1))],
     *[("x", lambda x=x: recalled(x)) for x in ([[1, 2, 1]], None, torch.tensor(1))],
     *[("source", lambda x=x: held_out(x)) for x in ("the owl", None, 5, b"the owl")],
-    *[("hypotheses", lambda x=x: bleu(x, ["a"])) for x in (None, 5, "a", ["a", "b"], [1])], *[("references", lambda x=x: bleu(["a"], x)) for x in (None, 5, "a", [1])],
-    *[("rule", lambda x=x: sequences(x, 1, 1)) for x in (None, 5, "walk", ["copy"])], ("version", lambda: book_text(5)), ("split", lambda: pairs(1, None)),
+    *[("hypotheses", lambda x=x: bleu(x, ["a"])) for x in (None, 5, "a", ["a", "b"], [1])],
+    *[("references", lambda x=x: bleu(["a"], x)) for x in (None, 5, "a", [1])],
+    *[("rule", lambda x=x: sequences(x, 1, 1)) for x in (None, 5, "walk", ["copy"])],
+    ("version", lambda: book_text(5)), ("split", lambda: pairs(1, None)),
     *[(name, lambda x=x, call=call: call(x)) for x in (2.5, 2.0, "2", None, True, float("nan"), -1)
         for name, call in (
         ("batch", lambda x: sequences("copy", x, 3)), ("length", lambda x: sequences("copy", 2, x)),
@@ -395,7 +439,9 @@ def test_errors_name_the_argument(name, call): refuses(f"^{name}: got .*expected
 
 
 def test_names_with_a_comma_are_told_apart():
-    refuses(r"^routing: got 'x', expected one of 'softmax, then top-k', 'top-k, then softmax', relu$", data.one_of, ["softmax, then top-k", "top-k, then softmax", "relu"], routing="x")
+    refuses(
+        r"^routing: got 'x', expected one of 'softmax, then top-k', 'top-k, then softmax', relu$",
+        data.one_of, ["softmax, then top-k", "top-k, then softmax", "relu"], routing="x")
 
 
 def test_rules_know_every_puzzle():

@@ -1,4 +1,5 @@
-"""The decoder against Hugging Face's GPT-2 and Llama, its sampling against their processors, and its own promises."""
+"""The decoder against Hugging Face's GPT-2 and Llama, its sampling against their processors, and
+its own promises."""
 import inspect
 import json
 import math
@@ -53,10 +54,11 @@ MODERN = MODEL_CONFIGS["toy Llama"].sized(23, 20, 2, 4, 12, n_kv_heads=1, head_d
 def gap(a, b): return float((a - b).detach().abs().max())
 
 
-def tokens(seed, *shape, vocab=23): return torch.randint(vocab, shape, generator=torch.Generator().manual_seed(seed))
+def tokens(seed, *shape, vocab=23):
+    return torch.randint(vocab, shape, generator=torch.Generator().manual_seed(seed))
 
 
-# --- equal to Hugging Face's --------------------------------------------------------------------------------------
+# --- equal to Hugging Face's ----------------------------------------------------------------------
 
 def loud(model, std=.3):
     "Random weights large enough that a wrong formula shows."
@@ -66,14 +68,20 @@ def loud(model, std=.3):
 
 
 def gpt2(width, heads, layers=3):
-    config = GPT2Config(vocab_size=61, n_embd=width, n_layer=layers, n_head=heads, n_positions=40, bos_token_id=None, eos_token_id=None)
-    return loud(GPT2LMHeadModel(config)), MODEL_CONFIGS["GPT-2 small"].sized(61, width, layers, heads, 40), "gpt2"
+    config = GPT2Config(vocab_size=61, n_embd=width, n_layer=layers, n_head=heads, n_positions=40,
+                        bos_token_id=None, eos_token_id=None)
+    return (loud(GPT2LMHeadModel(config)), MODEL_CONFIGS["GPT-2 small"].sized(61, width, layers,
+            heads, 40), "gpt2")
 
 
 def llama(width, heads, groups, head_width, tied=False):
-    config = LlamaConfig(vocab_size=61, hidden_size=width, intermediate_size=37, num_hidden_layers=3, num_attention_heads=heads, num_key_value_heads=groups,
-                         head_dim=head_width, max_position_embeddings=40, rms_norm_eps=1e-5, rope_theta=500_000., tie_word_embeddings=tied, bos_token_id=None, eos_token_id=None)
-    shape = MODEL_CONFIGS["Llama 3 8B"].sized(61, width, 3, heads, 40, n_kv_heads=groups, head_dim=head_width, d_ff=37, tie_embeddings=tied)
+    config = LlamaConfig(vocab_size=61, hidden_size=width, intermediate_size=37,
+                         num_hidden_layers=3, num_attention_heads=heads, num_key_value_heads=groups,
+                         head_dim=head_width, max_position_embeddings=40, rms_norm_eps=1e-5,
+                         rope_theta=500_000., tie_word_embeddings=tied, bos_token_id=None,
+                         eos_token_id=None)
+    shape = MODEL_CONFIGS["Llama 3 8B"].sized(61, width, 3, heads, 40, n_kv_heads=groups,
+                                              head_dim=head_width, d_ff=37, tie_embeddings=tied)
     return loud(LlamaForCausalLM(config)), shape, "llama"
 
 
@@ -82,13 +90,16 @@ def taken(theirs):
     return from_pretrained(theirs.state_dict(), theirs.config.to_dict())
 
 
-PEERS = {"gpt2, heads of 5": lambda: gpt2(15, 3), "gpt2, one head of 16": lambda: gpt2(16, 1, 1), "llama, one key head": lambda: llama(20, 5, 1, 6),
-         "llama, two key heads, wide": lambda: llama(12, 4, 2, 10), "llama, all key heads, tied": lambda: llama(12, 2, 2, 6, tied=True)}
+PEERS = {"gpt2, heads of 5": lambda: gpt2(15, 3), "gpt2, one head of 16": lambda: gpt2(16, 1, 1),
+         "llama, one key head": lambda: llama(20, 5, 1, 6),
+         "llama, two key heads, wide": lambda: llama(12, 4, 2, 10),
+         "llama, all key heads, tied": lambda: llama(12, 2, 2, 6, tied=True)}
 
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_logits_and_greedy_tokens_are_hugging_faces(peer):
-    "Plain, left-padded and at an offset, to 1e-5 of logits of size one and more; twenty greedy tokens; and the same tensors back."
+    """Plain, left-padded and at an offset, to 1e-5 of logits of size one and more; twenty greedy
+    tokens; and the same tensors back."""
     theirs, shape, family = PEERS[peer]()
     ours, ids = taken(theirs), tokens(1, 4, 17, vocab=61)
     assert ours.config == shape
@@ -104,8 +115,10 @@ def test_logits_and_greedy_tokens_are_hugging_faces(peer):
         padded = theirs(ids, attention_mask=real.long(), position_ids=places).logits
         assert gap(ours(ids, real)[real], padded[real]) < tol
         later = torch.arange(20, 37)
-        assert gap(ours(ids, positions=later), theirs(ids, position_ids=later[None].expand(4, -1)).logits) < tol
-        greedy = theirs.generate(ids, attention_mask=real.long(), max_new_tokens=20, do_sample=False, pad_token_id=0)
+        assert (gap(ours(ids, positions=later),
+                    theirs(ids, position_ids=later[None].expand(4, -1)).logits) < tol)
+        greedy = theirs.generate(ids, attention_mask=real.long(), max_new_tokens=20,
+                                 do_sample=False, pad_token_id=0)
     assert torch.equal(generate(ours, ids, 20, padding_mask=real), greedy)
     assert len(greedy[0, 17:].unique()) > 1
 
@@ -147,12 +160,15 @@ def test_another_family_is_refused_by_name(peer):
 def test_the_number_type_is_kept(tmp_path, kind):
     "From another library's weights into a model, into a file and out of it."
     theirs, *_ = llama(20, 5, 1, 6)
-    for p in theirs.to(kind).parameters(): torch.nn.init.normal_(p, std=.3)                 # every digit of the type is in use
+    # every digit of the type is in use
+    for p in theirs.to(kind).parameters(): torch.nn.init.normal_(p, std=.3)
     ours, ids = taken(theirs), tokens(1, 2, 9, vocab=61)
     kept = to_pretrained(ours, "llama")
     assert all(torch.equal(kept[name], t) for name, t in theirs.state_dict().items())
     assert {p.dtype for p in ours.parameters()} == {kind} and ours(ids).dtype == kind
-    with torch.no_grad(): assert gap(ours(ids), theirs(ids).logits) < (1e-5 if kind in (torch.float64, torch.float32) else .1)
+    with torch.no_grad():
+        assert (gap(ours(ids), theirs(ids).logits)
+                < (1e-5 if kind in (torch.float64, torch.float32) else .1))
     save_model(tmp_path / "m.safetensors", ours)
     back = load_model(tmp_path / "m.safetensors")
     assert {p.dtype for p in back.parameters()} == {kind} and torch.equal(back(ids), ours(ids))
@@ -172,33 +188,44 @@ def test_a_refused_state_changes_nothing(name, wrong, said):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 3), st.sampled_from([(2, 1), (4, 2), (3, 3)]), st.sampled_from([2, 4, 6]), st.sampled_from([None, 5]), st.sampled_from(["layernorm", "rmsnorm"]),
-       st.sampled_from(["learned", "rotary", "none"]), st.sampled_from(["gelu_tanh", "swiglu", "none"]), st.booleans(), st.booleans())
-def test_the_formula_counts_what_the_model_has(vocab, layers, heads, D, hidden, norm, places, feed, bias, tied):
-    shape = ModelConfig("decoder", vocab, 12, layers, heads[0], 7, n_kv_heads=heads[1], head_dim=D, d_ff=hidden, norm=norm, norm_position="pre", positions=places, ffn=feed,
+@given(st.integers(1, 40), st.integers(1, 3), st.sampled_from([(2, 1), (4, 2), (3, 3)]),
+       st.sampled_from([2, 4, 6]), st.sampled_from([None, 5]),
+       st.sampled_from(["layernorm", "rmsnorm"]),
+       st.sampled_from(["learned", "rotary", "none"]),
+       st.sampled_from(["gelu_tanh", "swiglu", "none"]), st.booleans(), st.booleans())
+def test_the_formula_counts_what_the_model_has(vocab, layers, heads, D, hidden, norm, places, feed,
+                                               bias, tied):
+    shape = ModelConfig("decoder", vocab, 12, layers, heads[0], 7, n_kv_heads=heads[1], head_dim=D,
+                        d_ff=hidden, norm=norm, norm_position="pre", positions=places, ffn=feed,
                         attention_bias=bias, ffn_bias=bias, tie_embeddings=tied)
     with torch.device("meta"): model = build(shape)
-    found = {"embedding": model.embedding, "positions": model.positional_encoding, "head": model.lm_head or torch.nn.Identity()}
+    found = {"embedding": model.embedding, "positions": model.positional_encoding,
+             "head": model.lm_head or torch.nn.Identity()}
     counted = {name: sum(p.numel() for p in part.parameters()) for name, part in found.items()}
-    for name, word in (("attention", "attention.inner"), ("feed-forward", "feed_forward.inner"), ("norms", "norm.")):
+    for name, word in (("attention", "attention.inner"), ("feed-forward", "feed_forward.inner"),
+                       ("norms", "norm.")):
         counted[name] = sum(p.numel() for n, p in model.named_parameters() if word in n)
     assert counted == count_parameters(shape)
 
 
-# --- what it promises ---------------------------------------------------------------------------------------------
+# --- what it promises -----------------------------------------------------------------------------
 
-@pytest.mark.parametrize("shape", [TINY, MODERN, TINY.sized(23, 12, 1, 2, 12, positions="none", ffn="none")], ids=["old", "modern", "bare"])
+@pytest.mark.parametrize("shape",
+                         [TINY, MODERN, TINY.sized(23, 12, 1, 2, 12, positions="none", ffn="none")],
+                         ids=["old", "modern", "bare"])
 def test_the_future_is_not_seen_and_padding_is_not_read(shape):
     model, ids = build(shape), tokens(0, 3, 9)
     for t in range(1, 9):
         other = ids.clone()
         other[:, t:] = (other[:, t:] + 1) % 23
-        assert gap(model(ids)[:, :t], model(other)[:, :t]) < 1e-6 < gap(model(ids)[:, t:], model(other)[:, t:])
+        assert (gap(model(ids)[:, :t], model(other)[:, :t]) < 1e-6
+                < gap(model(ids)[:, t:], model(other)[:, t:]))
     real = torch.arange(9) >= 4
     real = real.expand(3, -1)
     noise = ids.where(real, (ids + 5) % 23)
     assert gap(model(ids, real)[:, 4:], model(noise, real)[:, 4:]) < 1e-6
-    assert gap(model(ids, real)[:, 4:], model(ids[:, 4:])) < 1e-5         # counted from the first real token
+    # counted from the first real token
+    assert gap(model(ids, real)[:, 4:], model(ids[:, 4:])) < 1e-5
 
 
 def test_weights_are_shown_and_the_part_can_be_chosen():
@@ -206,19 +233,24 @@ def test_weights_are_shown_and_the_part_can_be_chosen():
     def noted(q, k, v, mask): seen.append(mask); return attention(q, k, v, mask)
     model, ids = build(TINY, attention_fn=noted), tokens(0, 2, 5)
     x, shown = model.hidden_states(ids)
-    assert x.shape == (2, 5, 15) and [w.shape for w in shown] == [(2, 3, 5, 5)] * 2 and len(seen) == 2
-    assert all(float(w.detach().triu(1).abs().max()) == 0 and gap(w.sum(-1), torch.ones(2, 3, 5)) < 1e-5 for w in shown)
+    assert (x.shape == (2, 5, 15) and [w.shape for w in shown] == [(2, 3, 5, 5)] * 2
+            and len(seen) == 2)
+    assert all(float(w.detach().triu(1).abs().max()) == 0 and gap(w.sum(-1), torch.ones(2, 3, 5))
+               < 1e-5 for w in shown)
 
 
 @pytest.mark.parametrize("made", [decoders.gpt2, decoders.llama])
 def test_both_shapes_are_seeded_alike(made):
-    "Neither takes a seed: what they give is drawn from seed 0, and `initialised` draws from others."
+    """Neither takes a seed: what they give is drawn from seed 0, and `initialised` draws from
+    others."""
     def first(model): return next(model.parameters()).detach().clone()
     assert "seed" not in inspect.signature(made).parameters
     again = made(9, 8, 1, 2, 4)
-    assert torch.equal(first(again), first(made(9, 8, 1, 2, 4))) and torch.equal(first(decoders.initialised(made(9, 8, 1, 2, 4), 0)), first(again))
+    assert (torch.equal(first(again), first(made(9, 8, 1, 2, 4)))
+            and torch.equal(first(decoders.initialised(made(9, 8, 1, 2, 4), 0)), first(again)))
     assert not torch.equal(first(decoders.initialised(made(9, 8, 1, 2, 4), 1)), first(again))
-    assert torch.equal(first(decoders.initialised(again, 1)), first(decoders.initialised(made(9, 8, 1, 2, 4), 1)))
+    assert torch.equal(first(decoders.initialised(again, 1)),
+                       first(decoders.initialised(made(9, 8, 1, 2, 4), 1)))
 
 
 @pytest.mark.parametrize("shape", [TINY, MODERN])
@@ -241,13 +273,16 @@ def test_half_precision_and_gradients_for_every_weight(shape):
     (torch.tensor([[1., 2.]]), None, "ids: torch.float32"),
     (torch.tensor([[1, 2]]), torch.tensor([[0, 1]]), "padding_mask: torch.int64"),
     (torch.tensor([[1, 2]]), torch.tensor([[True]]), "padding_mask: torch.bool, \\(1, 1\\)"),
-    (torch.tensor([[1, 2]]), torch.tensor([[False, False]]), "padding_mask: a row without a token")])
+    (torch.tensor([[1, 2]]), torch.tensor([[False, False]]),
+     "padding_mask: a row without a token")])
 def test_bad_tokens_are_refused(ids, real, said):
-    for act in (lambda: build(TINY)(ids, real), lambda: generate(build(MODERN), ids, 0 if ids.dim() == 2 and ids.shape[1] == 13 else 1, padding_mask=real)):
+    for act in (lambda: build(TINY)(ids, real),
+                lambda: generate(build(MODERN), ids, 0 if ids.dim() == 2 and ids.shape[1] == 13
+                                 else 1, padding_mask=real)):
         refuses(said, act)
 
 
-# --- loss ---------------------------------------------------------------------------------------------------------
+# --- loss -----------------------------------------------------------------------------------------
 
 def test_loss_is_pytorchs_and_hugging_faces():
     theirs, *_ = gpt2(15, 3)
@@ -256,14 +291,17 @@ def test_loss_is_pytorchs_and_hugging_faces():
     assert count == 40 and gap(total / count, theirs(ids, labels=ids).loss) < 1e-5
     counted = torch.arange(11).expand(4, -1) >= torch.tensor([2, 5, 10, 11])[:, None]
     total, count = next_token_loss(ours, ids, counted)
-    assert count == 9 + 6 + 1 and gap(total / count, theirs(ids, labels=ids.masked_fill(~counted, -100)).loss) < 1e-5
-    assert abs(perplexity(ours, ids, counted, batch_size=3) - math.exp(float(total.detach()) / count)) < 1e-3
+    assert (count == 9 + 6 + 1
+            and gap(total / count, theirs(ids, labels=ids.masked_fill(~counted, -100)).loss) < 1e-5)
+    assert (abs(perplexity(ours, ids, counted, batch_size=3)
+                - math.exp(float(total.detach()) / count)) < 1e-3)
 
 
 def test_surprise_adds_up_to_the_text():
     "The sum of the surprises is minus the log-probability found one step at a time."
     model, ids = build(MODERN), tokens(0, 1, 12)
-    step = sum(float(model(ids[:, :t])[0, -1].detach().log_softmax(-1)[ids[0, t]]) for t in range(1, 12))
+    step = sum(float(model(ids[:, :t])[0, -1].detach().log_softmax(-1)[ids[0, t]])
+               for t in range(1, 12))
     assert abs(step + float(next_token_loss(model, ids)[0].detach())) < 1e-4
 
 
@@ -277,28 +315,42 @@ def test_rows_predict_every_token_once(length, count):
     assert predicted == ids[1:len(predicted) + 1] and count - 1 - len(predicted) < length - 1
 
 
-# --- sampling -----------------------------------------------------------------------------------------------------
+# --- sampling -------------------------------------------------------------------------------------
 
 @st.composite
 def scores(draw_):
     "Rows of scores, many of them with ties or with tokens that are out already."
     B, V, seed = draw_(st.integers(1, 4)), draw_(st.integers(1, 30)), draw_(st.integers(0, 2**31))
-    made = draw_(st.sampled_from([.1, 1., 30.])) * torch.randn(B, V, generator=torch.Generator().manual_seed(seed))
+    made = (draw_(st.sampled_from([.1, 1., 30.]))
+            * torch.randn(B, V, generator=torch.Generator().manual_seed(seed)))
     if draw_(st.booleans()): made = (2 * made).round() / 2
     if draw_(st.booleans()): made[:, : V // 2] = -torch.inf
     return made
 
 
 @settings(max_examples=often(300), deadline=None)
-@given(scores(), st.integers(1, 40), st.one_of(st.floats(.01, 1), st.sampled_from([1., .5, .25, 1e-6])), st.floats(0, 1), st.floats(.05, 5), st.integers(0, 9))
+@given(scores(), st.integers(1, 40),
+       st.one_of(st.floats(.01, 1), st.sampled_from([1., .5, .25, 1e-6])), st.floats(0, 1),
+       st.floats(.05, 5), st.integers(0, 9))
 def test_filters_are_hugging_faces(logits, k, p, least, t, seed):
     ids = tokens(seed, len(logits), 6, vocab=logits.shape[1])
-    pairs = [(top_k(logits, k), theirs_.TopKLogitsWarper(k)), (top_p(logits, p), theirs_.TopPLogitsWarper(p)), (min_p(logits, least), theirs_.MinPLogitsWarper(least)),
-             (temperature(logits, t), theirs_.TemperatureLogitsWarper(t)), (repetition_penalty(logits, ids, t), theirs_.RepetitionPenaltyLogitsProcessor(t))]
-    def alike(a, b): return torch.equal(a, b) if bool((logits.sort().values.diff() != 0).all()) else torch.equal(a.sort().values, b.sort().values)   # which of equals goes is arbitrary there
-    for ours, theirs in pairs: assert alike(ours, theirs(ids, logits.clone())) and (theirs.__class__ is theirs_.TopPLogitsWarper or torch.equal(ours, theirs(ids, logits.clone())))
+    pairs = [(top_k(logits, k), theirs_.TopKLogitsWarper(k)),
+             (top_p(logits, p), theirs_.TopPLogitsWarper(p)),
+             (min_p(logits, least), theirs_.MinPLogitsWarper(least)),
+             (temperature(logits, t), theirs_.TemperatureLogitsWarper(t)),
+             (repetition_penalty(logits, ids, t), theirs_.RepetitionPenaltyLogitsProcessor(t))]
+    # which of equals goes is arbitrary there
+    def alike(a, b):
+        return (torch.equal(a, b) if bool((logits.sort().values.diff() != 0).all())
+                else torch.equal(a.sort().values, b.sort().values))
+    for ours, theirs in pairs:
+        assert (alike(ours, theirs(ids, logits.clone()))
+                and (theirs.__class__ is theirs_.TopPLogitsWarper
+                     or torch.equal(ours, theirs(ids, logits.clone()))))
     chained = logits
-    for each in (theirs_.RepetitionPenaltyLogitsProcessor(t), theirs_.TemperatureLogitsWarper(t), theirs_.TopKLogitsWarper(k), theirs_.TopPLogitsWarper(p), theirs_.MinPLogitsWarper(least)):
+    for each in (theirs_.RepetitionPenaltyLogitsProcessor(t), theirs_.TemperatureLogitsWarper(t),
+                 theirs_.TopKLogitsWarper(k), theirs_.TopPLogitsWarper(p),
+                 theirs_.MinPLogitsWarper(least)):
         chained = each(ids, chained)
     assert alike(SamplingConfig(t, k, p, least, t)(logits, ids), chained)
 
@@ -316,7 +368,8 @@ def test_top_p_keeps_the_fewest_that_suffice(logits, p):
 def test_a_filter_leaves_its_argument_alone_and_one_token_at_least():
     logits = tokens(0, 3, 7).float()
     before = logits.clone()
-    for made in (top_k(logits, 1), top_p(logits, 1e-9), min_p(logits, 1.), SamplingConfig(.5, 2, .5, .5, 2.)(logits, tokens(1, 3, 4, vocab=7))):
+    for made in (top_k(logits, 1), top_p(logits, 1e-9), min_p(logits, 1.),
+                 SamplingConfig(.5, 2, .5, .5, 2.)(logits, tokens(1, 3, 4, vocab=7))):
         assert (made > -torch.inf).any(-1).all()
     assert torch.equal(logits, before)
 
@@ -332,7 +385,7 @@ def test_draws_follow_the_shares_and_the_seed():
     assert (sample(only, torch.Generator().manual_seed(1)) == 1).all()
 
 
-# --- generation ---------------------------------------------------------------------------------------------------
+# --- generation -----------------------------------------------------------------------------------
 
 def test_generation_is_seeded_greedy_and_stops():
     model, ids, warm = build(MODERN), tokens(0, 3, 4), SamplingConfig(temperature=2.)
@@ -340,7 +393,8 @@ def test_generation_is_seeded_greedy_and_stops():
     a, best = warmly(1), generate(model, ids, 8)
     assert (torch.equal(a, warmly(1)) and not torch.equal(a, warmly(2))
         and torch.equal(a[:, :4], ids))
-    assert torch.equal(best, generate(model, ids, 8, SamplingConfig(top_k=1), seed=5)) and torch.equal(generate(model, ids, 0), ids)
+    assert (torch.equal(best, generate(model, ids, 8, SamplingConfig(top_k=1), seed=5))
+            and torch.equal(generate(model, ids, 0), ids))
     assert torch.equal(best[:, 4], model(ids)[:, -1].argmax(-1))
     ended = warmly(1, eos=int(a[0, 5]))
     assert (ended[0, 5:] == a[0, 5]).all() and torch.equal(ended[0, :6], a[0, :6])
@@ -351,10 +405,11 @@ def test_padded_prompts_go_on_as_they_would_alone():
         model, ids = build(shape), tokens(0, 2, 5)
         real = torch.tensor([[False, False, True, True, True], [True] * 5])
         together = generate(model, ids, 4, padding_mask=real)
-        assert torch.equal(together[:1, 2:], generate(model, ids[:1, 2:], 4)) and torch.equal(together[1:], generate(model, ids[1:], 4))
+        assert (torch.equal(together[:1, 2:], generate(model, ids[:1, 2:], 4))
+                and torch.equal(together[1:], generate(model, ids[1:], 4)))
 
 
-# --- files --------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change, said", [
@@ -372,13 +427,16 @@ def test_files_that_do_not_fit_are_refused(tmp_path, change, said):
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(FileNotFoundError, match="there is no file"): load_model("a-model-that-is-not-there")
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load_model("a-model-that-is-not-there")
 
 
-# --- traces and the figure ----------------------------------------------------------------------------------------
+# --- traces and the figure ------------------------------------------------------------------------
 
 @pytest.mark.parametrize("text, parts", [
-    ("<think> a b </think> c", ("a b", "c")), ("c", ("", "c")), ("", ("", "")), ("<think> a b", ("a b", "")), ("<think></think>c", ("", "c")), ("x <think>a</think> c", ("a", "x  c")),
+    ("<think> a b </think> c", ("a b", "c")), ("c", ("", "c")), ("", ("", "")),
+    ("<think> a b", ("a b", "")), ("<think></think>c", ("", "c")),
+    ("x <think>a</think> c", ("a", "x  c")),
     ("a </think> c", ("", "a </think> c"))])
 def test_a_trace_is_cut_out(text, parts): assert split_reasoning(text) == parts
 
@@ -387,7 +445,7 @@ def test_a_trace_may_stand_between_other_marks():
     assert split_reasoning("(a)b", "(", ")") == ("a", "b")
 
 
-# --- what is refused, by name -------------------------------------------------------------------------------------
+# --- what is refused, by name ---------------------------------------------------------------------
 
 def shape(**change):
     return ModelConfig(**dict(kind="decoder", vocab_size=5, d_model=4, n_layers=1, n_heads=2,
@@ -424,7 +482,8 @@ REFUSED = [
     *(("positions: from 8 to 12; expected from 0 to 11",
         lambda config=config: build(config)(tokens(0, 1, 5), positions=torch.arange(8, 13)))
         for config in (TINY, MODERN)),
-    # losses; also the last of a row, which is predicted and never looked up, and the -100 of other libraries
+    # losses; also the last of a row, which is predicted and never looked up, and the -100 of other
+    # libraries
     (r"ids: \(2, 1\)", lambda: loss(tokens(0, 2, 1))), ("ids", lambda: loss(tokens(0, 5))),
     ("ids: 13 tokens", lambda: loss(tokens(0, 1, 14))),
     ("loss_mask: torch.float32", lambda: loss(TWO, torch.ones(2, 4))),
@@ -478,24 +537,36 @@ def test_what_cannot_be_is_refused_by_name(said, call): refuses(said, call)
 
 
 def test_the_figure_shows_what_sampling_keeps():
-    logits = (300 * torch.randn(1, 40, generator=torch.Generator().manual_seed(0))).round().int().tolist()
-    figure = NextToken(prompts=["so"], logits=logits, tokens=[f"t{i}" for i in range(40)], octaves=1., k=20, p=.8, least=.05, alt="The likeliest tokens after so, with shares")
+    logits = (300 * torch.randn(1, 40,
+                                generator=torch.Generator().manual_seed(0))).round().int().tolist()
+    figure = NextToken(prompts=["so"], logits=logits, tokens=[f"t{i}" for i in range(40)],
+                       octaves=1., k=20, p=.8, least=.05,
+                       alt="The likeliest tokens after so, with shares")
     before, after = figure.probabilities()
     scores = torch.tensor(logits).double() / 100
     assert gap(before, scores.softmax(-1)[0]) < 1e-12
-    assert gap(after, SamplingConfig(2., 20, .8, .05)(scores, torch.zeros(1, 0, dtype=torch.long)).softmax(-1)[0]) < 1e-12
+    assert (gap(after,
+                SamplingConfig(2., 20, .8, .05)(scores,
+                                                torch.zeros(1, 0, dtype=torch.long)).softmax(-1)[0])
+            < 1e-12)
     assert "<svg" in figure.picture() and f"t{int(before.argmax())}" in figure.picture()
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
 def test_filters_at_their_edges_in_other_precisions(kind):
-    "The type stays; k above V cuts nothing, p = 1 only what is rounded to share 0, as theirs does; one token is always left; -inf everywhere stays so."
-    logits, one, none = tokens(3, 2, 9).to(kind), torch.zeros(1, 1, dtype=kind), torch.full((1, 4), -torch.inf, dtype=kind)
+    """The type stays; k above V cuts nothing, p = 1 only what is rounded to share 0, as theirs
+    does; one token is always left; -inf everywhere stays so."""
+    logits, one, none = (tokens(3, 2, 9).to(kind), torch.zeros(1, 1, dtype=kind),
+                         torch.full((1, 4), -torch.inf, dtype=kind))
     ids = torch.zeros(2, 1, dtype=torch.long)
-    for keep in (lambda x: top_k(x, 99), lambda x: min_p(x, 0.)): assert torch.equal(keep(logits), logits)
-    assert torch.equal(top_p(logits, 1.), theirs_.TopPLogitsWarper(1.)(ids, logits)) and bool((logits.softmax(-1)[top_p(logits, 1.) == -torch.inf] < 1e-7).all())
-    assert torch.equal(top_p(logits, .8), theirs_.TopPLogitsWarper(.8)(ids, logits)) and torch.equal(min_p(logits, .1), theirs_.MinPLogitsWarper(.1)(ids, logits))
-    for keep in (lambda x: top_k(x, 1), lambda x: top_p(x, 1e-9), lambda x: min_p(x, 1.), lambda x: temperature(x, .5)):
+    for keep in (lambda x: top_k(x, 99), lambda x: min_p(x, 0.)):
+        assert torch.equal(keep(logits), logits)
+    assert (torch.equal(top_p(logits, 1.), theirs_.TopPLogitsWarper(1.)(ids, logits))
+            and bool((logits.softmax(-1)[top_p(logits, 1.) == -torch.inf] < 1e-7).all()))
+    assert (torch.equal(top_p(logits, .8), theirs_.TopPLogitsWarper(.8)(ids, logits))
+            and torch.equal(min_p(logits, .1), theirs_.MinPLogitsWarper(.1)(ids, logits)))
+    for keep in (lambda x: top_k(x, 1), lambda x: top_p(x, 1e-9), lambda x: min_p(x, 1.),
+                 lambda x: temperature(x, .5)):
         assert torch.equal(keep(one), one) and torch.equal(keep(none), none)
         assert keep(logits).dtype == kind and bool((keep(logits) > -torch.inf).any(-1).all())
     assert SamplingConfig(.7, 4, .9, .1, 1.3)(logits, ids).dtype == kind

@@ -1,4 +1,5 @@
-"""What runs unless another thing is asked for: fused attention, models that compile, PyTorch's optimisers and loaders. Each equals what is written out."""
+"""What runs unless another thing is asked for: fused attention, models that compile, PyTorch's
+optimisers and loaders. Each equals what is written out."""
 import copy
 import math
 import re
@@ -53,7 +54,8 @@ from tfmlib.workbench import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 F64 = torch.float64
-READER = ModelConfig("bert", 20, 16, 2, 2, 12, **BERT, options={"heads": "masked-lm", "n_segments": 0})
+READER = ModelConfig("bert", 20, 16, 2, 2, 12, **BERT,
+                     options={"heads": "masked-lm", "n_segments": 0})
 BOTH = ModelConfig("encoder-decoder", 30, 16, 2, 2, source_vocab_size=20, d_ff=40)
 
 
@@ -61,11 +63,13 @@ BOTH = ModelConfig("encoder-decoder", 30, 16, 2, 2, source_vocab_size=20, d_ff=4
 def quiet(monkeypatch): monkeypatch.setenv("TQDM_DISABLE", "1")
 
 
-def draw(seed, *shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
-def close(got, wanted, rounding=1e-12): torch.testing.assert_close(got, wanted, rtol=rounding, atol=rounding)
+def draw(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+def close(got, wanted, rounding=1e-12):
+    torch.testing.assert_close(got, wanted, rtol=rounding, atol=rounding)
 
 
-# --- attention ----------------------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
 def masked(kind, seed, B, H, T, S):
     "A mask of one kind, of which rows may see nothing."
@@ -80,15 +84,19 @@ def masked(kind, seed, B, H, T, S):
     return values.masked_fill(values > 1.2, -math.inf) if kind.endswith("hides") else values
 
 
-MASKS = ["none", "causal", "marked causal", "padding", *(f"{kind}, {shape}" for kind in ("bool", "float") for shape in ("2-d", "4-d", "per head", "rows", "3-d")), "float, 2-d, hides", "float, 4-d, hides"]
+MASKS = ["none", "causal", "marked causal", "padding",
+         *(f"{kind}, {shape}" for kind in ("bool", "float") for shape in ("2-d", "4-d", "per head",
+                 "rows", "3-d")), "float, 2-d, hides", "float, 4-d, hides"]
 
 
 @st.composite
 def problems(draw_):
     B, G, R, W, D = (draw_(st.integers(1, n)) for n in (3, 3, 3, 5, 5))
-    T, S, seed, kind = draw_(st.integers(0, 6)), draw_(st.integers(0, 6)), draw_(st.integers(0, 2**31)), draw_(st.sampled_from(MASKS))
+    T, S, seed, kind = (draw_(st.integers(0, 6)), draw_(st.integers(0, 6)),
+                        draw_(st.integers(0, 2**31)), draw_(st.sampled_from(MASKS)))
     if draw_(st.booleans()): S = T
-    return (draw(seed, B, G * R, T, D), draw(seed + 1, B, G, S, D), draw(seed + 2, B, G, S, W)), masked(kind, seed + 3, B, G * R, T, S)
+    return ((draw(seed, B, G * R, T, D), draw(seed + 1, B, G, S, D), draw(seed + 2, B, G, S, W)),
+            masked(kind, seed + 3, B, G * R, T, S))
 
 
 def with_gradients(attend, tensors, mask):
@@ -104,26 +112,40 @@ def with_gradients(attend, tensors, mask):
 @settings(max_examples=often(400), deadline=None)
 @given(problems())
 def test_fused_is_explicit_forward_and_back(problem):
-    for got, wanted in zip(*(with_gradients(attend, *problem) for attend in (fused_attention, grouped_query_attention)), strict=True): close(got, wanted)
+    for got, wanted in zip(*(with_gradients(attend, *problem)
+                             for attend in (fused_attention, grouped_query_attention)),
+                           strict=True):
+        close(got, wanted)
 
 
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("dtype, eps", [(torch.float16, 2**-10), (torch.bfloat16, 2**-7)])
 def test_fused_in_half_precision_rounds_once(dtype, eps, kind):
     "The result of 64 bits, from the same rounded numbers, to a step of the type or two."
-    mask, tensors = masked(kind, 3, 2, 4, 9, 9), [t.to(dtype) for t in (draw(0, 2, 4, 9, 8), draw(1, 2, 2, 9, 8), draw(2, 2, 2, 9, 6))]
+    mask, tensors = (masked(kind, 3, 2, 4, 9, 9),
+                     [t.to(dtype) for t in (draw(0, 2, 4, 9, 8), draw(1, 2, 2, 9, 8),
+                                            draw(2, 2, 2, 9, 6))])
     if mask is not None and mask.is_floating_point(): mask = mask.to(dtype)
-    (out, _), (exact, _) = fused_attention(*tensors, mask), grouped_query_attention(*(t.double() for t in tensors), mask)
+    (out, _), (exact, _) = (fused_attention(*tensors, mask),
+                            grouped_query_attention(*(t.double() for t in tensors), mask))
     assert out.dtype == dtype
     torch.testing.assert_close(out.double(), exact, rtol=2 * eps, atol=2 * eps)
 
 
 q4, k2 = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8)
 WRONG = {
-    "three heads": (q4, k2[:, :1].expand(-1, 3, -1, -1), k2), "no head": (q4, k2[:, :0], k2[:, :0]), "three axes": (q4[0], k2, k2), "values of three axes": (q4, k2, k2[0]), "heads of values": (q4, k2, k2[:, :1]),
-    "width of keys": (q4, k2[..., :7], k2), "no width": (q4[..., :0], k2[..., :0], k2), "number of values": (q4, k2, k2[:, :, :4]), "batch of keys": (q4, k2[:1], k2[:1]), "batch of queries": (q4[:1], k2, k2),
-    "types": (q4.double(), k2, k2), "type of values": (q4, k2, k2.bfloat16()), "whole numbers": (q4.long(), k2.long(), k2.long()),
-    "mask": (q4, k2, k2, torch.ones(3, 4, dtype=torch.bool)), "mask of key heads": (q4, k2, k2, torch.ones(2, 2, 3, 5, dtype=torch.bool)), "mask of one axis": (q4, k2, k2, torch.ones(5)), "mask of whole numbers": (q4, k2, k2, torch.ones(3, 5, dtype=torch.long)),
+    "three heads": (q4, k2[:, :1].expand(-1, 3, -1, -1), k2), "no head": (q4, k2[:, :0], k2[:, :0]),
+    "three axes": (q4[0], k2, k2), "values of three axes": (q4, k2, k2[0]),
+    "heads of values": (q4, k2, k2[:, :1]),
+    "width of keys": (q4, k2[..., :7], k2), "no width": (q4[..., :0], k2[..., :0], k2),
+    "number of values": (q4, k2, k2[:, :, :4]), "batch of keys": (q4, k2[:1], k2[:1]),
+    "batch of queries": (q4[:1], k2, k2),
+    "types": (q4.double(), k2, k2), "type of values": (q4, k2, k2.bfloat16()),
+    "whole numbers": (q4.long(), k2.long(), k2.long()),
+    "mask": (q4, k2, k2, torch.ones(3, 4, dtype=torch.bool)),
+    "mask of key heads": (q4, k2, k2, torch.ones(2, 2, 3, 5, dtype=torch.bool)),
+    "mask of one axis": (q4, k2, k2, torch.ones(5)),
+    "mask of whole numbers": (q4, k2, k2, torch.ones(3, 5, dtype=torch.long)),
     "causal, too large": (q4, q4, q4, mark_causal(causal_mask(4, 4)))}
 
 
@@ -138,14 +160,20 @@ def test_fused_refuses_what_explicit_refuses(name):
 
 def layers():
     "Every layer that attends by default, as functions of x (2, 5, 16)."
-    def called(attend, **how): return lambda x: attend(*(x.unflatten(-1, (2, 8)).transpose(1, 2),) * 3, **how)
+    def called(attend, **how):
+        return lambda x: attend(*(x.unflatten(-1, (2, 8)).transpose(1, 2),) * 3, **how)
     torch.manual_seed(0)
-    latent = build(ModelConfig("decoder", 9, 16, 1, 2, 8, attention="latent", options={"kv_rank": 4, "rotary_dim": 4}, head_dim=8, positions="partial rotary")).stack.blocks[0].attention.inner
+    latent = build(ModelConfig("decoder", 9, 16, 1, 2, 8, attention="latent",
+                               options={"kv_rank": 4, "rotary_dim": 4}, head_dim=8,
+                               positions="partial rotary")).stack.blocks[0].attention.inner
     cached = MultiHeadAttention(16, 2, attention_fn=CachedAttention())
-    return {"heads": MultiHeadAttention(16, 4, 2), "positions": MultiHeadAttention(16, 2, attention_fn=PositionalAttention(RotaryEmbedding(8))),
+    return {"heads": MultiHeadAttention(16, 4, 2),
+            "positions": MultiHeadAttention(16, 2,
+                                            attention_fn=PositionalAttention(RotaryEmbedding(8))),
             "cache": lambda x: cached(x, positions=torch.arange(5).expand(2, 5), length=5,
                 cache=KVCache(9)), "latent": latent,
-            "sparse": called(masked_sparse_attention, pattern=sliding_window(2)), "fused": called(fused_attention)}
+            "sparse": called(masked_sparse_attention, pattern=sliding_window(2)),
+            "fused": called(fused_attention)}
 
 
 @pytest.mark.parametrize("name", ["heads", "positions", "cache", "latent", "sparse", "fused"])
@@ -204,7 +232,9 @@ NO_LONGER = {"written to": lambda: mark_causal(causal_mask(3, 3)).fill_(True),
              "written to before and after, copied": lambda: copy.deepcopy(
                  mark_causal(torch.ones(3, 3, dtype=torch.bool).tril_()).fill_(True)),
                  "not square": lambda: mark_causal(causal_mask(2, 3)),
-             "more queries": lambda: mark_causal(causal_mask(3, 2)), "one by one": lambda: mark_causal(causal_mask(1, 1)), "one row": lambda: mark_causal(causal_mask(1, 3))}
+             "more queries": lambda: mark_causal(causal_mask(3, 2)),
+             "one by one": lambda: mark_causal(causal_mask(1, 1)),
+             "one row": lambda: mark_causal(causal_mask(1, 3))}
 
 
 def sized(mask):
@@ -225,11 +255,12 @@ def test_what_is_no_longer_the_causal_mask_is_not_taken_for_it(name, inference):
 def test_a_mark_is_kept_and_seen(asked):
     mask, tensors = mark_causal(causal_mask(3, 3)), [draw(n, 1, 2, 3, 4) for n in range(3)]
     assert is_causal(mask) and not is_causal(causal_mask(3, 3)) and not is_causal(None)
-    close(fused_attention(*tensors, mask)[0], grouped_query_attention(*tensors, causal_mask(3, 3))[0])
+    close(fused_attention(*tensors, mask)[0],
+          grouped_query_attention(*tensors, causal_mask(3, 3))[0])
     assert asked == [(True, False)]
 
 
-# --- models -------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 TURNED = "llama, turned"                                             # it is given positions
 MODELS = {"llama": (MODEL_CONFIGS["toy Llama"], 1), TURNED: (MODEL_CONFIGS["toy Llama"], 1),
@@ -248,7 +279,8 @@ PLACES = torch.arange(9).flip(0)
 def answer(model, name, ids=TOKENS):
     out = model(*(ids,) * MODELS[name][1],
         **{"positions": PLACES[:ids.shape[1]]} if name == TURNED else {})
-    return out[0] if isinstance(out, tuple) else next(iter(out.values())) if isinstance(out, dict) else out
+    return (out[0] if isinstance(out, tuple) else next(iter(out.values()))
+            if isinstance(out, dict) else out)
 
 
 def gradients(model, name):
@@ -262,7 +294,9 @@ def test_a_model_is_trained_after_it_has_run_without_gradients(name):
     model = made(name)
     with torch.inference_mode(): first = answer(model, name)
     with torch.no_grad(): close(answer(model, name), first.clone())
-    for got, wanted in zip(gradients(model, name).values(), gradients(made(name), name).values(), strict=True): close(got, wanted)
+    for got, wanted in zip(gradients(model, name).values(), gradients(made(name), name).values(),
+                           strict=True):
+        close(got, wanted)
     with torch.inference_mode(): close(answer(model, name, TOKENS.clone()), first)
 
 
@@ -299,7 +333,8 @@ def test_rotations_are_looked_up_once_for_all_layers(monkeypatch):
         assert read.call_count == count
 
 
-FIRST = {kind: name for name, (kind, _) in reversed(CASES.items())}                # of each family the first
+# of each family the first
+FIRST = {kind: name for name, (kind, _) in reversed(CASES.items())}
 
 
 @pytest.fixture
@@ -350,10 +385,11 @@ def test_values_are_seen_on_a_cpu_and_elsewhere_when_debugging():
 
 
 def test_the_builder_takes_pytorchs_norms():
-    for config, norm in (("toy Llama", nn.RMSNorm), ("toy GPT-2", nn.LayerNorm)): assert sum(type(part) is norm for part in build(MODEL_CONFIGS[config]).modules()) == 5
+    for config, norm in (("toy Llama", nn.RMSNorm), ("toy GPT-2", nn.LayerNorm)):
+        assert sum(type(part) is norm for part in build(MODEL_CONFIGS[config]).modules()) == 5
 
 
-# --- optimisers ---------------------------------------------------------------------------------------------------
+# --- optimisers -----------------------------------------------------------------------------------
 
 class Net(nn.Module):
     "Matrices, one of them under two names, and what has to be repeated: dropout, and a buffer."
@@ -361,11 +397,14 @@ class Net(nn.Module):
         super().__init__()
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)
-            self.up, self.norm, self.head, self.out = nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8, affine=False), nn.Linear(8, 8, bias=False), nn.Linear(8, 1, bias=False)
+            self.up, self.norm, self.head, self.out = (nn.Linear(4, 8, bias=False),
+                    nn.BatchNorm1d(8, affine=False), nn.Linear(8, 8, bias=False),
+                    nn.Linear(8, 1, bias=False))
         self.drop, self.again = nn.Dropout(.3), self.head
         self.double()
 
-    def forward(self, x): return self.out(self.again(self.head(self.drop(self.norm(self.up(x)).tanh()))))
+    def forward(self, x):
+        return self.out(self.again(self.head(self.drop(self.norm(self.up(x)).tanh()))))
 
 
 class Plain(nn.Module):
@@ -436,15 +475,23 @@ def slopes_of(seed, step):
 
 def three(rate, betas, eps, decay, clip, seed):
     "The formula, the fused function, and PyTorch's class, on parameters of the same values."
-    triple = [[nn.Parameter(torch.randn(shape, dtype=F64, generator=seeded(seed, n))) for n, shape in enumerate(SHAPES)] for _ in range(3)]
-    def groups(ps): return [ParameterGroup({"a": ps[0], "b": ps[1]}, decay), ParameterGroup({"c": ps[2]}), ParameterGroup({"d": ps[3]}, decay)]
-    own = [kind(groups(ps), rate, betas, eps, clip) for kind, ps in zip((SimpleAdamW, AdamW), triple)]
-    theirs = torch.optim.AdamW([{"params": [triple[2][n] for n in (0, 1, 3)], "weight_decay": decay}, {"params": triple[2][2:3], "weight_decay": 0.}], rate, betas, eps)
+    triple = [[nn.Parameter(torch.randn(shape, dtype=F64, generator=seeded(seed, n)))
+               for n, shape in enumerate(SHAPES)] for _ in range(3)]
+    def groups(ps):
+        return [ParameterGroup({"a": ps[0], "b": ps[1]}, decay), ParameterGroup({"c": ps[2]}),
+                ParameterGroup({"d": ps[3]}, decay)]
+    own = [kind(groups(ps), rate, betas, eps, clip)
+           for kind, ps in zip((SimpleAdamW, AdamW), triple)]
+    theirs = torch.optim.AdamW([{"params": [triple[2][n] for n in (0, 1, 3)],
+                                 "weight_decay": decay},
+                                {"params": triple[2][2:3], "weight_decay": 0.}], rate, betas, eps)
     return triple, [*own, theirs]
 
 
 @settings(max_examples=often(60), deadline=None)
-@given(rate=st.floats(1e-4, .1), beta1=st.floats(0, .95), beta2=st.floats(.9, .999), eps=st.sampled_from([1e-8, 1e-4]), decay=st.floats(0, .5), clip=st.sampled_from([.3, 2., math.inf]), seed=st.integers(0, 10**6))
+@given(rate=st.floats(1e-4, .1), beta1=st.floats(0, .95), beta2=st.floats(.9, .999),
+       eps=st.sampled_from([1e-8, 1e-4]), decay=st.floats(0, .5),
+       clip=st.sampled_from([.3, 2., math.inf]), seed=st.integers(0, 10**6))
 def test_adamw_is_the_formula_and_pytorchs(rate, beta1, beta2, eps, decay, clip, seed):
     triple, (simple, fused, theirs) = three(rate, (beta1, beta2), eps, decay, clip, seed)
     for step in range(12):
@@ -496,9 +543,15 @@ def test_its_state_is_saved_and_resumed_bit_for_bit(kinds, tmp_path):
     assert_same(weights(other), wanted)
 
 
-OPTIMISERS = {"SGD": lambda p: torch.optim.SGD(p, .1), "momentum": lambda p: torch.optim.SGD(p, .1, .9, nesterov=True, weight_decay=.1), "dampening": lambda p: torch.optim.SGD(p, .1, .9, dampening=.5), "Adam": lambda p: torch.optim.Adam(p, .01, amsgrad=True),
-              "Adagrad": lambda p: torch.optim.Adagrad(p, .1, lr_decay=.1, initial_accumulator_value=.3), "RMSprop": lambda p: torch.optim.RMSprop(p, .01, momentum=.9, centered=True), "NAdam": lambda p: torch.optim.NAdam(p, .01),
-              "ASGD": lambda p: torch.optim.ASGD(p, .01, t0=3), "Rprop": lambda p: torch.optim.Rprop(p, .01)}
+OPTIMISERS = {"SGD": lambda p: torch.optim.SGD(p, .1), "momentum": lambda p: torch.optim.SGD(p, .1,
+        .9, nesterov=True, weight_decay=.1), "dampening": lambda p: torch.optim.SGD(p, .1, .9,
+                dampening=.5), "Adam": lambda p: torch.optim.Adam(p, .01, amsgrad=True),
+              "Adagrad": lambda p: torch.optim.Adagrad(p, .1, lr_decay=.1,
+                      initial_accumulator_value=.3), "RMSprop": lambda p: torch.optim.RMSprop(p,
+                              .01, momentum=.9, centered=True),
+              "NAdam": lambda p: torch.optim.NAdam(p, .01),
+              "ASGD": lambda p: torch.optim.ASGD(p, .01, t0=3),
+              "Rprop": lambda p: torch.optim.Rprop(p, .01)}
 if hasattr(torch.optim, "Muon"): OPTIMISERS["Muon"] = lambda p: torch.optim.Muon(p, .01)
 
 
@@ -536,19 +589,22 @@ def test_an_optimiser_of_pytorch_with_schedule_and_clipping():
     wanted = weights(bare(plain, make(plain.parameters()), 9, rate, .01))
     history = trained(model, 9, NamedOptimiser(model, make(model.parameters()), rate, .01))
     for name, t in weights(model).items(): close(t, wanted[name], 1e-10)
-    assert history["rate"].tolist() == pytest.approx([rate(step) for step in range(9)]) and min(history["length"]) > .01
+    assert (history["rate"].tolist() == pytest.approx([rate(step) for step in range(9)])
+            and min(history["length"]) > .01)
 
 
 def test_wrapping_changes_neither_weights_nor_gradients_nor_a_state_that_is_there():
     model = Net()
     inner = OPTIMISERS["Adam"](model.parameters())
     bare(model, inner, 3)
-    before, state, slopes = weights(model), copy.deepcopy(inner.state_dict()["state"]), [p.grad.clone() for p in model.parameters()]
+    before, state, slopes = (weights(model), copy.deepcopy(inner.state_dict()["state"]),
+                             [p.grad.clone() for p in model.parameters()])
     named = NamedOptimiser(model, inner)
     assert_same(weights(model), before)
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), slopes))
     for index, kept in inner.state_dict()["state"].items(): assert_same(kept, state[index])
-    assert {"done", "exp_avg.head.weight", "step.up.weight"} <= named.state().keys() and len(named.state()) == 1 + 3 * 4
+    assert ({"done", "exp_avg.head.weight", "step.up.weight"} <= named.state().keys()
+            and len(named.state()) == 1 + 3 * 4)
 
 
 OTHERS = {"lr is 0.1 there, 0.2 here": lambda p: torch.optim.SGD(p, .2, .9, nesterov=True,
@@ -561,17 +617,22 @@ def test_another_optimiser_is_refused_by_name(tmp_path, said):
     refuses(said, resumed, tmp_path, (3,), lambda model: OTHERS[said](model.parameters()))
 
 
-# --- the loop -----------------------------------------------------------------------------------------------------
+# --- the loop -------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("loss", [squared, counted, lambda model, x, y: (counted(model, x, y)[0], int(counted(model, x, y)[1]))])
+@pytest.mark.parametrize("loss",
+                         [squared, counted,
+                          lambda model, x, y: (counted(model, x, y)[0],
+                                               int(counted(model, x, y)[1]))])
 @pytest.mark.parametrize("parts", [2, 4, 12])
 def test_parts_give_the_gradient_of_the_whole(loss, parts):
     "A mean, or a sum and a count that differs from part to part."
     whole, model = Plain(), Plain()
-    assert slope(model, loss, batch(0), StepOptions(parts=parts)) == pytest.approx(slope(whole, loss, batch(0)), rel=1e-12)
+    assert (slope(model, loss, batch(0), StepOptions(parts=parts))
+            == pytest.approx(slope(whole, loss, batch(0)), rel=1e-12))
     for p, wanted in zip(model.parameters(), whole.parameters()): close(p.grad, wanted.grad)
     one, two = Plain(), Plain()
-    for each, n in ((one, 1), (two, parts)): train(each, loss, batch, 5, AdamW(parameter_groups(each), .01, clip=1.), parts=n)
+    for each, n in ((one, 1), (two, parts)):
+        train(each, loss, batch, 5, AdamW(parameter_groups(each), .01, clip=1.), parts=n)
     for a, b in zip(one.parameters(), two.parameters()): close(a, b)
 
 
@@ -584,8 +645,10 @@ def test_parts_are_read_one_after_the_other():
 def test_products_in_sixteen_bits():
     def run(**how):
         model = Plain().float()
-        return model, train(model, lambda model, x, y: squared(model, x.float(), y.float()), batch, 20, AdamW(parameter_groups(model), .03), **how)["loss"]
-    (wide, losses), (half, rounded), (_, same) = run(), run(dtype=torch.bfloat16), run(dtype=torch.float32)
+        return (model, train(model, lambda model, x, y: squared(model, x.float(), y.float()), batch,
+                             20, AdamW(parameter_groups(model), .03), **how)["loss"])
+    (wide, losses), (half, rounded), (_, same) = (run(), run(dtype=torch.bfloat16),
+                                                  run(dtype=torch.float32))
     assert torch.equal(losses, same) and not torch.equal(losses, rounded)
     torch.testing.assert_close(rounded, losses, rtol=.05, atol=.01)
     assert all(p.dtype == torch.float32 for p in half.parameters()) and rounded[-1] < rounded[0]
@@ -595,7 +658,8 @@ def test_products_in_sixteen_bits():
 def test_a_count_is_exact_also_where_products_have_sixteen_bits():
     "1001 does not fit into bfloat16, in which a loss may come out."
     def loss(model, x): return (model(x).sum() * 0 + 2000).bfloat16(), len(x)
-    assert slope(nn.Linear(4, 1), loss, (torch.ones(1001, 4),)) == pytest.approx(2000 / 1001, rel=1e-6)
+    assert (slope(nn.Linear(4, 1), loss, (torch.ones(1001, 4),))
+            == pytest.approx(2000 / 1001, rel=1e-6))
 
 
 ROWS = tuple(torch.cat(t) for t in zip(*(batch(step) for step in range(5))))
@@ -604,7 +668,10 @@ ROWS = tuple(torch.cat(t) for t in zip(*(batch(step) for step in range(5))))
 def loader(**how): return DataLoader(TensorDataset(*ROWS), 12, **how)
 
 
-BATCHES = {"a list": lambda: [batch(step) for step in range(5)], "a list of lists": lambda: [list(batch(step)) for step in range(5)], "a loader": loader, "a loader that shuffles": lambda: loader(shuffle=True, generator=torch.Generator().manual_seed(4)),
+BATCHES = {"a list": lambda: [batch(step) for step in range(5)],
+           "a list of lists": lambda: [list(batch(step)) for step in range(5)], "a loader": loader,
+           "a loader that shuffles": lambda: loader(shuffle=True,
+                                                    generator=torch.Generator().manual_seed(4)),
            "a generator": lambda: (batch(step) for step in range(20))}
 
 
@@ -617,18 +684,21 @@ def test_what_yields_batches_is_trained_on_and_resumed(name, tmp_path):
     assert torch.equal(torch.get_rng_state(), before), "other numbers are left alone"
     if "list" in name:
         assert trained(Net(), 13, batches=lambda step: batch(step % 5)).points == wanted.points
-    for steps in (1, 4, 7, 13): got = run(model := Net(steps - 1), steps, Checkpoint(tmp_path / "c"))
+    for steps in (1, 4, 7, 13):
+        got = run(model := Net(steps - 1), steps, Checkpoint(tmp_path / "c"))
     assert_same(weights(model), weights(through))
     assert got.points == wanted.points
 
 
 def test_batches_in_order():
     ask = in_order([torch.tensor([n]) for n in range(3)])
-    assert [int(ask(step)[0]) for step in (0, 1, 2, 3, 7, 8, 2, 2, 0)] == [0, 1, 2, 0, 1, 2, 2, 2, 0]
-    assert all(isinstance(ask(step), tuple) for step in range(4)) and torch.equal(in_order(loader())(6)[0], ROWS[0][12:24])
+    assert ([int(ask(step)[0]) for step in (0, 1, 2, 3, 7, 8, 2, 2, 0)]
+            == [0, 1, 2, 0, 1, 2, 2, 2, 0])
+    assert (all(isinstance(ask(step), tuple) for step in range(4))
+            and torch.equal(in_order(loader())(6)[0], ROWS[0][12:24]))
 
 
-# --- tools --------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 def test_validation_is_the_mean_over_all_rows_in_evaluation_mode():
     model, plain, batches = Net(), Net(), [batch(100), tuple(t[:5] for t in batch(101))]
@@ -641,7 +711,8 @@ def test_validation_is_the_mean_over_all_rows_in_evaluation_mode():
     assert_same(weights(plain), weights(model))
     watch = validate(model.train(), squared, (each for each in batches), every=1)
     assert watch(1) == watch(2) and model.training, "a generator is read once"
-    assert validate(model, squared, loader(), 1)(1)["validation"] > 0 and validate(model, squared, batches, 2)(1) is None
+    assert (validate(model, squared, loader(), 1)(1)["validation"] > 0
+            and validate(model, squared, batches, 2)(1) is None)
 
 
 def named(model, inner=None, **how): return NamedOptimiser(model,
@@ -690,8 +761,10 @@ def test_a_log_is_told_what_each_step_measured(tmp_path):
     for steps in (3, 5):
         history = trained(Net(), steps, None, Checkpoint(tmp_path / "c"), watch=watch,
             log=lambda *said: told.append(said))
-    assert [step for step, _ in told] == [1, 2, 3, 4, 5] and [values.get("twice") for _, values in told] == [None, 4, None, 8, None]
-    for name in ("loss", "rate", "length"): assert history[name].tolist() == [values[name] for _, values in told]
+    assert ([step for step, _ in told] == [1, 2, 3, 4, 5]
+            and [values.get("twice") for _, values in told] == [None, 4, None, 8, None])
+    for name in ("loss", "rate", "length"):
+        assert history[name].tolist() == [values[name] for _, values in told]
 
 
 DROPPING = replace(MODEL_CONFIGS["toy Llama"], dropout=.2, n_layers=3, vocab_size=40)
@@ -699,13 +772,17 @@ SHORT = IDS[:, :20] % 40
 
 
 def learning(recomputes: bool):
-    "A model in training that has read; its loss, its gradients, and how many bytes it kept for them."
+    """A model in training that has read; its loss, its gradients, and how many bytes it kept for
+    them."""
     model, kept = build(DROPPING, seed=3).double().train(), []
     if recomputes: recompute(model.stack)
     torch.manual_seed(0)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t): loss = model(SHORT).logsumexp(-1).square().mean()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t,
+                                                  lambda t: t):
+        loss = model(SHORT).logsumexp(-1).square().mean()
     loss.backward()
-    return model, float(loss.detach()), {name: p.grad for name, p in model.named_parameters()}, sum(kept)
+    return (model, float(loss.detach()),
+            {name: p.grad for name, p in model.named_parameters()}, sum(kept))
 
 
 def test_blocks_that_recompute_give_the_same_gradients_and_keep_less():
@@ -714,7 +791,8 @@ def test_blocks_that_recompute_give_the_same_gradients_and_keep_less():
     for name, g in slopes.items(): close(gradients[name], g)
     assert model.state_dict().keys() == other.state_dict().keys()
     with torch.no_grad(): close(other.eval()(SHORT), model.eval()(SHORT))
-    with attention_weights(): assert [tuple(w.shape) for w in other.hidden_states(SHORT)[1]] == [(3, 4, 20, 20)] * 3
+    with attention_weights():
+        assert [tuple(w.shape) for w in other.hidden_states(SHORT)[1]] == [(3, 4, 20, 20)] * 3
 
 
 def test_a_copy_of_what_recomputes_has_parameters_of_its_own():
@@ -725,12 +803,14 @@ def test_a_copy_of_what_recomputes_has_parameters_of_its_own():
         for p in model.parameters(): p.mul_(2)
     close(twin(SHORT), before)
     twin.train()(SHORT).sum().backward()
-    assert all(p.grad is not None and p.grad is not q.grad for p, q in zip(twin.parameters(), model.parameters()))
+    assert all(p.grad is not None and p.grad is not q.grad
+               for p, q in zip(twin.parameters(), model.parameters()))
 
 
 def test_a_bias_is_not_rounded_under_autocast():
     "A large bias on scores of 32 bits, as ALiBi's at a distance."
     q, k, v = torch.randn(3, 2, 4, 9, 8, generator=torch.Generator().manual_seed(0))
     bias = -torch.arange(9.)[None, None, None].expand(1, 1, 9, 9) / 7 - 1000
-    with torch.autocast("cpu", torch.bfloat16): got, wanted = fused_attention(q, k, v, bias)[0], grouped_query_attention(q, k, v, bias)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        got, wanted = fused_attention(q, k, v, bias)[0], grouped_query_attention(q, k, v, bias)[0]
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5)

@@ -1,4 +1,5 @@
-"""Denoisers: the stories against enumeration, T5's rule and BART's noises against slow samplers, losses and the diffusion bound against slow versions, and what is refused."""
+"""Denoisers: the stories against enumeration, T5's rule and BART's noises against slow samplers,
+losses and the diffusion bound against slow versions, and what is refused."""
 import itertools
 import math
 from collections import Counter
@@ -85,7 +86,8 @@ def bare(story): return story[:int((story > EOS).sum())]
 
 def model(kind: str = "decoder", seed: int = 0):
     shape = ModelConfig(kind, V, 16, 2, 2, 64, **MODERN)
-    return PrefixLM(build(shape, seed=seed)).eval() if kind == "decoder" else build(shape, seed=seed).eval()
+    return (PrefixLM(build(shape, seed=seed)).eval() if kind == "decoder"
+            else build(shape, seed=seed).eval())
 
 
 def chi_square(found: Counter, expected: dict) -> float:
@@ -96,7 +98,7 @@ def chi_square(found: Counter, expected: dict) -> float:
     return (value - (len(expected) - 1)) / (2 * max(len(expected) - 1, 1)) ** .5
 
 
-# --- the stories ----------------------------------------------------------------------------------------------------
+# --- the stories ----------------------------------------------------------------------------------
 
 def test_every_state_has_a_distribution_and_every_story_an_end():
     assert torch.allclose(GRAMMAR.p.sum(1), torch.ones(len(GRAMMAR.p), dtype=torch.float64))
@@ -106,13 +108,17 @@ def test_every_state_has_a_distribution_and_every_story_an_end():
 
 
 @pytest.mark.parametrize("text, summary", [
-    ("ben has the old lamp at the hill . he gives the lamp to mia . she walks to the barn . tom sleeps . [EOS]", "mia has the lamp at the barn ."),
-    ("at the river eva has the big drum . tom takes the drum from eva . the sun shines . he rests . [EOS]", "tom has the drum at the river .")])
+    ("ben has the old lamp at the hill . he gives the lamp to mia . she walks to the barn . tom "
+     "sleeps . [EOS]", "mia has the lamp at the barn ."),
+    ("at the river eva has the big drum . tom takes the drum from eva . the sun shines . he rests "
+     ". [EOS]", "tom has the drum at the river .")])
 def test_the_world_follows_the_story(text, summary):
     assert GRAMMAR.final_world(torch.tensor(story_ids(text))).summary() == summary
 
 
-LATE = "ben has the old lamp at the hill . he gives the lamp to mia . she walks to the barn . tom rests ."
+LATE = (
+    "ben has the old lamp at the hill . he gives the lamp to mia . she walks to the barn . tom "
+    "rests .")
 
 
 def test_nobody_rests_in_a_barn():
@@ -135,7 +141,8 @@ def ways(left: list, allowed: list) -> dict:
 
 
 def test_what_is_hidden_has_the_probability_found_by_enumeration():
-    story = torch.tensor(story_ids("ben has the old lamp at the hill . ben gives the lamp to mia . she rests . the sun shines . [EOS]"))
+    story = torch.tensor(story_ids("ben has the old lamp at the hill . ben gives the lamp to mia . "
+                                   "she rests . the sun shines . [EOS]"))
     seen, found = story.clone(), torch.zeros(len(story), V).double()
     seen[[9, 10, 14, 16]] = MASK
     whole = ways([], [range(MASK + 1, N_WORDS) if word == MASK else [word]
@@ -152,9 +159,12 @@ def test_the_questions_are_parts_of_the_story():
     for i, story in enumerate(STORIES):
         whole, g = bare(story).tolist() + [EOS], seeded(i)
         gap, on, short = fill_in(story, g), write_on(story, g), condense(story, GRAMMAR)
-        assert gap.left + gap.answer + gap.right == whole and len(gap.answer) == 4 and gap.left.count(STOP) >= 1 and EOS not in gap.answer
-        assert (on.left + on.answer) == whole[:len(on.left) + len(on.answer)] and on.left.count(STOP) == 2 and on.right is None
-        assert short.left == whole and story_text(short.answer) == GRAMMAR.final_world(story).summary()
+        assert (gap.left + gap.answer + gap.right == whole and len(gap.answer) == 4
+                and gap.left.count(STOP) >= 1 and EOS not in gap.answer)
+        assert ((on.left + on.answer) == whole[:len(on.left) + len(on.answer)]
+                and on.left.count(STOP) == 2 and on.right is None)
+        assert (short.left == whole and story_text(short.answer)
+                == GRAMMAR.final_world(story).summary())
     assert len(fill_in(STORIES[0], seeded(0), LONGEST).answer) == LONGEST
 
 
@@ -165,9 +175,10 @@ def test_a_text_may_go_on_after_its_end_with_padding_only():
     assert GRAMMAR.next_words(torch.tensor([story_ids("ben")])).shape == (1, 1, V)
 
 
-# --- span corruption ------------------------------------------------------------------------------------------------
+# --- span corruption ------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("length, counts", [(2, (1, 1)), (10, (2, 1)), (20, (3, 1)), (30, (4, 1)), (31, (5, 2)), (100, (15, 5)), (512, (77, 26))])
+@pytest.mark.parametrize("length, counts", [(2, (1, 1)), (10, (2, 1)), (20, (3, 1)), (30, (4, 1)),
+                                            (31, (5, 2)), (100, (15, 5)), (512, (77, 26))])
 def test_how_much_is_dropped(length, counts): assert span_counts(length) == counts
 
 
@@ -217,14 +228,17 @@ def test_noises_are_composed():
 
 def test_by_the_rule_a_text_ends_with_noise_and_rolled_masks_end_anywhere():
     g, n = seeded(2), 4_000
-    rule, rolled = (torch.stack([mask(31, g) for _ in range(n)]).double() for mask in (span_mask, rolled_span_mask))
+    rule, rolled = (torch.stack([mask(31, g) for _ in range(n)]).double()
+                    for mask in (span_mask, rolled_span_mask))
     assert rule[:, -1].eq(1).all() and rule[:, 0].eq(0).all()
     assert bool((rule.sum(1) == 5).all() and (rolled.sum(1) == 5).all())
-    assert float((rolled.mean(0) - 5 / 31).abs().max()) < 5 * (5 / 31 / n) ** .5                 # every position alike
+    # every position alike
+    assert float((rolled.mean(0) - 5 / 31).abs().max()) < 5 * (5 / 31 / n) ** .5
 
 
 def test_t5_rounds_in_32_bits():
-    def t5(length):                                          # as its code does: products and quotients of 32 bits
+    # as its code does: products and quotients of 32 bits
+    def t5(length):
         n = min(max(int(np.round(np.float32(length) * np.float32(.15))), 1), length - 1)
         return n, min(max(int(np.round(np.float32(n) / np.float32(3))), 1), length - n)
     differ = [n for n in range(2, 5_000) if t5(n) != span_counts(n)]
@@ -236,7 +250,8 @@ def test_span_corruption_by_hand():
     ids = torch.arange(10, 20)
     mask = torch.tensor([0, 0, 1, 1, 0, 0, 0, 1, 0, 0]).bool()
     inputs, targets = span_corruption(ids, mask, [50, 51, 52])
-    assert inputs.tolist() == [10, 11, 50, 14, 15, 16, 51, 18, 19, EOS] and targets.tolist() == [50, 12, 13, 51, 17, EOS]
+    assert (inputs.tolist() == [10, 11, 50, 14, 15, 16, 51, 18, 19, EOS] and targets.tolist()
+            == [50, 12, 13, 51, 17, EOS])
 
 
 @settings(max_examples=60, deadline=None)
@@ -246,14 +261,16 @@ def test_both_sides_give_the_text_back(mask, seed):
     inputs, targets = span_corruption(ids, torch.tensor(mask), SENTINELS)
     assert fill_sentinels(inputs, targets, SENTINELS).tolist() == ids.tolist()
     kept = [i for i in [*inputs.tolist(), *targets.tolist()] if i not in (*SENTINELS, EOS)]
-    assert sorted(kept) == sorted(ids.tolist())                                  # every token is on one side
+    # every token is on one side
+    assert sorted(kept) == sorted(ids.tolist())
 
 
 def test_sides_that_fit_may_be_padded_and_in_any_order():
-    assert fill_sentinels(torch.tensor([5, 90, 6, 91, 2, 0]), torch.tensor([91, 8, 90, 7, 7, 2]), [90, 91]).tolist() == [5, 7, 7, 6, 8]
+    assert (fill_sentinels(torch.tensor([5, 90, 6, 91, 2, 0]), torch.tensor([91, 8, 90, 7, 7, 2]),
+                           [90, 91]).tolist() == [5, 7, 7, 6, 8])
 
 
-# --- BART's noises --------------------------------------------------------------------------------------------------
+# --- BART's noises --------------------------------------------------------------------------------
 
 
 def test_infilling_is_that_of_a_slow_sampler():
@@ -286,12 +303,13 @@ def test_infilling_spends_its_budget_and_inserts_masks():
         assert int((row != MASK).sum()) == 21 and bool((row[row != MASK].diff() > 0).all())
 
 
-# --- examples, masks and losses -------------------------------------------------------------------------------------
+# --- examples, masks and losses -------------------------------------------------------------------
 
 def test_every_objective_can_be_trained_on():
     texts = [bare(story) for story in STORIES[:6]]
     for name, objective in objectives(N_WORDS, SENTINELS, STOP).items():
-        network = model("encoder-decoder" if objective.logits is encoder_decoder_logits else "decoder")
+        network = model("encoder-decoder" if objective.logits is encoder_decoder_logits
+                        else "decoder")
         total, count = objective.loss(network, *objective.batch(texts, seeded(1)))
         (total / count).backward()
         assert total.isfinite() and count > 0, name
@@ -320,7 +338,8 @@ def test_without_a_prefix_it_is_a_causal_lm():
     both = network(ids, torch.tensor([5, 5, 5]))
     changed = ids.clone()
     changed[:, 4] = 20
-    assert not torch.allclose(network(changed, torch.tensor([5, 5, 5]))[:, 0], both[:, 0])   # the first sees the fifth
+    # the first sees the fifth
+    assert not torch.allclose(network(changed, torch.tensor([5, 5, 5]))[:, 0], both[:, 0])
     changed = ids.clone()
     changed[:, 5] = 20
     torch.testing.assert_close(network(changed, torch.tensor([5, 5, 5]))[:, :5], both[:, :5])
@@ -350,9 +369,11 @@ def test_weights_count():
     inputs, targets, weights = batch = objective.batch([bare(story) for story in STORIES[:5]],
         seeded(2))
     logprob = masked_logits(network, inputs, targets).log_softmax(-1).detach()
-    slow = sum(-float(weights[b, t] * logprob[b, t, targets[b, t]]) for b in range(5) for t in range(targets.shape[1]))
+    slow = sum(-float(weights[b, t] * logprob[b, t, targets[b, t]]) for b in range(5)
+               for t in range(targets.shape[1]))
     total, count = objective.loss(network, *batch)
-    assert math.isclose(total.item(), slow, rel_tol=1e-4) and int(count) == int((targets != PAD).sum())
+    assert (math.isclose(total.item(), slow, rel_tol=1e-4) and int(count)
+            == int((targets != PAD).sum()))
     refuses("weights: ", objective.loss, network, inputs, targets, weights[:, :3])
     refuses("targets: ", masked_logits, network, inputs, targets[:, :3])
 
@@ -360,7 +381,8 @@ def test_weights_count():
 def test_the_weight_of_diffusion_makes_up_for_its_rate():
     ids, g = bare(STORIES[0]), seeded(5)
     drawn = [MaskedDiffusion()(ids, g) for _ in range(2_000)]
-    weights = torch.stack([e.weights for e in drawn])                             # on average every token counts once
+    # on average every token counts once
+    weights = torch.stack([e.weights for e in drawn])
     assert weights[:, 0].sum() == 0 and abs(float(weights[:, 1:].mean()) - 1) < .1
     assert all(bool((e.inputs == MASK).eq(e.weights > 0).all()) for e in drawn[:50])
 
@@ -380,9 +402,10 @@ def test_denoising_and_diffusion_predict_the_text():
     assert bool((whole.inputs[1:] == MASK).all()) and set(whole.weights[1:].tolist()) == {1.}
 
 
-# --- masked diffusion -----------------------------------------------------------------------------------------------
+# --- masked diffusion -----------------------------------------------------------------------------
 
-TINY = 4, 5, 6                                                                    # tokens of a tiny world, in texts of three
+# tokens of a tiny world, in texts of three
+TINY = 4, 5, 6
 
 
 def tiny(seed: int):
@@ -407,19 +430,22 @@ def test_the_bound_is_the_mean_over_orders_and_at_least_the_exact_value(seed):
     predict = tiny(seed)
     text = torch.tensor([4 + seed, 6, 5])
     each = torch.tensor(list(orders(predict, text)), dtype=torch.float64)
-    nll = -float(each.exp().mean().log())                                         # of a sampler that draws its order
+    # of a sampler that draws its order
+    nll = -float(each.exp().mean().log())
     bound = float(diffusion_bound(predict, text.expand(400, 3), seeded(seed), 100).mean())
     assert abs(bound + float(each.mean())) < .05 and bound > nll
 
 
 def test_even_odds_have_the_bound_of_even_odds():
     def even(ids): return torch.zeros(*ids.shape, 7)
-    assert abs(float(diffusion_bound(even, torch.tensor([[BOS, 5, EOS]]), seeded(0))) - 3 * math.log(7)) < 1e-5
+    assert (abs(float(diffusion_bound(even, torch.tensor([[BOS, 5, EOS]]), seeded(0))) - 3
+                * math.log(7)) < 1e-5)
 
 
 def test_the_sampler_draws_from_its_distribution():
     predict = tiny(1)
-    expected = {text: sum(math.exp(p) for p in orders(predict, text)) / 6 for text in itertools.product(TINY, repeat=3)}
+    expected = {text: sum(math.exp(p) for p in orders(predict, text)) / 6
+                for text in itertools.product(TINY, repeat=3)}
     assert math.isclose(sum(expected.values()), 1, rel_tol=1e-5)
     drawn = unmask(predict, torch.full((4_000, 3), MASK), 3, seeded(0), at_random, SamplingConfig())
     assert abs(chi_square(Counter(map(tuple, drawn.tolist())), expected)) < 4
@@ -439,7 +465,7 @@ def test_confidence_comes_first():
 def nowhere(ids): return torch.full((*ids.shape, 9), math.nan)
 
 
-# --- what is refused, by name ---------------------------------------------------------------------------------------
+# --- what is refused, by name ---------------------------------------------------------------------
 
 IDS, EVERY_OTHER, ONE = torch.arange(10, 20), torch.arange(10) % 2 == 1, torch.tensor([[5, 6, 4]])
 SIDES = [  # a span is missing, a gap is; one span for two gaps, two spans for one; no gap
@@ -516,14 +542,17 @@ REFUSED = [
 def test_what_cannot_be_is_refused_by_name(said, call): refuses(said, call)
 
 
-# --- the measurement ----------------------------------------------------------------------------------------------------
+# --- the measurement ------------------------------------------------------------------------------
 
 @pytest.mark.whole
 def test_operations_are_those_of_the_formula_attention_included():
-    "PyTorch does not count its fused attention on a processor, so the measurement counts a network that attends in plain products."
-    steps = [base.batch("causal LM", 0, step)[1].shape for step in range(8)]       # they follow a token to begin with
+    """PyTorch does not count its fused attention on a processor, so the measurement counts a
+    network that attends in plain products."""
+    # they follow a token to begin with
+    steps = [base.batch("causal LM", 0, step)[1].shape for step in range(8)]
     [shape] = shapes_of(base.made("causal LM", 0).decoder.config)
-    assert base.operations("causal LM") == round(sum(training_flops(shape, B, 1 + T) for B, T in steps) / 8)
+    assert (base.operations("causal LM")
+            == round(sum(training_flops(shape, B, 1 + T) for B, T in steps) / 8))
 
 
 def test_a_reader_of_the_left_side_knows_that_a_gap_does_not_hold_the_end():
@@ -541,8 +570,13 @@ def test_the_page_tells_how_it_was_measured():
     pages = "chapters/11_denoisers", "chapters/depth/11_denoisers"
     text = "\n".join("".join(c["source"]) for page in pages for c in notebooks(ROOT)[page]["cells"])
     words = {3: "three", 4: "four", 8: "eight", 6: "six", 16: "16"}
-    said = (f"{base.LABELLED} labelled cases of each task for {base.TUNED} steps", f"is the best of {words[len(base.PEAKS)]}, each tried in one run of "
-            f"{100 * base.TRIED // base.STEPS} per cent of these steps", f"one of {words[len(base.TUNE_PEAKS)]} (or a higher one", f"first of {words[len(base.SEEDS)]} seeds",
-            f"steps of {base.TEXTS} new stories", f"{words[denoiser_longer.LONGER]} times as long", f"All {words[len(denoiser_longer.KINDS)]} objectives",
-            f"{words[denoiser_instructions.SHOWN]} labelled cases of the held-out question", f"{words[len(denoiser_instructions.ASKED)]} questions about a story")
+    said = (f"{base.LABELLED} labelled cases of each task for {base.TUNED} steps",
+            f"is the best of {words[len(base.PEAKS)]}, each tried in one run of "
+            f"{100 * base.TRIED // base.STEPS} per cent of these steps",
+            f"one of {words[len(base.TUNE_PEAKS)]} (or a higher one",
+            f"first of {words[len(base.SEEDS)]} seeds",
+            f"steps of {base.TEXTS} new stories", f"{words[denoiser_longer.LONGER]} times as long",
+            f"All {words[len(denoiser_longer.KINDS)]} objectives",
+            f"{words[denoiser_instructions.SHOWN]} labelled cases of the held-out question",
+            f"{words[len(denoiser_instructions.ASKED)]} questions about a story")
     assert [sentence for sentence in said if sentence not in text] == []

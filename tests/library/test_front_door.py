@@ -13,9 +13,12 @@ import tfmlib
 from tfmlib.__main__ import COMMANDS, SIZES, create_parser, main
 from tfmlib.workbench import book_text
 
-PAGE = json.loads((Path(__file__).resolve().parents[2] / "chapters/00_library.ipynb").read_text(encoding="utf-8"))
-LINES = [line.replace("python ", f"{sys.executable} ") for cell in PAGE["cells"] if cell["cell_type"] == "markdown"
-         for block in re.findall(r"```sh\n(.*?)```", "".join(cell["source"]), re.S) for line in block.splitlines()]
+PAGE = json.loads((Path(__file__).resolve().parents[2] / "chapters/00_library.ipynb").read_text(
+    encoding="utf-8"))
+LINES = [line.replace("python ", f"{sys.executable} ") for cell in PAGE["cells"]
+         if cell["cell_type"] == "markdown"
+         for block in re.findall(r"```sh\n(.*?)```", "".join(cell["source"]), re.S)
+         for line in block.splitlines()]
 NOTEBOOK = ("matplotlib", "IPython", "ipywidgets", "anywidget", "traitlets", "sacrebleu")
 TOUCH = """
 import json, sys, time
@@ -25,7 +28,7 @@ start = time.process_time()
 import tfmlib
 for name in tfmlib.__all__: getattr(tfmlib, name)
 print(json.dumps([time.process_time() - start, start - begun, [m for m in sys.modules if m.partition('.')[0] in set(sys.argv[1:])]]))
-"""
+"""  # noqa: E501
 
 
 def test_the_tour_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
@@ -35,56 +38,69 @@ def test_the_tour_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
     exec(textwrap.dedent(code), names)
     written = capsys.readouterr().out
     assert (tmp_path / "folder/config.json").is_file() and written.strip()
-    assert names["tfm"].perplexity(names["model"], names["rows"][:4]) < len(names["tokenizer"].vocab) / 4, "it has learned something"
+    assert (names["tfm"].perplexity(names["model"], names["rows"][:4])
+            < len(names["tokenizer"].vocab) / 4), "it has learned something"
 
 
 def test_the_door_is_small_and_leads_where_it_says():
     assert len(tfmlib.__all__) == len(set(tfmlib.__all__)) <= 30
     assert all(name in dir(tfmlib) and getattr(tfmlib, name) is not None for name in tfmlib.__all__)
-    assert not {*tfmlib.__all__} & {m.group(1) for m in re.finditer(r"'(\w+)'", str(sorted(p.name for p in __import__('pathlib').Path(tfmlib.__file__).parent.iterdir() if p.is_dir())))}, "a name would hide a chapter"
+    assert not {*tfmlib.__all__} & {m.group(1) for m in re.finditer(r"'(\w+)'",
+            str(sorted(p.name for p in __import__('pathlib').Path(tfmlib.__file__).parent.iterdir()
+                       if p.is_dir())))}, "a name would hide a chapter"
 
 
 def test_touching_every_name_needs_no_notebook_and_little_time(tmp_path):
-    """At most 0.3 seconds of the processor on top of PyTorch, which takes about 1.8 itself: a sixth of it where everything is slower.
+    """At most 0.3 seconds of the processor on top of PyTorch, which takes about 1.8 itself: a sixth
+    of it where everything is slower.
 
-    As a user has it, who imports for the second time: bytecode is kept (in a folder of the test's, whatever the machine's
-    environment says). The best of three; what a notebook needs is not imported.
+    As a user has it, who imports for the second time: bytecode is kept (in a folder of the test's,
+    whatever the machine's environment says). The best of three; what a notebook needs is not
+    imported.
     """
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPYCACHEPREFIX": str(tmp_path)}
+    environment = ({k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+                   | {"PYTHONPYCACHEPREFIX": str(tmp_path)})
     run = [sys.executable, "-c", TOUCH, *NOTEBOOK]
     subprocess.run(run, env=environment, capture_output=True, check=True)
-    runs = [json.loads(subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
+    runs = [json.loads(subprocess.run(run, env=environment, capture_output=True, text=True,
+                                      check=True).stdout) for _ in range(3)]
     assert [loaded for *_, loaded in runs] == [[]] * 3
     assert min(taken / max(.3, torch / 6) for taken, torch, _ in runs) < 1, runs
 
 
-# --- the command line ---------------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 @pytest.fixture
 def texts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.setenv("PYTHONPATH", str(Path(tfmlib.__file__).parents[1]))
-    (tmp_path / "text.txt").write_text(" ".join(book_text("v1")[0].split())[:20_000], encoding="utf-8")
+    (tmp_path / "text.txt").write_text(" ".join(book_text("v1")[0].split())[:20_000],
+                                       encoding="utf-8")
     return tmp_path
 
 
 def test_the_commands_of_the_page_run_one_after_the_other(texts):
-    "As they are written there, each in a process of its own; what is fetched or installed is left out."
+    """As they are written there, each in a process of its own; what is fetched or installed is
+    left out."""
     for line in (line for line in LINES if "-m tfmlib " in line and " fetch " not in line):
         done = subprocess.run(line, shell=True, capture_output=True, text=True)
         assert done.returncode == 0 and not done.stderr and done.stdout.strip(), (line, done.stderr)
-    assert (texts / "folder/config.json").is_file() and sum("-m tfmlib " in line for line in LINES) == len(COMMANDS)
+    assert ((texts / "folder/config.json").is_file() and sum("-m tfmlib " in line for line in LINES)
+            == len(COMMANDS))
 
 
 @pytest.mark.whole
 def test_two_processes_train_as_the_page_says(texts):
     [line] = [line for line in LINES if line.startswith("torchrun")]
-    done = subprocess.run(f"{Path(sys.executable).with_name('torchrun')}{line.removeprefix('torchrun')}", shell=True, capture_output=True, text=True)
-    assert done.returncode == 0 and json.loads(done.stdout.strip().splitlines()[-1])["step"] == 4, done.stderr
+    done = subprocess.run(
+        f"{Path(sys.executable).with_name('torchrun')}{line.removeprefix('torchrun')}", shell=True,
+        capture_output=True, text=True)
+    assert (done.returncode == 0 and json.loads(done.stdout.strip().splitlines()[-1])["step"]
+            == 4), done.stderr
 
 
-SMALL = "train text.txt run --steps 4 --width 16 --layers 1 --heads 2 --kv-heads 1 --length 16 --max-len 32 --rows 4 --vocab-size 260 --every 2".split()
+SMALL = "train text.txt run --steps 4 --width 16 --layers 1 --heads 2 --kv-heads 1 --length 16 --max-len 32 --rows 4 --vocab-size 260 --every 2".split()  # noqa: E501
 
 
 def said(words, capsys):
@@ -116,46 +132,63 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(texts, monkeypatc
 def test_a_number_that_cannot_be_is_refused_in_one_line(texts, capsys, option):
     if option == "seed": return main([*SMALL, "--seed", "-1"])
     heard = said([*SMALL, f"--{option}", "-1"], capsys)
-    assert heard.startswith("python -m tfmlib train: ") and ("got" in heard or "expected" in heard) and "Traceback" not in heard
+    assert (heard.startswith("python -m tfmlib train: ") and ("got" in heard or "expected" in heard)
+            and "Traceback" not in heard)
 
 
 def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
     (texts / "bytes").write_bytes(b"caf\xe9")
     (texts / "short").write_text("short")
     (texts / "empty").mkdir()
-    for words, part in ((["tokenizer", "bytes", "x"], "text: bytes: byte 3 is not UTF-8"), (["tokenizer", "none", "x"], "none"),
-                        (["train", "short", "run"], "text: got"), ([*SMALL, "--device", "tpu9"], "device: got 'tpu9'"),
-                        (["generate", "nowhere", "a"], "model: there is no file or folder nowhere"), (["generate", "empty", "a"], "model: empty is neither"),
-                        (["generate", "short", "a"], "model: short is neither"), (["export", "empty", "x"], "model: empty is neither")):
+    for words, part in ((["tokenizer", "bytes", "x"], "text: bytes: byte 3 is not UTF-8"),
+                        (["tokenizer", "none", "x"], "none"),
+                        (["train", "short", "run"], "text: got"),
+                        ([*SMALL, "--device", "tpu9"], "device: got 'tpu9'"),
+                        (["generate", "nowhere", "a"], "model: there is no file or folder nowhere"),
+                        (["generate", "empty", "a"], "model: empty is neither"),
+                        (["generate", "short", "a"], "model: short is neither"),
+                        (["export", "empty", "x"], "model: empty is neither")):
         heard = said(words, capsys)
-        assert part in heard and heard.startswith(f"python -m tfmlib {words[0]}: ") and "Traceback" not in heard, heard
+        assert (part in heard and heard.startswith(f"python -m tfmlib {words[0]}: ")
+                and "Traceback" not in heard), heard
     main(SMALL)
-    for more, part in ((["--temperature", "-1"], "temperature, top-k, top-p: t: -1.0"), (["--top-p", "2"], "top-p: p: 2.0"), (["--top-k", "0"], "top-p: k: 0"), (["--chat"], "chat: run has no chat template"),
+    for more, part in ((["--temperature", "-1"], "temperature, top-k, top-p: t: -1.0"),
+                       (["--top-p", "2"], "top-p: p: 2.0"), (["--top-k", "0"], "top-p: k: 0"),
+                       (["--chat"], "chat: run has no chat template"),
                        (["--tokens", "-3"], "max_new_tokens")):
         assert part in said(["generate", "run", "The", *more], capsys)
     assert "text: ''" in said(["generate", "run", ""], capsys)
-    assert "family" in said(["export", "run", "x", "--family", "gpt5"], capsys) and not (texts / "x").exists()
+    assert ("family" in said(["export", "run", "x", "--family", "gpt5"], capsys)
+            and not (texts / "x").exists())
 
 
 def test_every_option_is_described():
     [commands] = [action.choices for action in create_parser()._actions if action.choices]
     assert list(commands) == list(COMMANDS)
     for name, parser in commands.items():
-        for action in parser._actions: assert len((action.help or "").split()) > 1, f"{name} {action.dest}"
-        assert all(word in parser.format_help() for action in parser._actions for word in action.option_strings)
+        for action in parser._actions:
+            assert len((action.help or "").split()) > 1, f"{name} {action.dest}"
+        assert all(word in parser.format_help() for action in parser._actions
+                   for word in action.option_strings)
 
 
 def test_a_run_is_continued_only_as_itself(texts, capsys):
-    "Another text, tokenizer, length or size of a batch is refused by its name, and what the run has is left as it was."
+    """Another text, tokenizer, length or size of a batch is refused by its name, and what the
+    run has is left as it was."""
     main(SMALL)
     held = {path.name: path.read_bytes() for path in (texts / "run").iterdir()}
     (texts / "other.txt").write_text("another text " * 500)
     main("tokenizer other.txt other.json --vocab-size 260".split())
     more = [word.replace("text.txt", "other.txt") for word in SMALL]
-    for words, part in ((more, "text"), ([*SMALL, "--tokenizer", "other.json"], "tokenizer: other.json is not that of run"), ([*SMALL, "--length", "8"], "length"),
-                        ([*SMALL, "--rows", "2"], "rows"), ([*SMALL, "--seed", "5"], "seed"), ([*SMALL, "--width", "32"], "")):
+    for words, part in ((more, "text"),
+                        ([*SMALL, "--tokenizer", "other.json"],
+                         "tokenizer: other.json is not that of run"),
+                        ([*SMALL, "--length", "8"], "length"),
+                        ([*SMALL, "--rows", "2"], "rows"), ([*SMALL, "--seed", "5"], "seed"),
+                        ([*SMALL, "--width", "32"], "")):
         heard = said(words, capsys)
-        assert heard.startswith("python -m tfmlib train: ") and part in heard and "Traceback" not in heard, heard
+        assert (heard.startswith("python -m tfmlib train: ") and part in heard
+                and "Traceback" not in heard), heard
     assert {path.name: path.read_bytes() for path in (texts / "run").iterdir()} == held
     main(SMALL)
 
@@ -165,7 +198,9 @@ def test_a_chat_template_is_found_beside_a_model(texts, capsys):
     main("export run folder".split())
     path = texts / "folder/tokenizer_config.json"
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"chat_template": "{{ messages[0].content }}{{ eos_token }}:", "eos_token": "!"}))
+    path.write_text(
+        json.dumps(content | {"chat_template": "{{ messages[0].content }}{{ eos_token }}:",
+                              "eos_token": "!"}))
     asked = []
     from tfmlib.checkpoints import PublishedModel
     old = PublishedModel.write

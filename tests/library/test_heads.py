@@ -1,4 +1,5 @@
-"""`MultiHeadAttention` against PyTorch's layer, a loop over heads, repeated keys and its own promises."""
+"""`MultiHeadAttention` against PyTorch's layer, a loop over heads, repeated keys and its own
+promises."""
 import copy
 import math
 
@@ -25,12 +26,14 @@ small = st.integers(1, 4)
 MASKS = st.sampled_from(["none", "bool", "float", "padding", "per head", "rows"])
 
 
-def draw(seed, *shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def draw(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def masked(kind, seed, B, H, T, S):
     "A mask of one kind; each row may see key 0 if it is boolean."
-    shape = {"bool": (T, S), "float": (B, H, T, S), "padding": (B, 1, 1, S), "per head": (1, H, T, S), "rows": (T, 1)}.get(kind)
+    shape = {"bool": (T, S), "float": (B, H, T, S), "padding": (B, 1, 1, S),
+             "per head": (1, H, T, S), "rows": (T, 1)}.get(kind)
     if shape is None: return None
     if kind == "float": return draw(seed, *shape)
     mask = draw(seed, *shape) > 0
@@ -44,8 +47,10 @@ def layers(draw_):
     B, T, S, G, R, D, W, C, M = (draw_(small) for _ in range(9))
     seed, kind = draw_(st.integers(0, 2**31)), draw_(MASKS)
     torch.manual_seed(seed)
-    layer = MultiHeadAttention(C, G * R, G, head_dim=D, value_dim=W, memory_dim=M, bias=draw_(st.booleans())).double()
-    return layer, draw(seed, B, T, C), draw(seed + 1, B, S, M), masked(kind, seed + 2, B, G * R, T, S)
+    layer = MultiHeadAttention(C, G * R, G, head_dim=D, value_dim=W, memory_dim=M,
+                               bias=draw_(st.booleans())).double()
+    return (layer, draw(seed, B, T, C), draw(seed + 1, B, S, M),
+            masked(kind, seed + 2, B, G * R, T, S))
 
 
 def by_loop(layer, x, memory, mask):
@@ -55,11 +60,14 @@ def by_loop(layer, x, memory, mask):
     q, k, v = layer.q_proj(x), layer.k_proj(memory), layer.v_proj(memory)
     D, W = q.shape[-1] // H, v.shape[-1] // G
     full = torch.zeros(B, H, T, S, dtype=x.dtype)
-    if mask is not None: full = full.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else full + mask
+    if mask is not None:
+        full = full.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else full + mask
     outs, weights = [], torch.zeros(B, H, T, S, dtype=x.dtype)
     for h in range(H):
         g = h * G // H
-        for b in range(B): weights[b, h] = (q[b, :, h * D:(h + 1) * D] @ k[b, :, g * D:(g + 1) * D].T / math.sqrt(D) + full[b, h]).softmax(-1)
+        for b in range(B):
+            weights[b, h] = (q[b, :, h * D:(h + 1) * D] @ k[b, :, g * D:(g + 1) * D].T
+                             / math.sqrt(D) + full[b, h]).softmax(-1)
         outs.append(weights[:, h] @ v[..., g * W:(g + 1) * W])
     return layer.o_proj(torch.cat(outs, -1)), weights
 
@@ -68,14 +76,17 @@ def by_loop(layer, x, memory, mask):
 @given(layers())
 def test_equals_a_loop_over_heads(problem):
     layer, x, memory, mask = problem
-    for got, wanted in zip(attended(layer, x, memory, mask), by_loop(layer, x, memory, mask)): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    for got, wanted in zip(attended(layer, x, memory, mask), by_loop(layer, x, memory, mask)):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=often(100), deadline=None)
-@given(st.booleans(), st.sampled_from([None, 3, 8]), st.integers(1, 5), st.integers(1, 5), MASKS, st.integers(0, 99))
+@given(st.booleans(), st.sampled_from([None, 3, 8]), st.integers(1, 5), st.integers(1, 5), MASKS,
+       st.integers(0, 99))
 def test_equals_pytorch_forward_and_back(bias, memory_width, T, S, kind, seed):
     torch.manual_seed(seed)
-    theirs = nn.MultiheadAttention(8, 4, bias=bias, kdim=memory_width, vdim=memory_width, batch_first=True, dtype=torch.float64)
+    theirs = nn.MultiheadAttention(8, 4, bias=bias, kdim=memory_width, vdim=memory_width,
+                                   batch_first=True, dtype=torch.float64)
     for p in theirs.parameters(): nn.init.normal_(p)
     ours, x = attention_from_torch(theirs), draw(seed, 2, T, 8)
     memory = draw(seed + 1, 2, S, memory_width or 8)
@@ -83,26 +94,41 @@ def test_equals_pytorch_forward_and_back(bias, memory_width, T, S, kind, seed):
     turned = None if mask is None else mask.expand(2, 4, T, S).flatten(0, 1)
     turned = ~turned if turned is not None and turned.dtype == torch.bool else turned
     leaves = [[t.clone().requires_grad_() for t in (x, memory)] for _ in range(2)]
-    mine, theirs_ = attended(ours, *leaves[0], mask), theirs(leaves[1][0], leaves[1][1], leaves[1][1], attn_mask=turned, average_attn_weights=False)
-    for got, wanted in zip(mine, theirs_): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11)
+    mine, theirs_ = (attended(ours, *leaves[0], mask),
+                     theirs(leaves[1][0], leaves[1][1], leaves[1][1], attn_mask=turned,
+                            average_attn_weights=False))
+    for got, wanted in zip(mine, theirs_):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11)
     for out in (mine[0], theirs_[0]): out.sin().sum().backward()
-    for got, wanted in zip(*leaves): torch.testing.assert_close(got.grad, wanted.grad, rtol=0, atol=1e-10)
-    joint = torch.cat([ours.q_proj.weight.grad.flatten(), ours.k_proj.weight.grad.flatten(), ours.v_proj.weight.grad.flatten()])
-    split = [theirs.in_proj_weight.grad] if theirs.in_proj_weight is not None else [w.grad for w in (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)]
+    for got, wanted in zip(*leaves):
+        torch.testing.assert_close(got.grad, wanted.grad, rtol=0, atol=1e-10)
+    joint = torch.cat([ours.q_proj.weight.grad.flatten(), ours.k_proj.weight.grad.flatten(),
+                       ours.v_proj.weight.grad.flatten()])
+    split = ([theirs.in_proj_weight.grad] if theirs.in_proj_weight is not None
+             else [w.grad for w in (theirs.q_proj_weight, theirs.k_proj_weight,
+                                    theirs.v_proj_weight)])
     torch.testing.assert_close(joint, torch.cat([w.flatten() for w in split]), rtol=0, atol=1e-10)
-    torch.testing.assert_close(ours.o_proj.weight.grad, theirs.out_proj.weight.grad, rtol=0, atol=1e-10)
-    if bias: torch.testing.assert_close(torch.cat([ours.q_proj.bias.grad, ours.k_proj.bias.grad, ours.v_proj.bias.grad]), theirs.in_proj_bias.grad, rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours.o_proj.weight.grad, theirs.out_proj.weight.grad,
+                               rtol=0, atol=1e-10)
+    if bias:
+        torch.testing.assert_close(torch.cat([ours.q_proj.bias.grad, ours.k_proj.bias.grad,
+                                              ours.v_proj.bias.grad]), theirs.in_proj_bias.grad,
+                                   rtol=0, atol=1e-10)
 
 
 @settings(max_examples=often(100), deadline=None)
-@given(small, small, small, small, small, st.sampled_from(["none", "bool", "float", "padding", "per head", "rows"]), st.integers(0, 99))
+@given(small, small, small, small, small,
+       st.sampled_from(["none", "bool", "float", "padding", "per head", "rows"]),
+       st.integers(0, 99))
 def test_shared_keys_are_repeated_keys_and_pytorchs(B, G, R, T, S, kind, seed):
     q, k, v = draw(seed, B, G * R, T, 4), draw(seed + 1, B, G, S, 4), draw(seed + 2, B, G, S, 3)
     mask = masked(kind, seed + 3, B, G * R, T, S)
     out, weights = grouped_query_attention(q, k, v, mask)
     wanted = attention(q, k.repeat_interleave(R, 1), v.repeat_interleave(R, 1), mask)
-    for got, want in zip((out, weights), wanted): torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True), rtol=0, atol=1e-12)
+    for got, want in zip((out, weights), wanted):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True),
+                               rtol=0, atol=1e-12)
 
 
 def test_rows_with_nothing_to_see_give_only_the_bias():
@@ -112,12 +138,15 @@ def test_rows_with_nothing_to_see_give_only_the_bias():
     torch.testing.assert_close(out[1], layer.o_proj.bias.expand(5, 8))
     assert (weights[1] == 0).all()
     out[1].sum().backward()
-    assert (x.grad == 0).all() and all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
+    assert ((x.grad == 0).all() and all(p.grad is None or p.grad.isfinite().all()
+                                        for p in layer.parameters()))
 
 
 def test_gradcheck_with_shared_keys():
     layer = MultiHeadAttention(4, 4, n_kv_heads=2).double()
-    assert torch.autograd.gradcheck(lambda x, m: layer(x, m, causal_mask(3, 4))[0], (draw(0, 2, 3, 4).requires_grad_(), draw(1, 2, 4, 4).requires_grad_()))
+    assert torch.autograd.gradcheck(lambda x, m: layer(x, m, causal_mask(3, 4))[0],
+                                    (draw(0, 2, 3, 4).requires_grad_(),
+                                     draw(1, 2, 4, 4).requires_grad_()))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])
@@ -126,23 +155,29 @@ def test_a_part_sees_the_keys_as_they_are(groups):
     def part(q, k, v, mask=None):
         seen.append([tuple(t.shape) for t in (q, k, v)])
         return q[..., :2], None
-    layer = MultiHeadAttention(16, 8, n_kv_heads=groups, head_dim=3, value_dim=2, memory_dim=5, attention_fn=part)
+    layer = MultiHeadAttention(16, 8, n_kv_heads=groups, head_dim=3, value_dim=2, memory_dim=5,
+                               attention_fn=part)
     out, weights = layer(torch.randn(2, 3, 16), torch.randn(2, 7, 5))
-    assert seen == [[(2, 8, 3, 3), (2, groups, 7, 3), (2, groups, 7, 2)]] and out.shape == (2, 3, 16) and weights is None
+    assert (seen == [[(2, 8, 3, 3), (2, groups, 7, 3), (2, groups, 7, 2)]] and out.shape
+            == (2, 3, 16) and weights is None)
 
 
 def test_sharing_copies_no_keys():
     k = v = torch.randn(1, 2, 64, 4)
     def part(q, k_, v_, mask=None):
-        assert k_.data_ptr() == k.data_ptr() and k_.shape == (1, 2, 64, 4) and q.shape == (1, 2, 4, 4)
+        assert (k_.data_ptr() == k.data_ptr() and k_.shape == (1, 2, 64, 4) and q.shape
+                == (1, 2, 4, 4))
         return attention(q, k_, v_, mask)
-    assert grouped_query_attention(torch.randn(1, 8, 1, 4), k, v, attention_fn=part)[0].shape == (1, 8, 1, 4)
+    assert (grouped_query_attention(torch.randn(1, 8, 1, 4), k, v, attention_fn=part)[0].shape
+            == (1, 8, 1, 4))
 
 
 @pytest.mark.parametrize("C, H", [(8, 1), (8, 4), (512, 8)])
 def test_parameters(C, H):
-    def count(**named): return sum(p.numel() for p in MultiHeadAttention(C, H, **named).parameters())
-    assert count() == 4 * C * C and count(bias=True) == 4 * C * C + 4 * C and count(n_kv_heads=1) == 2 * C * C + 2 * C * C // H
+    def count(**named):
+        return sum(p.numel() for p in MultiHeadAttention(C, H, **named).parameters())
+    assert (count() == 4 * C * C and count(bias=True) == 4 * C * C + 4 * C and count(n_kv_heads=1)
+            == 2 * C * C + 2 * C * C // H)
 
 
 def test_a_layer_can_be_copied_and_saved():
@@ -152,7 +187,8 @@ def test_a_layer_can_be_copied_and_saved():
     other = MultiHeadAttention(8, 4, n_kv_heads=2)
     other.load_state_dict(layer.state_dict())
     torch.testing.assert_close(attended(other, x), attended(layer, x))
-    assert set(layer.state_dict()) == {f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "o_proj")}
+    assert (set(layer.state_dict())
+            == {f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "o_proj")})
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -165,7 +201,8 @@ def test_half_precision(dtype):
 
 def test_lengths_of_nothing():
     layer = MultiHeadAttention(8, 2)
-    assert layer(torch.randn(0, 3, 8))[0].shape == (0, 3, 8) and layer(torch.randn(2, 0, 8))[0].shape == (2, 0, 8)
+    assert (layer(torch.randn(0, 3, 8))[0].shape == (0, 3, 8)
+            and layer(torch.randn(2, 0, 8))[0].shape == (2, 0, 8))
     out, weights = attended(layer, torch.randn(2, 3, 8), torch.randn(2, 0, 8))
     assert (out == 0).all() and weights.shape == (2, 2, 3, 0)
     assert MultiHeadAttention(8, 4, n_kv_heads=2)(torch.randn(2, 0, 8))[0].shape == (2, 0, 8)
@@ -200,14 +237,20 @@ x8, m6 = torch.zeros(2, 3, 8), torch.zeros(2, 5, 6)
     (dict(x=x8), r"^memory: \(2, 3, 8\); expected \(B, S, 6\)"),
     (dict(x=x8, memory=m6[0]), r"^memory: \(5, 6\); expected \(B, S, 6\)"),
     (dict(x=x8, memory=m6[:1]), r"^memory: a batch of 1; expected a batch of 2, as x"),
-    (dict(x=x8, memory=m6, mask=torch.ones(2, 1, 5, dtype=torch.bool)), r"^mask: \(2, 1, 5\); expected \(T, S\), or \(B, H, T, S\).*\[:, None\]"),
-    (dict(x=x8, memory=m6, mask=torch.ones(5, dtype=torch.bool)), r"^mask: \(5,\); expected \(T, S\)"),
-    (dict(x=x8, memory=m6, mask=torch.ones(1, 2, 4, 3, 5, dtype=torch.bool)), r"^mask: .*expected \(T, S\)"),
-    (dict(x=x8, memory=m6, mask=torch.ones(2, 2, 1, 5, dtype=torch.bool)), r"^mask: \(2, 2, 1, 5\); expected .* broadcast to \(2, 4, 3, 5\)"),
-    (dict(x=x8, memory=m6, mask=torch.ones(4, 1, 1, 5, dtype=torch.bool)), r"^mask: \(4, 1, 1, 5\); expected"),
+    (dict(x=x8, memory=m6, mask=torch.ones(2, 1, 5, dtype=torch.bool)),
+     r"^mask: \(2, 1, 5\); expected \(T, S\), or \(B, H, T, S\).*\[:, None\]"),
+    (dict(x=x8, memory=m6, mask=torch.ones(5, dtype=torch.bool)),
+     r"^mask: \(5,\); expected \(T, S\)"),
+    (dict(x=x8, memory=m6, mask=torch.ones(1, 2, 4, 3, 5, dtype=torch.bool)),
+     r"^mask: .*expected \(T, S\)"),
+    (dict(x=x8, memory=m6, mask=torch.ones(2, 2, 1, 5, dtype=torch.bool)),
+     r"^mask: \(2, 2, 1, 5\); expected .* broadcast to \(2, 4, 3, 5\)"),
+    (dict(x=x8, memory=m6, mask=torch.ones(4, 1, 1, 5, dtype=torch.bool)),
+     r"^mask: \(4, 1, 1, 5\); expected"),
     (dict(x=x8, memory=m6, mask=torch.ones(5, 3, dtype=torch.bool)), r"^mask: \(5, 3\); expected"),
     (dict(x=x8, memory=m6, mask=torch.ones(3, 4, dtype=torch.bool)), r"^mask: \(3, 4\); expected"),
-    (dict(x=x8, memory=m6, mask=torch.ones(3, 5, dtype=torch.long)), r"^mask: torch.int64; expected bool"),
+    (dict(x=x8, memory=m6, mask=torch.ones(3, 5, dtype=torch.long)),
+     r"^mask: torch.int64; expected bool"),
 ])
 @pytest.mark.parametrize("groups", [4, 2])
 def test_inputs_are_refused_by_name(named, says, groups):
@@ -224,7 +267,9 @@ q4, k3 = torch.zeros(2, 4, 3, 8), torch.zeros(2, 3, 5, 8)
 
 
 @pytest.mark.parametrize("named, says", [
-    (dict(add_bias_kv=True), "^theirs: has bias_k"), (dict(add_zero_attn=True), "^theirs: has bias_k"), (dict(kdim=3, vdim=4), "^theirs: kdim 3, vdim 4")])
+    (dict(add_bias_kv=True), "^theirs: has bias_k"),
+    (dict(add_zero_attn=True), "^theirs: has bias_k"),
+    (dict(kdim=3, vdim=4), "^theirs: kdim 3, vdim 4")])
 def test_from_torch_refuses(named, says):
     refuses(says, attention_from_torch, nn.MultiheadAttention(8, 4, **named))
 
@@ -252,7 +297,8 @@ def test_head_links_draws_what_is_chosen_and_hides_weak_lines(told, lines):
 def test_what_else_the_part_wants_to_know_is_handed_on_by_name():
     told = []
 
-    def part(q, k, v, mask, positions=None): told.append(positions); return grouped_query_attention(q, k, v, mask)
+    def part(q, k, v, mask, positions=None):
+        told.append(positions); return grouped_query_attention(q, k, v, mask)
 
     layer, x = MultiHeadAttention(8, 2, attention_fn=part), torch.randn(1, 3, 8)
     layer(x, positions=[5, 6, 9])
@@ -261,7 +307,8 @@ def test_what_else_the_part_wants_to_know_is_handed_on_by_name():
 
 
 @settings(max_examples=60, deadline=None)
-@given(small, small, small, small, small, st.sampled_from(["none", "bool", "padding", "per head"]), st.booleans(), st.integers(0, 99))
+@given(small, small, small, small, small, st.sampled_from(["none", "bool", "padding", "per head"]),
+       st.booleans(), st.integers(0, 99))
 def test_the_short_class_is_the_long_one_without_options(B, T, S, H, D, kind, crosses, seed):
     "The same parameters under the same names, the same numbers."
     torch.manual_seed(seed)
@@ -271,7 +318,8 @@ def test_the_short_class_is_the_long_one_without_options(B, T, S, H, D, kind, cr
     x = draw(seed, B, T, H * D)
     memory = draw(seed + 1, B, S, H * D) if crosses else None
     mask = masked(kind, seed + 2, B, H, T, S if crosses else T)
-    for got, wanted in zip(short(x, memory, mask), attended(long, x, memory, mask)): torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    for got, wanted in zip(short(x, memory, mask), attended(long, x, memory, mask)):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 def test_the_short_class_refuses_heads_that_do_not_divide_the_width():

@@ -1,4 +1,5 @@
-"""Lens, hooks, probes and ablation on models small enough to compute by hand; `rome_edit` and `memit_edit` against solvers that know nothing of their formulas."""
+"""Lens, hooks, probes and ablation on models small enough to compute by hand; `rome_edit` and
+`memit_edit` against solvers that know nothing of their formulas."""
 import json
 import math
 import re
@@ -42,7 +43,8 @@ from tfmlib.workbench import ASSETS, shipped_weights
 sizes = st.integers(1, 6)
 
 
-def draw(seed, *shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def draw(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @st.composite
@@ -50,8 +52,10 @@ def memories(draw_):
     "A matrix, kept keys that span all features, edits, and a strength."
     C, F_, n = draw_(sizes), draw_(sizes), draw_(sizes)
     seed, more = draw_(st.integers(0, 2**31)), draw_(st.integers(4, 30))
-    kept = draw(seed, F_ + more, F_) * draw(seed + 1, F_).abs().add(.2)   # features of different sizes
-    return draw(seed + 2, C, F_), kept, draw(seed + 3, n, F_), draw(seed + 4, n, C), draw_(st.floats(.01, 100))
+    # features of different sizes
+    kept = draw(seed, F_ + more, F_) * draw(seed + 1, F_).abs().add(.2)
+    return (draw(seed + 2, C, F_), kept, draw(seed + 3, n, F_), draw(seed + 4, n, C),
+            draw_(st.floats(.01, 100)))
 
 
 def second_moment(kept): return kept.T @ kept / len(kept)
@@ -65,10 +69,13 @@ def test_one_edit_is_exact_of_rank_one_and_the_least_change_to_kept_answers(memo
     new = rome_edit(W, key, value, second_moment(kept))
     torch.testing.assert_close(new @ key, value, rtol=1e-8, atol=1e-8)
     assert torch.linalg.matrix_rank(new - W, rtol=1e-9) <= 1
-    # all changes that fulfil the condition: one of them, plus anything on the keys at a right angle; the best by least squares
-    free = torch.linalg.svd(key[None])[2][1:]                             # (F - 1, F), orthogonal to key
+    # all changes that fulfil the condition: one of them, plus anything on the keys at a right
+    # angle; the best by least squares
+    # (F - 1, F), orthogonal to key
+    free = torch.linalg.svd(key[None])[2][1:]
     first = torch.outer(value - W @ key, key) / (key @ key)
-    along = torch.linalg.lstsq(kept @ free.T, -(kept @ first.T)).solution.T if len(free) else torch.zeros(len(W), 0, dtype=W.dtype)
+    along = (torch.linalg.lstsq(kept @ free.T, -(kept @ first.T)).solution.T if len(free)
+             else torch.zeros(len(W), 0, dtype=W.dtype))
     torch.testing.assert_close(new, W + first + along @ free, rtol=1e-6, atol=1e-7)
 
 
@@ -77,8 +84,10 @@ def test_one_edit_is_exact_of_rank_one_and_the_least_change_to_kept_answers(memo
 def test_many_edits_are_the_least_squares_of_kept_and_edited(memory):
     W, kept, keys, values, strength = memory
     weight = math.sqrt(strength / len(kept))
-    least = torch.linalg.lstsq(torch.cat([kept * weight, keys]), torch.cat([kept @ W.T * weight, values])).solution.T
-    torch.testing.assert_close(memit_edit(W, keys, values, second_moment(kept), strength), least, rtol=1e-6, atol=1e-7)
+    least = torch.linalg.lstsq(torch.cat([kept * weight, keys]),
+                               torch.cat([kept @ W.T * weight, values])).solution.T
+    torch.testing.assert_close(memit_edit(W, keys, values, second_moment(kept), strength), least,
+                               rtol=1e-6, atol=1e-7)
 
 
 @settings(max_examples=60, deadline=None)
@@ -87,10 +96,13 @@ def test_one_edit_is_the_limit_of_many_and_scale_does_not_count(memory):
     W, kept, keys, values, _ = memory
     C = second_moment(kept)
     one = rome_edit(W, keys[0], values[0], C)
-    torch.testing.assert_close(rome_edit(W, keys[0], values[0], 7 * C), one)                              # only the direction of C⁻¹ k counts
+    # only the direction of C⁻¹ k counts
+    torch.testing.assert_close(rome_edit(W, keys[0], values[0], 7 * C), one)
     size = float(keys[0] @ torch.linalg.solve(C, keys[0]))
-    for s in (1., 1e-2, 1e-4):                                            # with one edit, a share 1 / (1 + s) of it is made
-        torch.testing.assert_close(memit_edit(W, keys[:1], values[:1], C, s * size), W + (one - W) / (1 + s), rtol=1e-6, atol=1e-6)
+    # with one edit, a share 1 / (1 + s) of it is made
+    for s in (1., 1e-2, 1e-4):
+        torch.testing.assert_close(memit_edit(W, keys[:1], values[:1], C, s * size),
+                                   W + (one - W) / (1 + s), rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,7 +125,8 @@ def test_the_example_on_paper():
 def test_float32_stays_float32():
     W, kept = draw(0, 3, 4).float(), draw(1, 20, 4).float()
     assert rome_edit(W, kept[0], draw(2, 3).float(), second_moment(kept)).dtype == torch.float32
-    assert memit_edit(W, kept[:2], draw(2, 2, 3).float(), second_moment(kept), 1.).dtype == torch.float32
+    assert (memit_edit(W, kept[:2], draw(2, 2, 3).float(), second_moment(kept), 1.).dtype
+            == torch.float32)
 
 
 W, KEY, VALUE, C = draw(0, 3, 4), draw(1, 4), draw(2, 3), second_moment(draw(3, 20, 4))
@@ -126,19 +139,24 @@ REFUSED = {
     "a key of another type": (dict(key=KEY.float()), "key: torch.float32"),
     "a key that is not finite": (dict(key=KEY * math.inf), "key"),
     "a value that is not finite": (dict(value=VALUE * math.nan), "value"),
-    "second moment of the values": (dict(second_moment=torch.eye(3).double()), r"second_moment: \(3, 3\)"),
+    "second moment of the values": (dict(second_moment=torch.eye(3).double()),
+                                    r"second_moment: \(3, 3\)"),
     "second moment of another type": (dict(second_moment=C.float()), "second_moment"),
-    "second moment not symmetric": (dict(second_moment=C + torch.triu(torch.ones(4, 4), 1)), "second_moment: not symmetric"),
-    "second moment of too few keys": (dict(second_moment=second_moment(draw(4, 3, 4))), "second_moment: singular"),
+    "second moment not symmetric": (dict(second_moment=C + torch.triu(torch.ones(4, 4), 1)),
+                                    "second_moment: not symmetric"),
+    "second moment of too few keys": (dict(second_moment=second_moment(draw(4, 3, 4))),
+                                      "second_moment: singular"),
     "second moment with a negative direction": (dict(second_moment=-C), "second_moment"),
-    "half precision": (dict(weight=W.half(), key=KEY.half(), value=VALUE.half(), second_moment=C.half()), "weight: torch.float16"),
+    "half precision": (dict(weight=W.half(), key=KEY.half(), value=VALUE.half(),
+                            second_moment=C.half()), "weight: torch.float16"),
     "no features": (dict(weight=W[:, :0], key=KEY[:0], second_moment=C[:0, :0]), "key"),
 }
 
 
 @pytest.mark.parametrize("change, message", REFUSED.values(), ids=REFUSED)
 def test_one_edit_refuses_by_name(change, message):
-    with pytest.raises(ValueError, match=message): rome_edit(**{"weight": W, "key": KEY, "value": VALUE, "second_moment": C} | change)
+    with pytest.raises(ValueError, match=message):
+        rome_edit(**{"weight": W, "key": KEY, "value": VALUE, "second_moment": C} | change)
 
 
 MANY_REFUSED = {
@@ -150,24 +168,27 @@ MANY_REFUSED = {
     "strength zero": (dict(strength=0), "strength: 0"),
     "strength negative": (dict(strength=-1.), "strength"),
     "strength not a number": (dict(strength=math.nan), "strength"),
-    "second moment singular": (dict(second_moment=torch.zeros(4, 4).double()), "second_moment: singular"),
+    "second moment singular": (dict(second_moment=torch.zeros(4, 4).double()),
+                               "second_moment: singular"),
 }
 
 
 @pytest.mark.parametrize("change, message", MANY_REFUSED.values(), ids=MANY_REFUSED)
 def test_many_edits_refuse_by_name(change, message):
-    given_ = {"weight": W, "keys": draw(5, 2, 4), "values": draw(6, 2, 3), "second_moment": C, "strength": 1.} | change
+    given_ = ({"weight": W, "keys": draw(5, 2, 4), "values": draw(6, 2, 3), "second_moment": C,
+               "strength": 1.} | change)
     with pytest.raises(ValueError, match=message): memit_edit(**given_)
 
 
-# --- reading and replacing states -----------------------------------------------------------------------------------
+# --- reading and replacing states -----------------------------------------------------------------
 
 class Pair(nn.Module):
     "A module that returns two things, as attention does."
     def forward(self, x): return x + 1, "weights"
 
 
-def hooks(*modules: nn.Module) -> int: return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
+def hooks(*modules: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
 
 
 def test_the_lens_is_norm_then_output_matrix():
@@ -181,7 +202,8 @@ def test_captured_records_outputs_or_inputs_at_every_call_and_leaves_no_hook():
     with captured(first, second) as outputs, captured(second, inputs=True) as inputs:
         for _ in range(2): second(first(x))
     y = first(x)
-    for found, wanted in zip(outputs + inputs, [y, y + 1, y, y + 1, y, y], strict=True): torch.testing.assert_close(found, wanted)
+    for found, wanted in zip(outputs + inputs, [y, y + 1, y, y + 1, y, y], strict=True):
+        torch.testing.assert_close(found, wanted)
     assert hooks(first, second) == 0 and len(outputs) == 4
 
 
@@ -203,7 +225,7 @@ def test_hooks_go_when_the_model_fails(open_one):
     assert hooks(module) == 0
 
 
-# --- ablation ---------------------------------------------------------------------------------------------------------
+# --- ablation -------------------------------------------------------------------------------------
 
 def heads_written(attention: MultiHeadAttention, x) -> torch.Tensor:
     "What the heads hand to the output matrix, (B, T, H, D)."
@@ -220,23 +242,30 @@ def test_ablation_replaces_these_heads_and_no_others(kind, heads):
         z = heads_written(attention, x)
         wanted = z.clone()
         for h in heads:
-            for b in range(4): wanted[b, :, h] = {"zero": 0 * z[b, :, h], "mean": sum(z[i, t, h] for i in range(4) for t in range(5)) / 20, "resample": z[b - 1, :, h]}[kind]
+            for b in range(4):
+                wanted[b, :, h] = {"zero": 0 * z[b, :, h],
+                                   "mean": sum(z[i, t, h] for i in range(4) for t in range(5)) / 20,
+                                   "resample": z[b - 1, :, h]}[kind]
         with ablated(attention, heads, kind), captured(attention) as out: attention(x)
         torch.testing.assert_close(out[0], attention.o_proj(wanted.flatten(-2)))
-        torch.testing.assert_close(heads_written(attention, x), z)             # afterwards it is the model of before
+        # afterwards it is the model of before
+        torch.testing.assert_close(heads_written(attention, x), z)
     assert hooks(attention.o_proj) == 0
 
 
 def test_ablation_refuses_another_kind():
-    with pytest.raises(ValueError, match="kind: 'median'"), ablated(MultiHeadAttention(4, 2), [0], "median"): pass
+    with pytest.raises(ValueError, match="kind: 'median'"), ablated(MultiHeadAttention(4, 2),
+            [0], "median"):
+        pass
 
 
-# --- probes -----------------------------------------------------------------------------------------------------------
+# --- probes ---------------------------------------------------------------------------------------
 
 def test_a_probe_reads_what_is_written_and_nothing_else():
     labels, other = torch.arange(400) % 3, torch.arange(400).mul(7919) % 4
     states = draw(0, 3, 8)[labels] + 0.1 * draw(1, 400, 8) + 5
-    probe, control = fit_probe(states[:300], labels[:300], 3), fit_probe(states[:300], other[:300], 4)
+    probe, control = (fit_probe(states[:300], labels[:300], 3),
+                      fit_probe(states[:300], other[:300], 4))
     assert (probe(states[300:]) == labels[300:]).all()
     assert (control(states[300:]) == other[300:]).double().mean() < 0.5
 
@@ -245,15 +274,23 @@ def test_a_probe_is_ridge_regression_on_one_hot_labels():
     "Against a least-squares solver on the data with the penalty as further rows."
     states, labels = draw(0, 30, 4), torch.arange(30) % 3
     z, target = states - states.mean(0), nn.functional.one_hot(labels, 3).double()
-    penalty = (0.5 * 30 * z.square().mean()) ** 0.5                           # squared: ridge times rows times mean variance
+    # squared: ridge times rows times mean variance
+    penalty = (0.5 * 30 * z.square().mean()) ** 0.5
     rows = torch.cat([z, penalty * torch.eye(4).double()])
-    W_ = torch.linalg.lstsq(rows, torch.cat([target - target.mean(0), torch.zeros(4, 3).double()])).solution
-    assert torch.equal(fit_probe(states, labels, 3, ridge=0.5)(states), (z @ W_ + target.mean(0)).argmax(-1))
+    W_ = torch.linalg.lstsq(rows,
+                            torch.cat([target - target.mean(0),
+                                       torch.zeros(4, 3).double()])).solution
+    assert torch.equal(fit_probe(states, labels, 3, ridge=0.5)(states),
+                       (z @ W_ + target.mean(0)).argmax(-1))
 
 
-@pytest.mark.parametrize("change, message", [(dict(labels=torch.zeros(4).long()), "labels"), (dict(states=draw(0, 2, 3, 4)), "labels"), (dict(ridge=0), "ridge: 0")])
+@pytest.mark.parametrize("change, message",
+                         [(dict(labels=torch.zeros(4).long()), "labels"),
+                          (dict(states=draw(0, 2, 3, 4)), "labels"), (dict(ridge=0), "ridge: 0")])
 def test_a_probe_refuses_by_name(change, message):
-    with pytest.raises(ValueError, match=message): fit_probe(**{"states": draw(0, 6, 3), "labels": torch.arange(6) % 2, "n_classes": 2} | change)
+    with pytest.raises(ValueError, match=message):
+        fit_probe(**{"states": draw(0, 6, 3), "labels": torch.arange(6) % 2,
+                     "n_classes": 2} | change)
 
 
 def test_class_subspace_holds_the_differences_of_the_means():
@@ -265,7 +302,7 @@ def test_class_subspace_holds_the_differences_of_the_means():
     torch.testing.assert_close(between @ basis @ basis.T, between)
 
 
-# --- patches and scores ---------------------------------------------------------------------------------------------------
+# --- patches and scores ---------------------------------------------------------------------------
 
 @pytest.mark.parametrize("position", [1, [0, 2]])
 def test_a_patch_copies_rows_of_the_clean_run_and_no_others(position):
@@ -274,9 +311,12 @@ def test_a_patch_copies_rows_of_the_clean_run_and_no_others(position):
     clean, corrupted = draw(1, 2, 5, 3), draw(2, 2, 5, 3)
     def model(x, scale): return second(first(x)) * scale
     mixed = corrupted.clone()
-    mixed[:, position] = clean[:, position]                               # the first layer acts on each row alone
-    torch.testing.assert_close(patched(model, first, position, (clean, 9), (corrupted, 2)), model(mixed, 2).detach())
-    torch.testing.assert_close(patched(model, first, position, (corrupted, 1), (corrupted, 2)), model(corrupted, 2).detach())
+    # the first layer acts on each row alone
+    mixed[:, position] = clean[:, position]
+    torch.testing.assert_close(patched(model, first, position, (clean, 9), (corrupted, 2)),
+                               model(mixed, 2).detach())
+    torch.testing.assert_close(patched(model, first, position, (corrupted, 1), (corrupted, 2)),
+                               model(corrupted, 2).detach())
     assert not first._forward_hooks
 
 
@@ -288,17 +328,20 @@ def test_the_induction_score_is_the_mean_weight_on_what_followed(L, H, period, s
     found = induction_scores(weights, period)
     assert found.shape == (L, H)
     for layer, head in ((0, 0), (L - 1, H - 1)):
-        rows = [weights[layer][b, head, t, t - period + 1] for b in range(B) for t in range(period, T)]
+        rows = [weights[layer][b, head, t, t - period + 1] for b in range(B)
+                for t in range(period, T)]
         torch.testing.assert_close(found[layer, head], torch.stack(rows).mean())
 
 
-# --- the model that knows facts ------------------------------------------------------------------------------------------
+# --- the model that knows facts -------------------------------------------------------------------
 
 def test_questions_are_encoded_with_the_positions_of_the_last_word_and_the_name():
     x, last, name = encode([("Ada Gale", "born", 0), ("Bo Elm", "trade", 1)])
-    assert x.shape == (2, 9) and last.tolist() == [4, 8] and name.tolist() == [1, 4] and (x > 0).sum(1).tolist() == [5, 9]
+    assert (x.shape == (2, 9) and last.tolist() == [4, 8] and name.tolist() == [1, 4]
+            and (x > 0).sum(1).tolist() == [5, 9])
     facts = draw_facts(torch.Generator().manual_seed(0))
-    assert len(facts) == 144 and len(questions(facts)) == 720 and answers(questions(facts), facts).shape == (720,)
+    assert (len(facts) == 144 and len(questions(facts)) == 720
+            and answers(questions(facts), facts).shape == (720,))
 
 
 def test_the_first_blocks_of_recall_reach_one_word_back():
@@ -306,23 +349,30 @@ def test_the_first_blocks_of_recall_reach_one_word_back():
     model = Recall().double()
     (x, last, _), (y, _, _) = encode([("Ada Gale", "born", 0)]), encode([("Finn Gale", "born", 0)])
     with captured(*model.blocks) as kept: model(x, last), model(y, last)
-    for depth in (0, 1): assert [t for t in range(5) if not torch.equal(kept[depth][0, t], kept[depth + 3][0, t])] == [0, 1, 2][:depth + 2]
+    for depth in (0, 1):
+        assert ([t for t in range(5) if not torch.equal(kept[depth][0, t], kept[depth + 3][0, t])]
+                == [0, 1, 2][:depth + 2])
 
 
 def test_a_training_begins_as_it_did_and_the_shipped_model_knows_its_facts():
     model, facts, held_out = train_recall(steps=2)
     again, *_ = train_recall(steps=2)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters())) and next(model.parameters()).dtype == torch.float64
+    assert (all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+            and next(model.parameters()).dtype == torch.float64)
     shipped = shipped_weights(Recall(), "recall")
-    assert len(held_out) == 144 and fact_accuracy(shipped, questions(facts), facts) > .99 and fact_accuracy(shipped, held_out, facts) > .95
+    assert (len(held_out) == 144 and fact_accuracy(shipped, questions(facts), facts) > .99
+            and fact_accuracy(shipped, held_out, facts) > .95)
 
 
-# --- the figure ---------------------------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 def test_the_figure_and_its_module_share_their_values():
     grid = [[[0.5, 1.], [0., 0.25]]]
-    made = CausalTrace(sentences=[["Ada", "Ash"]], kinds=["state"], rows=[["before", "after"]], restored=[grid], alt="A grid of two depths and two words: 1 at the second word")
-    asked = set(re.findall(r'model\.[gs]et\("(\w+)"', (ASSETS / "causal_trace.js").read_text())) | set(re.findall(r'put\("(\w+)"', (ASSETS / "causal_trace.js").read_text()))
+    made = CausalTrace(sentences=[["Ada", "Ash"]], kinds=["state"], rows=[["before", "after"]],
+                       restored=[grid],
+                       alt="A grid of two depths and two words: 1 at the second word")
+    asked = (set(re.findall(r'model\.[gs]et\("(\w+)"', (ASSETS / "causal_trace.js").read_text()))
+             | set(re.findall(r'put\("(\w+)"', (ASSETS / "causal_trace.js").read_text())))
     state = json.loads(lxml.etree.fromstring(made.figure().html).get("data-state"))
     assert asked == set(state) and state == made.state()
     assert "<svg" in made.picture()
@@ -339,7 +389,8 @@ def test_a_sparse_code_has_at_most_k_entries_and_unit_rows_make_the_sum(k, seed)
     torch.testing.assert_close(model.directions.norm(dim=-1), torch.ones(12))
     torch.testing.assert_close(model(x), codes @ model.directions + model.bias)
     scores = model.encoder(x - model.bias).relu()
-    torch.testing.assert_close(codes.sum(-1), scores.sort(-1, descending=True).values[:, :k].sum(-1))
+    torch.testing.assert_close(codes.sum(-1),
+                               scores.sort(-1, descending=True).values[:, :k].sum(-1))
 
 
 def test_a_transcoder_reads_its_input_as_it_is():
@@ -356,7 +407,8 @@ def test_a_sparse_code_refuses_another_k(k):
 
 def test_the_unexplained_fraction_is_one_for_the_mean_and_adds_up_over_features():
     x = draw(0, 30, 4) * torch.tensor([1., 5., 1., 1.]) + 7
-    assert abs(fraction_unexplained(x, x.mean(0).expand_as(x)) - 1) < 1e-12 and fraction_unexplained(x, x) == 0
+    assert (abs(fraction_unexplained(x, x.mean(0).expand_as(x)) - 1) < 1e-12
+            and fraction_unexplained(x, x) == 0)
     half = x.clone()
     half[:, 1] = x[:, 1].mean()
     assert abs(fraction_unexplained(x, half) - float(x.var(0)[1] / x.var(0).sum())) < 1e-12
@@ -365,7 +417,9 @@ def test_the_unexplained_fraction_is_one_for_the_mean_and_adds_up_over_features(
 def test_matched_cosines_use_no_direction_twice():
     true, found = torch.eye(2), torch.tensor([[0., -2.], [3., 0.], [1., 1.]])
     torch.testing.assert_close(matched_cosines(found, true), torch.tensor([1., 2**-0.5]))
-    torch.testing.assert_close(matched_cosines(torch.tensor([[1., 0.], [-1., 0.]]), torch.tensor([[1., 0.], [4., 3.]])), torch.tensor([1., -.8]))
+    torch.testing.assert_close(matched_cosines(torch.tensor([[1., 0.], [-1., 0.]]),
+                                               torch.tensor([[1., 0.], [4., 3.]])),
+                               torch.tensor([1., -.8]))
     with pytest.raises(ValueError, match="found: "): matched_cosines(found[:1], true)
 
 
@@ -381,4 +435,5 @@ def test_features_are_fitted_to_a_target():
     x = draw(4, 400, 6).float()
     torch.manual_seed(0)
     model = fit_features(Transcoder(6, 24, 6), x, x.roll(1, -1), 200, 0.01, batch=64)
-    assert fraction_unexplained(x.roll(1, -1), model(x)) < 0.6 and not any(p.requires_grad for p in model.parameters())
+    assert (fraction_unexplained(x.roll(1, -1), model(x)) < 0.6
+            and not any(p.requires_grad for p in model.parameters()))

@@ -1,4 +1,5 @@
-"""Layers with a state of fixed size: recurrence, matrix and chunks are one function, states obey the law of the cache, and published layers are reproduced."""
+"""Layers with a state of fixed size: recurrence, matrix and chunks are one function, states obey
+the law of the cache, and published layers are reproduced."""
 import json
 import math
 import shutil
@@ -69,16 +70,20 @@ from tfmlib.workbench import var
 ASSETS = Path(str(files("tfmlib"))) / "assets"
 STATES = [name for name in MIXERS if name != "softmax"]
 LAYERS = {
-    "plain": RecurrentMixer(12, 3), "linear": LinearAttention(12, 3), "retention": Retention(12, 3, 1, 5, 2), "gated linear": GatedLinearAttention(12, 2, None, 5, 4),
-    "delta": DeltaNet(12, 4, 2, max_beta=2.), "gated delta": GatedDeltaNet(12, 4, 2, 5, 3), "kimi": KimiDeltaAttention(12, 2, None, 3, 5),
-    "mamba2": Mamba2(12, 4, 2, 5, 3), "mamba": Mamba(12, 10, 3, 2), "no convolution": GatedDeltaNet(12, 3, conv_size=1)}
+    "plain": RecurrentMixer(12, 3), "linear": LinearAttention(12, 3),
+    "retention": Retention(12, 3, 1, 5, 2), "gated linear": GatedLinearAttention(12, 2, None, 5, 4),
+    "delta": DeltaNet(12, 4, 2, max_beta=2.), "gated delta": GatedDeltaNet(12, 4, 2, 5, 3),
+    "kimi": KimiDeltaAttention(12, 2, None, 3, 5),
+    "mamba2": Mamba2(12, 4, 2, 5, 3), "mamba": Mamba(12, 10, 3, 2),
+    "no convolution": GatedDeltaNet(12, 3, conv_size=1)}
 LAYERS = {name: layer.double().eval() for name, layer in LAYERS.items()}
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def drawn(*shape, seed=0): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def alike(a, b, tol=1e-10):
@@ -91,15 +96,19 @@ DECAYS = st.sampled_from(["none", "head", "feature", "strong"])
 @st.composite
 def sequences(draw):
     "Queries, keys of length one, values, decays, rates and a state, of any sizes."
-    lead, T, D, W, seed = draw(st.sampled_from([(), (2,), (2, 3)])), draw(st.integers(1, 17)), draw(st.integers(1, 5)), draw(st.integers(1, 4)), draw(st.integers(0, 99))
-    q, k, v = drawn(*lead, T, D, seed=seed), F.normalize(drawn(*lead, T, D, seed=seed + 1), dim=-1), drawn(*lead, T, W, seed=seed + 2)
+    lead, T, D, W, seed = (draw(st.sampled_from([(), (2,), (2, 3)])), draw(st.integers(1, 17)),
+                           draw(st.integers(1, 5)), draw(st.integers(1, 4)),
+                           draw(st.integers(0, 99)))
+    q, k, v = (drawn(*lead, T, D, seed=seed),
+               F.normalize(drawn(*lead, T, D, seed=seed + 1), dim=-1),
+               drawn(*lead, T, W, seed=seed + 2))
     g, kind = -F.softplus(drawn(*lead, T, D, seed=seed + 3)), draw(DECAYS)
     g = {"none": None, "head": g[..., :1], "feature": g, "strong": 200 * g}[kind]
     state = drawn(*lead, D, W, seed=seed + 4) if draw(st.booleans()) else None
     return q, k, v, g, drawn(*lead, T, seed=seed + 5).sigmoid(), state
 
 
-# --- one law for recurrences --------------------------------------------------------------------------------------
+# --- one law for recurrences ----------------------------------------------------------------------
 
 @settings(max_examples=60, deadline=None)
 @given(sequences(), st.integers(1, 20), st.integers(1, 16))
@@ -112,7 +121,8 @@ def test_sums_have_three_equal_forms(case, size, at):
     if at < q.shape[-2]:
         def part(t, where): return None if t is None else t[..., where, :]
         first, state = linear_attention(*(part(t, slice(at)) for t in (q, k, v, g)), state, size)
-        rest, state = linear_attention(*(part(t, slice(at, None)) for t in (q, k, v, g)), state, size)
+        rest, state = linear_attention(*(part(t, slice(at, None)) for t in (q, k, v, g)),
+                                       state, size)
         alike(torch.cat([first, rest], -2), wanted); alike(state, last)
 
 
@@ -125,7 +135,9 @@ def test_the_delta_rule_has_three_equal_forms(case, size, at):
     alike(found, wanted); alike(end, last)
     if state is None: alike(delta_matrix(q, k, beta, g) @ v, wanted)
     if at < q.shape[-2]:
-        def part(where): return (*(t[..., where, :] for t in (q, k, v)), beta[..., where], None if g is None else g[..., where, :])
+        def part(where):
+            return (*(t[..., where, :] for t in (q, k, v)), beta[..., where], None if g is None
+                    else g[..., where, :])
         first, state = delta_rule(*part(slice(at)), state, size)
         rest, state = delta_rule(*part(slice(at, None)), state, size)
         alike(torch.cat([first, rest], -2), wanted); alike(state, last)
@@ -134,7 +146,8 @@ def test_the_delta_rule_has_three_equal_forms(case, size, at):
 def test_the_delta_rule_is_a_step_of_gradient_descent():
     S, k, v, beta = drawn(3, 2, seed=1).requires_grad_(), drawn(3, seed=2), drawn(2, seed=3), .3
     (((S.T @ k - v) ** 2).sum() / 2).backward()
-    _, new = delta_recurrence(k[None], k[None], v[None], torch.tensor([beta], dtype=torch.float64), state=S.detach())
+    _, new = delta_recurrence(k[None], k[None], v[None], torch.tensor([beta], dtype=torch.float64),
+                              state=S.detach())
     alike(new, S.detach() - beta * S.grad)
     whole = (torch.eye(3) - beta * torch.outer(k, k)) @ S.detach() + beta * torch.outer(k, v)
     alike(new, whole)
@@ -148,22 +161,29 @@ def test_written_exactly_and_replaced():
     alike(k[0] @ delta_rule(again, again, v[:2], torch.ones(2).double())[1], v[1])
     alike(k[0] @ linear_attention(again, again, v[:2])[1], v[0] + v[1])
     eye = torch.eye(4).double()  # orthogonal keys: the delta rule and the sum are the same
-    alike(delta_rule(eye, eye, v[:4], torch.ones(4).double())[1], linear_attention(eye, eye, v[:4])[1])
+    alike(delta_rule(eye, eye, v[:4], torch.ones(4).double())[1],
+          linear_attention(eye, eye, v[:4])[1])
 
 
-@pytest.mark.parametrize("g", [None, -F.softplus(drawn(1, 5, 1, seed=3)), -F.softplus(drawn(1, 5, 2, seed=3))])
+@pytest.mark.parametrize("g",
+                         [None, -F.softplus(drawn(1, 5, 1, seed=3)),
+                          -F.softplus(drawn(1, 5, 2, seed=3))])
 def test_gradients(g):
-    q, k, v, state = (t.requires_grad_() for t in (drawn(1, 5, 2, seed=0), drawn(1, 5, 2, seed=1), drawn(1, 5, 2, seed=2), drawn(1, 2, 2, seed=4)))
+    q, k, v, state = (t.requires_grad_() for t in (drawn(1, 5, 2, seed=0), drawn(1, 5, 2, seed=1),
+                                                   drawn(1, 5, 2, seed=2), drawn(1, 2, 2, seed=4)))
     beta = drawn(1, 5, seed=5).sigmoid().requires_grad_()
     if g is not None: g = g.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda q, k, v, s, *d: linear_attention(q, k, v, *d, state=s, chunk_size=2), (q, k, v, state, *([g] if g is not None else [])))
-    assert torch.autograd.gradcheck(lambda q, k, v, b, s, *d: delta_rule(q, k, v, b, *d, state=s, chunk_size=2), (q, k, v, beta, state, *([g] if g is not None else [])))
+    assert torch.autograd.gradcheck(lambda q, k, v, s, *d: linear_attention(q, k, v, *d, state=s,
+            chunk_size=2), (q, k, v, state, *([g] if g is not None else [])))
+    assert torch.autograd.gradcheck(lambda q, k, v, b, s, *d: delta_rule(q, k, v, b, *d, state=s,
+            chunk_size=2), (q, k, v, beta, state, *([g] if g is not None else [])))
 
 
 def test_strong_decay_stays_finite():
     q, k, v = (drawn(2, 40, 3, seed=s).float().requires_grad_() for s in range(3))
     g = torch.full((2, 40, 1), -300.).requires_grad_()
-    for out in (linear_attention(q, k, v, g)[0], linear_attention(q, k, v, g.expand(-1, -1, 3))[0], delta_rule(q, F.normalize(k, dim=-1), v, torch.ones(2, 40), g)[0]):
+    for out in (linear_attention(q, k, v, g)[0], linear_attention(q, k, v, g.expand(-1, -1, 3))[0],
+                delta_rule(q, F.normalize(k, dim=-1), v, torch.ones(2, 40), g)[0]):
         grads = torch.autograd.grad(out.sum(), (q, k, v, g), retain_graph=True)
         assert out.isfinite().all() and all(t.isfinite().all() for t in grads)
 
@@ -173,9 +193,11 @@ def test_rules_work_in_16_bits(dtype):
     "On a GPU, models run in 16 bits; sums of decays, the triangular system and the state have 32."
     g = torch.Generator().manual_seed(0)
     q, k, v = F.normalize(torch.randn(3, 2, 70, 8, generator=g), dim=-1).to(dtype)
-    beta, decay = torch.rand(2, 70, generator=g).to(dtype), -torch.rand(2, 70, 1, generator=g).to(dtype)
+    beta, decay = (torch.rand(2, 70, generator=g).to(dtype),
+                   -torch.rand(2, 70, 1, generator=g).to(dtype))
     wide = [x.float() for x in (q, k, v, beta, decay)]
-    for rules, extra in (((linear_attention, linear_recurrence), ()), ((delta_rule, delta_recurrence), (beta,))):
+    for rules, extra in (((linear_attention, linear_recurrence), ()),
+                         ((delta_rule, delta_recurrence), (beta,))):
         exact, state = rules[0](*wide[:3], *(x.float() for x in extra), wide[4])
         for rule in rules:
             found, short = rule(q, k, v, *extra, decay)
@@ -183,12 +205,16 @@ def test_rules_work_in_16_bits(dtype):
             torch.testing.assert_close(found.float(), exact, atol=2e-3, rtol=1e-2)
             torch.testing.assert_close(short, state, atol=2e-3, rtol=1e-2)
     for matrix, extra in ((linear_matrix, ()), (delta_matrix, (beta,))):
-        torch.testing.assert_close(matrix(q, k, *extra, decay), matrix(wide[0], wide[1], *(x.float() for x in extra), wide[4]), atol=2e-3, rtol=1e-2)
+        torch.testing.assert_close(matrix(q, k, *extra, decay),
+                                   matrix(wide[0], wide[1], *(x.float() for x in extra), wide[4]),
+                                   atol=2e-3, rtol=1e-2)
 
 
-@pytest.mark.parametrize("mixers", [("gated delta", "attention"), ("retention",), ("mamba",), ("mamba2",)])
+@pytest.mark.parametrize("mixers", [("gated delta", "attention"), ("retention",), ("mamba",),
+                                    ("mamba2",)])
 def test_models_with_a_cache_work_in_16_bits(mixers):
-    config = ModelConfig("hybrid decoder", 32, 16, 2, 2, 64, attention="hybrid", options={"mixers": mixers}, **MODERN)
+    config = ModelConfig("hybrid decoder", 32, 16, 2, 2, 64, attention="hybrid",
+                         options={"mixers": mixers}, **MODERN)
     model = build(config, seed=0).eval()
     ids = torch.randint(32, (1, 12), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -205,14 +231,16 @@ def test_features_give_weights_that_sum_to_one():
     weights = (fq @ fk.mT).tril()
     weights = weights / weights.sum(-1, keepdim=True)
     alike(divide_by_last(linear_attention(fq, fk, append_one(v), chunk_size=4)[0]), weights @ v)
-    assert (weights >= 0).all() and not torch.allclose(weights, attention(q, k, v, causal_mask(9, 9))[1], atol=.05)
+    assert ((weights >= 0).all()
+            and not torch.allclose(weights, attention(q, k, v, causal_mask(9, 9))[1], atol=.05))
 
 
 def test_retention_decays():
-    alike(retention_decay(3).exp().flatten().double(), torch.tensor([1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128]).double(), 1e-6)
+    alike(retention_decay(3).exp().flatten().double(),
+          torch.tensor([1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128]).double(), 1e-6)
 
 
-# --- state spaces -------------------------------------------------------------------------------------------------
+# --- state spaces ---------------------------------------------------------------------------------
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(.01, 3), st.integers(0, 50))
@@ -223,7 +251,8 @@ def test_zero_order_hold_is_exact(step, seed):
     exact = torch.matrix_exp(step * joint)
     values, vectors = torch.linalg.eig(full)
     if float(values.real.max()) >= -.01 or float(torch.linalg.cond(vectors)) > 1e4: return
-    a, b = zero_order_hold(values, torch.linalg.solve(vectors, B + 0j), torch.tensor(step, dtype=torch.float64))
+    a, b = zero_order_hold(values, torch.linalg.solve(vectors, B + 0j),
+                           torch.tensor(step, dtype=torch.float64))
     alike((vectors * a @ torch.linalg.inv(vectors)).real, exact[:3, :3], 1e-8)
     alike((vectors @ b).real, exact[:3, 3], 1e-8)
 
@@ -241,8 +270,11 @@ def test_rules_have_their_order(rule, order):
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.integers(0, 99))
 def test_convolution_recurrence_and_scan_are_equal(T, C, N, complex_, seed):
     g = torch.Generator().manual_seed(seed)
-    a, b, c = torch.rand(C, N, generator=g).double(), drawn(C, N, seed=seed), drawn(C, N, seed=seed + 1)
-    if complex_: a, b, c = torch.polar(a, drawn(C, N, seed=seed + 2)), torch.complex(b, c), torch.complex(c, b)
+    a, b, c = (torch.rand(C, N, generator=g).double(), drawn(C, N, seed=seed),
+               drawn(C, N, seed=seed + 1))
+    if complex_:
+        a, b, c = (torch.polar(a, drawn(C, N, seed=seed + 2)), torch.complex(b, c),
+                   torch.complex(c, b))
     x = drawn(2, C, T, seed=seed + 3)
     y, _ = ssm_recurrence(a, b, c, x)
     kernel = ssm_kernel(a, b, c, T)
@@ -252,7 +284,8 @@ def test_convolution_recurrence_and_scan_are_equal(T, C, N, complex_, seed):
         first, state = ssm_recurrence(a, b, c, x[..., :T // 2])
         alike(torch.cat([first, ssm_recurrence(a, b, c, x[..., T // 2:], state)[0]], -1), y)
     if not complex_:
-        h = scan(a[..., None].expand(2, C, N, T).contiguous(), (b[..., None] * x[:, :, None]).contiguous())
+        h = scan(a[..., None].expand(2, C, N, T).contiguous(),
+                 (b[..., None] * x[:, :, None]).contiguous())
         alike((c[..., None] * h).sum(-2), y)
 
 
@@ -260,7 +293,8 @@ def test_convolution_recurrence_and_scan_are_equal(T, C, N, complex_, seed):
 @given(st.integers(1, 25), st.integers(1, 4), st.integers(1, 4), st.booleans(), st.integers(0, 99))
 def test_selective_scans_are_linear_attention(T, C, N, started, seed):
     x, step = drawn(2, T, C, seed=seed), F.softplus(drawn(2, T, C, seed=seed + 1))
-    A, b, c = -drawn(C, N, seed=seed + 2).exp(), drawn(2, T, N, seed=seed + 3), drawn(2, T, N, seed=seed + 4)
+    A, b, c = (-drawn(C, N, seed=seed + 2).exp(), drawn(2, T, N, seed=seed + 3),
+               drawn(2, T, N, seed=seed + 4))
     state = drawn(2, C, N, seed=seed + 5) if started else None
     wanted, last = selective_recurrence(x, step, A, b, c, state)
     found, end = selective_scan(x, step, A, b, c, state)
@@ -269,8 +303,11 @@ def test_selective_scans_are_linear_attention(T, C, N, started, seed):
     gates, values = (step[..., None] * A).transpose(1, 2), (step * x).mT[..., None]
     out, end = linear_attention(q, k, values, gates, None if state is None else state[..., None], 7)
     alike(out[..., 0].mT, wanted); alike(end[..., 0], last)
-    first, state = selective_scan(x[:, :T // 2 + 1], step[:, :T // 2 + 1], A, b[:, :T // 2 + 1], c[:, :T // 2 + 1], state)
-    if T > T // 2 + 1: alike(selective_scan(x[:, T // 2 + 1:], step[:, T // 2 + 1:], A, b[:, T // 2 + 1:], c[:, T // 2 + 1:], state)[0], wanted[:, T // 2 + 1:])
+    first, state = selective_scan(x[:, :T // 2 + 1], step[:, :T // 2 + 1], A, b[:, :T // 2 + 1],
+                                  c[:, :T // 2 + 1], state)
+    if T > T // 2 + 1:
+        alike(selective_scan(x[:, T // 2 + 1:], step[:, T // 2 + 1:], A, b[:, T // 2 + 1:],
+                             c[:, T // 2 + 1:], state)[0], wanted[:, T // 2 + 1:])
 
 
 def test_s4d_by_convolution_and_by_recurrence():
@@ -296,17 +333,23 @@ def test_s4d_is_its_formula():
     alike(layer(x)[0].detach(), torch.tensor(np.array(wanted)), 1e-6)
 
 
-# --- matrices -----------------------------------------------------------------------------------------------------
+# --- matrices -------------------------------------------------------------------------------------
 
 def test_every_mixer_is_its_matrix():
-    q, k, v, beta = drawn(16, 4, seed=0), drawn(16, 4, seed=1), drawn(16, 3, seed=2), drawn(16, seed=3).sigmoid()
+    q, k, v, beta = (drawn(16, 4, seed=0), drawn(16, 4, seed=1), drawn(16, 3, seed=2),
+                     drawn(16, seed=3).sigmoid())
     g = -F.softplus(drawn(16, 4, seed=4))
     found = {name: M @ v for name, M in mixing_matrices(q, k, g, beta, 5).items()}
     near = causal_mask(16, 16).triu(-4)
     unit, head = F.normalize(k, dim=-1), g.mean(-1, keepdim=True)
-    wanted = {"softmax": attention(q, k, v, causal_mask(16, 16))[0], "window": attention(q, k, v, near)[0], "linear": linear_recurrence(q, k, v)[0],
-              "decay": linear_recurrence(q, k, v, torch.full((16, 1), math.log(.8), dtype=torch.float64))[0], "gate per head": linear_recurrence(q, k, v, head)[0],
-              "gate per channel": linear_recurrence(q, k, v, g)[0], "delta": delta_recurrence(q, unit, v, beta)[0], "gated delta": delta_recurrence(q, unit, v, beta, head)[0],
+    wanted = {"softmax": attention(q, k, v, causal_mask(16, 16))[0],
+              "window": attention(q, k, v, near)[0], "linear": linear_recurrence(q, k, v)[0],
+              "decay": linear_recurrence(q, k, v,
+                                         torch.full((16, 1), math.log(.8), dtype=torch.float64))[0],
+              "gate per head": linear_recurrence(q, k, v, head)[0],
+              "gate per channel": linear_recurrence(q, k, v, g)[0],
+              "delta": delta_recurrence(q, unit, v, beta)[0],
+              "gated delta": delta_recurrence(q, unit, v, beta, head)[0],
               "SSM": ssm_recurrence(torch.linspace(.3, .9, 4).double(), k[0], q[0], v.T)[0].T}
     assert found.keys() == wanted.keys()
     for name in wanted: alike(found[name], wanted[name], 1e-9)
@@ -320,14 +363,16 @@ def test_every_mixer_is_its_matrix():
 def test_recall_falls_with_the_load():
     shares = [float(recalled_pairs(linear_attention, pairs, 16).mean()) for pairs in (2, 16, 64)]
     assert shares[0] > .99 > shares[1] > shares[2] > 1 / 16
-    replaced = recalled_pairs(lambda q, k, v: delta_rule(q, k, v, torch.ones_like(k[..., 0])), 8, 16, writes=2).mean()
+    replaced = recalled_pairs(lambda q, k, v: delta_rule(q, k, v, torch.ones_like(k[..., 0])), 8,
+                              16, writes=2).mean()
     assert replaced > recalled_pairs(linear_attention, 8, 16, writes=2).mean() + .2
 
 
-# --- layers and their states --------------------------------------------------------------------------------------
+# --- layers and their states ----------------------------------------------------------------------
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(sorted(LAYERS)), st.lists(st.integers(1, 6), min_size=1, max_size=6), st.lists(st.integers(0, 4), min_size=2, max_size=2), st.integers(0, 9))
+@given(st.sampled_from(sorted(LAYERS)), st.lists(st.integers(1, 6), min_size=1, max_size=6),
+       st.lists(st.integers(0, 4), min_size=2, max_size=2), st.integers(0, 9))
 def test_a_layer_in_chunks_is_the_layer(name, cuts, padding, seed):
     layer, T = LAYERS[name], sum(cuts) + max(padding)
     x, pad = drawn(2, T, 12, seed=seed), torch.tensor(padding)[:, None]
@@ -353,13 +398,17 @@ def test_delta_layers_are_their_formulas(name):
     joint = torch.cat([x @ p.weight.mT for p in (layer.q_proj, layer.k_proj, layer.v_proj)], 1)
     joint = torch.cat([joint.new_zeros(3, joint.shape[1]), joint])
     joint = F.silu(sum(joint[j:j + 9] * layer.conv.weight[:, 0, j] for j in range(4)))
-    q, k, v = (part.unflatten(1, (n, -1)) for part, n in zip(joint.split(layer.widths, 1), (G, G, H)))
+    q, k, v = (part.unflatten(1, (n, -1))
+               for part, n in zip(joint.split(layer.widths, 1), (G, G, H)))
     rate = layer.max_beta * layer.b_proj(x).sigmoid()
-    strong = torch.zeros(9, H, 1).double() if name == "delta" else (F.softplus(layer.gate.a_proj(x) + layer.gate.dt_bias).unflatten(1, (H, -1)) * layer.gate.A_log.exp()[:, None])
+    strong = (torch.zeros(9, H, 1).double() if name == "delta"
+              else (F.softplus(layer.gate.a_proj(x) + layer.gate.dt_bias).unflatten(1, (H, -1))
+                    * layer.gate.A_log.exp()[:, None]))
     S, out = torch.zeros(H, q.shape[2], W).double(), torch.zeros(9, H, W).double()
     for t in range(9):
         for h in range(H):
-            query, key = (y[t, h * G // H] / (y[t, h * G // H].square().sum() + 1e-6).sqrt() for y in (q, k))
+            query, key = (y[t, h * G // H] / (y[t, h * G // H].square().sum() + 1e-6).sqrt()
+                          for y in (q, k))
             S[h] = (-strong[t, h]).exp()[:, None] * S[h]
             S[h] = S[h] + rate[t, h] * torch.outer(key, v[t, h] - key @ S[h])
             out[t, h] = query / math.sqrt(len(query)) @ S[h]
@@ -393,10 +442,16 @@ def test_states_do_not_grow():
 
 
 def tiny(*mixers, **options):
-    return build(ModelConfig("hybrid decoder", 61, 16, 3, 2, 40, d_ff=24, attention="hybrid", options={"mixers": mixers} | options, **MODERN)).double().eval()
+    return build(ModelConfig("hybrid decoder", 61, 16, 3, 2, 40, d_ff=24, attention="hybrid",
+                             options={"mixers": mixers} | options, **MODERN)).double().eval()
 
 
-@pytest.mark.parametrize("mixers", [pytest.param(names, id="-".join(names), marks=[] if names[0] in ("mamba", "gated delta") else pytest.mark.whole) for names in (*((name,) for name in STATES), ("gated delta", "attention"), ("mamba", "attention", "retention"))])
+@pytest.mark.parametrize("mixers",
+                         [pytest.param(names, id="-".join(names),
+                                       marks=[] if names[0] in ("mamba", "gated delta")
+                                       else pytest.mark.whole)
+                          for names in (*((name,) for name in STATES), ("gated delta", "attention"),
+                                        ("mamba", "attention", "retention"))])
 def test_models_obey_the_law(mixers):
     model = tiny(*mixers)
     ids = torch.randint(61, (2, 19), generator=torch.Generator().manual_seed(1))
@@ -406,12 +461,14 @@ def test_models_obey_the_law(mixers):
         whole = model(ids, real)
         for cuts in ([1] * 19, [7, 5, 7], [10, 1, 8]):
             cache = cached.new_cache()
-            found = torch.cat([cached(a, cache, b) for a, b in zip(ids.split(cuts, 1), real.split(cuts, 1))], 1)
+            found = torch.cat([cached(a, cache, b)
+                               for a, b in zip(ids.split(cuts, 1), real.split(cuts, 1))], 1)
             alike(found[real], whole[real])
         alike(model(ids[1:, 6:])[0], whole[1, 6:])
         sampling = SamplingConfig(temperature=.8)
         # exact: token ids, which are integers
-        assert torch.equal(generate(model, ids[:, :6], 9, sampling, seed=2), generate_cached(cached, ids[:, :6], 9, sampling, seed=2))
+        assert torch.equal(generate(model, ids[:, :6], 9, sampling, seed=2),
+                           generate_cached(cached, ids[:, :6], 9, sampling, seed=2))
 
 
 def test_a_hybrid_keeps_caches_and_states():
@@ -425,18 +482,26 @@ def test_gates_survive_the_initialisation():
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters())), name
         for key, p in model.named_parameters():
             if key.endswith("A_log"): assert (p >= 0).all() and p.std() > 0, name
-            if key.endswith(("dt_bias", "dt_proj.bias")): assert .0009 < float(F.softplus(p.detach()).min()) <= float(F.softplus(p.detach()).max()) < .11
-    assert not torch.equal(*(build(ModelConfig("hybrid decoder", 9, 8, 1, 2, 9, attention="hybrid", **MODERN), seed=s).stack.blocks[0].attention.inner.conv.weight for s in (0, 1)))
+            if key.endswith(("dt_bias", "dt_proj.bias")):
+                assert (.0009 < float(F.softplus(p.detach()).min())
+                        <= float(F.softplus(p.detach()).max()) < .11)
+    assert not torch.equal(
+        *(build(ModelConfig("hybrid decoder", 9, 8, 1, 2, 9, attention="hybrid", **MODERN),
+                seed=s).stack.blocks[0].attention.inner.conv.weight for s in (0, 1)))
 
 
 @pytest.mark.parametrize("name", STATES)
 def test_gates_survive_in_an_ordinary_decoder(name):
     "kind='decoder' was built and trained, without the initialisation of its recurrent layers."
-    hybrid = ModelConfig("hybrid decoder", 61, 16, 3, 2, 40, d_ff=24, attention="hybrid", options={"mixers": (name, "attention")}, **MODERN)
-    models = [build(replace(hybrid, kind=kind), seed=4).state_dict() for kind in ("hybrid decoder", "decoder")]
-    assert models[0].keys() == models[1].keys() and all(torch.equal(t, models[1][key]) for key, t in models[0].items())
+    hybrid = ModelConfig("hybrid decoder", 61, 16, 3, 2, 40, d_ff=24, attention="hybrid",
+                         options={"mixers": (name, "attention")}, **MODERN)
+    models = [build(replace(hybrid, kind=kind), seed=4).state_dict()
+              for kind in ("hybrid decoder", "decoder")]
+    assert (models[0].keys() == models[1].keys()
+            and all(torch.equal(t, models[1][key]) for key, t in models[0].items()))
     drawn_ = build(replace(hybrid, kind="decoder"), seed=5).state_dict()
-    assert not any(torch.equal(t, drawn_[key]) for key, t in models[1].items() if key.endswith(("conv.weight", "dt_bias", "dt_proj.bias")))
+    assert not any(torch.equal(t, drawn_[key]) for key, t in models[1].items()
+                   if key.endswith(("conv.weight", "dt_bias", "dt_proj.bias")))
 
 
 def test_softmax_in_the_frame():
@@ -450,18 +515,20 @@ def test_softmax_in_the_frame():
         alike(layer(x)[0][:, :8], layer(later)[0][:, :8])
         alike(layer(x)[0][:, :3], near(x)[0][:, :3])
         assert not torch.allclose(layer(x)[0][:, 5:], near(x)[0][:, 5:], atol=1e-3)
-        assert float((layer(x)[0][:, 3] - near(x)[0][:, 3]).abs().max()) > 1e-4  # token 4 no longer reads token 1
+        # token 4 no longer reads token 1
+        assert float((layer(x)[0][:, 3] - near(x)[0][:, 3]).abs().max()) > 1e-4
         real = torch.arange(9) >= torch.tensor([[0], [4]])
         alike(layer(x[1:, 4:])[0][0], layer(x, causal_mask(9, 9) & real[:, None, None])[0][1, 4:])
     with pytest.raises(ValueError, match="cache"): layer(x, cache=RecurrentState())
 
 
-# --- elsewhere ----------------------------------------------------------------------------------------------------
+# --- elsewhere ------------------------------------------------------------------------------------
 
 def loud(module, seed=0):
     g = torch.Generator().manual_seed(seed)
     for name, p in module.named_parameters():
-        p.data = .3 * torch.randn(p.shape, generator=g) + float("norm" in name and name.endswith("weight"))
+        p.data = (.3 * torch.randn(p.shape, generator=g)
+                  + float("norm" in name and name.endswith("weight")))
     return module.eval()
 
 
@@ -469,11 +536,18 @@ def loud(module, seed=0):
 @pytest.mark.parametrize("length", [1, 7, 22])
 def test_whole_models_of_transformers(kind, length):
     from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
-    sizes = dict(vocab_size=37, hidden_size=16, num_hidden_layers=3, state_size=5, expand=2, pad_token_id=None, bos_token_id=None, eos_token_id=None)
-    if kind == "mamba": theirs = MambaForCausalLM(MambaConfig(**sizes, time_step_rank=3, residual_in_fp32=False))
-    else: theirs = Mamba2ForCausalLM(Mamba2Config(**sizes, num_heads=4, head_dim=8, n_groups=2, chunk_size=8, residual_in_fp32=False, tie_word_embeddings=True))
+    sizes = dict(vocab_size=37, hidden_size=16, num_hidden_layers=3, state_size=5, expand=2,
+                 pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    if kind == "mamba":
+        theirs = MambaForCausalLM(MambaConfig(**sizes, time_step_rank=3, residual_in_fp32=False))
+    else:
+        theirs = Mamba2ForCausalLM(Mamba2Config(**sizes, num_heads=4, head_dim=8, n_groups=2,
+                                                chunk_size=8, residual_in_fp32=False,
+                                                tie_word_embeddings=True))
     loud(theirs)
-    ours = build(ModelConfig("hybrid decoder", 37, 16, 3, 4, 64, attention="hybrid", options={"mixers": (kind,)}, **MODERN | {"ffn": "none", "norm_eps": 1e-5, "positions": "none"}))
+    ours = build(ModelConfig("hybrid decoder", 37, 16, 3, 4, 64, attention="hybrid",
+                             options={"mixers": (kind,)},
+                             **MODERN | {"ffn": "none", "norm_eps": 1e-5, "positions": "none"}))
     there = theirs.backbone
     for block, layer in zip(ours.stack.blocks, there.layers):
         block.attention.inner = mixer_from_transformers(layer.mixer)
@@ -488,24 +562,41 @@ def test_whole_models_of_transformers(kind, length):
         alike(ours.eval()(ids) / scale, wanted / scale, 1e-4)
         cached = CachedHybridLM(ours)
         cache = cached.new_cache()
-        alike(torch.cat([cached(part, cache) for part in ids.split(1, 1)], 1) / scale, wanted / scale, 1e-4)
+        alike(torch.cat([cached(part, cache) for part in ids.split(1, 1)], 1) / scale,
+              wanted / scale, 1e-4)
 
 
 def test_other_layers_are_refused():
-    with pytest.raises(ValueError, match="theirs: Linear"): mixer_from_transformers(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="theirs: Linear"):
+        mixer_from_transformers(torch.nn.Linear(2, 2))
 
 
 PEER_SIZES = dict(hidden_size=12, num_hidden_layers=4)
-PEER_HEADS = PEER_SIZES | dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=5, linear_value_head_dim=6)
+PEER_HEADS = (PEER_SIZES | dict(linear_num_key_heads=2, linear_num_value_heads=4,
+                                linear_key_head_dim=5, linear_value_head_dim=6))
 PEER_LAYERS = {  # class -> module, configuration, sizes
-    "MambaMixer": ("mamba", "MambaConfig", PEER_SIZES | dict(state_size=5, expand=2, time_step_rank=3)),
-    "Mamba2Mixer": ("mamba2", "Mamba2Config", PEER_SIZES | dict(state_size=5, expand=2, head_dim=4, num_heads=6, n_groups=2, chunk_size=8)),
+    "MambaMixer": ("mamba", "MambaConfig",
+                   PEER_SIZES | dict(state_size=5, expand=2, time_step_rank=3)),
+    "Mamba2Mixer": ("mamba2", "Mamba2Config", PEER_SIZES | dict(state_size=5, expand=2, head_dim=4,
+            num_heads=6, n_groups=2, chunk_size=8)),
     "Qwen3NextGatedDeltaNet": ("qwen3_next", "Qwen3NextConfig", PEER_HEADS),
-    "OlmoHybridGatedDeltaNet": ("olmo_hybrid", "OlmoHybridConfig", PEER_HEADS | dict(layer_types=["linear_attention"] * 3 + ["full_attention"], num_attention_heads=3, num_key_value_heads=3)),
-    "KimiLinearDeltaAttention": ("kimi_linear", "KimiLinearConfig", PEER_SIZES | dict(linear_num_heads=3, linear_head_dim=5))}
-SETTING_VALUES = dict(hidden_act=["relu", "gelu", "swish"], use_bias=[True], use_conv_bias=[False], time_step_limit=[(0., .5), (.4, 9.)], layer_norm_epsilon=[.3], rms_norm_eps=[.3], linear_allow_neg_eigval=[False], time_step_min=[.2], time_step_floor=[.3], conv_kernel=[2],
-              linear_conv_kernel_dim=[2], expand=[3], n_groups=[1, 3], state_size=[3], linear_num_key_heads=[1, 4], linear_value_head_dim=[3], num_heads=[3], head_dim=[8, 3], chunk_size=[3], time_step_scale=[3.], residual_in_fp32=[False], linear_num_heads=[2])
-NOT_BUILT = {("MambaMixer", "hidden_act"), ("MambaMixer", "use_bias"), ("Mamba2Mixer", "hidden_act"), ("Mamba2Mixer", "use_bias"), ("Mamba2Mixer", "time_step_limit"), *((kind, "hidden_act") for kind in PEER_LAYERS)}
+    "OlmoHybridGatedDeltaNet": ("olmo_hybrid", "OlmoHybridConfig",
+                                PEER_HEADS
+                                | dict(layer_types=["linear_attention"] * 3 + ["full_attention"],
+                                       num_attention_heads=3, num_key_value_heads=3)),
+    "KimiLinearDeltaAttention": ("kimi_linear", "KimiLinearConfig",
+                                 PEER_SIZES | dict(linear_num_heads=3, linear_head_dim=5))}
+SETTING_VALUES = dict(hidden_act=["relu", "gelu", "swish"], use_bias=[True], use_conv_bias=[False],
+                      time_step_limit=[(0., .5), (.4, 9.)], layer_norm_epsilon=[.3],
+                      rms_norm_eps=[.3], linear_allow_neg_eigval=[False], time_step_min=[.2],
+                      time_step_floor=[.3], conv_kernel=[2],
+              linear_conv_kernel_dim=[2], expand=[3], n_groups=[1, 3], state_size=[3],
+                      linear_num_key_heads=[1, 4], linear_value_head_dim=[3], num_heads=[3],
+                      head_dim=[8, 3], chunk_size=[3], time_step_scale=[3.],
+                      residual_in_fp32=[False], linear_num_heads=[2])
+NOT_BUILT = {("MambaMixer", "hidden_act"), ("MambaMixer", "use_bias"),
+             ("Mamba2Mixer", "hidden_act"), ("Mamba2Mixer", "use_bias"),
+             ("Mamba2Mixer", "time_step_limit"), *((kind, "hidden_act") for kind in PEER_LAYERS)}
 
 
 def peer_layer(kind: str, **more):
@@ -515,8 +606,10 @@ def peer_layer(kind: str, **more):
     import transformers
     module, config, sizes = PEER_LAYERS[kind]
     torch.manual_seed(0)
-    layer = getattr(importlib.import_module(f"transformers.models.{module}.modeling_{module}"), kind)(getattr(transformers, config)(**sizes | more), 0).eval()
-    for name, p in layer.named_parameters(): p.data = .5 * torch.randn(p.shape) + float(name.endswith("norm.weight"))
+    layer = getattr(importlib.import_module(f"transformers.models.{module}.modeling_{module}"),
+                    kind)(getattr(transformers, config)(**sizes | more), 0).eval()
+    for name, p in layer.named_parameters():
+        p.data = .5 * torch.randn(p.shape) + float(name.endswith("norm.weight"))
     return layer
 
 
@@ -525,13 +618,17 @@ def test_each_setting_of_a_layer_is_read_or_refused_by_name(kind):
     "Every key of its configuration, and what none of them says: equal outputs, or a refusal."
     import transformers
     module, config, sizes = PEER_LAYERS[kind]
-    x, known, refused = drawn(2, 9, 12, seed=30).float(), getattr(transformers, config)(**sizes).to_dict(), set()
-    for key, value in [("", None), *((name, other) for name in SETTING_VALUES if name in known for other in SETTING_VALUES[name])]:
+    x, known, refused = (drawn(2, 9, 12, seed=30).float(),
+                         getattr(transformers, config)(**sizes).to_dict(), set())
+    for key, value in [("", None), *((name, other) for name in SETTING_VALUES if name in known
+                                     for other in SETTING_VALUES[name])]:
         try: layer = peer_layer(kind, **{key: value} if key else {})
         except Exception: continue                                                # noqa: BLE001 — sizes that do not fit
         try: ours = mixer_from_transformers(layer)
         except ValueError as error:
-            assert str(error).startswith(("theirs: ", "theirs.")) and (key.split("_")[-1] in str(error) or key == "hidden_act" and "activation" in str(error)), (key, error)
+            assert (str(error).startswith(("theirs: ", "theirs."))
+                    and (key.split("_")[-1] in str(error) or key == "hidden_act"
+                         and "activation" in str(error))), (key, error)
             refused.add((kind, key))
             continue
         with torch.no_grad(): wanted, got = layer(x), ours(x)[0]
@@ -542,66 +639,123 @@ def test_each_setting_of_a_layer_is_read_or_refused_by_name(kind):
 def test_settings_and_weights_of_a_layer_that_we_do_not_know_are_refused():
     layer = peer_layer("MambaMixer")
     layer.mystery = 3
-    with pytest.raises(ValueError, match="^theirs.mystery: 3; expected no such setting"): mixer_from_transformers(layer)
-    for kind, part in (("MambaMixer", "in_proj"), ("KimiLinearDeltaAttention", "q_proj"), ("Qwen3NextGatedDeltaNet", "in_proj_ba"), ("Mamba2Mixer", "out_proj"), ("OlmoHybridGatedDeltaNet", "conv1d")):
+    with pytest.raises(ValueError, match="^theirs.mystery: 3; expected no such setting"):
+        mixer_from_transformers(layer)
+    for kind, part in (("MambaMixer", "in_proj"), ("KimiLinearDeltaAttention", "q_proj"),
+                       ("Qwen3NextGatedDeltaNet", "in_proj_ba"), ("Mamba2Mixer", "out_proj"),
+                       ("OlmoHybridGatedDeltaNet", "conv1d")):
         layer = peer_layer(kind)
         module = getattr(layer, part)
         module.bias = torch.nn.Parameter(torch.ones(len(module.weight)))
-        with pytest.raises(ValueError, match=f"^theirs: a layer with .'{part}.bias'.; expected no further weights"): mixer_from_transformers(layer)
+        with pytest.raises(ValueError,
+                           match=f"^theirs: a layer with .'{part}.bias'.; expected no further "
+                                 "weights"):
+            mixer_from_transformers(layer)
         delattr(module, "weight")
-        with pytest.raises(ValueError, match=f"^theirs: a layer without {part}.weight"): mixer_from_transformers(layer)
+        with pytest.raises(ValueError, match=f"^theirs: a layer without {part}.weight"):
+            mixer_from_transformers(layer)
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(["linear", "gated", "delta", "gated_delta"]), st.booleans(), st.integers(1, 12), st.sampled_from([(2, 1), (3, 3), (4, 2)]), st.integers(0, 99))
+@given(st.sampled_from(["linear", "gated", "delta", "gated_delta"]), st.booleans(),
+       st.integers(1, 12), st.sampled_from([(2, 1), (3, 3), (4, 2)]), st.integers(0, 99))
 def test_onnx_reference(rule, channel, T, heads, seed):
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
     (H, G), D, W = heads, 3, 4
-    given_ = {"q": drawn(2, T, H * D, seed=seed), "k": F.normalize(drawn(2, T, G, D, seed=seed + 1), dim=-1).flatten(2), "v": drawn(2, T, G * W, seed=seed + 2),
-              "s": drawn(2, G, D, W, seed=seed + 3), "g": -F.softplus(drawn(2, T, G * (D if channel else 1), seed=seed + 4)), "b": drawn(2, T, G, seed=seed + 5).sigmoid()}
-    unused = ({"g"} if not rule.startswith("gated") else set()) | ({"b"} if "delta" not in rule else set())
+    given_ = {"q": drawn(2, T, H * D, seed=seed), "k": F.normalize(drawn(2, T, G, D, seed=seed + 1),
+            dim=-1).flatten(2), "v": drawn(2, T, G * W, seed=seed + 2),
+              "s": drawn(2, G, D, W, seed=seed + 3),
+              "g": -F.softplus(drawn(2, T, G * (D if channel else 1), seed=seed + 4)),
+              "b": drawn(2, T, G, seed=seed + 5).sigmoid()}
+    unused = (({"g"} if not rule.startswith("gated") else set())
+              | ({"b"} if "delta" not in rule else set()))
     here = {name: t.float().numpy() for name, t in given_.items() if name not in unused}
-    node = helper.make_node("LinearAttention", [name if name in here else "" for name in given_], ["o", "n"], q_num_heads=H, kv_num_heads=G, update_rule=rule, scale=.5)
-    model = helper.make_model(helper.make_graph([node], "g", [helper.make_tensor_value_info(n, TensorProto.FLOAT, t.shape) for n, t in here.items()],
-                                                [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "on"]), opset_imports=[helper.make_opsetid("", 27)])
+    node = helper.make_node("LinearAttention", [name if name in here else "" for name in given_],
+                            ["o", "n"], q_num_heads=H, kv_num_heads=G, update_rule=rule, scale=.5)
+    model = helper.make_model(helper.make_graph([node], "g",
+                                                [helper.make_tensor_value_info(n, TensorProto.FLOAT,
+                                                        t.shape) for n, t in here.items()],
+                                                [helper.make_tensor_value_info(n, TensorProto.FLOAT,
+                                                        None) for n in "on"]),
+                              opset_imports=[helper.make_opsetid("", 27)])
     theirs, state = ReferenceEvaluator(model).run(None, here)
     def each(t, n): return t.unflatten(-1, (n, -1)).transpose(1, 2).repeat_interleave(H // n, 1)
     q, k, v, g, beta = (each(given_[name], H if name == "q" else G) for name in "qkvgb")
     kept, g = given_["s"].repeat_interleave(H // G, 1), None if "g" in unused else g
-    out, last = linear_attention(.5 * q, k, v, g, kept, 5) if "b" in unused else delta_rule(.5 * q, k, v, beta[..., 0], g, kept, 5)
+    out, last = (linear_attention(.5 * q, k, v, g, kept, 5) if "b" in unused
+                 else delta_rule(.5 * q, k, v, beta[..., 0], g, kept, 5))
     np.testing.assert_allclose(out.transpose(1, 2).flatten(2).numpy(), theirs, atol=1e-5)
     np.testing.assert_allclose(last[:, ::H // G].numpy(), state, atol=1e-5)
 
 
-# --- bad input ----------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 Q, G1, RATE = drawn(2, 5, 3), torch.full((2, 5, 1), -.1).double(), torch.full((2, 5), .5).double()
 SYSTEM = torch.full((3,), .5).double()
-SELECT = drawn(2, 5, 3), torch.ones(2, 5, 3).double(), -torch.ones(3, 4).double(), drawn(2, 5, 4), drawn(2, 5, 4)
+SELECT = (drawn(2, 5, 3), torch.ones(2, 5, 3).double(), -torch.ones(3, 4).double(), drawn(2, 5, 4),
+          drawn(2, 5, 4))
 BAD = [
-    ("q", lambda: linear_attention(Q[0, 0], Q[0, 0], Q[0, 0])), ("q", lambda: linear_attention(Q[:, :0], Q[:, :0], Q[:, :0])), ("q", lambda: linear_recurrence(Q.long(), Q, Q)),
-    ("k", lambda: linear_attention(Q, Q[:, :4], Q)), ("v", lambda: linear_attention(Q, Q, Q[:, :4])), ("state", lambda: linear_attention(Q, Q, Q, state=drawn(2, 3, 4))),
-    ("log_decay", lambda: linear_attention(Q, Q, Q, G1[..., 0])), ("log_decay", lambda: linear_attention(Q, Q, Q, G1.exp())), ("log_decay", lambda: linear_matrix(Q, Q, -G1 / 0)),
-    ("chunk_size", lambda: linear_attention(Q, Q, Q, chunk_size=0)), ("beta", lambda: delta_rule(Q, Q, Q, RATE[..., None])), ("beta", lambda: delta_recurrence(Q, Q, Q, RATE[:, :4])),
-    ("beta", lambda: delta_matrix(Q, Q, RATE[0])), ("n_heads", lambda: retention_decay(0)), ("pairs", lambda: recalled_pairs(linear_attention, 0, 4)),
-    ("A", lambda: zero_order_hold(torch.zeros(1), torch.ones(1), torch.ones(1))), ("step", lambda: bilinear(-torch.ones(1), torch.ones(1), torch.zeros(1))),
-    ("A", lambda: forward_euler(torch.ones(1), torch.ones(1), torch.ones(1))), ("b", lambda: ssm_recurrence(SYSTEM, SYSTEM[:2], SYSTEM, Q)), ("x", lambda: ssm_recurrence(SYSTEM, SYSTEM, SYSTEM, Q[..., :0])),
-    ("kernel", lambda: causal_convolution(Q, Q[..., :2])), ("T", lambda: ssm_kernel(SYSTEM, SYSTEM, SYSTEM, 0)), ("state_dim", lambda: S4D(4, 0)),
-    ("x", lambda: selective_scan(Q[0], *SELECT[1:])), ("step", lambda: selective_scan(SELECT[0], SELECT[1][:, :4], *SELECT[2:])), ("A", lambda: selective_scan(*SELECT[:2], -SELECT[2], *SELECT[3:])),
-    ("A", lambda: selective_recurrence(*SELECT[:2], SELECT[2][:2], *SELECT[3:])), ("c", lambda: selective_scan(*SELECT[:4], SELECT[4][..., :3])), ("b", lambda: selective_recurrence(*SELECT[:3], SELECT[3][:1], SELECT[4])),
-    ("n_key_heads", lambda: GatedDeltaNet(12, 3, 2)), ("d_model", lambda: RecurrentMixer(0, 2)), ("size", lambda: ShortConvolution(3, 0)), ("state_dim", lambda: Mamba(12, 4, -1)),
-    ("x", lambda: LAYERS["delta"](drawn(2, 5, 11))), ("x", lambda: LAYERS["mamba"](drawn(2, 0, 12))), ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), torch.ones(5, 5, dtype=torch.bool))),
-    ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), causal_mask(5, 5).triu(-1))), ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), causal_mask(5, 5).double())),
-    ("padding_mask", lambda: LAYERS["delta"](drawn(1, 3, 12), positions=torch.tensor([[0, -1, 1]]), cache=RecurrentState())), ("n", lambda: RecurrentState().drop(1)),
-    ("v", lambda: linear_attention(Q, Q, Q.long())), ("k", lambda: linear_recurrence(Q, Q.long(), Q)), ("n_key_heads", lambda: GatedDeltaNet(12, 3, 0)), ("head_dim", lambda: GatedDeltaNet(12, 3, None, 0)),
-    ("n_heads", lambda: GatedDeltaNet(13, 3)), ("max_beta", lambda: DeltaNet(12, 3, max_beta=3.)), ("d_inner", lambda: Mamba(12, 0)), ("step_rank", lambda: Mamba(12, 4, 2, 0)), ("window", lambda: SoftmaxMixer(12, 2, window=0)),
-    ("state", lambda: selective_recurrence(*SELECT, drawn(3, 4))), ("state", lambda: selective_scan(*SELECT, drawn(1, 3, 4))), ("step", lambda: selective_scan(SELECT[0], -SELECT[1], *SELECT[2:])),
-    ("state", lambda: ssm_recurrence(SYSTEM, SYSTEM, SYSTEM, Q[:1], drawn(4, 5, 3))), ("b", lambda: ssm_kernel(SYSTEM, SYSTEM[:1], SYSTEM, 3)), ("x", lambda: causal_convolution(Q[..., :0], Q[..., :0])),
-    ("x", lambda: S4D(4)(drawn(2, 5, 1))), ("x", lambda: S4D(4).recurrence(drawn(2, 5, 1))), ("mask", lambda: LAYERS["delta"](drawn(2, 5, 12), causal_mask(5, 7))),
-    ("positions", lambda: LAYERS["delta"](drawn(2, 3, 12), positions=torch.arange(2)[None], cache=RecurrentState())), ("k", lambda: mixing_matrices(Q[0], Q[0, :4], Q[0], Q[0, :, 0])),
-    ("window", lambda: mixing_matrices(Q[0], Q[0], -Q[0].abs(), Q[0, :, 0], 0)), ("matrices", lambda: draw_mixers({}, "No matrices at all")),
-    (r"options\['mixers'\]", lambda: tiny("gated", "delta")), (r"options\['mixers'\]", lambda: tiny()), ("window", lambda: CachedHybridLM(tiny("delta"), window=4)),
+    ("q", lambda: linear_attention(Q[0, 0], Q[0, 0], Q[0, 0])),
+    ("q", lambda: linear_attention(Q[:, :0], Q[:, :0], Q[:, :0])),
+    ("q", lambda: linear_recurrence(Q.long(), Q, Q)),
+    ("k", lambda: linear_attention(Q, Q[:, :4], Q)),
+    ("v", lambda: linear_attention(Q, Q, Q[:, :4])),
+    ("state", lambda: linear_attention(Q, Q, Q, state=drawn(2, 3, 4))),
+    ("log_decay", lambda: linear_attention(Q, Q, Q, G1[..., 0])),
+    ("log_decay", lambda: linear_attention(Q, Q, Q, G1.exp())),
+    ("log_decay", lambda: linear_matrix(Q, Q, -G1 / 0)),
+    ("chunk_size", lambda: linear_attention(Q, Q, Q, chunk_size=0)),
+    ("beta", lambda: delta_rule(Q, Q, Q, RATE[..., None])),
+    ("beta", lambda: delta_recurrence(Q, Q, Q, RATE[:, :4])),
+    ("beta", lambda: delta_matrix(Q, Q, RATE[0])), ("n_heads", lambda: retention_decay(0)),
+    ("pairs", lambda: recalled_pairs(linear_attention, 0, 4)),
+    ("A", lambda: zero_order_hold(torch.zeros(1), torch.ones(1), torch.ones(1))),
+    ("step", lambda: bilinear(-torch.ones(1), torch.ones(1), torch.zeros(1))),
+    ("A", lambda: forward_euler(torch.ones(1), torch.ones(1), torch.ones(1))),
+    ("b", lambda: ssm_recurrence(SYSTEM, SYSTEM[:2], SYSTEM, Q)),
+    ("x", lambda: ssm_recurrence(SYSTEM, SYSTEM, SYSTEM, Q[..., :0])),
+    ("kernel", lambda: causal_convolution(Q, Q[..., :2])),
+    ("T", lambda: ssm_kernel(SYSTEM, SYSTEM, SYSTEM, 0)), ("state_dim", lambda: S4D(4, 0)),
+    ("x", lambda: selective_scan(Q[0], *SELECT[1:])),
+    ("step", lambda: selective_scan(SELECT[0], SELECT[1][:, :4], *SELECT[2:])),
+    ("A", lambda: selective_scan(*SELECT[:2], -SELECT[2], *SELECT[3:])),
+    ("A", lambda: selective_recurrence(*SELECT[:2], SELECT[2][:2], *SELECT[3:])),
+    ("c", lambda: selective_scan(*SELECT[:4], SELECT[4][..., :3])),
+    ("b", lambda: selective_recurrence(*SELECT[:3], SELECT[3][:1], SELECT[4])),
+    ("n_key_heads", lambda: GatedDeltaNet(12, 3, 2)), ("d_model", lambda: RecurrentMixer(0, 2)),
+    ("size", lambda: ShortConvolution(3, 0)), ("state_dim", lambda: Mamba(12, 4, -1)),
+    ("x", lambda: LAYERS["delta"](drawn(2, 5, 11))),
+    ("x", lambda: LAYERS["mamba"](drawn(2, 0, 12))),
+    ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), torch.ones(5, 5, dtype=torch.bool))),
+    ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), causal_mask(5, 5).triu(-1))),
+    ("mask", lambda: LAYERS["linear"](drawn(2, 5, 12), causal_mask(5, 5).double())),
+    ("padding_mask", lambda: LAYERS["delta"](drawn(1, 3, 12), positions=torch.tensor([[0, -1, 1]]),
+                                             cache=RecurrentState())),
+    ("n", lambda: RecurrentState().drop(1)),
+    ("v", lambda: linear_attention(Q, Q, Q.long())),
+    ("k", lambda: linear_recurrence(Q, Q.long(), Q)),
+    ("n_key_heads", lambda: GatedDeltaNet(12, 3, 0)),
+    ("head_dim", lambda: GatedDeltaNet(12, 3, None, 0)),
+    ("n_heads", lambda: GatedDeltaNet(13, 3)), ("max_beta", lambda: DeltaNet(12, 3, max_beta=3.)),
+    ("d_inner", lambda: Mamba(12, 0)), ("step_rank", lambda: Mamba(12, 4, 2, 0)),
+    ("window", lambda: SoftmaxMixer(12, 2, window=0)),
+    ("state", lambda: selective_recurrence(*SELECT, drawn(3, 4))),
+    ("state", lambda: selective_scan(*SELECT, drawn(1, 3, 4))),
+    ("step", lambda: selective_scan(SELECT[0], -SELECT[1], *SELECT[2:])),
+    ("state", lambda: ssm_recurrence(SYSTEM, SYSTEM, SYSTEM, Q[:1], drawn(4, 5, 3))),
+    ("b", lambda: ssm_kernel(SYSTEM, SYSTEM[:1], SYSTEM, 3)),
+    ("x", lambda: causal_convolution(Q[..., :0], Q[..., :0])),
+    ("x", lambda: S4D(4)(drawn(2, 5, 1))), ("x", lambda: S4D(4).recurrence(drawn(2, 5, 1))),
+    ("mask", lambda: LAYERS["delta"](drawn(2, 5, 12), causal_mask(5, 7))),
+    ("positions", lambda: LAYERS["delta"](drawn(2, 3, 12), positions=torch.arange(2)[None],
+                                          cache=RecurrentState())),
+    ("k", lambda: mixing_matrices(Q[0], Q[0, :4], Q[0], Q[0, :, 0])),
+    ("window", lambda: mixing_matrices(Q[0], Q[0], -Q[0].abs(), Q[0, :, 0], 0)),
+    ("matrices", lambda: draw_mixers({}, "No matrices at all")),
+    (r"options\['mixers'\]", lambda: tiny("gated", "delta")),
+    (r"options\['mixers'\]", lambda: tiny()),
+    ("window", lambda: CachedHybridLM(tiny("delta"), window=4)),
 ]
 
 
@@ -613,13 +767,15 @@ def test_bad_input_is_named(name, call):
 def test_padding_after_a_token_is_refused_in_a_later_chunk():
     layer, state = LAYERS["gated delta"], RecurrentState()
     layer(drawn(2, 2, 12), positions=torch.tensor([[0, 1], [-1, 0]]), cache=state)
-    with pytest.raises(ValueError, match="padding_mask"): layer(drawn(2, 1, 12), positions=torch.tensor([[2], [-1]]), cache=state)
+    with pytest.raises(ValueError, match="padding_mask"):
+        layer(drawn(2, 1, 12), positions=torch.tensor([[2], [-1]]), cache=state)
 
 
 def test_a_state_of_other_sequences_is_refused():
     layer, state = LAYERS["gated delta"], RecurrentState()
     layer(drawn(1, 2, 12), cache=state)
-    with pytest.raises(ValueError, match="^cache: of 1 sequences; expected 2"): layer(drawn(2, 1, 12), cache=state)
+    with pytest.raises(ValueError, match="^cache: of 1 sequences; expected 2"):
+        layer(drawn(2, 1, 12), cache=state)
 
 
 def test_no_sequences_at_all():
@@ -629,26 +785,36 @@ def test_no_sequences_at_all():
         assert out.shape == (0, 5, 3) and state.shape == (0, 3, 3)
 
 
-# --- the figure ---------------------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 def test_the_figure_writes_as_the_rules_do(tmp_path):
     if shutil.which("node") is None: pytest.skip("needs node")
     (tmp_path / "memory.mjs").write_text((ASSETS / "memory_state.js").read_text())
-    (tmp_path / "run.mjs").write_text('import { write } from "./memory.mjs"; import fs from "fs"; console.log(JSON.stringify(JSON.parse(fs.readFileSync(0)).map(([rule, memory, pair]) => write(rule, memory, pair))));')
+    (tmp_path / "run.mjs").write_text(
+        'import { write } from "./memory.mjs"; import fs from "fs"; '
+        'console.log(JSON.stringify(JSON.parse(fs.readFileSync(0)).map(([rule, memory, pair]) => '
+        'write(rule, memory, pair))));')
     cases, wanted = [], []
     for seed in range(30):
-        memory, angle, value = drawn(2, seed=seed), 15. * (seed % 13), float(drawn(1, seed=seed + 50))
-        k, v = torch.tensor([[math.cos(math.radians(angle)), math.sin(math.radians(angle))]]).double(), torch.tensor([[value]]).double()
+        memory, angle, value = (drawn(2, seed=seed), 15. * (seed % 13),
+                                float(drawn(1, seed=seed + 50)))
+        k, v = (torch.tensor(
+            [[math.cos(math.radians(angle)), math.sin(math.radians(angle))]]).double(),
+                torch.tensor([[value]]).double())
         for rule in ("sum", "decay", "delta"):
             g = torch.full((1, 1), math.log(.5)).double() if rule == "decay" else None
-            _, S = delta_recurrence(k, k, v, torch.ones(1).double(), None, memory[:, None]) if rule == "delta" else linear_recurrence(k, k, v, g, memory[:, None])
+            _, S = (delta_recurrence(k, k, v, torch.ones(1).double(), None, memory[:, None]) if rule
+                    == "delta" else linear_recurrence(k, k, v, g, memory[:, None]))
             cases.append([rule, memory.tolist(), [angle, value]])
             wanted.append(S.flatten().tolist())
-    found = json.loads(subprocess.run(["node", str(tmp_path / "run.mjs")], input=json.dumps(cases), capture_output=True, text=True, check=True).stdout)
+    found = json.loads(subprocess.run(["node", str(tmp_path / "run.mjs")], input=json.dumps(cases),
+                                      capture_output=True, text=True, check=True).stdout)
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_the_still_picture_shows_pairs_and_state():
     made = MemoryView("two lines and a point", pairs=[[0., 1.], [90., .5]], memory=[1., .5])
-    assert made.picture().count("<path") == 3 + 2 and made.picture().count("<circle") == 1             # axes, the next key, the state, and a line for each pair
-    assert made.told() == "Rule: sum. Pair 1: key 0°, value 1, reads 1. Pair 2: key 90°, value 0.5, reads 0.5. State (1, 0.5)."
+    # axes, the next key, the state, and a line for each pair
+    assert made.picture().count("<path") == 3 + 2 and made.picture().count("<circle") == 1
+    assert (made.told() == "Rule: sum. Pair 1: key 0°, value 1, reads 1. Pair 2: key 90°, value "
+                           "0.5, reads 0.5. State (1, 0.5).")

@@ -1,4 +1,5 @@
-"""Numbers of eight and four bits: rounding against PyTorch's types, tiles against a loop, products against 64 bits, rotations against what they must keep."""
+"""Numbers of eight and four bits: rounding against PyTorch's types, tiles against a loop,
+products against 64 bits, rotations against what they must keep."""
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -19,7 +20,9 @@ from tfmlib.accounting import (
 )
 from tfmlib.workbench import seeded
 
-TYPES = {E4M3: torch.float8_e4m3fn, E5M2: torch.float8_e5m2, NumberFormat(5, 10, 65_504.): torch.float16, NumberFormat(8, 7, torch.finfo(torch.bfloat16).max): torch.bfloat16}
+TYPES = {E4M3: torch.float8_e4m3fn, E5M2: torch.float8_e5m2,
+         NumberFormat(5, 10, 65_504.): torch.float16,
+         NumberFormat(8, 7, torch.finfo(torch.bfloat16).max): torch.bfloat16}
 
 
 @pytest.mark.parametrize("format", TYPES)
@@ -27,7 +30,8 @@ def test_rounding_is_that_of_the_type(format):
     x = torch.randn(5_000, generator=seeded(0)) * torch.logspace(-9, 5, 5_000)
     x = x.clamp(-format.largest, format.largest)
     assert torch.equal(round_to(x, format), x.to(TYPES[format]).float())
-    assert round_to(torch.tensor([torch.inf, -torch.inf]), format).tolist() == pytest.approx([format.largest, -format.largest])
+    assert (round_to(torch.tensor([torch.inf, -torch.inf]), format).tolist()
+            == pytest.approx([format.largest, -format.largest]))
 
 
 def test_every_magnitude_is_kept():
@@ -37,12 +41,15 @@ def test_every_magnitude_is_kept():
         assert torch.equal(round_to(-x, format), -x)
 
 
-@pytest.mark.parametrize(("tile", "scale"), [((1, 4), "float32"), ((2, 3), "E8M0"), ((1, 2), "E4M3"), ((5, 7), "float32"), ((4, 4), "E8M0")])
+@pytest.mark.parametrize(("tile", "scale"),
+                         [((1, 4), "float32"), ((2, 3), "E8M0"), ((1, 2), "E4M3"),
+                          ((5, 7), "float32"), ((4, 4), "E8M0")])
 def test_tiles_are_rounded_one_by_one(tile, scale):
     x = torch.randn(5, 7, generator=seeded(1)) * torch.logspace(0, 2, 7)
     found, (R, S) = block_scaled(x, E2M1, tile, scale), tile
     assert found.shape == x.shape
-    top = max(float(x[i:i + R, j:j + S].abs().max()) for i in range(0, 5, R) for j in range(0, 7, S)) / 6 / 448
+    top = (max(float(x[i:i + R, j:j + S].abs().max()) for i in range(0, 5, R)
+               for j in range(0, 7, S)) / 6 / 448)
     for i in range(0, 5, R):
         for j in range(0, 7, S):
             part = x[i:i + R, j:j + S]
@@ -53,18 +60,23 @@ def test_tiles_are_rounded_one_by_one(tile, scale):
 
 
 def test_zeros_stay_zeros_and_bits_are_counted():
-    for scale in ("float32", "E8M0", "E4M3"): assert not block_scaled(torch.zeros(3, 40), E4M3, (1, 32), scale).any()
-    assert (bits_a_number(E2M1, (1, 16), "E4M3"), bits_a_number(E2M1, (1, 32), "E8M0"), bits_a_number(E4M3, (2, 4))) == (4.5, 4.25, 12)
+    for scale in ("float32", "E8M0", "E4M3"):
+        assert not block_scaled(torch.zeros(3, 40), E4M3, (1, 32), scale).any()
+    assert ((bits_a_number(E2M1, (1, 16), "E4M3"), bits_a_number(E2M1, (1, 32), "E8M0"),
+             bits_a_number(E4M3, (2, 4))) == (4.5, 4.25, 12))
     with pytest.raises(ValueError, match="x:"): quantise_tiles(torch.zeros(3), E4M3, (1, 1))
-    with pytest.raises(ValueError, match="scale"): quantise_tiles(torch.zeros(3, 3), E4M3, (1, 1), "E5M2")
+    with pytest.raises(ValueError, match="scale"):
+        quantise_tiles(torch.zeros(3, 3), E4M3, (1, 1), "E5M2")
 
 
 def test_a_product_in_blocks_is_the_product_of_what_remains():
     X, W = (torch.randn(n, 70, generator=seeded(n)).double() for n in (3, 5))
     for way in (((1, 16), "E4M3"), ((1, 32), "E8M0"), ((1, 70), "float32")):
         found = scaled_product(quantise_tiles(X, E2M1, *way), quantise_tiles(W, E2M1, *way))
-        torch.testing.assert_close(found, block_scaled(X, E2M1, *way) @ block_scaled(W, E2M1, *way).T)
-    whole = scaled_product(quantise_tiles(X, E4M3, (1, 7)), quantise_tiles(W, E4M3, (1, 7)), lambda s: s.round())
+        torch.testing.assert_close(found,
+                                   block_scaled(X, E2M1, *way) @ block_scaled(W, E2M1, *way).T)
+    whole = scaled_product(quantise_tiles(X, E4M3, (1, 7)), quantise_tiles(W, E4M3, (1, 7)),
+                           lambda s: s.round())
     assert torch.equal(whole, whole.round())
 
 
@@ -79,7 +91,8 @@ def test_a_rotation_keeps_lengths_and_products():
 
 
 def test_the_three_products_of_a_step():
-    x, W = (torch.randn(n, 4, generator=seeded(n), dtype=torch.float64, requires_grad=True) for n in (3, 5))
+    x, W = (torch.randn(n, 4, generator=seeded(n), dtype=torch.float64, requires_grad=True)
+            for n in (3, 5))
     assert gradcheck(lambda x, W: RoundedLinear.apply(x, W, torch.clone, torch.clone), (x, W))
     def ahead(v): return block_scaled(v, E2M1, (1, 2), "E8M0")
     def back(v): return block_scaled(v, E5M2, (1, 2))
@@ -87,4 +100,5 @@ def test_the_three_products_of_a_step():
     y = RoundedLinear.apply(x, W, ahead, back)
     assert torch.equal(y, ahead(x) @ ahead(W).T)
     y.backward(g)
-    assert torch.equal(x.grad, back(g) @ ahead(W.T).T) and torch.equal(W.grad, back(g.T) @ ahead(x.T).T)
+    assert (torch.equal(x.grad, back(g) @ ahead(W.T).T)
+            and torch.equal(W.grad, back(g.T) @ ahead(x.T).T))

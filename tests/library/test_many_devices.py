@@ -1,4 +1,5 @@
-"""Chapter 15: each form of parallelism is the single-process step, sends what the formula says, and never waits for ever."""
+"""Chapter 15: each form of parallelism is the single-process step, sends what the formula says,
+and never waits for ever."""
 import hashlib
 import json
 import os
@@ -36,22 +37,35 @@ from tfmlib.many_devices.core import schedule, simulate
 from tfmlib.many_devices.data import train_data_parallel, train_sharded
 from tfmlib.many_devices.local_processes import Processes, ProcessFailed, perform
 from tfmlib.many_devices.pipeline import bubble, most_kept, train_pipeline
-from tfmlib.many_devices.recorder import Job, Message, largest_difference, recording, train_alone, volume
+from tfmlib.many_devices.recorder import (
+    Job,
+    Message,
+    largest_difference,
+    recording,
+    train_alone,
+    volume,
+)
 from tfmlib.many_devices.tensor import train_tensor_parallel
 from tfmlib.many_devices.torch_native import train_ddp, train_dtensor, train_fsdp, train_pipelining
 from tfmlib.workbench import ASSETS, WarmupCosine
 
 READS = ("chapters/15_", "chapters/depth/15_")
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 1800                                   # seconds: only processes that hang take as long, however busy the machine is
+# seconds: only processes that hang take as long, however busy the machine is
+PATIENCE = 1800
 LLAMA = Job(MODEL_CONFIGS["toy Llama"].sized(48, 16, 4, 4, 32, n_kv_heads=4, d_ff=24))
 UNTIED = Job(replace(LLAMA.config, tie_embeddings=False, n_kv_heads=2))
 SMALL_GPT2 = Job(replace(LLAMA.config.sized(48, 16, 4, 4, 32, d_ff=24), **GPT2))
 FORMS = {
-    "data": (train_data_parallel,), "ZeRO-1": (train_sharded, 1), "ZeRO-2": (train_sharded, 2), "ZeRO-3": (train_sharded, 3),
-    "tensor": (train_tensor_parallel,), "sequence": (train_tensor_parallel, True), "context": (train_context_parallel,), "context in one piece": (train_context_parallel, False),
-    "GPipe": (train_pipeline, "gpipe", 4), "1F1B": (train_pipeline, "1f1b", 4), "1F1B, few": (train_pipeline, "1f1b", 2),
-    "DDP": (train_ddp,), "FSDP2": (train_fsdp,), "DTensor": (train_dtensor,), "DTensor, each": (train_dtensor, False), "pipelining": (train_pipelining,), "pipelining, GPipe": (train_pipelining, "gpipe")}
+    "data": (train_data_parallel,), "ZeRO-1": (train_sharded, 1), "ZeRO-2": (train_sharded, 2),
+    "ZeRO-3": (train_sharded, 3),
+    "tensor": (train_tensor_parallel,), "sequence": (train_tensor_parallel, True),
+    "context": (train_context_parallel,), "context in one piece": (train_context_parallel, False),
+    "GPipe": (train_pipeline, "gpipe", 4), "1F1B": (train_pipeline, "1f1b", 4),
+    "1F1B, few": (train_pipeline, "1f1b", 2),
+    "DDP": (train_ddp,), "FSDP2": (train_fsdp,), "DTensor": (train_dtensor,),
+    "DTensor, each": (train_dtensor, False), "pipelining": (train_pipelining,),
+    "pipelining, GPipe": (train_pipelining, "gpipe")}
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,31 +85,40 @@ def alone(): return {job: train_alone(job) for job in (LLAMA, UNTIED, SMALL_GPT2
 def expected(name: str, job: Job, p: int, sizes: dict[str, int]) -> list[dict]:
     "What the formulas say for each process."
     B, T = job.rows, job.length
-    if name.startswith(("GPipe", "1F1B", "pipelining")): return M.pipeline_volumes(job.config, B, T, p, 8)
+    if name.startswith(("GPipe", "1F1B", "pipelining")):
+        return M.pipeline_volumes(job.config, B, T, p, 8)
     known = M.parameter_volumes(sizes, p, 8) | M.activation_volumes(job.config, B, T, p, 8)
-    known |= {"context in one piece": known["context"], "DDP": known["data"], "FSDP2": known["ZeRO-3"]}
+    known |= {"context in one piece": known["context"], "DDP": known["data"],
+              "FSDP2": known["ZeRO-3"]}
     return [known[name]] * p
 
 
 @pytest.mark.parametrize("p", sweep([2, 4], 2))
 @pytest.mark.parametrize("name", FORMS)
-def test_each_form_is_the_single_process_step_and_sends_what_the_formula_says(name, p, processes, alone):
+def test_each_form_is_the_single_process_step_and_sends_what_the_formula_says(name, p,
+        processes, alone):
     function, *more = FORMS[name]
     results = processes.run(function, p, LLAMA, *more)
     assert largest_difference([r.value for r in results], alone[LLAMA]) < 1e-10
     assert all(len(r.value.loss) == LLAMA.steps for r in results)
-    if name.startswith("DTensor"): return                        # embedding and logits are whole there; the page counts it
+    # embedding and logits are whole there; the page counts it
+    if name.startswith("DTensor"): return
     sizes = {n: t.numel() for n, t in alone[LLAMA].parameters.items()}
     sent = [{k: n / LLAMA.steps for k, n in volume(r.log).items()} for r in results]
-    if name == "DDP": assert all(m.pop("broadcast") < 1000 for m in sent)              # the order of its buckets, after the first step
+    # the order of its buckets, after the first step
+    if name == "DDP": assert all(m.pop("broadcast") < 1000 for m in sent)
     assert sent == expected(name, LLAMA, p, sizes)
 
 
-@pytest.mark.parametrize("name", sweep(["data", "ZeRO-2", "ZeRO-3", "tensor", "sequence", "context", "1F1B", "FSDP2", "DTensor"], "ZeRO-3", "tensor", "1F1B"))
-@pytest.mark.parametrize("job", [UNTIED, pytest.param(SMALL_GPT2, marks=pytest.mark.whole)], ids=["untied, grouped heads", "GPT-2"])
+@pytest.mark.parametrize("name",
+                         sweep(["data", "ZeRO-2", "ZeRO-3", "tensor", "sequence", "context", "1F1B",
+                                "FSDP2", "DTensor"], "ZeRO-3", "tensor", "1F1B"))
+@pytest.mark.parametrize("job", [UNTIED, pytest.param(SMALL_GPT2, marks=pytest.mark.whole)],
+                         ids=["untied, grouped heads", "GPT-2"])
 def test_other_parts_of_the_model_too(name, job, processes, alone):
     function, *more = FORMS[name]
-    assert largest_difference([r.value for r in processes.run(function, 2, job, *more)], alone[job]) < 1e-10
+    assert (largest_difference([r.value for r in processes.run(function, 2, job, *more)],
+                               alone[job]) < 1e-10)
 
 
 def test_clipping_and_decay_act_in_these_cases(alone):
@@ -113,7 +136,8 @@ def test_buckets_leave_before_the_backward_pass_ends(processes):
 
 @pytest.mark.whole
 def test_stage_2_holds_fewer_gradients(processes):
-    held = [processes.run(train_sharded, 4, LLAMA, stage)[0].value.facts["held"] for stage in (1, 2)]
+    held = [processes.run(train_sharded, 4, LLAMA, stage)[0].value.facts["held"]
+            for stage in (1, 2)]
     assert held[1] < held[0] / 2
 
 
@@ -140,9 +164,11 @@ def test_ring_attention_and_its_gradients(zigzag, processes):
 
 @pytest.mark.whole
 def test_zigzag_balances_the_work(processes):
-    pairs = [[sum(r.value.facts["pairs"]) for r in processes.run(train_context_parallel, 4, LLAMA, z)] for z in (False, True)]
+    pairs = [[sum(r.value.facts["pairs"]) for r in processes.run(train_context_parallel, 4, LLAMA,
+            z)] for z in (False, True)]
     assert pairs == [[10, 26, 42, 58], [34] * 4] and sum(pairs[0]) == sum(pairs[1]) == 16 * 17 // 2
-    assert torch.cat([chunk_positions(16, r, 4, True) for r in range(4)]).sort().values.tolist() == list(range(16))
+    assert (torch.cat([chunk_positions(16, r, 4, True) for r in range(4)]).sort().values.tolist()
+            == list(range(16)))
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
@@ -151,7 +177,8 @@ def test_schedules(kind, stages, micros):
     times = simulate(kind, stages, micros)
     for s, actions in enumerate(times):
         assert [a[:2] for a in actions] == [a[:2] for a in schedule(kind, s, stages, micros)]
-        assert sorted(a.micro for a in actions if a.kind == "F") == sorted(a.micro for a in actions if a.kind == "B") == list(range(micros))
+        assert (sorted(a.micro for a in actions if a.kind == "F")
+                == sorted(a.micro for a in actions if a.kind == "B") == list(range(micros)))
         assert most_kept(actions) == (micros if kind == "gpipe" else min(micros, stages - s))
     assert abs(bubble(times) - (stages - 1) / (micros + stages - 1)) < 1e-12
 
@@ -159,24 +186,32 @@ def test_schedules(kind, stages, micros):
 def test_predicted_steps():
     shape, cluster = NAMED_SHAPES["Llama 3.1 405B"], M.Cluster(989e12, 450e9, 50e9, 8)
     parts = M.predict_step(shape, cluster, M.Plan(64, 8, 16, micros=32), 2048, 8192)
-    assert 0 < parts["arithmetic"] < sum(parts.values()) and parts["context"] == parts["experts"] == 0
+    assert (0 < parts["arithmetic"] < sum(parts.values()) and parts["context"]
+            == parts["experts"] == 0)
     assert parts["bubble"] == pytest.approx(parts["arithmetic"] * 15 / 32)
     with pytest.raises(ValueError, match="tensor"): M.Plan(1, 0)
 
 
 def test_messages_of_a_step_by_hand():
-    "Activations, keys and values have two bytes a number; a stage has 126 / 16 layers, or 58 / 16 with experts."
-    llama = M.predict_step(NAMED_SHAPES["Llama 3.1 405B"], M.Cluster(989e12, 450e9, 50e9, 8), M.Plan(8, 8, 16, 16, micros=16), 128, 131_072)
+    """Activations, keys and values have two bytes a number; a stage has 126 / 16 layers, or 58 /
+    16 with experts."""
+    llama = M.predict_step(NAMED_SHAPES["Llama 3.1 405B"], M.Cluster(989e12, 450e9, 50e9, 8),
+                           M.Plan(8, 8, 16, 16, micros=16), 128, 131_072)
     tokens = 128 * 131_072 // 8 // 16                            # of a rank
     assert llama["tensor"] == pytest.approx(126 / 16 * 4 * 2 * 7 / 8 * 2 * tokens * 16_384 / 450e9)
-    assert llama["context"] == pytest.approx(126 / 16 * 2 * 15 * 2 * 2 * tokens * 128 / 50e9)                    # one key–value head of width 128
-    deepseek = M.predict_step(NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8), M.Plan(128, 1, 16, micros=120, expert=64), 15_360, 4096)
-    assert deepseek["experts"] == pytest.approx(58 / 16 * 4 * 8 * 63 / 64 * 2 * (15_360 * 4096 // 128) * 7168 / 50e9)
+    # one key–value head of width 128
+    assert llama["context"] == pytest.approx(126 / 16 * 2 * 15 * 2 * 2 * tokens * 128 / 50e9)
+    deepseek = M.predict_step(NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8),
+                              M.Plan(128, 1, 16, micros=120, expert=64), 15_360, 4096)
+    assert (deepseek["experts"]
+            == pytest.approx(58 / 16 * 4 * 8 * 63 / 64 * 2 * (15_360 * 4096 // 128) * 7168 / 50e9))
 
 
 def test_the_gradients_of_experts_are_summed_over_their_copies_alone():
     shape, cluster = NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8)
-    def seconds(expert): return M.predict_step(shape, cluster, M.Plan(128, 1, 16, micros=120, expert=expert), 15_360, 4096)["gradients and weights"]
+    def seconds(expert):
+        return M.predict_step(shape, cluster, M.Plan(128, 1, 16, micros=120, expert=expert), 15_360,
+                              4096)["gradients and weights"]
     experts = 58 * 256 * 3 * 7168 * 2048                         # layers, experts, matrices, widths
     rest = total_parameters(shape) - experts
     for expert in (1, 64, 128):
@@ -184,22 +219,32 @@ def test_the_gradients_of_experts_are_summed_over_their_copies_alone():
         assert seconds(expert) == pytest.approx(sent / 50e9)
 
 
-LLAMA_405B, ITS_PLAN = NAMED_SHAPES["Llama 3.1 405B"], {"data": 64, "tensor": 8, "pipeline": 16, "micros": 32}
+LLAMA_405B, ITS_PLAN = (NAMED_SHAPES["Llama 3.1 405B"],
+                        {"data": 64, "tensor": 8, "pipeline": 16, "micros": 32})
 
 
 @pytest.mark.parametrize(("plan", "B", "S", "said"), [
-    ({"tensor": 16}, 2048, 8192, "tensor: 16; expected at most 8"), ({"expert": 64}, 2048, 8192, "expert: 64; expected 1"), ({}, 2047, 8192, "B: 2047; expected a multiple of 2048"),
-    ({"context": 3}, 2048, 8192, "S: 8192; expected a multiple of 3"), ({"pipeline": 127}, 2048, 8192, "pipeline: 127; expected at most 126")])
+    ({"tensor": 16}, 2048, 8192, "tensor: 16; expected at most 8"),
+    ({"expert": 64}, 2048, 8192, "expert: 64; expected 1"),
+    ({}, 2047, 8192, "B: 2047; expected a multiple of 2048"),
+    ({"context": 3}, 2048, 8192, "S: 8192; expected a multiple of 3"),
+    ({"pipeline": 127}, 2048, 8192, "pipeline: 127; expected at most 126")])
 def test_plans_that_do_not_fit_are_refused(plan, B, S, said):
-    with pytest.raises(ValueError, match=said): M.predict_step(LLAMA_405B, M.Cluster(989e12, 450e9, 50e9, 8), M.Plan(**ITS_PLAN | plan), B, S)
+    with pytest.raises(ValueError, match=said):
+        M.predict_step(LLAMA_405B, M.Cluster(989e12, 450e9, 50e9, 8),
+                       M.Plan(**ITS_PLAN | plan), B, S)
 
 
 def test_other_sizes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="expert: 3; expected a divisor of 128"):
-        M.predict_step(NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8), M.Plan(128, expert=3), 128, 4096)
-    for bad, name in ({"peak": 0}, "peak"), ({"outside": -1}, "outside"), ({"per_node": 0}, "per_node"):
-        with pytest.raises(ValueError, match=name): M.Cluster(**{"peak": 1e15, "inside": 1e11, "outside": 1e10, "per_node": 8} | bad)
-    for config, T, name in (SMALL_GPT2.config, 16, "config"), (LLAMA.config, 18, "T: 18"), (LLAMA.config, 0, "T"):
+        M.predict_step(NAMED_SHAPES["DeepSeek-V3"], M.Cluster(989e12, 160e9, 50e9, 8),
+                       M.Plan(128, expert=3), 128, 4096)
+    for bad, name in ({"peak": 0}, "peak"), ({"outside": -1}, "outside"), ({"per_node": 0},
+            "per_node"):
+        with pytest.raises(ValueError, match=name):
+            M.Cluster(**{"peak": 1e15, "inside": 1e11, "outside": 1e10, "per_node": 8} | bad)
+    for config, T, name in (SMALL_GPT2.config, 16, "config"), (LLAMA.config, 18,
+            "T: 18"), (LLAMA.config, 0, "T"):
         with pytest.raises(ValueError, match=name): M.activation_volumes(config, 8, T, 4, 8)
     with pytest.raises(ValueError, match="p: 0"): M.parameter_volumes({"w": 8}, 0, 8)
     with pytest.raises(ValueError, match="stages: 0"): simulate("1f1b", 0, 4)
@@ -207,12 +252,13 @@ def test_other_sizes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="backward: 0"): simulate("1f1b", 2, 2, backward=0)
 
 
-# --- the runs of an exercise --------------------------------------------------------------------------------------
+# --- the runs of an exercise ----------------------------------------------------------------------
 
 @pytest.fixture(scope="module")
 def wrong(processes):
     "The outcomes of a wrong run on four ranks."
-    return lambda letter, steps=1: [r.value for r in processes.run(cases.wrong_run, 4, letter, replace(LLAMA, steps=steps))]
+    return lambda letter, steps=1: [r.value for r in processes.run(cases.wrong_run, 4, letter,
+            replace(LLAMA, steps=steps))]
 
 
 def apart(outcomes, name: str) -> bool:
@@ -223,16 +269,20 @@ def apart(outcomes, name: str) -> bool:
 
 def test_what_went_wrong_is_what_these_mistakes_do(wrong, alone):
     right = alone[LLAMA]
-    assert f"{right.loss[0]:.3f} {right.length[0]:.3f} {right.length[0] / 4:.3f}" == "4.132 1.594 0.399"
+    assert (f"{right.loss[0]:.3f} {right.length[0]:.3f} {right.length[0] / 4:.3f}"
+            == "4.132 1.594 0.399")
     runs = {letter: wrong(letter) for letter in "ABCE"}
-    assert all(o.loss[0] == pytest.approx(right.loss[0], abs=1e-10) for outcomes in runs.values() for o in outcomes)
+    assert all(o.loss[0] == pytest.approx(right.loss[0], abs=1e-10) for outcomes in runs.values()
+               for o in outcomes)
     assert all(o.length[0] == pytest.approx(right.length[0] / 4, abs=1e-10) for o in runs["A"])
     copies = [n for n, axis in runs["B"][0].cut.items() if axis is None]
     assert len(copies) == 9 and all("norm" in n and apart(runs["B"], n) for n in copies)
-    assert apart(runs["C"], "embedding.weight") and not any(apart(runs["C"], n) for n in right.parameters if n != "embedding.weight")
+    assert (apart(runs["C"], "embedding.weight")
+            and not any(apart(runs["C"], n) for n in right.parameters if n != "embedding.weight"))
     gain = [o.length[0] - right.length[0] for o in runs["E"]]
     assert min(gain) == max(gain) > 1e-3 and not any(apart(runs["E"], n) for n in copies)
-    assert 1e-10 < largest_difference([replace(o, length=right.length[:1]) for o in runs["E"]], train_alone(replace(LLAMA, steps=1))) < 1e-2
+    assert (1e-10 < largest_difference([replace(o, length=right.length[:1]) for o in runs["E"]],
+                                       train_alone(replace(LLAMA, steps=1))) < 1e-2)
 
 
 def test_ranks_that_never_communicate_drift_apart(wrong):
@@ -241,7 +291,7 @@ def test_ranks_that_never_communicate_drift_apart(wrong):
     assert all(apart(outcomes, n) for n in outcomes[0].parameters)
 
 
-# --- the figure ---------------------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 MOMENTS = parallel_moments()
 
@@ -251,20 +301,30 @@ def test_moments_are_whole():
     for form, moments in MOMENTS.items():
         for said, holds, does, sends in moments:
             assert said.endswith(".") and len(holds) == len(does) == 4, form
-            assert set(does) <= {"hold", "compute", "send", "wait"} and all({a, b} < set(range(4)) and a != b for a, b, *_ in sends), form
+            assert (set(does) <= {"hold", "compute", "send", "wait"}
+                    and all({a, b} < set(range(4)) and a != b for a, b, *_ in sends)), form
             assert "wait" not in does or not any("send" == d for d in does), form
 
 
-@pytest.mark.parametrize(("form", "sent"), [("ring all-reduce", 24), ("data parallel", 24), ("ZeRO-3", 36), ("tensor parallel", 24), ("ring attention, zigzag", 12), ("GPipe", 24), ("1F1B", 24)])
-def test_messages_of_a_form(form, sent): assert sum(times for m in MOMENTS[form] for *_, times in m.sends) == sent
+@pytest.mark.parametrize(("form", "sent"), [("ring all-reduce", 24), ("data parallel", 24),
+                                            ("ZeRO-3", 36), ("tensor parallel", 24),
+                                            ("ring attention, zigzag", 12), ("GPipe", 24),
+                                            ("1F1B", 24)])
+def test_messages_of_a_form(form, sent):
+    assert sum(times for m in MOMENTS[form] for *_, times in m.sends) == sent
 
 
 OVERLAPS = """svg => {
-  const boxes = [...svg.querySelectorAll("text")].map(t => [t.textContent, t.getBBox()]), [, , w, h] = svg.getAttribute("viewBox").split(" ").map(Number);
-  const over = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y + 2 < b.y + b.height && b.y + 2 < a.y + a.height;
-  const pairs = boxes.flatMap(([s, a], i) => boxes.slice(i + 1).filter(([, b]) => over(a, b)).map(([t]) => [s, t]));
-  const frames = [...svg.querySelectorAll("rect")].map(r => r.getBBox()), inside = (a, b) => a.x >= b.x && a.x + a.width <= b.x + b.width && a.y + a.height <= b.y + b.height;
-  return pairs.concat(boxes.filter(([, a]) => a.x < 0 || a.y < 0 || a.x + a.width > w || a.y + a.height > h || (a.y > frames[0].y && !frames.some(f => inside(a, f)))));
+  const boxes = [...svg.querySelectorAll("text")].map(t => [t.textContent, t.getBBox()]), [, , w,
+    h] = svg.getAttribute("viewBox").split(" ").map(Number);
+  const over = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y + 2 < b.y + b.height &&
+    b.y + 2 < a.y + a.height;
+  const pairs = boxes.flatMap(([s, a], i) => boxes.slice(i + 1).filter(([, b]) => over(a,
+    b)).map(([t]) => [s, t]));
+  const frames = [...svg.querySelectorAll("rect")].map(r => r.getBBox()), inside = (a,
+    b) => a.x >= b.x && a.x + a.width <= b.x + b.width && a.y + a.height <= b.y + b.height;
+  return pairs.concat(boxes.filter(([, a]) => a.x < 0 || a.y < 0 || a.x + a.width > w ||
+    a.y + a.height > h || (a.y > frames[0].y && !frames.some(f => inside(a, f)))));
 }"""
 
 
@@ -275,11 +335,17 @@ def steps(browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("steps")
     for path in Path(str(ASSETS)).glob("*.*"):
         if path.suffix in (".js", ".css"): shutil.copy(path, folder)
-    figure = ParallelSteps("Four ranks, and what each of them holds", names=list(MOMENTS), moments=[[list(m) for m in moments] for moments in MOMENTS.values()]).figure().html
-    (folder / "page.html").write_text(f'<!doctype html><html lang="en"><meta charset="utf-8"><link rel="stylesheet" href="figures.css">{figure}<script type="module" src="mount.js"></script>', encoding="utf-8")
+    figure = ParallelSteps("Four ranks, and what each of them holds", names=list(MOMENTS),
+                           moments=[[list(m) for m in moments]
+                                    for moments in MOMENTS.values()]).figure().html
+    (folder / "page.html").write_text(
+        '<!doctype html><html lang="en"><meta charset="utf-8"><link rel="stylesheet" '
+        f'href="figures.css">{figure}<script type="module" src="mount.js"></script>',
+        encoding="utf-8")
     httpd = server(folder)
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    page = browser.new_context(viewport={"width": 390, "height": 800}, reduced_motion="reduce").new_page()
+    page = browser.new_context(viewport={"width": 390, "height": 800},
+                               reduced_motion="reduce").new_page()
     wrong = []
     page.on("pageerror", lambda e: wrong.append(str(e)))
     page.goto(f"http://127.0.0.1:{httpd.server_port}/page.html")
@@ -292,21 +358,34 @@ def steps(browser, tmp_path_factory):
 @pytest.mark.whole
 @pytest.mark.browser
 def test_every_step_of_every_form_by_keyboard(steps):
-    "What is drawn is what Python says, no words cover each other, and a form can be chosen in the middle of another."
+    """What is drawn is what Python says, no words cover each other, and a form can be chosen in
+    the middle of another."""
     svg, slider = steps.locator("svg.tfm-ranks"), steps.locator("input[type=range]")
     for form, moments in MOMENTS.items():
         steps.get_by_label("form").select_option(form)
-        assert steps.get_by_label("form").input_value() == form and slider.get_attribute("max") == str(len(moments))
+        assert (steps.get_by_label("form").input_value() == form and slider.get_attribute("max")
+                == str(len(moments)))
         slider.focus()
         waits = sum(m.does.count("wait") for m in moments)
         for n, m in enumerate(moments):
-            label, sent = svg.get_attribute("aria-label"), sum(times for before in moments[:n + 1] for *_, times in before.sends)
-            assert label.startswith(f"{form}, step {n + 1} of {len(moments)}: {m.sentence}") and slider.get_attribute("aria-valuetext") == f"{n + 1} of {len(moments)}: {m.sentence}"
-            assert all(", ".join(held) in label for held in m.holds) and all(f"Rank {a} sends {what} to rank {b}." in label for a, b, what, _ in m.sends)
-            assert svg.locator("path.tfm-sent").count() == len(m.sends) and [svg.locator(f"rect.tfm-{what}").count() for what in ("wait", "send")] == [m.does.count("wait"), m.does.count("send")]
-            assert svg.locator(".tfm-held").all_text_contents() == [h for held in m.holds for h in held]
-            said = f"Messages so far: {sent}. Ranks waiting now: {m.does.count('wait')}; in the whole run, {waits} of {4 * len(moments)} rank-steps."
-            assert steps.locator(".tfm-readout").inner_text() == said and svg.evaluate(OVERLAPS) == [], (form, n)
+            label, sent = (svg.get_attribute("aria-label"),
+                           sum(times for before in moments[:n + 1] for *_, times in before.sends))
+            assert (label.startswith(f"{form}, step {n + 1} of {len(moments)}: {m.sentence}")
+                    and slider.get_attribute("aria-valuetext")
+                    == f"{n + 1} of {len(moments)}: {m.sentence}")
+            assert (all(", ".join(held) in label for held in m.holds)
+                    and all(f"Rank {a} sends {what} to rank {b}." in label
+                            for a, b, what, _ in m.sends))
+            assert (svg.locator("path.tfm-sent").count() == len(m.sends)
+                    and [svg.locator(f"rect.tfm-{what}").count() for what in ("wait", "send")]
+                    == [m.does.count("wait"), m.does.count("send")])
+            assert (svg.locator(".tfm-held").all_text_contents()
+                    == [h for held in m.holds for h in held])
+            said = (
+                f"Messages so far: {sent}. Ranks waiting now: {m.does.count('wait')}; in the whole "
+                f"run, {waits} of {4 * len(moments)} rank-steps.")
+            assert (steps.locator(".tfm-readout").inner_text() == said and svg.evaluate(OVERLAPS)
+                    == []), (form, n)
             steps.keyboard.press("ArrowRight")
         assert slider.input_value() == str(len(moments))
 
@@ -316,7 +395,8 @@ def test_every_step_of_every_form_by_keyboard(steps):
 def test_buttons_of_the_figure(steps):
     at = steps.locator("input[type=range]")
     steps.get_by_role("button", name="reset").press("Enter")
-    assert steps.get_by_label("form").input_value() == "ring all-reduce" and at.input_value() == "1" and steps.get_by_role("button", name="back").is_disabled()
+    assert (steps.get_by_label("form").input_value() == "ring all-reduce" and at.input_value()
+            == "1" and steps.get_by_role("button", name="back").is_disabled())
     steps.get_by_role("button", name="next").press("Enter")
     assert at.input_value() == "2"
     steps.get_by_role("button", name="back").press("Space")
@@ -330,16 +410,23 @@ def test_buttons_of_the_figure(steps):
     assert steps.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-# --- bad input ----------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 BAD = {
-    "heads": (train_tensor_parallel, replace(LLAMA, config=replace(LLAMA.config, n_kv_heads=2)), (), "n_kv_heads: 2; expected a multiple of 4"),
-    "vocabulary": (train_tensor_parallel, replace(LLAMA, config=replace(LLAMA.config, vocab_size=50)), (), "vocab_size: 50; expected a multiple of 4"),
-    "tokens": (train_tensor_parallel, replace(LLAMA, length=14), (True,), "length: 14; expected a multiple of 4"),
-    "layers": (train_pipeline, replace(LLAMA, config=replace(LLAMA.config, n_layers=3)), (), "n_layers: 3; expected a multiple of 4"),
+    "heads": (train_tensor_parallel, replace(LLAMA, config=replace(LLAMA.config, n_kv_heads=2)), (),
+              "n_kv_heads: 2; expected a multiple of 4"),
+    "vocabulary": (train_tensor_parallel,
+                   replace(LLAMA, config=replace(LLAMA.config, vocab_size=50)), (),
+                   "vocab_size: 50; expected a multiple of 4"),
+    "tokens": (train_tensor_parallel, replace(LLAMA, length=14), (True,),
+               "length: 14; expected a multiple of 4"),
+    "layers": (train_pipeline, replace(LLAMA, config=replace(LLAMA.config, n_layers=3)), (),
+               "n_layers: 3; expected a multiple of 4"),
     "microbatches": (train_pipeline, LLAMA, ("1f1b", 3), "micros: 3; expected a divisor of 8"),
-    "rows": (train_data_parallel, replace(LLAMA, rows=6), (), "batch: got 6 rows, expected a multiple of 4"),
-    "chunks": (train_context_parallel, replace(LLAMA, length=12), (), "length: 12; expected a multiple of 8"),
+    "rows": (train_data_parallel, replace(LLAMA, rows=6), (),
+             "batch: got 6 rows, expected a multiple of 4"),
+    "chunks": (train_context_parallel, replace(LLAMA, length=12), (),
+               "length: 12; expected a multiple of 8"),
     "stage": (train_sharded, LLAMA, (4,), "stage: 4; expected 1, 2 or 3")}
 
 
@@ -349,11 +436,12 @@ def test_bad_input_is_refused_by_name_in_every_process(name, processes):
     begin = time.monotonic()
     with pytest.raises(ProcessFailed) as caught: processes.run(function, 4, job, *more)
     assert sorted(caught.value.errors) == [0, 1, 2, 3]
-    assert all(e.startswith(f"ValueError: {said}") for e in caught.value.errors.values()), caught.value.errors
+    assert all(e.startswith(f"ValueError: {said}")
+               for e in caught.value.errors.values()), caught.value.errors
     assert time.monotonic() - begin < 300
 
 
-# --- faults -------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 def test_pytorchs_context_parallel_does_not_run_here(processes):
     "If it does one day, the page compares with it."
@@ -368,15 +456,19 @@ def test_what_is_no_ordinary_exception(processes):
 
 
 def test_processes_that_disagree(processes):
-    with pytest.raises(ProcessFailed) as caught: processes.run(cases.checked_mismatch, 2, timeout=10)
-    assert set(caught.value.errors.values()) == {"ValueError: x: (4,) in process 0, (5,) in process 1; expected the same value in every process"}
+    with pytest.raises(ProcessFailed) as caught:
+        processes.run(cases.checked_mismatch, 2, timeout=10)
+    assert (set(caught.value.errors.values()) == {"ValueError: x: (4,) in process 0, (5,) in "
+                                                  "process 1; expected the same value in every "
+                                                  "process"})
     with pytest.raises(ProcessFailed): processes.run(cases.mismatch, 2, timeout=5)
 
 
 def test_a_process_that_dies(processes):
     with pytest.raises(ProcessFailed) as caught: processes.run(cases.die, 2, timeout=60)
     assert caught.value.errors[1] == "ended with exit code -9" and 0 in caught.value.errors
-    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value                       # the next call works again
+    # the next call works again
+    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value
 
 
 @pytest.mark.whole
@@ -384,13 +476,16 @@ def test_a_process_that_died_between_two_calls_and_one_that_hangs(processes):
     processes.run(cases.ring_all_reduce, 2, 8)
     processes.workers[1].kill()
     processes.workers[1].join()
-    with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=5)     # both were started again
-    assert caught.value.errors == {0: "waited 5 s for another process in all_reduce", 1: "gave no answer in time and was stopped"}
+    # both were started again
+    with pytest.raises(ProcessFailed) as caught: processes.run(cases.hang, 2, timeout=5)
+    assert (caught.value.errors == {0: "waited 5 s for another process in all_reduce",
+                                    1: "gave no answer in time and was stopped"})
 
 
 @pytest.mark.whole
 def test_nobody_begins_before_all_have_come():
-    "Who refuses at once would otherwise leave while a slower process is still entering, whose entry then fails."
+    """Who refuses at once would otherwise leave while a slower process is still entering, whose
+    entry then fails."""
     with Processes(join=recording) as own:
         own.run(cases.enter_slowly, 2)
         first, second = (r.value for r in own.run(cases.clock, 2))
@@ -407,7 +502,8 @@ def test_a_refusal_leaves_the_processes_as_they_are(processes):
 
 
 def test_what_broke_on_the_way_into_a_group_is_told_apart(monkeypatch):
-    "PyTorch counts the groups that were begun: a process that never entered would meet the others under another name from then on."
+    """PyTorch counts the groups that were begun: a process that never entered would meet the
+    others under another name from then on."""
     @contextmanager
     def joined(*_):
         raise RuntimeError("Connection closed by peer")
@@ -423,7 +519,8 @@ def test_processes_whose_group_broke_are_started_anew(processes):
     processes.run(cases.ring_all_reduce, 2, 8)
     before = processes.workers[0].pid
     with pytest.raises(ProcessFailed): processes.run(cases.both_wait, 2, timeout=3)
-    assert processes.run(cases.ring_all_reduce, 2, 8)[0].value and processes.workers[0].pid != before
+    assert (processes.run(cases.ring_all_reduce, 2, 8)[0].value
+            and processes.workers[0].pid != before)
 
 
 def test_arguments_of_processes(processes):
@@ -431,29 +528,37 @@ def test_arguments_of_processes(processes):
         with pytest.raises(ValueError, match=name): processes.run(cases.hang, size, timeout=timeout)
 
 
-# --- the program --------------------------------------------------------------------------------------------------
+# --- the program ----------------------------------------------------------------------------------
 
-COMMON = ["--model", "toy Llama", "--rows", "8", "--length", "16", "--dtype", "float64", "--peak", "0.01", "--warmup", "1", "--clip", "0.5", "--every", "2", "--timeout", "60"]
+COMMON = ["--model", "toy Llama", "--rows", "8", "--length", "16", "--dtype", "float64", "--peak",
+          "0.01", "--warmup", "1", "--clip", "0.5", "--every", "2", "--timeout", "60"]
 FAULTY = str(ROOT / "tests/device_cases.py")
 
 
 def started(command: list[str], limit: float = 240) -> subprocess.CompletedProcess:
-    "A command, and its end: what takes longer than `limit` seconds is ended with all that it started."
+    """A command, and its end: what takes longer than `limit` seconds is ended with all that it
+    started."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT, start_new_session=True)
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
+                               start_new_session=True)
     try: out, said = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        raise AssertionError(f"{command[2:]} took more than {limit} s: {process.communicate()}") from None
+        raise AssertionError(
+            f"{command[2:]} took more than {limit} s: {process.communicate()}") from None
     return subprocess.CompletedProcess(command, process.returncode, out, said)
 
 
-def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.many_devices.cluster"), restarts: int = 0) -> subprocess.CompletedProcess:
+def torchrun(n: int, *arguments: str, program=("-m", "tfmlib.many_devices.cluster"),
+             restarts: int = 0) -> subprocess.CompletedProcess:
     "The program as the page starts it, on n processes of this machine."
-    return started(["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", f"--max-restarts={restarts}", *program, *COMMON, *arguments])
+    return started(["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}",
+                    f"--max-restarts={restarts}", *program, *COMMON, *arguments])
 
 
-def printed(done: subprocess.CompletedProcess) -> list[dict]: return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+def printed(done: subprocess.CompletedProcess) -> list[dict]:
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def history(done: subprocess.CompletedProcess) -> list[dict]:
@@ -478,12 +583,16 @@ def one(): return history(started(["-m", "tfmlib.many_devices.cluster", *COMMON,
 
 
 def test_the_program_is_the_training_of_chapter_10(one):
-    alone = train_alone(Job(MODEL_CONFIGS["toy Llama"], 6, 8, 16, .5, rate=WarmupCosine(.01, 1, 1000)))
+    alone = train_alone(Job(MODEL_CONFIGS["toy Llama"], 6, 8, 16, .5,
+                            rate=WarmupCosine(.01, 1, 1000)))
     assert max(abs(a - b["loss"]) for a, b in zip(alone.loss, one, strict=True)) < 1e-10
     assert max(abs(a - b["length"]) for a, b in zip(alone.length, one, strict=True)) < 1e-10
 
 
-@pytest.mark.parametrize("division", [pytest.param(("--shard", "4"), marks=pytest.mark.whole), pytest.param(("--replicate", "2", "--shard", "2"), marks=pytest.mark.whole), ("--shard", "2", "--tensor", "2")])
+@pytest.mark.parametrize("division", [pytest.param(("--shard", "4"), marks=pytest.mark.whole),
+                                      pytest.param(("--replicate", "2", "--shard", "2"),
+                                                   marks=pytest.mark.whole),
+                                      ("--shard", "2", "--tensor", "2")])
 def test_however_it_is_divided(division, here, one):
     assert far(here(4, "--steps", "6", *division), one) < 1e-10
 
@@ -493,7 +602,9 @@ def test_the_other_parts_of_a_model_too(here):
     assert far(here(4, *gpt, "--shard", "2", "--tensor", "2"), here(1, *gpt)) < 1e-10
 
 
-@pytest.mark.parametrize("division", [pytest.param((), marks=pytest.mark.whole), pytest.param(("--replicate", "2"), marks=pytest.mark.whole), ("--tensor", "2")])
+@pytest.mark.parametrize("division", [pytest.param((), marks=pytest.mark.whole),
+                                      pytest.param(("--replicate", "2"), marks=pytest.mark.whole),
+                                      ("--tensor", "2")])
 @pytest.mark.parametrize(("numbers", "near"), [((), 1e-5), (("--bf16",), .05)])
 def test_in_fewer_bits_too(numbers, near, division, here, one):
     found = here(2, "--steps", "2", "--dtype", "float32", *numbers, *division)
@@ -502,23 +613,28 @@ def test_in_fewer_bits_too(numbers, near, division, here, one):
 
 def test_a_checkpoint_resumes_on_another_number_of_processes(tmp_path, here, one):
     keep = ["--checkpoint", str(tmp_path)]
-    found = here(4, "--steps", "2", *keep, "--shard", "2", "--tensor", "2") + here(2, "--steps", "4", *keep) + here(1, "--steps", "6", *keep)
+    found = (here(4, "--steps", "2", *keep, "--shard", "2", "--tensor", "2")
+             + here(2, "--steps", "4", *keep) + here(1, "--steps", "6", *keep))
     assert far(found, one) < 1e-10
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
+    assert (sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004",
+            "step-00000006"])
 
 
 @pytest.mark.whole
 def test_a_process_that_dies_and_one_that_hangs(tmp_path, here, one):
-    "Four processes save; on two, one dies, all start again from the last checkpoint, and one hangs; from the last checkpoint, the run ends bit for bit as if nothing had happened."
+    """Four processes save; on two, one dies, all start again from the last checkpoint, and one
+    hangs; from the last checkpoint, the run ends bit for bit as if nothing had happened."""
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     begun = here(4, "--steps", "2", "--checkpoint", str(broken), "--shard", "2", "--tensor", "2")
     shutil.copytree(broken, whole)
     rest = here(2, "--steps", "6", "--checkpoint", str(whole))
     assert far(begun + rest, one) < 1e-10 and [x["step"] for x in rest] == [2, 3, 4, 5]
-    done = torchrun(2, "--steps", "6", "--checkpoint", str(broken), "--timeout", "10", program=(FAULTY, "die 3", "hang 5"), restarts=1)
-    assert printed(done) == rest[:1] + rest[:3]                  # each step is reported at once; step 3 died, and the last checkpoint was after step 1
+    done = torchrun(2, "--steps", "6", "--checkpoint", str(broken), "--timeout", "10",
+                    program=(FAULTY, "die 3", "hang 5"), restarts=1)
+    # each step is reported at once; step 3 died, and the last checkpoint was after step 1
+    assert printed(done) == rest[:1] + rest[:3]
     assert done.returncode and "exitcode: -9" in done.stderr
-    assert "step 5: waited for another process, which has ended or hangs (timeout 10 s); the last checkpoint is complete" in done.stderr
+    assert "step 5: waited for another process, which has ended or hangs (timeout 10 s); the last checkpoint is complete" in done.stderr  # noqa: E501
     assert here(2, "--steps", "6", "--checkpoint", str(broken)) == rest[2:]
 
 
@@ -529,7 +645,8 @@ def test_what_died_while_it_was_written_is_no_checkpoint(tmp_path, here):
     torn.mkdir()
     (torn / "__0_0.distcp").write_bytes(b"half")
     assert [x["step"] for x in here(2, "--steps", "6", *keep)] == [4, 5]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000006"]
+    assert (sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004",
+            "step-00000006"])
 
 
 def test_every_attempt_meets_under_a_name_of_its_own():
@@ -538,19 +655,27 @@ def test_every_attempt_meets_under_a_name_of_its_own():
     store.set_timeout(timedelta(seconds=30))
     store.set("asks/2", "a process that died before it had an answer")
     for _ in range(2):
-        with ThreadPoolExecutor() as pool: found = list(pool.map(lambda rank: fresh_name(store, rank, 3, 30.), range(3)))
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda rank: fresh_name(store, rank, 3, 30.), range(3)))
         assert len(set(found)) == 1
         names += found[:1]
     assert names[0] != names[1]
-    with pytest.raises(TimeoutError, match=r"ranks \[1\] to begin"): fresh_name(dist.HashStore(), 0, 2, .2)
+    with pytest.raises(TimeoutError, match=r"ranks \[1\] to begin"):
+        fresh_name(dist.HashStore(), 0, 2, .2)
 
 
-# --- what the program refuses -------------------------------------------------------------------------------------
+# --- what the program refuses ---------------------------------------------------------------------
 
-REFUSED = {("--rows", "6", "--shard", "4"): "rows: 6; expected a multiple of 4", ("--tensor", "4"): "n_kv_heads: 2; expected a multiple of 4",
-           ("--replicate", "3"): "replicate, tensor: 3, 1; expected a product that divides 4", ("--shard", "3"): "shard: 3; expected 4",
-           ("--length", "1000"): "length: 1000; expected at most 128", ("--model", "toy"): "model: 'toy'; expected one of", ("--every", "0"): "every: 0; expected a number above 0",
-           ("--steps", "-1"): "steps: -1; expected a number above 0", ("--clip", "0"): "clip: 0.0; expected a number above 0", ("--dtype", "int64"): "dtype: 'int64'; expected one of float32, float64"}
+REFUSED = {("--rows", "6", "--shard", "4"): "rows: 6; expected a multiple of 4",
+           ("--tensor", "4"): "n_kv_heads: 2; expected a multiple of 4",
+           ("--replicate", "3"): "replicate, tensor: 3, 1; expected a product that divides 4",
+           ("--shard", "3"): "shard: 3; expected 4",
+           ("--length", "1000"): "length: 1000; expected at most 128",
+           ("--model", "toy"): "model: 'toy'; expected one of",
+           ("--every", "0"): "every: 0; expected a number above 0",
+           ("--steps", "-1"): "steps: -1; expected a number above 0",
+           ("--clip", "0"): "clip: 0.0; expected a number above 0",
+           ("--dtype", "int64"): "dtype: 'int64'; expected one of float32, float64"}
 
 
 def refused(here, n: int, *arguments: str) -> list[str]:
@@ -562,31 +687,37 @@ def refused(here, n: int, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("arguments", REFUSED)
 def test_the_program_refuses_what_does_not_fit_in_every_process(arguments, here):
-    assert all(e.startswith(f"ValueError: {REFUSED[arguments]}") for e in refused(here, 4, "--steps", "1", *arguments))
+    assert all(e.startswith(f"ValueError: {REFUSED[arguments]}")
+               for e in refused(here, 4, "--steps", "1", *arguments))
 
 
 def test_the_commands_of_the_page_are_not_refused():
-    cells = json.loads((ROOT / "chapters/15_many_devices.ipynb").read_text(encoding="utf-8"))["cells"]
-    block, = (b.split("```")[0] for c in cells if c["cell_type"] == "markdown" for b in "".join(c["source"]).split("```bash\n")[1:])
+    cells = json.loads((ROOT / "chapters/15_many_devices.ipynb").read_text(
+        encoding="utf-8"))["cells"]
+    block, = (b.split("```")[0] for c in cells if c["cell_type"] == "markdown"
+              for b in "".join(c["source"]).split("```bash\n")[1:])
     commands = [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
     assert [c[0] for c in commands] == ["python", "torchrun", "torchrun"]
     for command in commands:
         of = dict(zip(command, command[1:]))
         run = read_arguments(command[command.index("tfmlib.many_devices.cluster") + 1:])
-        assert check_training(run, MODEL_CONFIGS[run.model], int(of.get("--nnodes", 1)) * int(of.get("--nproc-per-node", 1))) > 0
+        assert (check_training(run, MODEL_CONFIGS[run.model], int(of.get("--nnodes", 1))
+                               * int(of.get("--nproc-per-node", 1))) > 0)
 
 
 @pytest.mark.whole
 def test_torchrun_shows_it_for_every_process():
     done = torchrun(2, "--steps", "1", "--rows", "7")
-    assert done.returncode and done.stderr.count("ValueError: rows: 7; expected a multiple of 2") >= 2
+    assert (done.returncode and done.stderr.count("ValueError: rows: 7; expected a multiple of 2")
+            >= 2)
 
 
 def rewrite(saved: Path, **facts: str) -> None:
     "Change what a checkpoint says of its training, and the digest of that."
     saved.write_text(json.dumps(json.loads(saved.read_text()) | facts))
     seal = saved.with_name("digests.json")
-    seal.write_text(json.dumps(json.loads(seal.read_text()) | {saved.name: hashlib.sha256(saved.read_bytes()).hexdigest()}))
+    seal.write_text(json.dumps(json.loads(seal.read_text())
+                               | {saved.name: hashlib.sha256(saved.read_bytes()).hexdigest()}))
 
 
 def invert(path: Path) -> None:
@@ -597,20 +728,26 @@ def invert(path: Path) -> None:
     path.write_bytes(content)
 
 
-DAMAGES = {"__1_0.distcp": (invert, lambda p: p.write_bytes(p.read_bytes()[:-9]), Path.unlink), "training.json": (Path.unlink,), ".metadata": (invert, lambda p: p.write_bytes(b"")),
+DAMAGES = {"__1_0.distcp": (invert, lambda p: p.write_bytes(p.read_bytes()[:-9]), Path.unlink),
+           "training.json": (Path.unlink,), ".metadata": (invert, lambda p: p.write_bytes(b"")),
            "digests.json": (Path.unlink, lambda p: p.write_text("[1]"))}
 
 
-@pytest.mark.parametrize(("name", "damage"), sweep([(n, k) for n, ds in DAMAGES.items() for k in range(len(ds))], ("__1_0.distcp", 0)))
+@pytest.mark.parametrize(("name", "damage"),
+                         sweep([(n, k) for n, ds in DAMAGES.items() for k in range(len(ds))],
+                               ("__1_0.distcp", 0)))
 def test_a_damaged_checkpoint_is_passed_over_and_replaced(name, damage, tmp_path, here):
     keep = ["--checkpoint", str(tmp_path)]
     whole = here(2, "--steps", "6", *keep, "--every", "2")
     DAMAGES[name][damage](tmp_path / "step-00000006" / name)
-    assert here(2, "--steps", "6", *keep, "--every", "2") == whole[4:]             # from step 4, and written again
+    # from step 4, and written again
+    assert here(2, "--steps", "6", *keep, "--every", "2") == whole[4:]
     assert here(2, "--steps", "6", *keep) == []
     for folder in tmp_path.iterdir(): DAMAGES[name][damage](folder / name)
     said = refused(here, 2, "--steps", "6", *keep)
-    assert all(e.startswith(f"ValueError: checkpoint: damaged: step-00000006 ({name}); step-00000004") for e in said), said
+    assert all(e.startswith(
+        f"ValueError: checkpoint: damaged: step-00000006 ({name}); step-00000004")
+               for e in said), said
 
 
 @pytest.mark.whole
@@ -620,14 +757,16 @@ def test_the_program_says_from_which_checkpoint_it_resumes(tmp_path, here):
     invert(tmp_path / "step-00000002" / "__0_0.distcp")
     done = started(["-m", "tfmlib.many_devices.cluster", *COMMON, "--steps", "2", *keep])
     assert [x["step"] for x in printed(done)] == [1]
-    assert "checkpoint: damaged: step-00000002 (__0_0.distcp); training resumes from step-00000001" in done.stderr
+    assert "checkpoint: damaged: step-00000002 (__0_0.distcp); training resumes from step-00000001" in done.stderr  # noqa: E501
 
 
 def test_what_stops_the_writing_is_said_in_a_line(tmp_path, here):
     "A folder that cannot be made, as a full disk, ends in PyTorch's frames of all processes."
     (tmp_path / "file").write_text("")
     said = refused(here, 2, "--steps", "1", "--checkpoint", str(tmp_path / "file" / "run"))
-    assert all(e.startswith("OSError: checkpoint: process 0 could not use ") and "NotADirectoryError" in e and e.endswith("earlier ones are complete") for e in said), said
+    assert all(e.startswith("OSError: checkpoint: process 0 could not use ")
+               and "NotADirectoryError" in e and e.endswith("earlier ones are complete")
+               for e in said), said
 
 
 def test_every_option_is_described(capsys):
@@ -636,20 +775,25 @@ def test_every_option_is_described(capsys):
     for f in fields(TrainingRun): assert f"{f.metadata['help']} (default:" in shown, f.name
 
 
-@pytest.mark.parametrize("model", [name for name, config in MODEL_CONFIGS.items() if config.kind != "decoder"])
+@pytest.mark.parametrize("model",
+                         [name for name, config in MODEL_CONFIGS.items() if config.kind
+                          != "decoder"])
 def test_a_model_that_is_no_decoder_is_refused_and_not_offered(model, here):
     said, = refused(here, 1, "--steps", "1", "--model", model)
-    assert said.startswith(f"ValueError: model: {model!r}; expected one of GPT-2 small") and "base" not in said.split("expected")[1]
+    assert (said.startswith(f"ValueError: model: {model!r}; expected one of GPT-2 small")
+            and "base" not in said.split("expected")[1])
 
 
 def test_the_checkpoint_of_another_training_is_refused_in_every_process(tmp_path, here):
     keep = ["--checkpoint", str(tmp_path)]
     here(1, "--steps", "2", *keep)
     other = "--steps", "4", *keep, "--model", "toy GPT-2"
-    assert all(e.startswith("ValueError: checkpoint: model is toy Llama there, toy GPT-2 here") for e in refused(here, 2, *other))
+    assert all(e.startswith("ValueError: checkpoint: model is toy Llama there, toy GPT-2 here")
+               for e in refused(here, 2, *other))
     saved = tmp_path / "step-00000002" / "training.json"
     rewrite(saved, model="toy GPT-2")
-    assert all(e.startswith("ValueError: checkpoint: mean.") and "absent" in e for e in refused(here, 2, *other))
+    assert all(e.startswith("ValueError: checkpoint: mean.") and "absent" in e
+               for e in refused(here, 2, *other))
 
 
 def test_a_checkpoint_of_another_shape_is_refused_in_every_process(tmp_path, here):
@@ -658,7 +802,9 @@ def test_a_checkpoint_of_another_shape_is_refused_in_every_process(tmp_path, her
     saved = tmp_path / "step-00000002" / "training.json"
     rewrite(saved, model=cases.WIDE)
     said = refused(here, 2, "--steps", "4", *keep, "--model", cases.WIDE)
-    assert all(e.startswith("ValueError: checkpoint: mean.embedding.weight is (2048, 96) there, (2048, 128) here;") for e in said), said
+    assert all(e.startswith(
+        "ValueError: checkpoint: mean.embedding.weight is (2048, 96) there, (2048, 128) here;")
+               for e in said), said
 
 
 class Spy:
@@ -674,7 +820,9 @@ def test_the_pickle_of_a_checkpoint_runs_nothing(tmp_path):
     dcp.save({"x": torch.arange(3.)}, checkpoint_id=written, no_dist=True)
     assert CheckpointReader(written).read_metadata().state_dict_metadata["x"].size == (3,)
     (written / ".metadata").write_bytes(pickle.dumps(Spy(made)))
-    with pytest.raises(ValueError, match=r"checkpoint: (posix|nt)\.mkdir in \.metadata; expected only names of torch"): CheckpointReader(written).read_metadata()
+    with pytest.raises(ValueError, match=r"checkpoint: (posix|nt)\.mkdir in \.metadata; expected "
+                                         r"only names of torch"):
+        CheckpointReader(written).read_metadata()
     assert not made.exists()
     with pytest.raises(AttributeError): dcp.FileSystemReader(written).read_metadata()
     assert made.exists()                                         # PyTorch's own reader ran it
@@ -684,5 +832,6 @@ def test_a_file_of_tokens_runs_nothing(tmp_path, here):
     torch.save(torch.arange(1000) % 50, tmp_path / "ids.pt")
     assert len(here(1, "--steps", "2", "--tokens", str(tmp_path / "ids.pt"))) == 2
     torch.save(Spy(tmp_path / "made"), tmp_path / "ids.pt")
-    with pytest.raises(ProcessFailed, match="UnpicklingError"): here(1, "--steps", "2", "--tokens", str(tmp_path / "ids.pt"))
+    with pytest.raises(ProcessFailed, match="UnpicklingError"):
+        here(1, "--steps", "2", "--tokens", str(tmp_path / "ids.pt"))
     assert not (tmp_path / "made").exists()

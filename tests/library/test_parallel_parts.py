@@ -1,4 +1,5 @@
-"""Chapter 15: each part of a decoder under tensor, sequence and context parallelism: the single-process step, or a refusal by name."""
+"""Chapter 15: each part of a decoder under tensor, sequence and context parallelism: the
+single-process step, or a refusal by name."""
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +19,9 @@ from tfmlib.many_devices.tensor import train_tensor_parallel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = MODEL_CONFIGS["toy Llama"].sized(48, 16, 4, 4, 32, n_kv_heads=4, d_ff=24)
-FORMS = {"tensor": (train_tensor_parallel,), "sequence": (train_tensor_parallel, True), "context": (train_context_parallel,), "context in one piece": (train_context_parallel, False)}
+FORMS = {"tensor": (train_tensor_parallel,), "sequence": (train_tensor_parallel, True),
+         "context": (train_context_parallel,),
+         "context in one piece": (train_context_parallel, False)}
 CUT, TILED = ("tensor", "sequence"), ("context", "context in one piece")
 
 
@@ -26,18 +29,49 @@ def adapted(**options) -> dict: return dict(attention="adapted", options=options
 
 
 HEADS, EXPERTS = dict(kind="adapted decoder"), dict(n_experts=4, n_used=2)
-PARTS = {  # name -> what differs from the toy Llama, the forms that refuse it, and the name that they give
-    "plain": ({}, (), ""), "no positions": (dict(positions="none"), (), ""), "learned": (dict(positions="learned"), (), ""), "sinusoidal": (dict(positions="sinusoidal"), (), ""), "groups": (dict(n_kv_heads=2), (), ""), "wide heads": (dict(head_dim=10), (), ""),
-    "partly rotated": (dict(positions="partial rotary", options=dict(rotary_dim=2)), (), ""), "rotated by layer": (dict(positions="layered rotary") | adapted(rotated="1010", local="0101", local_base=100.), (), ""), "YaRN": (dict(rope_scaling=dict(rule="yarn", factor=2., original_max_len=16)), (), ""),
-    "ALiBi": (dict(positions="alibi"), (*CUT, *TILED), "positions"), "relative": (dict(positions="relative"), (*CUT, *TILED), "positions"),
-    "window": (adapted(window=3), TILED, "options['window']"), "window longer than a chunk": (adapted(window=9), TILED, "options['window']"), "some windows": (adapted(window=3, local="0101"), TILED, "options['window']"), "caps": (adapted(softcap=2.), TILED, "options['softcap']"),
-    "sinks": (adapted(sinks=True), (*CUT, *TILED), "options['sinks']"), "norms per head": (adapted(qk_norm="head"), (), ""), "norms with biases": (dict(norm="layernorm") | adapted(qk_norm="head"), (), ""), "norms of each head": (adapted(qk_norm="each head"), CUT, "options['qk_norm']"), "norms of all heads": (adapted(qk_norm="all heads"), CUT, "options['qk_norm']"),
-    "own scale": (adapted(query_scale=.3, clip_qkv=.5), (), ""), "biases": (dict(attention_bias=True, ffn_bias=True), (), ""), "biased output": (dict(attention_bias=True) | adapted(biased="o"), (), ""),
-    "experts": (dict(ffn="experts", options=EXPERTS), CUT, "ffn"), "few tokens for many experts": (dict(ffn="experts", options=dict(n_experts=60, n_used=1)), CUT, "ffn"), "clamped experts": (dict(ffn="clamped experts", options=EXPERTS), CUT, "ffn"),
-    "mixers": (dict(attention="hybrid", options=dict(mixers=("gated delta", "attention"))), (*CUT, *TILED), "attention"), "hybrid": (dict(kind="hybrid decoder", attention="hybrid", positions="none", options=dict(mixers=("gated delta",))), (*CUT, *TILED), "kind"),
-    "adapted decoder": (HEADS, (), ""), "normed, scaled and capped": (HEADS | dict(options=dict(logit_scale=.5, logit_cap=3., embedding_norm=True)), (), ""), "narrow": (HEADS | dict(options=dict(embedding_dim=8)), CUT, "options['embedding_dim']"), "biased head": (HEADS | dict(options=dict(head_bias=True)), CUT, "options['head_bias']"),
-    **{place: (dict(norm_position=place), (), "") for place in ("post", "after", "both", "parallel", "parallel, one norm")}, "scaled": (dict(norm_position="pre, scaled", options=dict(residual_scale=.5)), (), ""), "offset norm": (dict(norm="rmsnorm, 1 + weight"), (), ""),
-    "gated": (dict(ffn="gated gelu"), (), ""), "not gated": (dict(ffn="gelu"), (), ""), "no feed-forward": (dict(ffn="none"), (), ""), "untied": (dict(tie_embeddings=False), (), ""), "scaled embedding": (dict(embedding_scale=3.), (), "")}
+# name -> what differs from the toy Llama, the forms that refuse it, and the name that they give
+PARTS = {
+    "plain": ({}, (), ""), "no positions": (dict(positions="none"), (), ""),
+    "learned": (dict(positions="learned"), (), ""), "sinusoidal": (dict(positions="sinusoidal"), (),
+            ""), "groups": (dict(n_kv_heads=2), (), ""), "wide heads": (dict(head_dim=10), (), ""),
+    "partly rotated": (dict(positions="partial rotary", options=dict(rotary_dim=2)), (), ""),
+    "rotated by layer": (dict(positions="layered rotary") | adapted(rotated="1010", local="0101",
+            local_base=100.), (), ""),
+    "YaRN": (dict(rope_scaling=dict(rule="yarn", factor=2., original_max_len=16)), (), ""),
+    "ALiBi": (dict(positions="alibi"), (*CUT, *TILED), "positions"),
+    "relative": (dict(positions="relative"), (*CUT, *TILED), "positions"),
+    "window": (adapted(window=3), TILED, "options['window']"),
+    "window longer than a chunk": (adapted(window=9), TILED, "options['window']"),
+    "some windows": (adapted(window=3, local="0101"), TILED, "options['window']"),
+    "caps": (adapted(softcap=2.), TILED, "options['softcap']"),
+    "sinks": (adapted(sinks=True), (*CUT, *TILED), "options['sinks']"),
+    "norms per head": (adapted(qk_norm="head"), (), ""),
+    "norms with biases": (dict(norm="layernorm") | adapted(qk_norm="head"), (), ""),
+    "norms of each head": (adapted(qk_norm="each head"), CUT, "options['qk_norm']"),
+    "norms of all heads": (adapted(qk_norm="all heads"), CUT, "options['qk_norm']"),
+    "own scale": (adapted(query_scale=.3, clip_qkv=.5), (), ""),
+    "biases": (dict(attention_bias=True, ffn_bias=True), (), ""),
+    "biased output": (dict(attention_bias=True) | adapted(biased="o"), (), ""),
+    "experts": (dict(ffn="experts", options=EXPERTS), CUT, "ffn"),
+    "few tokens for many experts": (dict(ffn="experts", options=dict(n_experts=60, n_used=1)), CUT,
+                                    "ffn"), "clamped experts": (dict(ffn="clamped experts",
+                                            options=EXPERTS), CUT, "ffn"),
+    "mixers": (dict(attention="hybrid", options=dict(mixers=("gated delta", "attention"))),
+               (*CUT, *TILED), "attention"),
+    "hybrid": (dict(kind="hybrid decoder", attention="hybrid", positions="none",
+                    options=dict(mixers=("gated delta",))), (*CUT, *TILED), "kind"),
+    "adapted decoder": (HEADS, (), ""),
+    "normed, scaled and capped": (HEADS | dict(options=dict(logit_scale=.5, logit_cap=3.,
+            embedding_norm=True)), (), ""), "narrow": (HEADS | dict(options=dict(embedding_dim=8)),
+                    CUT, "options['embedding_dim']"),
+    "biased head": (HEADS | dict(options=dict(head_bias=True)), CUT, "options['head_bias']"),
+    **{place: (dict(norm_position=place), (), "") for place in ("post", "after", "both", "parallel",
+            "parallel, one norm")},
+    "scaled": (dict(norm_position="pre, scaled", options=dict(residual_scale=.5)), (), ""),
+    "offset norm": (dict(norm="rmsnorm, 1 + weight"), (), ""),
+    "gated": (dict(ffn="gated gelu"), (), ""), "not gated": (dict(ffn="gelu"), (), ""),
+    "no feed-forward": (dict(ffn="none"), (), ""), "untied": (dict(tie_embeddings=False), (), ""),
+    "scaled embedding": (dict(embedding_scale=3.), (), "")}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +81,8 @@ def processes():
         yield started
 
 
-OFTEN = ("ALiBi", "relative", "window longer than a chunk", "sinks", "norms per head", "norms of all heads", "rotated by layer", "experts", "narrow", "mixers")
+OFTEN = ("ALiBi", "relative", "window longer than a chunk", "sinks", "norms per head",
+         "norms of all heads", "rotated by layer", "experts", "narrow", "mixers")
 
 
 @pytest.mark.parametrize("name", sweep(PARTS, *OFTEN))
@@ -57,16 +92,27 @@ def test_each_part_is_the_single_process_step_or_refused_by_name(name, processes
     alone = train_alone(job)
     for form, (function, *more) in FORMS.items():
         if form in refusing:
-            with pytest.raises(ProcessFailed) as caught: processes.run(cases.with_all_parts, 2, function, job, *more)
-            assert all(error.startswith(f"ValueError: {said}: ") and "expected" in error for error in caught.value.errors.values()), (form, caught.value.errors)
-        else: assert largest_difference([result.value for result in processes.run(cases.with_all_parts, 2, function, job, *more)], alone) < 1e-10, form
+            with pytest.raises(ProcessFailed) as caught:
+                processes.run(cases.with_all_parts, 2, function, job, *more)
+            assert all(error.startswith(f"ValueError: {said}: ") and "expected" in error
+                       for error in caught.value.errors.values()), (form, caught.value.errors)
+        else:
+            assert (largest_difference(
+                [result.value for result in processes.run(cases.with_all_parts, 2, function, job,
+                        *more)], alone) < 1e-10), form
 
 
 def test_draws_that_no_form_can_repeat_are_refused():
-    with pytest.raises(ValueError, match="^dropout: 0.5; expected 0"): Job(replace(SMALL, dropout=.5))
+    with pytest.raises(ValueError, match="^dropout: 0.5; expected 0"):
+        Job(replace(SMALL, dropout=.5))
 
 
-@pytest.mark.parametrize("mask", [torch.zeros(4, 4), torch.ones(4, 4, dtype=torch.bool), torch.ones(4, 4, dtype=torch.bool).tril() & torch.ones(4, 4, dtype=torch.bool).triu(-1), torch.ones(2, 1, 4, 4, dtype=torch.bool).tril() & torch.tensor([False, True, True, True])])
+@pytest.mark.parametrize("mask", [torch.zeros(4, 4), torch.ones(4, 4, dtype=torch.bool),
+                                  torch.ones(4, 4, dtype=torch.bool).tril()
+                                  & torch.ones(4, 4, dtype=torch.bool).triu(-1),
+                                  torch.ones(2, 1, 4, 4, dtype=torch.bool).tril()
+                                  & torch.tensor([False, True, True, True])])
 def test_ring_attention_refuses_a_mask_that_it_would_ignore(mask):
     q = torch.randn(2, 1, 4, 3)
-    with pytest.raises(ValueError, match="^mask: .*expected the causal mask"): RingAttention()(q, q, q, mask)
+    with pytest.raises(ValueError, match="^mask: .*expected the causal mask"):
+        RingAttention()(q, q, q, mask)

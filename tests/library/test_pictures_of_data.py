@@ -1,4 +1,5 @@
-"""Pictures of data and tables: what they show is what they were given, and what does not fit is refused by name."""
+"""Pictures of data and tables: what they show is what they were given, and what does not fit is
+refused by name."""
 import re
 import xml.etree.ElementTree as ET
 
@@ -6,7 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from tfmlib.workbench import AXES, COLOURS, Labels, Marks, area, cell_mark, flow, note, picture, table
+from tfmlib.workbench import (
+    AXES,
+    COLOURS,
+    Labels,
+    Marks,
+    area,
+    cell_mark,
+    flow,
+    note,
+    picture,
+    table,
+)
 
 
 def written(drawn: str) -> list[str]:
@@ -21,18 +33,22 @@ def test_every_number_is_shown_once_with_a_true_minus():
 
 
 def test_a_hidden_cell_shows_no_number_and_does_not_set_the_scale():
-    drawn = area([[1., 100.], [1., 1.]], (0, 0), marks=Marks(hidden=[[False, True], [False, False]])).drawn
+    drawn = area([[1., 100.], [1., 1.]], (0, 0),
+                 marks=Marks(hidden=[[False, True], [False, False]])).drawn
     assert written(drawn) == ["1.0", "1.0", "1.0"] and drawn.count("url(#@@h)") == 1
-    assert {*re.findall(r'fill-opacity="([\d.]+)"', drawn)} == {"0.50"}, "all that is seen is as strong"
+    assert ({*re.findall(r'fill-opacity="([\d.]+)"', drawn)}
+            == {"0.50"}), "all that is seen is as strong"
 
 
 def test_a_number_below_zero_is_grey():
     drawn = area([[2., -2.]], (0, 0), "q", digits=None).drawn
-    assert drawn.count(f"--tfm-quiet,{COLOURS['quiet']}") == 1 and drawn.count('fill:var(--tfm-q,') == 1
+    assert (drawn.count(f"--tfm-quiet,{COLOURS['quiet']}") == 1
+            and drawn.count('fill:var(--tfm-q,') == 1)
 
 
 def test_labels_axes_and_lengths():
-    drawn = area(np.ones((2, 3)), (0, 0), "k", Labels("K", ["a", "b"], ["x", "y", "z"], ("keys", "width"))).drawn
+    drawn = area(np.ones((2, 3)), (0, 0), "k",
+                 Labels("K", ["a", "b"], ["x", "y", "z"], ("keys", "width"))).drawn
     assert {"K", "a", "b", "x", "y", "z", "2 keys", "width 3"} <= {*written(drawn)}
     assert all(colour in COLOURS for colour in AXES.values())
 
@@ -45,26 +61,39 @@ def test_a_slab_shows_the_numbers_of_its_first_layer():
 
 def test_an_arrow_leads_from_side_to_side():
     a, b = area([[1.]], (0, 0)), area([[1.]], (200, 0), labels=Labels(rows=["word"]))
-    x, u = map(float, re.search(r'd="M([\d.]+) [\d.]+L([\d.]+)', flow(a, b, "then"))[1].split() + re.search(r'L([\d.]+) ', flow(a, b))[1].split())
+    x, u = map(float, re.search(r'd="M([\d.]+) [\d.]+L([\d.]+)', flow(a, b, "then"))[1].split()
+               + re.search(r'L([\d.]+) ', flow(a, b))[1].split())
     assert a.box[2] < x < u < b.box[0] - 8 * 4, "it ends before the names of the rows"
 
 
 def test_a_picture_holds_its_parts():
     a = area(np.eye(3), (10, 10))
-    made = picture(a, cell_mark(a, 1, 1), note(50, 150, "one", "two"), size=(200, 200), alt="A picture of three ones.")
-    assert "tfm-full" in made.html and made.alt == "A picture of three ones." and {"one", "two"} <= {*re.findall(r">(\w+)</text>", made.html)}
+    made = picture(a, cell_mark(a, 1, 1), note(50, 150, "one", "two"), size=(200, 200),
+                   alt="A picture of three ones.")
+    assert ("tfm-full" in made.html and made.alt == "A picture of three ones." and {"one", "two"}
+            <= {*re.findall(r">(\w+)</text>", made.html)})
 
 
 @pytest.mark.parametrize("wrong, message", [
-    (lambda: area([1., 2.], (0, 0)), "values: "), (lambda: area(np.ones((2, 2)), (0, 0), labels=Labels(rows=["a"])), "rows: got 1 names, expected 2"),
-    (lambda: area(np.ones((2, 2)), (0, 0), labels=Labels(columns=["a"])), "columns: got 1 names, expected 2"),
-    (lambda: area(np.ones((2, 2)), (0, 0), labels=Labels(axes=("time", ""))), "axes: got 'time', expected one of tokens"),
-    (lambda: area(np.ones((2, 2)), (0, 0), marks=Marks(row=2)), "row: got 2, expected a number below 2"), (lambda: area(np.ones((2, 2)), (0, 0), marks=Marks(column=-1)), "column: got -1"),
-    (lambda: area(np.ones((2, 2)), (0, 0), marks=Marks(hidden=np.ones((2, 3)))), r"hidden: got shape \(2, 3\), expected \(2, 2\)"),
-    (lambda: picture(area(np.ones((9, 9)), (0, 0)), size=(50, 500), alt="An area that is cut off"), r"size: got \(50, 500\)"),
+    (lambda: area([1., 2.], (0, 0)), "values: "),
+    (lambda: area(np.ones((2, 2)), (0, 0), labels=Labels(rows=["a"])),
+     "rows: got 1 names, expected 2"),
+    (lambda: area(np.ones((2, 2)), (0, 0), labels=Labels(columns=["a"])),
+     "columns: got 1 names, expected 2"),
+    (lambda: area(np.ones((2, 2)), (0, 0), labels=Labels(axes=("time", ""))),
+     "axes: got 'time', expected one of tokens"),
+    (lambda: area(np.ones((2, 2)), (0, 0), marks=Marks(row=2)),
+     "row: got 2, expected a number below 2"),
+    (lambda: area(np.ones((2, 2)), (0, 0), marks=Marks(column=-1)), "column: got -1"),
+    (lambda: area(np.ones((2, 2)), (0, 0), marks=Marks(hidden=np.ones((2, 3)))),
+     r"hidden: got shape \(2, 3\), expected \(2, 2\)"),
+    (lambda: picture(area(np.ones((9, 9)), (0, 0)), size=(50, 500), alt="An area that is cut off"),
+     r"size: got \(50, 500\)"),
     (lambda: picture(size=(50, 50), alt=""), "alt: "),
-    (lambda: table({}, ["a", "b"]), "rows: got none"), (lambda: table({"a": (1, 2)}, ["", "b"]), "rows: 'a' has 2 values, expected 1"),
-    (lambda: table({"a": (1, 2)}, ["", "b", "c"], digits=[1]), "digits: got 1, expected 2"), (lambda: table({"a": 1}, ["", "b"], best="least"), "best: got"),
+    (lambda: table({}, ["a", "b"]), "rows: got none"),
+    (lambda: table({"a": (1, 2)}, ["", "b"]), "rows: 'a' has 2 values, expected 1"),
+    (lambda: table({"a": (1, 2)}, ["", "b", "c"], digits=[1]), "digits: got 1, expected 2"),
+    (lambda: table({"a": 1}, ["", "b"], best="least"), "best: got"),
 ])
 def test_what_does_not_fit_is_refused_by_name(wrong, message):
     with pytest.raises(ValueError, match=f"^{message}"): wrong()
@@ -74,10 +103,13 @@ def test_a_table_is_the_dictionary_that_it_shows():
     rows = {"a": (1.256, 1234), "b": (-0.001, None), 3: (2.5, 7)}
     shown = table(rows, ["row", "x", "n"], digits=(2, 0), best=("max", "min"))
     assert shown == rows and shown["a"][0] == 1.256
-    assert repr(shown).splitlines() == ["row      x      n", "a     1.26  1,234", "b     0.00      –", "3    *2.50     *7"]
+    assert (repr(shown).splitlines() == ["row      x      n", "a     1.26  1,234",
+                                         "b     0.00      –", "3    *2.50     *7"])
     html = shown._repr_html_()
-    assert html.count("<strong>") == 2 and "<strong>2.50</strong>" in html and '<th scope="row">a</th>' in html and html.count('scope="col"') == 3
+    assert (html.count("<strong>") == 2 and "<strong>2.50</strong>" in html
+            and '<th scope="row">a</th>' in html and html.count('scope="col"') == 3)
 
 
 def test_words_in_a_table_cannot_become_markup():
-    assert "<b>" not in table({"<b>": "<i>"}, ["<u>", "x"], caption="<s>")._repr_html_().replace("<body>", "")
+    assert "<b>" not in table({"<b>": "<i>"}, ["<u>", "x"],
+                              caption="<s>")._repr_html_().replace("<body>", "")

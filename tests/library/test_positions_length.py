@@ -1,14 +1,28 @@
-"""What the recorded comparison of chapter 6 rests on: the same characters predicted at every length, the same beginning for all, text never seen."""
+"""What the recorded comparison of chapter 6 rests on: the same characters predicted at every
+length, the same beginning for all, text never seen."""
 import pytest
 import torch
 
-from bench.positions_length import LAST, LENGTHS, METHODS, RULES, TRAINED, Model, fresh, loss, ruled, texts, windows
+from bench.positions_length import (
+    LAST,
+    LENGTHS,
+    METHODS,
+    RULES,
+    TRAINED,
+    Model,
+    fresh,
+    loss,
+    ruled,
+    texts,
+    windows,
+)
 
 
 @pytest.mark.parametrize("length", LENGTHS[:-1])
 def test_every_length_predicts_the_same_characters(length):
     x = torch.arange(2_000)
-    assert torch.equal(windows(x, length, 7)[:, -LAST - 1:], windows(x, LENGTHS[-1], 7)[:, -LAST - 1:])
+    assert torch.equal(windows(x, length, 7)[:, -LAST - 1:],
+                       windows(x, LENGTHS[-1], 7)[:, -LAST - 1:])
 
 
 def test_the_loss_is_that_of_the_last_characters():
@@ -19,7 +33,8 @@ def test_the_loss_is_that_of_the_last_characters():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_all_begin_with_the_same_weights(method):
-    def shared(model: Model): return {name: t for name, t in model.state_dict().items() if "encoding." not in name}
+    def shared(model: Model):
+        return {name: t for name, t in model.state_dict().items() if "encoding." not in name}
     ours, none = shared(fresh(method, 1)), shared(fresh("none", 1))
     assert ours.keys() == none.keys() and all(torch.equal(ours[name], none[name]) for name in none)
 

@@ -1,4 +1,5 @@
-"""How practice page 18 runs a learner's kernel: in a process of its own, which nothing brings down for good, whatever mode this one is in."""
+"""How practice page 18 runs a learner's kernel: in a process of its own, which nothing brings
+down for good, whatever mode this one is in."""
 import json
 import os
 import subprocess
@@ -48,7 +49,8 @@ def reads_far_away(X, OUT, S, COLS: tl.constexpr): tl.store(OUT, tl.load(X + 10_
 
 
 @triton.jit
-def writes_beside(X, OUT, S, COLS: tl.constexpr): tl.store(OUT + tl.arange(0, COLS), tl.zeros([COLS], tl.float32))
+def writes_beside(X, OUT, S, COLS: tl.constexpr):
+    tl.store(OUT + tl.arange(0, COLS), tl.zeros([COLS], tl.float32))
 
 
 @triton.jit
@@ -70,7 +72,8 @@ def ends_its_process(X, OUT, S, COLS: tl.constexpr): os.abort()
 
 def launched(kernel, size: int = 3, grid: int = 2):
     import torch
-    return page._launch(kernel, (grid,), [torch.arange(1., size + 1), page._answer(size)], size, COLS=4)
+    return page._launch(kernel, (grid,), [torch.arange(1., size + 1), page._answer(size)],
+                        size, COLS=4)
 
 
 def test_a_kernel_is_run_with_what_it_calls_and_its_constants():
@@ -80,8 +83,12 @@ def test_a_kernel_is_run_with_what_it_calls_and_its_constants():
 
 
 @pytest.mark.parametrize(("kernel", "said"), [
-    (by_a_plain_number, "PLAIN = 2 from outside"), (reads_far_away, "reads outside its tensors, 1 number"), (writes_beside, "writes outside its tensors, 1 number"),
-    (writes_its_input, "tensor 1, which is only to be read"), (last_program_wins, "in reverse order, 1 number of tensor 2 comes out"), (ends_its_process, r"the process that ran it ended \(-6\)"),
+    (by_a_plain_number, "PLAIN = 2 from outside"),
+    (reads_far_away, "reads outside its tensors, 1 number"),
+    (writes_beside, "writes outside its tensors, 1 number"),
+    (writes_its_input, "tensor 1, which is only to be read"),
+    (last_program_wins, "in reverse order, 1 number of tensor 2 comes out"),
+    (ends_its_process, r"the process that ran it ended \(-6\)"),
     (lambda: None, "expected a kernel")])
 def test_what_goes_wrong_is_said_and_the_next_kernel_runs(kernel, said):
     with pytest.raises(Mismatch, match=said): launched(kernel)
@@ -131,38 +138,49 @@ import json, kills
 from pathlib import Path
 page = kills.verdicts(Path(sys.argv[1]))
 print(json.dumps([page["errors"], {e["name"]: (e["solutions"][0]["passed"], e["solutions"][0]["why"]) for e in page["exercises"]}]))
-"""
-    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code, str(NOTEBOOK)], env=env, capture_output=True, text=True)
+"""  # noqa: E501
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "PATH": "/usr/bin:/bin",
+           "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code, str(NOTEBOOK)], env=env,
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     errors, said = json.loads(done.stdout)
-    assert errors == {} and {name for name, (passed, _) in said.items() if passed} == {"borders", "backward_flops", "best_config", "predicted", "faulty", "design"}
+    assert (errors == {} and {name for name, (passed, _) in said.items() if passed}
+            == {"borders", "backward_flops", "best_config", "predicted", "faulty", "design"})
     assert all(passed or "Triton is not installed here" in why for passed, why in said.values())
 
 
 def test_the_environment_of_a_page_ends_with_it():
-    nb = {"cells": [{"cell_type": "code", "id": "a", "metadata": {}, "source": "import os\nos.environ['TRITON_INTERPRET'] = '1'\ndef f(): return 1"},
-                    {"cell_type": "code", "id": "b", "metadata": {}, "source": "import inspect\nseen, source = os.environ['TRITON_INTERPRET'], inspect.getsource(f)"}]}
+    nb = {"cells": [{"cell_type": "code", "id": "a", "metadata": {},
+                     "source": "import os\nos.environ['TRITON_INTERPRET'] = '1'\ndef f(): return 1"},  # noqa: E501
+                    {"cell_type": "code", "id": "b", "metadata": {},
+                     "source": "import inspect\nseen, source = os.environ['TRITON_INTERPRET'], "
+                               "inspect.getsource(f)"}]}
     before = dict(os.environ)
     _, errors, names = kills.run(nb)
-    assert errors == {} and names["seen"] == "1" and names["source"] == "def f(): return 1" and dict(os.environ) == before
+    assert (errors == {} and names["seen"] == "1" and names["source"] == "def f(): return 1"
+            and dict(os.environ) == before)
 
 
 def test_a_submitted_kernel_is_graded(tmp_path):
     nb = nbformat.read(NOTEBOOK, as_version=4)
     answer = next(c.source for c in nb.cells if c.id == "delta-solution").replace("_solution", "")
-    wrong = next(c.source for c in nb.cells if c.id == "heads-mutant-stored").split("\n\n")[0].replace("reads_by_head_writes_flat", "scaled_heads")
+    wrong = next(c.source for c in nb.cells if c.id == "heads-mutant-stored").split(
+        "\n\n")[0].replace("reads_by_head_writes_flat", "scaled_heads")
     kept = [c for c in nb.cells if kills.kind_of(c) not in ("solution", "mutant")]
     for c in kept: c.source = {"delta-stub": answer, "heads-stub": wrong}.get(c.id, c.source)
     nb.cells = kept
     nbformat.write(nb, tmp_path / "one.ipynb")
     rows = {r["exercise"]: r for r in submissions.check([tmp_path / "one.ipynb"], seconds=60)}
-    assert rows["delta_rows"]["passed"] and "reverse order" in rows["scaled_heads"]["why"] and "NotImplementedError" in rows["row_lse"]["why"]
+    assert (rows["delta_rows"]["passed"] and "reverse order" in rows["scaled_heads"]["why"]
+            and "NotImplementedError" in rows["row_lse"]["why"])
 
 
 def test_no_tensor_lies_where_another_ends():
-    "Else a number that is written beside one would be taken for another's, or not, as the memory happens to be."
+    """Else a number that is written beside one would be taken for another's, or not, as the
+    memory happens to be."""
     import torch
     tensors = [page._apart(*page._padded(torch.ones(5, 16), 0)) for _ in range(20)]
     places = sorted((x.data_ptr(), x.data_ptr() + 4 * x.numel()) for x in tensors)
-    assert all(after - end >= 8 * page._ROOM for (_, end), (after, _) in zip(places, places[1:])) and all((x == 1).all() for x in tensors)
+    assert (all(after - end >= 8 * page._ROOM for (_, end), (after, _) in zip(places, places[1:]))
+            and all((x == 1).all() for x in tensors))

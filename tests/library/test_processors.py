@@ -25,12 +25,13 @@ print(json.dumps({
     "NumPy's products": bits(n @ n.T),
     "NumPy's loops": bits(np.exp(n), np.tanh(n)),
     "the C library": bits(np.array([math.exp(x) for x in n.ravel()]))}))
-"""
+"""  # noqa: E501
 NEW = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def probed(setting: str) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if k not in prove.SETTINGS["baseline"]} | prove.SETTINGS[setting] | {"OMP_NUM_THREADS": "1"}
+    env = ({k: v for k, v in os.environ.items() if k not in prove.SETTINGS["baseline"]}
+           | prove.SETTINGS[setting] | {"OMP_NUM_THREADS": "1"})
     done = subprocess.run([sys.executable, "-c", PROBE], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -40,21 +41,28 @@ def probed(setting: str) -> dict[str, str]:
 @pytest.mark.skipif(not NEW, reason="this processor has no AVX2 that could be taken away")
 @pytest.mark.whole
 def test_the_baseline_is_another_processor():
-    "Each library that the notebooks compute with gives other last bits there, and the same ones each time."
+    """Each library that the notebooks compute with gives other last bits there, and the same
+    ones each time."""
     native, again, other = probed("native"), probed("native"), probed("baseline")
     assert native == again
     same = {name for name in native if native[name] == other[name]}
-    assert same <= {"PyTorch's products, by oneDNN", "the C library"}, f"no difference in: {', '.join(sorted(same))}"
+    assert same <= {"PyTorch's products, by oneDNN",
+                    "the C library"}, f"no difference in: {', '.join(sorted(same))}"
 
 
 def test_both_are_in_the_proof(monkeypatch, tmp_path):
-    "The notebooks run natively and as the baseline, with its variables; the quick part runs them natively alone."
+    """The notebooks run natively and as the baseline, with its variables; the quick part runs
+    them natively alone."""
     runs = []
     monkeypatch.setattr(prove, "run", lambda *command, **how: runs.append((command, how)) or True)
-    monkeypatch.setattr(prove, "chosen", lambda given, setting: {prove.ROOT / "chapters/a.ipynb": "key"})
-    for name, value in (("BUILD", tmp_path), ("PASSED", tmp_path / "passed.json")): monkeypatch.setattr(prove, name, value)
-    whole, quick = SimpleNamespace(quick=False, whole=True, fresh=False), SimpleNamespace(quick=True, whole=False, fresh=False)
+    monkeypatch.setattr(prove, "chosen",
+                        lambda given, setting: {prove.ROOT / "chapters/a.ipynb": "key"})
+    for name, value in (("BUILD", tmp_path), ("PASSED", tmp_path / "passed.json")):
+        monkeypatch.setattr(prove, name, value)
+    whole, quick = (SimpleNamespace(quick=False, whole=True, fresh=False),
+                    SimpleNamespace(quick=True, whole=False, fresh=False))
     assert prove.notebooks(whole) and prove.older(whole)
     (_, native), (_, old) = [r for r in runs if "pytest" in r[0]]
-    assert prove.SETTINGS["baseline"].items() <= old.items() and not prove.SETTINGS["baseline"].keys() & native.keys()
+    assert (prove.SETTINGS["baseline"].items() <= old.items()
+            and not prove.SETTINGS["baseline"].keys() & native.keys())
     assert prove.older(quick) and len([r for r in runs if "pytest" in r[0]]) == 2

@@ -44,30 +44,38 @@ def test_verdicts(yes, no, instead, verdict):
     assert verdict_of(yes, no, instead) == verdict
 
 
-@pytest.mark.parametrize("yes, no", [({"a": False}, {}), ({}, {"a": False}), ({"a": True, "b": False}, {}), ({"a": True}, {"b": False}), ({}, {})])
+@pytest.mark.parametrize("yes, no",
+                         [({"a": False}, {}), ({}, {"a": False}), ({"a": True, "b": False}, {}),
+                          ({"a": True}, {"b": False}), ({}, {})])
 def test_evidence_that_failed_is_no_verdict(yes, no):
     with pytest.raises(ClaimError): verdict_of(yes, no)
 
 
-@pytest.mark.parametrize("value", [0.3, 1, 0, None, "yes", torch.tensor([True]), np.array([True, False]), torch.tensor(1)])
+@pytest.mark.parametrize("value", [0.3, 1, 0, None, "yes", torch.tensor([True]),
+                                   np.array([True, False]), torch.tensor(1)])
 def test_only_booleans_are_evidence(value):
     with pytest.raises(TypeError, match="expected a boolean"): evidence([value], "true_when")
 
 
 def test_booleans_of_any_library_are_evidence():
-    assert evidence({"a": True, "b": np.bool_(True), "c": torch.tensor(False)}, "x") == {"a": True, "b": True, "c": False}
+    assert (evidence({"a": True, "b": np.bool_(True), "c": torch.tensor(False)}, "x")
+            == {"a": True, "b": True, "c": False})
 
 
 def test_claim_refuses_another_verdict_and_an_unknown_id():
-    with pytest.raises(ClaimError, match="the cell finds «holds», the ledger says"): claim("decimal-sum", true_when=[True])
-    with pytest.raises(ClaimError, match="not in the ledger"): claim("no-such-claim", true_when=[True])
+    with pytest.raises(ClaimError, match="the cell finds «holds», the ledger says"):
+        claim("decimal-sum", true_when=[True])
+    with pytest.raises(ClaimError, match="not in the ledger"):
+        claim("no-such-claim", true_when=[True])
 
 
 def test_claim_box_escapes_and_says_the_same_in_text_and_html():
     made = claim("decimal-sum", true_when={"a < b": True}, false_when=[True], measured="`x` & y")
     bundle = made._repr_mimebundle_()
     assert "a &lt; b" in bundle["text/html"] and "<code>x</code> &amp; y" in bundle["text/html"]
-    assert "for: a < b" in bundle["text/plain"] and bundle["application/vnd.tfmlib.claim+json"]["false_when"] == {"false_when[0]": True}
+    assert ("for: a < b" in bundle["text/plain"]
+            and bundle["application/vnd.tfmlib.claim+json"]["false_when"]
+            == {"false_when[0]": True})
     json.dumps(bundle)
 
 
@@ -81,13 +89,17 @@ def test_glue_takes_text_alone():
 
 
 @pytest.mark.parametrize("got, wanted", [
-    (math.nan, 1.0), (1.0, math.nan), (torch.tensor([1., math.nan]), torch.ones(2)), (torch.ones(2), torch.ones(1, 2)), (torch.ones(1), 1.0),
-    (None, 1.0), ("1", 1.0), ([1.0], 1.0), (torch.tensor(1 + 2j), torch.tensor(1.)), (math.inf, -math.inf), (1 + 1e-5, 1.0)])
+    (math.nan, 1.0), (1.0, math.nan), (torch.tensor([1., math.nan]), torch.ones(2)),
+    (torch.ones(2), torch.ones(1, 2)), (torch.ones(1), 1.0),
+    (None, 1.0), ("1", 1.0), ([1.0], 1.0), (torch.tensor(1 + 2j), torch.tensor(1.)),
+    (math.inf, -math.inf), (1 + 1e-5, 1.0)])
 def test_expect_rejects(got, wanted):
     with pytest.raises(Mismatch): expect(got, wanted)
 
 
-@pytest.mark.parametrize("got, wanted", [(math.nan, math.nan), (torch.tensor([1, 2]), [1., 2.]), (1 + 1e-8, 1.0), (np.float32(1), 1), (-math.inf, -math.inf)])
+@pytest.mark.parametrize("got, wanted", [(math.nan, math.nan), (torch.tensor([1, 2]), [1., 2.]),
+                                         (1 + 1e-8, 1.0), (np.float32(1), 1),
+                                         (-math.inf, -math.inf)])
 def test_expect_accepts(got, wanted):
     expect(got, wanted)
 
@@ -113,7 +125,8 @@ checker = Checker("double")
 def _(attempt, x): expect(attempt(x), np.array([2., 4.]))
 
 
-@pytest.mark.parametrize("attempt", [None, 3, dict, pytest.param(Odd(), id="odd"), leave, deep, lambda: 1, lambda x: None, lambda x: "22", lambda x: x])
+@pytest.mark.parametrize("attempt", [None, 3, dict, pytest.param(Odd(), id="odd"), leave, deep,
+                                     lambda: 1, lambda x: None, lambda x: "22", lambda x: x])
 def test_a_checker_never_raises(attempt):
     result = checker(attempt)
     assert not result.passed and result.failed == "it doubles" and "\n" not in result.why
@@ -133,15 +146,20 @@ def relays(x): return empty(x)
 def in_words(x): raise NotImplementedError
 
 
-@pytest.mark.parametrize("attempt, written", [(empty, False), (in_words, False), (Empty, False), (relays, True), (torch.nn.Module, True), (lambda x: 1 / 0, True)])
+@pytest.mark.parametrize("attempt, written",
+                         [(empty, False), (in_words, False), (Empty, False), (relays, True),
+                          (torch.nn.Module, True), (lambda x: 1 / 0, True)])
 def test_an_empty_answer_is_not_called_wrong(attempt, written):
-    "It fails, but says neither ✗ nor what was tried; an error of the same kind from elsewhere is one of the answer's."
+    """It fails, but says neither ✗ nor what was tried; an error of the same kind from elsewhere
+    is one of the answer's."""
     checker = Checker("double")
     @checker.property("it doubles", (1.,))
-    def _(attempt, x): expect((attempt().forward if isinstance(attempt, type) else attempt)(x), 2 * x)
+    def _(attempt, x):
+        expect((attempt().forward if isinstance(attempt, type) else attempt)(x), 2 * x)
     result = checker.examine(attempt)
     assert not result.passed and result.failed == "it doubles" and result.written == written
-    assert result.text().startswith("✗ double: not yet\n" if written else "– double: nothing is written yet\n")
+    assert result.text().startswith("✗ double: not yet\n" if written
+                                    else "– double: nothing is written yet\n")
 
 
 def test_a_checker_sees_an_argument_changed_and_says_that_first():
@@ -155,16 +173,29 @@ def test_a_property_needs_cases():
 
 
 def test_differences_that_four_digits_hide_are_shown():
-    with pytest.raises(Mismatch, match=r"it, at \[0\], is 0.500002; expected 0.5 \(off by less than 1e-05\)"): expect(torch.tensor([0.500002], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64))
+    with pytest.raises(Mismatch,
+                       match=r"it, at \[0\], is 0.500002; expected 0.5 \(off by less than 1e-05\)"):
+        expect(torch.tensor([0.500002], dtype=torch.float64),
+               torch.tensor([0.5], dtype=torch.float64))
     with pytest.raises(Mismatch, match="it is 0.500002; expected 0.5 "): expect(0.500002, 0.5)
-    with pytest.raises(Mismatch, match="right in its first digits only, off by less than 1e-08; expected more"): expect(torch.ones(2).double() + 3e-9, torch.ones(2), tol=1e-12)
-    with pytest.raises(Mismatch, match=r"at \[70\], is 1; expected 0"): expect(torch.arange(99) == 70, torch.zeros(99))
-    for wrong in (math.nan, math.inf):                                  # a distance that has no size
-        with pytest.raises(Mismatch, match="some of the numbers are not finite"): expect(torch.full((65,), wrong), torch.zeros(65))
+    with pytest.raises(Mismatch,
+                       match="right in its first digits only, off by less than 1e-08; expected more"):  # noqa: E501
+        expect(torch.ones(2).double() + 3e-9, torch.ones(2), tol=1e-12)
+    with pytest.raises(Mismatch, match=r"at \[70\], is 1; expected 0"):
+        expect(torch.arange(99) == 70, torch.zeros(99))
+    # a distance that has no size
+    for wrong in (math.nan, math.inf):
+        with pytest.raises(Mismatch, match="some of the numbers are not finite"):
+            expect(torch.full((65,), wrong), torch.zeros(65))
 
 
-SAID = [(lambda: expect([0.5], torch.tensor([0.5]))), (lambda: expect(torch.arange(99), torch.arange(99) - 1)), (lambda: expect(1 + 1e-5, 1.)), (lambda: expect(torch.full((2, 2), math.nan), torch.full((2, 2), math.inf))),
-        (lambda: gives([np.int64(3)], [3])), (lambda: gives([[1, (2, np.int64(3))]], [[1, (2, 3)]])), (lambda: gives([*range(99)], [*range(98), 0])), (lambda: gives("a" * 999, "a" * 998 + "b")), (lambda: gives((True,), (1,)))]
+SAID = [(lambda: expect([0.5], torch.tensor([0.5]))),
+        (lambda: expect(torch.arange(99), torch.arange(99) - 1)), (lambda: expect(1 + 1e-5, 1.)),
+        (lambda: expect(torch.full((2, 2), math.nan), torch.full((2, 2), math.inf))),
+        (lambda: gives([np.int64(3)], [3])),
+        (lambda: gives([[1, (2, np.int64(3))]], [[1, (2, 3)]])),
+        (lambda: gives([*range(99)], [*range(98), 0])), (lambda: gives("a" * 999, "a" * 998 + "b")),
+        (lambda: gives((True,), (1,)))]
 
 
 @pytest.mark.parametrize("check", SAID, ids=range(len(SAID)))
@@ -175,13 +206,15 @@ def test_nothing_is_expected_to_be_what_it_is(check):
 
 
 def test_what_is_long_is_shortened():
-    for value in ([0] * 9_999, ("a",) * 9_999, "a" * 9_999, b"a" * 9_999, {i: i for i in range(9_999)}, torch.zeros(9_999), [["a" * 9_999]]):
+    for value in ([0] * 9_999, ("a",) * 9_999, "a" * 9_999, b"a" * 9_999,
+                  {i: i for i in range(9_999)}, torch.zeros(9_999), [["a" * 9_999]]):
         assert len(checkers.short(value)) < 120 and "999" in checkers.short(value)
     assert checkers.short([1, 2.5, "a"]) == "[1, 2.5, 'a']"
 
 
 def test_an_argument_near_a_whole_number_is_told_from_it():
-    assert [checkers.argument(x) for x in (1 - 1e-9, 1., 0.9, 1e-12, -math.inf, 2.00001)] == ["1 - 1e-09", "1", "0.9", "1e-12", "-inf", "2 + 1e-05"]
+    assert ([checkers.argument(x) for x in (1 - 1e-9, 1., 0.9, 1e-12, -math.inf, 2.00001)]
+            == ["1 - 1e-09", "1", "0.9", "1e-12", "-inf", "2 + 1e-05"])
 
 
 def test_the_checkers_own_error_is_not_the_learners():
@@ -190,7 +223,8 @@ def test_the_checkers_own_error_is_not_the_learners():
     @picky.property("it gives a pair", (1,))
     def _(attempt, x): expect(attempt(x)[1] + 1, 2.)
     assert "what it returned cannot be used (TypeError" in picky(lambda x: None).why
-    assert "it raised ZeroDivisionError" in picky(lambda x: 1 / 0).why and "it raised ValueError" in picky(lambda x: (lambda y: int("x"))(x)).why
+    assert ("it raised ZeroDivisionError" in picky(lambda x: 1 / 0).why
+            and "it raised ValueError" in picky(lambda x: (lambda y: int("x"))(x)).why)
 
 
 def endless(x):
@@ -207,15 +241,19 @@ def test_what_has_no_end_is_stopped():
     before = signal.signal(signal.SIGPROF, lambda *_: rang.append(1))
     try:
         signal.setitimer(signal.ITIMER_PROF, 0.6)
-        assert quick(endless).why == "it had no end after 0.2 s of the processor's time (with 1 - 1e-07)"
+        assert (quick(endless).why
+                == "it had no end after 0.2 s of the processor's time (with 1 - 1e-07)")
         assert signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL and not rang
         start = time.process_time()
         while not rang and time.process_time() < start + 5: pass
-        assert rang                                                     # an alarm that was set before still rings
+        # an alarm that was set before still rings
+        assert rang
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-    with ThreadPoolExecutor() as pool: assert pool.submit(quick.examine, lambda x: x).result().passed      # no alarm there, and no error
+    # no alarm there, and no error
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(quick.examine, lambda x: x).result().passed
 
 
 def test_spread_and_timed():
@@ -229,14 +267,16 @@ def test_spread_and_timed():
     with pytest.raises(ValueError, match="^repeats: 0"): timed({}, 0)
 
 
-whole = {"name": "n", "command": "c", "device": "d", "driver": "1", "versions": {"torch": "2"}, "commit": "abc", "date": "2026-01-01", "seed": 0,
+whole = {"name": "n", "command": "c", "device": "d", "driver": "1", "versions": {"torch": "2"},
+         "commit": "abc", "date": "2026-01-01", "seed": 0,
          "rows": [{"N": 1, "ms": spread([1.0])}]}
 
 
 @pytest.mark.parametrize("field", records_module.RECORD_FIELDS)
 def test_a_record_without_its_circumstances_is_refused(field):
     parse_record(json.dumps(whole))
-    with pytest.raises(ValueError, match=f"lacks {field}"): parse_record(json.dumps({k: v for k, v in whole.items() if k != field}))
+    with pytest.raises(ValueError, match=f"lacks {field}"):
+        parse_record(json.dumps({k: v for k, v in whole.items() if k != field}))
 
 
 @pytest.mark.parametrize("row", [{"N": 1}, {"N": 1, "ms": 3.0}, {"N": 1, "ms": {"median": 1}}])
@@ -249,7 +289,9 @@ def test_circumstances_fill_a_record():
     assert set(made) == {"device", "driver", "versions", "commit", "date"} and all(made.values())
 
 
-@pytest.mark.parametrize("yes, no, instead", [({}, {"b": True}, False), ({"a": True}, {}, True), ({"a": True}, {"b": True}, True)])
+@pytest.mark.parametrize("yes, no, instead",
+                         [({}, {"b": True}, False), ({"a": True}, {}, True),
+                          ({"a": True}, {"b": True}, True)])
 def test_an_amended_sentence_must_be_shown_true_and_be_needed(yes, no, instead):
     with pytest.raises(ClaimError, match="^instead: "): verdict_of(yes, no, instead)
 
@@ -267,20 +309,27 @@ def test_arguments_inside_lists_and_mappings_are_watched(case):
     assert watcher(lambda value: None).passed and "changed in place" in watcher(write).why
 
 
-@pytest.mark.parametrize("row", [{"N": 1, "ms": spread([1.0]), "gb": 0.5}, {"ms": {"median": None, "n": 1}},
-                                 {"ms": {"median": 1, "n": 0}}, {"ms": {"median": 1, "q10": 1, "q90": 1, "n": 1}}, {"ms": {"median": 1, "n": 2}}, {"ms": {"median": math.inf, "q10": 1, "q90": 1, "n": 2}}])
+@pytest.mark.parametrize("row",
+                         [{"N": 1, "ms": spread([1.0]), "gb": 0.5},
+                          {"ms": {"median": None, "n": 1}},
+                                 {"ms": {"median": 1, "n": 0}},
+                          {"ms": {"median": 1, "q10": 1, "q90": 1, "n": 1}},
+                          {"ms": {"median": 1, "n": 2}},
+                          {"ms": {"median": math.inf, "q10": 1, "q90": 1, "n": 2}}])
 def test_a_quantity_with_an_empty_spread_is_refused(row):
     with pytest.raises(ValueError, match="row 0"): parse_record(json.dumps(whole | {"rows": [row]}))
 
 
 def test_a_record_of_kept_runs_says_so():
     said = records_module.load_record("scaling_sweep").source
-    assert said.startswith("aggregated on ") and " by `make bench` from kept runs, bench/runs/scaling_sweep.jsonl; the search" in said and said.count("aggregated") == 1
+    assert (said.startswith("aggregated on ")
+            and " by `make bench` from kept runs, bench/runs/scaling_sweep.jsonl; the search" in said and said.count("aggregated") == 1)  # noqa: E501
     assert records_module.load_record("state_speed").source.startswith("recorded on ")
 
 
 def test_the_ledger_is_read_by_the_fast_loader_where_there_is_one(monkeypatch):
-    "The pure Python one took 0.3 seconds in each process with a claim; without the fast one, the ledger is the same."
+    """The pure Python one took 0.3 seconds in each process with a claim; without the fast one,
+    the ledger is the same."""
     from tfmlib.workbench import claims
     read = claims.ledger.__wrapped__
     found = read()
@@ -292,31 +341,43 @@ def test_the_ledger_is_read_by_the_fast_loader_where_there_is_one(monkeypatch):
 
 
 def quantiles_of_one(value) -> list[dict]:
-    "The spreads, at any depth, of a single measurement that claim quantiles, or have more numbers than measurements."
+    """The spreads, at any depth, of a single measurement that claim quantiles, or have more
+    numbers than measurements."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    bad = isinstance(value, dict) and (value.get("n") == 1 and {"q10", "q90"} & value.keys() or isinstance(value.get("each"), list) and len(value["each"]) != value.get("n"))
+    bad = (isinstance(value, dict) and (value.get("n") == 1 and {"q10", "q90"} & value.keys()
+                                        or isinstance(value.get("each"), list)
+                                        and len(value["each"]) != value.get("n")))
     return [value] * bool(bad) + [found for one in inner for found in quantiles_of_one(one)]
 
 
 def test_no_record_has_quantiles_of_a_single_run():
     paths = sorted((Path(records_module.__file__).parents[1] / "assets/records").glob("*.json"))
     assert len(paths) > 60
-    assert {path.stem: found for path in paths if (found := quantiles_of_one(json.loads(path.read_text(encoding="utf-8"))))} == {}
-    assert len(quantiles_of_one({"rows": [{"ms": {"median": 1, "n": 1, "q10": 1}, "at": [{"median": 2, "n": 2, "each": [1]}, {"median": 1, "n": 1}]}]})) == 2
+    assert ({path.stem: found for path in paths
+             if (found := quantiles_of_one(json.loads(path.read_text(encoding="utf-8"))))} == {})
+    assert (
+        len(quantiles_of_one(
+            {"rows": [{"ms": {"median": 1, "n": 1, "q10": 1},
+                       "at": [{"median": 2, "n": 2, "each": [1]}, {"median": 1, "n": 1}]}]})) == 2)
 
 
 def test_a_record_that_is_missing_is_named_and_one_that_is_broken_is_an_error(monkeypatch):
     missing = records_module.recorded("nobody", lambda record: record.source)
     assert "nobody" in repr(missing) and "make bench-gpu" in missing._repr_html_()
     assert records_module.recorded("attention_cost", lambda record: record.name) == "attention_cost"
-    monkeypatch.setattr(records_module, "load_record", lambda name: records_module.parse_record("{}"))
-    with pytest.raises(ValueError, match="lacks"): records_module.recorded("attention_cost", lambda record: record.name)
+    monkeypatch.setattr(records_module, "load_record",
+                        lambda name: records_module.parse_record("{}"))
+    with pytest.raises(ValueError, match="lacks"):
+        records_module.recorded("attention_cost", lambda record: record.name)
 
 
 MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build"
 
 
-@pytest.mark.parametrize("smi, module, driver", [("570.1\n570.1\n", None, "570.1"), (None, MODULE, "570.86.15"), ("", MODULE, "570.86.15"), (None, None, "unknown"), (None, "nothing", "unknown")])
+@pytest.mark.parametrize("smi, module, driver",
+                         [("570.1\n570.1\n", None, "570.1"), (None, MODULE, "570.86.15"),
+                          ("", MODULE, "570.86.15"), (None, None, "unknown"),
+                          (None, "nothing", "unknown")])
 def test_a_gpu_says_its_driver_where_anybody_knows_it(monkeypatch, smi, module, driver):
     "A machine may have neither nvidia-smi nor the kernel module's file, and still be measured."
     def run(*_, **__):
@@ -329,26 +390,34 @@ def test_a_gpu_says_its_driver_where_anybody_knows_it(monkeypatch, smi, module, 
     monkeypatch.setattr(records_module, "open", opened, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    assert {key: records_module.circumstances("abc")[key] for key in ("device", "driver", "commit")} == {"device": "a GPU", "driver": driver, "commit": "abc"}
+    assert ({key: records_module.circumstances("abc")[key]
+             for key in ("device", "driver", "commit")} == {"device": "a GPU", "driver": driver,
+                     "commit": "abc"})
 
 
 def test_a_record_says_what_it_lacks():
     row = {"ms": spread([1.0])}
     assert parse_record(json.dumps(whole | {"rows": [row]})).missing == []
-    assert parse_record(json.dumps(whole | {"rows": [row], "complete": False, "missing": ["speed: 3 of 44 cases"]})).missing == ["speed: 3 of 44 cases"]
+    assert (parse_record(json.dumps(whole | {"rows": [row], "complete": False,
+                                             "missing": ["speed: 3 of 44 cases"]})).missing
+            == ["speed: 3 of 44 cases"])
 
 
-@pytest.mark.parametrize("got, wanted, tol", [(1e99, 1e98, 1e-6), (math.inf, 1e98, 1e-6), (1 + 1e-9, 1., 1e-12), ([1., 1 + 1e-9], [1., 1.], 1e-12)])
+@pytest.mark.parametrize("got, wanted, tol",
+                         [(1e99, 1e98, 1e-6), (math.inf, 1e98, 1e-6), (1 + 1e-9, 1., 1e-12),
+                          ([1., 1 + 1e-9], [1., 1.], 1e-12)])
 def test_pythons_numbers_are_compared_in_64_bits(got, wanted, tol):
-    with pytest.raises(Mismatch): expect(np.array(got) if isinstance(got, list) else got, wanted, tol)
+    with pytest.raises(Mismatch):
+        expect(np.array(got) if isinstance(got, list) else got, wanted, tol)
     expect(wanted if not isinstance(wanted, list) else np.array(wanted), wanted, tol)
 
 
-# --- comparisons with other libraries -----------------------------------------------------------------------------
+# --- comparisons with other libraries -------------------------------------------------------------
 
 @pytest.fixture
 def records(tmp_path, monkeypatch):
-    "An empty package folder, with one result on record, and a peer that can be imported: `peer_lib` 1.2."
+    """An empty package folder, with one result on record, and a peer that can be imported:
+    `peer_lib` 1.2."""
     (tmp_path / "assets").mkdir()
     file = tmp_path / "assets/compared.json"
     file.write_text('{"known": {"with": "peer_lib 1.0", "value": {"alike": true, "n": 3}}}')
@@ -406,59 +475,85 @@ def fails(): raise RuntimeError("inside")
 def test_a_comparison_that_can_be_made_is_made_and_must_agree(records, capsys):
     before = records.read_text()
     for peers in ("optional", "required"):
-        assert compared("known", "peer_lib", "ours with theirs", agrees, peers) == {"alike": True, "n": 3}
-        for other in (lambda: {"alike": True, "n": 4}, lambda: {"alike": 1, "n": 3}, lambda: {"n": 3, "alike": True}):
-            with pytest.raises(ClaimError, match=r"^known: compared here with peer_lib 1.2: .* on record, with peer_lib 1.0"):
+        assert (compared("known", "peer_lib", "ours with theirs", agrees, peers)
+                == {"alike": True, "n": 3})
+        for other in (lambda: {"alike": True, "n": 4}, lambda: {"alike": 1, "n": 3},
+                      lambda: {"n": 3, "alike": True}):
+            with pytest.raises(ClaimError, match=r"^known: compared here with peer_lib 1.2: .* on "
+                                                 r"record, with peer_lib 1.0"):
                 compared("known", "peer_lib", "ours with theirs", other, peers)
     assert records.read_text() == before and capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("packages, compute, line", [
-    ("absent_lib", needs_absent, "absent_lib is not installed, so this cell does not compare ours with theirs."),
+    ("absent_lib", needs_absent,
+     "absent_lib is not installed, so this cell does not compare ours with theirs."),
     ("peer_lib absent_lib", fails, "absent_lib is not installed, so"),
-    ("peer_lib broken_lib", fails, "broken_lib cannot be imported (No module named 'absent_lib'), so"),
-    ("broken_lib peer_lib", fails, "broken_lib cannot be imported (No module named 'absent_lib'), so"),
-    ("peer_lib", needs_newer, "peer_lib 1.2 does not have what this cell needs (cannot import name 'newer'"),
-    ("peer_lib", needs_newer_name, "peer_lib 1.2 does not have what this cell needs (module 'peer_lib' has no attribute 'newer')"),
-    ("peer_lib", needs_newer_module, "peer_lib 1.2 does not have what this cell needs (No module named 'peer_lib.newer'")])
-def test_one_that_cannot_be_made_says_so_in_one_line_and_the_record_takes_its_place(records, capsys, packages, compute, line):
+    ("peer_lib broken_lib", fails,
+     "broken_lib cannot be imported (No module named 'absent_lib'), so"),
+    ("broken_lib peer_lib", fails,
+     "broken_lib cannot be imported (No module named 'absent_lib'), so"),
+    ("peer_lib", needs_newer,
+     "peer_lib 1.2 does not have what this cell needs (cannot import name 'newer'"),
+    ("peer_lib", needs_newer_name, "peer_lib 1.2 does not have what this cell needs (module "
+                                   "'peer_lib' has no attribute 'newer')"),
+    ("peer_lib", needs_newer_module,
+     "peer_lib 1.2 does not have what this cell needs (No module named 'peer_lib.newer'")])
+def test_one_that_cannot_be_made_says_so_in_one_line_and_the_record_takes_its_place(records, capsys,
+        packages, compute, line):
     assert compared("known", packages, "ours with theirs", compute) == {"alike": True, "n": 3}
     said = capsys.readouterr().out
-    assert said.startswith(line) and said.endswith("It uses the result recorded with peer_lib 1.0.\n") and said.count("\n") == 1
+    assert (said.startswith(line)
+            and said.endswith("It uses the result recorded with peer_lib 1.0.\n")
+            and said.count("\n") == 1)
     for peers in ("required", "record"):
-        with pytest.raises((ImportError, AttributeError)): compared("known", packages, "ours with theirs", compute, peers)
+        with pytest.raises((ImportError, AttributeError)):
+            compared("known", packages, "ours with theirs", compute, peers)
 
 
-@pytest.mark.parametrize("compute, error", [(fails, RuntimeError), (misspells, ModuleNotFoundError), (misspells_ours, AttributeError),
-                                            (misspells_our_import, ImportError), (lambda: {"n": 1 / 3}, ValueError)])
+@pytest.mark.parametrize("compute, error", [(fails, RuntimeError), (misspells, ModuleNotFoundError),
+                                            (misspells_ours, AttributeError),
+                                            (misspells_our_import, ImportError),
+                                            (lambda: {"n": 1 / 3}, ValueError)])
 def test_an_error_inside_a_comparison_surfaces(records, compute, error):
-    with pytest.raises(error): compared("known", "peer_lib", "ours with theirs", compute, "optional")
+    with pytest.raises(error):
+        compared("known", "peer_lib", "ours with theirs", compute, "optional")
 
 
 def test_the_environment_says_whether_peers_are_required(records, monkeypatch, capsys):
     monkeypatch.setenv("TFM_PEERS", "required")
-    with pytest.raises(ModuleNotFoundError): compared("known", "absent_lib", "ours with theirs", needs_absent)
+    with pytest.raises(ModuleNotFoundError):
+        compared("known", "absent_lib", "ours with theirs", needs_absent)
     monkeypatch.setenv("TFM_PEERS", "sometimes")
-    with pytest.raises(ValueError, match="^TFM_PEERS: 'sometimes'; expected optional or required or record"): compared("known", "peer_lib", "it", agrees)
+    with pytest.raises(ValueError,
+                       match="^TFM_PEERS: 'sometimes'; expected optional or required or record"):
+        compared("known", "peer_lib", "it", agrees)
 
 
 def test_a_result_is_recorded_only_when_asked(records):
     for peers in ("optional", "required"):
-        with pytest.raises(ValueError, match="^key: 'new'"): compared("new", "peer_lib", "ours with theirs", agrees, peers)
+        with pytest.raises(ValueError, match="^key: 'new'"):
+            compared("new", "peer_lib", "ours with theirs", agrees, peers)
     compared("new", "peer_lib", "ours with theirs", lambda: ("é", 1), "record")
     compared("known", "peer_lib", "ours with theirs", lambda: {"n": 4}, "record")
-    assert records.read_text().splitlines()[1:-1] == ['"known": {"with": "peer_lib 1.2", "value": {"n": 4}},', '"new": {"with": "peer_lib 1.2", "value": ["é", 1]}']
+    assert (records.read_text().splitlines()[1:-1]
+            == ['"known": {"with": "peer_lib 1.2", "value": {"n": 4}},',
+                '"new": {"with": "peer_lib 1.2", "value": ["é", 1]}'])
     assert compared("new", "absent_lib", "ours with theirs", needs_absent) == ["é", 1]
 
 
-@pytest.mark.parametrize("value", [1 / 3, 7.1234567e-07, math.nan, math.inf, np.float64(1 / 3), np.bool_(True), torch.tensor(True), {"a": [1, {"b": 0.1 + 0.2}]}, {1, 2}])
+@pytest.mark.parametrize("value", [1 / 3, 7.1234567e-07, math.nan, math.inf, np.float64(1 / 3),
+                                   np.bool_(True), torch.tensor(True),
+                                   {"a": [1, {"b": 0.1 + 0.2}]}, {1, 2}])
 def test_a_result_that_another_machine_may_not_get_is_refused(value):
     with pytest.raises(ValueError, match="^value"): portable(value)
 
 
 def test_a_portable_result_is_what_json_gives_back():
     value = {"a": (1, 2.5, None), 3: {"below 1e-6": True}, "s": "x", "n": 123456., "m": 10**12}
-    assert json.loads(json.dumps(portable(value))) == portable(value) == {"a": [1, 2.5, None], "3": {"below 1e-6": True}, "s": "x", "n": 123456., "m": 10**12}
+    assert (json.loads(json.dumps(portable(value))) == portable(value)
+            == {"a": [1, 2.5, None], "3": {"below 1e-6": True}, "s": "x", "n": 123456.,
+                "m": 10**12})
 
 
 def test_a_comparison_does_not_move_the_generator(records):
@@ -466,5 +561,6 @@ def test_a_comparison_does_not_move_the_generator(records):
     torch.manual_seed(0)
     without = torch.rand(3)
     torch.manual_seed(0)
-    compared("known", "peer_lib", "ours with theirs", lambda: agrees() if torch.manual_seed(torch.randint(9, ()).item()) else None)
+    compared("known", "peer_lib", "ours with theirs", lambda: agrees()
+             if torch.manual_seed(torch.randint(9, ()).item()) else None)
     assert torch.equal(torch.rand(3), without)

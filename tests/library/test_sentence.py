@@ -1,4 +1,5 @@
-"""The sentence of the whole book: its numbers are those of the library's decoder, and of a forward pass that uses nothing of it."""
+"""The sentence of the whole book: its numbers are those of the library's decoder, and of a
+forward pass that uses nothing of it."""
 import numpy as np
 import pytest
 import torch
@@ -10,7 +11,8 @@ from tfmlib.workbench import load_sentence
 
 @pytest.fixture(scope="module")
 def model():
-    config = tfm.ModelConfig("decoder", 26, d_model=8, n_layers=1, n_heads=2, d_ff=24, max_len=16, rope_base=100., **tfm.MODERN)
+    config = tfm.ModelConfig("decoder", 26, d_model=8, n_layers=1, n_heads=2, d_ff=24, max_len=16,
+                             rope_base=100., **tfm.MODERN)
     model = tfm.build(config)
     model.load_state_dict(load_sentence().model())
     return model.eval()
@@ -20,12 +22,15 @@ def test_the_librarys_decoder_computes_what_is_kept(model):
     kept = load_sentence()
     assert kept.words == made.SENTENCE and kept.vocabulary == made.VOCABULARY
     assert kept.longer == made.LONGER
-    torch.testing.assert_close(made.moments(model, kept.longer)["weights"], kept.tensors["longer"], atol=1e-5, rtol=1e-5)
-    for name, t in made.moments(model, kept.words).items(): torch.testing.assert_close(t, kept.tensors[name], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(made.moments(model, kept.longer)["weights"], kept.tensors["longer"],
+                               atol=1e-5, rtol=1e-5)
+    for name, t in made.moments(model, kept.words).items():
+        torch.testing.assert_close(t, kept.tensors[name], atol=1e-5, rtol=1e-5)
 
 
 def test_a_forward_pass_without_the_library():
-    "Embedding, norm, two heads with rotated pairs, residual, gated feed-forward, norm, logits: in NumPy."
+    """Embedding, norm, two heads with rotated pairs, residual, gated feed-forward, norm, logits:
+    in NumPy."""
     kept = load_sentence()
     w = {name: t.double().numpy() for name, t in kept.model().items()}
     told = {name: t.double().numpy() for name, t in kept.tensors.items()}
@@ -34,8 +39,10 @@ def test_a_forward_pass_without_the_library():
     norm = lambda x, g: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * g
     def turn(x):
         angle = np.arange(T)[:, None] * 100. ** -(np.arange(0, D, 2) / D)
-        one, two = x[..., :D // 2], x[..., D // 2:]                      # a pair is a number of each half
-        return np.concatenate([one * np.cos(angle) - two * np.sin(angle), two * np.cos(angle) + one * np.sin(angle)], -1)
+        # a pair is a number of each half
+        one, two = x[..., :D // 2], x[..., D // 2:]
+        return np.concatenate([one * np.cos(angle) - two * np.sin(angle), two * np.cos(angle) + one
+                               * np.sin(angle)], -1)
     x = find("embedding")[told["ids"].astype(int)]
     np.testing.assert_allclose(x, told["x"], atol=1e-7)
     n = norm(x, find("blocks.0.attention.norm"))
@@ -50,14 +57,16 @@ def test_a_forward_pass_without_the_library():
     n = norm(x, find("feed_forward.norm"))
     gate = n @ find("gate").T
     x = x + (gate / (1 + np.exp(-gate)) * (n @ find("up.weight").T)) @ find("down").T
-    logits = norm(x, w["stack.norm.weight"]) @ (w["lm_head.weight"] if "lm_head.weight" in w else find("embedding")).T
+    logits = norm(x, w["stack.norm.weight"]) @ (w["lm_head.weight"] if "lm_head.weight" in w
+                                                else find("embedding")).T
     np.testing.assert_allclose(logits, told["logits"], atol=1e-4)
     assert [kept.vocabulary[i] for i in told["logits"].argmax(-1)[2:]] == ["in", "the", "barn", "."]
 
 
 def test_the_animal_is_found_however_far_it_is(model):
     for animal, (preposition, place) in made.PLACES.items():
-        for words in (["the", animal, "waits"], ["the", "old", animal, "that", "saw", "the", "hen", "sings"]):
+        for words in (["the", animal, "waits"],
+                      ["the", "old", animal, "that", "saw", "the", "hen", "sings"]):
             for expected in (preposition, "the", place):
                 ids = torch.tensor([[made.VOCABULARY.index(word) for word in words]])
                 assert made.VOCABULARY[int(model(ids)[0, -1].argmax())] == expected, words

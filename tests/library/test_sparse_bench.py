@@ -1,4 +1,5 @@
-"""Chapter 19's measurements: shares of pairs, the ways from a fact to its question, rates from texts of their own, runs that are kept."""
+"""Chapter 19's measurements: shares of pairs, the ways from a fact to its question, rates from
+texts of their own, runs that are kept."""
 import pytest
 import torch
 
@@ -25,10 +26,12 @@ def test_ways_are_those_of_reach(kind):
 
 def test_answers_out_of_reach_do_not_count_in_training():
     ids, values, counts = quality.batch_of("recall, 16 facts", "window 8", 0, 5)
-    assert 0 < counts.double().mean() < .3 and quality.batch_of("recall, 16 facts", "strided 8", 0, 5)[2].all()
+    assert (0 < counts.double().mean() < .3 and quality.batch_of("recall, 16 facts", "strided 8", 0,
+            5)[2].all())
     model = quality.made("recall, 16 facts", "window 8", 0)
     wrong = torch.where(counts, values, (values + 1) % 8)
-    a, b = (float(quality.loss_of(model, ids, wanted, counts).detach()) for wanted in (values, wrong))
+    a, b = (float(quality.loss_of(model, ids, wanted, counts).detach())
+            for wanted in (values, wrong))
     assert a == b != float(quality.loss_of(model, ids, values, torch.ones_like(counts)).detach())
     log_p = quality.logits_of(model, ids, 16).log_softmax(-1).gather(-1, values[..., None])[..., 0]
     assert a == pytest.approx(float(-log_p[counts].mean().detach()), rel=1e-5)
@@ -36,15 +39,19 @@ def test_answers_out_of_reach_do_not_count_in_training():
 
 def test_shares_of_pairs():
     n = quality.N
-    assert quality.share("full") == 1 and quality.share("window 8") == (8 * n - 28) / (n * (n + 1) / 2)
+    assert (quality.share("full") == 1 and quality.share("window 8") == (8 * n - 28)
+            / (n * (n + 1) / 2))
     quarter = [kind for kind in quality.KINDS if .22 < quality.share(kind) < .26]
     assert quarter == ["window 8", "window 6, sinks", "fixed 8", "window 4, random"]
-    part = quality.made(quality.WIDE, quality.NATIVE, 0).stack.blocks[0].attention.inner.attention_fn.attention_fn
+    part = quality.made(quality.WIDE, quality.NATIVE,
+                        0).stack.blocks[0].attention.inner.attention_fn.attention_fn
     q, k, v = (torch.randn(1, 2, n, 32) for _ in range(3))
     _, weights = part.to_summaries(q, k, v)
     seen = part.selected_mask(part.selection(weights, 2), 2)[0, 0]
-    visited = int((weights[0, 0] > 0).sum()) + int(seen.sum()) + int((pattern_mask(quality.PATTERNS["window 4"], n, n)).sum())
-    assert visited / (n * (n + 1) / 2) == pytest.approx(quality.share(quality.NATIVE), abs=.01)   # the own block is the first for a few
+    visited = (int((weights[0, 0] > 0).sum()) + int(seen.sum())
+               + int((pattern_mask(quality.PATTERNS["window 4"], n, n)).sum()))
+    # the own block is the first for a few
+    assert visited / (n * (n + 1) / 2) == pytest.approx(quality.share(quality.NATIVE), abs=.01)
 
 
 @pytest.mark.whole
@@ -55,17 +62,21 @@ def test_a_row_has_a_rate_of_its_own_three_seeds_and_twice_the_steps(tmp_path, m
     monkeypatch.setattr(quality, "TESTED", 200)
     monkeypatch.setattr(quality, "LONGER", ("recall, 4 facts",))
     row = quality.row("recall, 4 facts", "window 8", 0)
-    assert row["right"]["n"] == 3 and len(row["right"]["each"]) == 3 and {"direct", "relayed", "out of reach", "right, twice the steps"} <= row.keys()
+    assert (row["right"]["n"] == 3 and len(row["right"]["each"]) == 3
+            and {"direct", "relayed", "out of reach", "right, twice the steps"} <= row.keys())
     runs = {tuple(path.stem.rsplit("-", 4)[1:]) for path in tmp_path.iterdir()}
-    assert {(row["peak"], str(seed), "6", "1") for seed in range(3)} | {(row["peak"], "0", "12", "1")} == {run for run in runs if run[3] == "1"}
+    assert ({(row["peak"], str(seed), "6", "1") for seed in range(3)}
+            | {(row["peak"], "0", "12", "1")} == {run for run in runs if run[3] == "1"})
     rates = {run for run in runs if run[3] == "0"}
     assert len(rates) >= 3 and all(run[1:] == ("100", "2", "0") for run in rates)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert quality.row("recall, 4 facts", "window 8", 0) == row and {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    assert (quality.row("recall, 4 facts", "window 8", 0) == row
+            and {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before)
 
 
 def test_of_rates_that_solve_a_task_the_lowest_is_taken(monkeypatch):
-    "Near the highest that still works, another seed diverges; a task that none solves takes the best, and the grid goes on beyond its end."
+    """Near the highest that still works, another seed diverges; a task that none solves takes
+    the best, and the grid goes on beyond its end."""
     losses = {.001: .3, .002: .02, .004: .004, .008: .0001, .016: .5}
     monkeypatch.setattr(quality, "kept", lambda task, kind, peak, *rest: {"loss": losses[peak]})
     assert quality.rate_of("recall, 4 facts", "full", 0) == .004
@@ -75,7 +86,8 @@ def test_of_rates_that_solve_a_task_the_lowest_is_taken(monkeypatch):
 
 
 def test_where_a_task_is_solved_soon_twice_the_steps_are_not_run(monkeypatch):
-    monkeypatch.setattr(quality, "kept", lambda *case: {"loss": 0., "right": 1.} if case[4] != 2 * quality.STEPS[case[0]] else pytest.fail("trained longer"))
+    monkeypatch.setattr(quality, "kept", lambda *case: {"loss": 0., "right": 1.} if case[4] != 2
+                        * quality.STEPS[case[0]] else pytest.fail("trained longer"))
     assert "right, twice the steps" not in quality.row("recall, 1 fact", "full", 0)
 
 
@@ -83,11 +95,14 @@ def test_training_sees_other_texts_than_judging(monkeypatch):
     monkeypatch.setattr(quality, "PARTS", 50)
     chunks = [quality.texts(part, 50) for part in (11, 12, 13)]
     assert all(c.shape == (50, quality.N + 1) for c in chunks)
-    assert not any((a[:, None] == b).all(-1).any() for a, b in ((chunks[0], chunks[1]), (chunks[0], chunks[2]), (chunks[1], chunks[2])))
+    assert not any((a[:, None] == b).all(-1).any()
+                   for a, b in ((chunks[0], chunks[1]), (chunks[0], chunks[2]),
+                                (chunks[1], chunks[2])))
     ids, wanted, _ = quality.batch_of("prose", "full", 0, 3)
     assert torch.equal(ids[:, 1:], wanted[:, :-1])
     a, b = (quality.batch_of("recall, 4 facts", "full", seed, 3)[0] for seed in (0, 1))
-    assert not torch.equal(a, b) and torch.equal(a, quality.batch_of("recall, 4 facts", "full", 0, 3)[0])
+    assert (not torch.equal(a, b)
+            and torch.equal(a, quality.batch_of("recall, 4 facts", "full", 0, 3)[0]))
 
 
 @pytest.mark.parametrize("n", [1024, 2048])

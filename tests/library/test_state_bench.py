@@ -1,4 +1,5 @@
-"""Chapter 20's measurements: the task, equal parameters, bytes that are counted, runs that are kept, and a step that takes itself back."""
+"""Chapter 20's measurements: the task, equal parameters, bytes that are counted, runs that are
+kept, and a step that takes itself back."""
 import json
 from pathlib import Path
 
@@ -17,18 +18,22 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_an_update_replaces_every_value():
     ids, values = state_recall.texts("update", 6, 40, 3)
     first, last, asked = ids[:, :12], ids[:, 12:24], ids[:, 24:]
-    assert ids.shape == (40, 30) and (first[:, ::2] == last[:, ::2]).all() and (first[:, 1::2] != last[:, 1::2]).float().mean() > .8
+    assert (ids.shape == (40, 30) and (first[:, ::2] == last[:, ::2]).all()
+            and (first[:, 1::2] != last[:, 1::2]).float().mean() > .8)
     found = (asked[:, :, None] == last[:, None, ::2]).long().argmax(-1)
     assert (last[:, 1::2].gather(1, found) == values).all()                       # exact: token ids
-    assert (state_recall.texts("recall", 6, 4, 3)[0] == state_recall.texts("update", 6, 4, 3)[0][:, 12:]).all()
+    assert (state_recall.texts("recall", 6, 4, 3)[0] == state_recall.texts("update", 6, 4,
+            3)[0][:, 12:]).all()
 
 
 @pytest.mark.parametrize("kind", sweep(state_recall.MIXERS, "linear"))
 def test_parameters_are_equal_to_one_per_cent(kind):
     wanted = size(state_recall.made("softmax", state_recall.MIDDLE, 0))
-    for D in state_recall.SIZES: assert abs(size(state_recall.made(kind, D, 0)) - wanted) <= .01 * wanted
+    for D in state_recall.SIZES:
+        assert abs(size(state_recall.made(kind, D, 0)) - wanted) <= .01 * wanted
     other = size(state_language.made("gated delta", 0))
-    assert abs(size(state_language.made(kind if kind != "softmax" else "attention", 0)) - other) <= .01 * other
+    assert (abs(size(state_language.made(kind if kind != "softmax" else "attention", 0)) - other)
+            <= .01 * other)
 
 
 def test_bytes_are_counted():
@@ -36,7 +41,8 @@ def test_bytes_are_counted():
     convolution = 4 * 3 * (2 * D + C)
     assert state_recall.state_bytes("softmax", D, T) == 2 * (4 * T * (D + C) + convolution)
     assert state_recall.state_bytes("window", D, T) == 2 * (4 * 8 * (D + C) + convolution)
-    assert state_recall.state_bytes("delta", D, T) == state_recall.state_bytes("delta", D, 10 * T) == 2 * (4 * D * C + convolution)
+    assert (state_recall.state_bytes("delta", D, T) == state_recall.state_bytes("delta", D, 10 * T)
+            == 2 * (4 * D * C + convolution))
     assert state_recall.state_bytes("Mamba", D, T) == 2 * 4 * (D * C + 3 * C)
 
 
@@ -46,7 +52,8 @@ def test_a_run_is_kept_and_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setattr(state_recall.RUNS, "path", tmp_path / "runs/state_recall.jsonl")
     monkeypatch.setattr(state_recall, "run", run)
     (tmp_path / "runs").mkdir()
-    assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5   # beyond the end of the grid, and one more
+    # beyond the end of the grid, and one more
+    assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5
     assert state_recall.rate_of("recall", "delta") == .024 and len(calls) == 5
 
 
@@ -56,16 +63,21 @@ def test_the_record_is_what_the_kept_runs_say(part, monkeypatch):
     "Every run of it is in the file, made by the code that stands here; nothing is trained."
     monkeypatch.setattr(part, "run", None)
     monkeypatch.setattr(state_recall, "predicted", lambda *case: 0.)             # it takes a while
-    record = json.loads((ROOT / f"tfmlib/assets/records/{part.__name__.split('.')[1]}.json").read_text())
-    quantity = {state_recall: lambda row: (row["task"], row["mixer"], row["D"], row["16 pairs" if row["task"] == "recall" else "8 pairs"]["each"]),
-                state_language: lambda row: (row["mixer"], row["loss"]["each"], row["loss in equal time"])}[part]
+    record = json.loads(
+        (ROOT / f"tfmlib/assets/records/{part.__name__.split('.')[1]}.json").read_text())
+    quantity = {state_recall: lambda row: (row["task"], row["mixer"], row["D"],
+                                           row["16 pairs" if row["task"] == "recall"
+                                               else "8 pairs"]["each"]),
+                state_language: lambda row: (row["mixer"], row["loss"]["each"],
+                                             row["loss in equal time"])}[part]
     assert [quantity(row) for row in part.measure(0)] == [quantity(row) for row in record["rows"]]
 
 
 def test_a_short_run_gives_what_a_row_needs(monkeypatch):
     monkeypatch.setattr(state_recall, "WARM", 1)
     found = state_recall.run(state_recall.case("recall", "delta", 4, .003, 0, 3))
-    assert [*found] == ["4 pairs", "8 pairs", "12 pairs", "16 pairs", "oldest", "newest", "loss", "seconds"] and all(0 <= found[f"{n} pairs"] <= 1 for n in (4, 8, 12, 16))
+    assert ([*found] == ["4 pairs", "8 pairs", "12 pairs", "16 pairs", "oldest", "newest", "loss",
+                         "seconds"] and all(0 <= found[f"{n} pairs"] <= 1 for n in (4, 8, 12, 16)))
 
 
 @pytest.mark.parametrize("kind", state_speed.PATTERNS)
@@ -76,5 +88,7 @@ def test_a_step_takes_itself_back(kind):
         before, step = state_speed.bytes_of(cache), state_speed.step_of(cached, cache)
         for _ in range(3): step()
     assert state_speed.bytes_of(cache) == before and int(cache.lengths) == 100
-    layers = sum(name == "attention" for name in state_speed.PATTERNS[kind]) * 4 // len(state_speed.PATTERNS[kind])
-    assert before >= layers * 2 * 100 * 16 * 4 and (layers == 4) == (before == layers * 2 * 100 * 16 * 4)
+    layers = (sum(name == "attention" for name in state_speed.PATTERNS[kind])
+              * 4 // len(state_speed.PATTERNS[kind]))
+    assert (before >= layers * 2 * 100 * 16 * 4 and (layers == 4)
+            == (before == layers * 2 * 100 * 16 * 4))

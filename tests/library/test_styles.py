@@ -1,4 +1,5 @@
-"""Right answers in other styles than the book's: a checker asks for what the statement says, and not for a way of writing it."""
+"""Right answers in other styles than the book's: a checker asks for what the statement says, and
+not for a way of writing it."""
 import importlib
 import itertools
 import json
@@ -43,7 +44,10 @@ def newton_round(u, x, guess):
 
 
 # --- 2: alignment
-def additive_scores(s, h, W, U, v): return torch.einsum("bsa,a->bs", torch.tanh(torch.einsum("ac,bc->ba", W, s).unsqueeze(1) + torch.einsum("ac,bsc->bsa", U, h)), v)
+def additive_scores(s, h, W, U, v):
+    return torch.einsum("bsa,a->bs",
+                        torch.tanh(torch.einsum("ac,bc->ba", W, s).unsqueeze(1)
+                                   + torch.einsum("ac,bsc->bsa", U, h)), v)
 def effective_number(weights): return torch.special.entr(weights).sum(-1).exp()
 
 
@@ -51,7 +55,8 @@ def effective_number(weights): return torch.special.entr(weights).sum(-1).exp()
 def count_pairs(words, times):
     table = {}
     for word, n in zip(words, times):
-        for left, right in itertools.pairwise(word): table[left, right] = table.get((left, right), 0) + n
+        for left, right in itertools.pairwise(word):
+            table[left, right] = table.get((left, right), 0) + n
     return {pair: n for pair, n in table.items() if n}
 
 
@@ -89,18 +94,22 @@ def look_mask(lengths, T, S, causal):
 def split_heads(x, heads):
     B, T, C = x.shape
     if C % heads != 0: raise ValueError("heads")
-    return x.as_strided((B, heads, T, C // heads), (x.stride(0), C // heads * x.stride(2), x.stride(1), x.stride(2)), x.storage_offset())
+    return x.as_strided((B, heads, T, C // heads),
+                        (x.stride(0), C // heads * x.stride(2), x.stride(1), x.stride(2)),
+                        x.storage_offset())
 
 
 def pool_heads(w, heads, groups):
     if heads % groups != 0: raise ValueError("groups")
-    return torch.cat([torch.stack(group.chunk(heads // groups)).mean(0) for group in w.chunk(groups)])
+    return torch.cat([torch.stack(group.chunk(heads // groups)).mean(0)
+                      for group in w.chunk(groups)])
 
 
 # --- 6: positions
 def sinusoids(places, width, base):
     if width % 2: raise ValueError("width")
-    wheel = torch.polar(torch.ones(()).double(), places.double().unsqueeze(-1) / base ** (torch.arange(width // 2).double() * 2 / width))
+    wheel = torch.polar(torch.ones(()).double(), places.double().unsqueeze(-1)
+                        / base ** (torch.arange(width // 2).double() * 2 / width))
     return torch.stack([wheel.imag, wheel.real], dim=-1).flatten(start_dim=-2)
 
 
@@ -116,7 +125,8 @@ def layer_norm(x, weight, bias, eps):
 
 
 def growth(start, gains, order):
-    step = {"pre": lambda m, a: m + a * a, "post": lambda m, a: 1., "bare": lambda m, a: a * a, "plain": lambda m, a: m * (1 + a * a)}
+    step = {"pre": lambda m, a: m + a * a, "post": lambda m, a: 1., "bare": lambda m, a: a * a,
+            "plain": lambda m, a: m * (1 + a * a)}
     if order not in step: raise ValueError("order")
     return list(itertools.accumulate(gains, step[order], initial=start))
 
@@ -126,18 +136,22 @@ def label_smoothed_loss(scores, y, smoothing):
     scores, y = scores[y != 0], y[y != 0]
     if len(y) == 0: raise ValueError("y")
     loss = scores.logsumexp(-1) - scores[torch.arange(len(y)), y]
-    return loss.mean() if smoothing == 0 else ((1 - smoothing) * loss + smoothing * (scores.logsumexp(-1, keepdim=True) - scores).mean(-1)).mean()
+    return (loss.mean() if smoothing == 0
+            else ((1 - smoothing) * loss + smoothing
+                  * (scores.logsumexp(-1, keepdim=True) - scores).mean(-1)).mean())
 
 
 def ranked(found, alpha, end):
-    ended, torn = ([(w, p * (6 / (5 + len(w))) ** alpha) for w, p in found if (w[-1] == end) == flag] for flag in (True, False))
+    ended, torn = ([(w, p * (6 / (5 + len(w))) ** alpha) for w, p in found if (w[-1] == end)
+                    == flag] for flag in (True, False))
     return sorted(ended, key=lambda pair: -pair[1]) + sorted(torn, key=lambda pair: -pair[1])
 
 
 # --- 10: decoders
 def nucleus(logits, p):
     keep = torch.zeros(logits.shape, dtype=torch.bool)
-    for b, (row, scores) in enumerate(zip(torch.softmax(logits.double(), -1).tolist(), logits.tolist())):
+    for b, (row, scores) in enumerate(zip(torch.softmax(logits.double(), -1).tolist(),
+                                          logits.tolist())):
         total = 0.
         for i in sorted(range(len(row)), key=scores.__getitem__, reverse=True):
             if math.isinf(scores[i]) or (p < 1 and total > 0 and total / p >= 1 - 1e-12): break
@@ -150,7 +164,8 @@ def write_on(scores_after, prompt, steps, longest, stop=None):
     if steps == 0: return [*prompt]
     scores = scores_after(list(prompt))
     best = min(range(len(scores)), key=lambda v: (-scores[v], v))
-    return [*prompt, best] if best == stop else write_on(scores_after, [*prompt, best], steps - 1, longest, stop)
+    return ([*prompt, best] if best == stop else write_on(scores_after, [*prompt, best], steps - 1,
+            longest, stop))
 
 
 # --- 17: FlashAttention
@@ -162,20 +177,25 @@ def merge_answers(out_a, lse_a, out_b, lse_b):
 
 
 def causal_tiles(T, S, rows, cols):
-    blocks = {(i, j): [s <= t + S - T for t in range(i * rows, min(T, i * rows + rows)) for s in range(j * cols, min(S, j * cols + cols))] for i in range(math.ceil(T / rows)) for j in range(math.ceil(S / cols))}
+    blocks = {(i, j): [s <= t + S - T for t in range(i * rows, min(T, i * rows + rows))
+                       for s in range(j * cols, min(S, j * cols + cols))]
+              for i in range(math.ceil(T / rows)) for j in range(math.ceil(S / cols))}
     return {at: not all(seen) for at, seen in blocks.items() if any(seen)}
 
 
 # --- 18: FlashAttention on a GPU
 def backward_flops(N, D, rows, cols, causal):
-    tiles = sum(not causal or j * cols < min(N, (i + 1) * rows) for i, j in itertools.product(range(math.ceil(N / rows)), range(math.ceil(N / cols))))
+    tiles = sum(not causal or j * cols < min(N, (i + 1) * rows)
+                for i, j in itertools.product(range(math.ceil(N / rows)),
+                                              range(math.ceil(N / cols))))
     return [(10 * N * N * D) >> bool(causal), 2 * 7 * rows * cols * D * tiles]
 
 
 # --- 9: encoders
 def pool(h, padding_mask):
     if (~padding_mask).all(-1).any(): raise ValueError("padding_mask: a row of padding only")
-    return torch.stack([row[kept].mean(0) for row, kept in zip(h, padding_mask)]) if len(h) else h[:, 0]
+    return (torch.stack([row[kept].mean(0) for row, kept in zip(h, padding_mask)]) if len(h)
+            else h[:, 0])
 
 
 def filtered(start, transition, emission, words):
@@ -190,7 +210,9 @@ def filtered(start, transition, emission, words):
 
 # --- 11: denoisers
 def two_sides(ids, mask, first):
-    runs = [(dropped, [i for i, _ in run]) for dropped, run in itertools.groupby(zip(ids.tolist(), mask.tolist()), key=lambda pair: pair[1])]
+    runs = [(dropped, [i for i, _ in run])
+            for dropped, run in itertools.groupby(zip(ids.tolist(), mask.tolist()),
+                                                  key=lambda pair: pair[1])]
     names = iter(range(first, first - len(ids) - 1, -1))
     both = [[next(names), *run] if dropped else run for dropped, run in runs]
     inputs = [piece[:1] if dropped else piece for (dropped, _), piece in zip(runs, both)]
@@ -202,7 +224,8 @@ def exact_bound(losses):
     T, total = losses.size(1), losses.new_zeros(())
     for row in range(1, 2**T):
         at = [i for i in range(T) if row // 2**i % 2]
-        total = total + math.exp(math.lgamma(len(at)) + math.lgamma(T - len(at) + 1) - math.lgamma(T + 1)) * losses[row, at].sum()
+        total = (total + math.exp(math.lgamma(len(at)) + math.lgamma(T - len(at) + 1)
+                                  - math.lgamma(T + 1)) * losses[row, at].sum())
     return total
 
 
@@ -211,24 +234,35 @@ def unfused(whole, n_heads, n_kv_heads):
     width, each = len(whole) // (n_heads + 2 * n_kv_heads), n_heads // n_kv_heads
     heads = [whole[at:at + width] for at in range(0, len(whole), width)]
     queries = [head for n, head in enumerate(heads) if n % (each + 2) < each]
-    return torch.cat(queries), torch.cat(heads[each::each + 2]), torch.cat(heads[each + 1::each + 2])
+    return (torch.cat(queries), torch.cat(heads[each::each + 2]),
+            torch.cat(heads[each + 1::each + 2]))
 
 
 def heron(config):
     get, L = config.get, config["num_hidden_layers"]
     for key in config:
-        if key not in "model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim rms_norm_eps rope_theta hidden_act qkv_bias tie_word_embeddings".split(): raise ValueError(key + ": what is this?")
+        if key not in "model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim rms_norm_eps rope_theta hidden_act qkv_bias tie_word_embeddings".split():  # noqa: E501
+            raise ValueError(key + ": what is this?")
     if config["model_type"] != "heron": raise ValueError("model_type: another bird")
-    if get("hidden_act", "relu") not in ("silu", "relu"): raise ValueError("hidden_act: no such function")
+    if get("hidden_act", "relu") not in ("silu", "relu"):
+        raise ValueError("hidden_act: no such function")
     H, biased = config["num_attention_heads"], get("qkv_bias", True)
-    row = dict(qk_norm=True, vocab_size=config["vocab_size"], d_model=config["hidden_size"], d_ff=config["intermediate_size"], n_layers=L, n_heads=H, n_kv_heads=get("num_key_value_heads", H),
-               head_dim=get("head_dim", config["hidden_size"] // H), norm_eps=config["rms_norm_eps"], rope_base=get("rope_theta", 1e4), activation=get("hidden_act", "relu"),
+    row = dict(qk_norm=True, vocab_size=config["vocab_size"], d_model=config["hidden_size"],
+               d_ff=config["intermediate_size"], n_layers=L, n_heads=H,
+               n_kv_heads=get("num_key_value_heads", H),
+               head_dim=get("head_dim", config["hidden_size"] // H),
+               norm_eps=config["rms_norm_eps"], rope_base=get("rope_theta", 1e4),
+               activation=get("hidden_act", "relu"),
                tied=get("tie_word_embeddings", False), biased="qkv" * biased)
     names = {"last.weight": ["final_norm.weight"]}
     for n in map(str, range(L)):
-        for kind in ["weight", "bias"][:1 + biased]: names[f"blocks.{n}.kvq.{kind}"] = [f"{n}.k.{kind}", f"{n}.v.{kind}", f"{n}.q.{kind}"]
-        for theirs, ours in (("norm_1", "norm_1"), ("norm_2", "norm_2"), ("q_norm", "q_norm"), ("k_norm", "k_norm"), ("out", "o")): names[f"blocks.{n}.{theirs}.weight"] = [f"{n}.{ours}.weight"]
-        names |= {f"blocks.{n}.up_gate.weight": [n + ".up.weight", n + ".gate.weight"], f"blocks.{n}.down.weight": [n + ".down.weight.T"]}
+        for kind in ["weight", "bias"][:1 + biased]:
+            names[f"blocks.{n}.kvq.{kind}"] = [f"{n}.k.{kind}", f"{n}.v.{kind}", f"{n}.q.{kind}"]
+        for theirs, ours in (("norm_1", "norm_1"), ("norm_2", "norm_2"), ("q_norm", "q_norm"),
+                             ("k_norm", "k_norm"), ("out", "o")):
+            names[f"blocks.{n}.{theirs}.weight"] = [f"{n}.{ours}.weight"]
+        names |= {f"blocks.{n}.up_gate.weight": [n + ".up.weight", n + ".gate.weight"],
+                  f"blocks.{n}.down.weight": [n + ".down.weight.T"]}
     names["words.weight"] = ["embedding.weight"]
     return [row, names if row["tied"] else names | {"lm_head.weight": ["head.weight"]}]
 
@@ -247,8 +281,10 @@ def crossing(ops, weights, cache, peak, bandwidth):
 def kept_names(ops, weights):
     found = []
     for op in ops:
-        needed = {"silu": op[1][:1], "softmax": (op[2],), "matmul": op[1], "mul": op[1]}.get(op[0], ())
-        found += [name for name in dict.fromkeys(needed) if name not in weights and name not in found]
+        needed = {"silu": op[1][:1], "softmax": (op[2],), "matmul": op[1],
+                  "mul": op[1]}.get(op[0], ())
+        found += [name for name in dict.fromkeys(needed) if name not in weights
+                  and name not in found]
     found.sort()
     return found
 
@@ -270,7 +306,8 @@ def valley(N, loss):
 
 def served_optimum(A, alpha, B, beta, reducible, served):
     from math import log
-    def slope(log_D):                                       # of the logarithm of the cost, at the N that D leaves
+    # of the logarithm of the cost, at the N that D leaves
+    def slope(log_D):
         D = 2.718281828459045**log_D
         data = B / D**beta
         return 3 * D / (3 * D + served) - beta * data / (alpha * (reducible - data))
@@ -280,14 +317,16 @@ def served_optimum(A, alpha, B, beta, reducible, served):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) > 0 else (middle, high)
     D = 2.718281828459045**high
-    return torch.tensor([(A / (reducible - B / D**beta)) ** (1 / alpha), D], dtype=torch.float64).unbind()
+    return torch.tensor([(A / (reducible - B / D**beta)) ** (1 / alpha), D],
+                        dtype=torch.float64).unbind()
 
 
 def plan_runs(budget):
     "Many cheap runs at three corners, a few large ones."
     runs = [(20_000_000, 20_000_000.)] * 2 + [[2e7, 1.6e10]] * 2 + [(7.5e7, 3.5e8)] * 11
     rest = budget - sum(6 * N * D for N, D in runs)
-    return runs + [((share * rest / 6 / ratio)**.5, (share * rest / 6 * ratio)**.5) for share, ratio in ((.25, 1), (.25, 1.5), (.25, 3), (.1, 5), (.15, 8))]
+    return (runs + [((share * rest / 6 / ratio)**.5, (share * rest / 6 * ratio)**.5)
+                    for share, ratio in ((.25, 1), (.25, 1.5), (.25, 3), (.1, 5), (.15, 8))])
 
 
 # --- 15: many devices
@@ -302,7 +341,8 @@ def one_f_one_b(stage, stages, micros):
     def step(done, order):
         forward, backward = done
         if backward == micros: return order
-        if forward < micros and forward - backward < stages - stage: return step((forward + 1, backward), order + [f"F{forward}"])
+        if forward < micros and forward - backward < stages - stage:
+            return step((forward + 1, backward), order + [f"F{forward}"])
         return step((forward, backward + 1), order + [f"B{backward}"])
     return step((0, 0), [])
 
@@ -334,8 +374,10 @@ def finish_times(lengths, places, rule):
 
 # --- 19: sparse attention
 def block_kinds(mask, rows, cols):
-    tiles = [[{seen for row in mask[a:a + rows] for seen in row[b:b + cols]} for b in range(0, len(mask[0]), cols)] for a in range(0, len(mask), rows)]
-    return tuple([[n for n, seen in enumerate(of_rows) if seen == wanted] for of_rows in tiles] for wanted in ({True, False}, {True}))
+    tiles = [[{seen for row in mask[a:a + rows] for seen in row[b:b + cols]}
+              for b in range(0, len(mask[0]), cols)] for a in range(0, len(mask), rows)]
+    return tuple([[n for n, seen in enumerate(of_rows) if seen == wanted] for of_rows in tiles]
+                 for wanted in ({True, False}, {True}))
 
 
 def relays(n):
@@ -369,8 +411,10 @@ def router_gradient(p, s, k, renormalise):
 
 
 def dropped(choices, most):
-    out, queue = [], sorted((rank, token, expert) for token, row in enumerate(choices) for rank, expert in enumerate(row))
-    for expert in {e for *_, e in queue}: out += [(token, expert) for _, token, e in queue if e == expert][most:]
+    out, queue = ([], sorted((rank, token, expert) for token, row in enumerate(choices)
+                             for rank, expert in enumerate(row)))
+    for expert in {e for *_, e in queue}:
+        out += [(token, expert) for _, token, e in queue if e == expert][most:]
     return sorted(out)
 
 
@@ -388,18 +432,30 @@ def edit_several(weight, keys, values, second_moment):
     return weight + torch.linalg.solve_triangular(half.T, change.T, upper=True).T
 
 
-RIGHT = {"recurrence": (lstm_step, layers_needed, newton_round), "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair), "attention": (safe_softmax, sink_weights, look_mask),
-         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base), "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked), "encoders": (pool, filtered), "decoders": (nucleus, write_on), "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron), "accounting": (crossing, kept_names), "scaling_laws": (power_fit, valley, served_optimum, plan_runs),
+RIGHT = {"recurrence": (lstm_step, layers_needed, newton_round),
+         "alignment": (additive_scores, effective_number), "tokens": (count_pairs, join_pair),
+         "attention": (safe_softmax, sink_weights, look_mask),
+         "heads": (split_heads, pool_heads), "positions": (sinusoids, ntk_base),
+         "block": (layer_norm, growth), "transformer": (label_smoothed_loss, ranked),
+         "encoders": (pool, filtered), "decoders": (nucleus, write_on),
+         "denoisers": (two_sides, exact_bound), "checkpoints": (unfused, heron),
+         "accounting": (crossing, kept_names),
+         "scaling_laws": (power_fit, valley, served_optimum, plan_runs),
          "many_devices": (zigzag, one_f_one_b),
-         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles), "flash_attention_gpu": (backward_flops,), "sparse": (block_kinds, relays), "linear_and_state_space": (delta_writes, combine), "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}
+         "kv_cache": (mask_of, finish_times), "flash_attention": (merge_answers, causal_tiles),
+         "flash_attention_gpu": (backward_flops,), "sparse": (block_kinds, relays),
+         "linear_and_state_space": (delta_writes, combine),
+         "mixture_of_experts": (router_gradient, dropped), "inside": (neurons, edit_several)}
 
 
 STYLES = [(page, answer) for page, answers in RIGHT.items() for answer in answers]
 
 
-@pytest.mark.parametrize(("page", "answer"), sweep(STYLES, *STYLES[::3]), ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(("page", "answer"), sweep(STYLES, *STYLES[::3]),
+                         ids=lambda x: getattr(x, "__name__", x))
 def test_a_right_answer_in_another_style_is_accepted(page, answer):
-    result = getattr(importlib.import_module(f"tfmlib.practice.{page}"), f"check_{answer.__name__}").examine(answer)
+    result = getattr(importlib.import_module(f"tfmlib.practice.{page}"),
+                     f"check_{answer.__name__}").examine(answer)
     assert result.passed, result.text()
 
 
@@ -409,7 +465,8 @@ def test_no_page_is_left_out():
 
 
 def test_the_families_of_checkpoints_12_are_those_that_accept():
-    "The checker of `family_of` does without the library: what it knows of the six configurations is what the library says of them."
+    """The checker of `family_of` does without the library: what it knows of the six
+    configurations is what the library says of them."""
     import tfmlib.checkpoints.families  # noqa: F401 — adds the families to the table
     from tfmlib.checkpoints import config_from_pretrained
     from tfmlib.checkpoints.published import PUBLISHED_CONFIGS
@@ -422,5 +479,6 @@ def test_the_families_of_checkpoints_12_are_those_that_accept():
     page = json.loads((ROOT / "chapters/practice/12_checkpoints.ipynb").read_text(encoding="utf-8"))
     statement = next("".join(cell["source"]) for cell in page["cells"] if cell["id"] == "which")
     shown = json.loads(re.search(r"```json\n(.*?)\n```", statement, re.S)[1])
-    assert {name: [kind for kind in kinds if accepts(kind, config)] for name, config in shown.items()} == checkpoints._ACCEPT
+    assert ({name: [kind for kind in kinds if accepts(kind, config)]
+             for name, config in shown.items()} == checkpoints._ACCEPT)
     assert sorted(checkpoints._TYPES) == kinds

@@ -1,4 +1,5 @@
-"""The training loop: its optimiser equals PyTorch's, its files are whole, and what is killed resumes bit for bit."""
+"""The training loop: its optimiser equals PyTorch's, its files are whole, and what is killed
+resumes bit for bit."""
 import math
 import os
 import random
@@ -45,13 +46,15 @@ from tfmlib.workbench import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 600                                       # seconds until a process that should have ended is given up: a loaded machine is slow
+# seconds until a process that should have ended is given up: a loaded machine is slow
+PATIENCE = 600
 F64 = torch.float64
 
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet():
-    "No bars; and one thread, here and in the processes that are started: another number adds in another order."
+    """No bars; and one thread, here and in the processes that are started: another number adds
+    in another order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -60,11 +63,13 @@ def quiet():
     torch.set_num_threads(threads)
 
 
-# A small problem with everything that has to survive: dropout, a buffer, tied weights, two groups, a schedule.
+# A small problem with everything that has to survive: dropout, a buffer, tied weights, two groups,
+# a schedule.
 class Net(nn.Module):
     def __init__(self, width=8, dtype=F64):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, width, bias=False), nn.BatchNorm1d(width), nn.Tanh(), nn.Dropout(0.3))
+        self.body = nn.Sequential(nn.Linear(4, width, bias=False), nn.BatchNorm1d(width), nn.Tanh(),
+                                  nn.Dropout(0.3))
         self.head = nn.Linear(width, width)
         self.again = self.head                                  # one matrix under two names
         self.out = nn.Linear(width, 1)
@@ -87,7 +92,9 @@ def batch(step):
 def squared(model, x, y): return (model(x) - y).square().mean()
 
 
-def adamw(model, **how): return AdamW(parameter_groups(model, 0.1), **{"lr": WarmupCosine(0.01, 5, 60), "clip": 1.0} | how)
+def adamw(model, **how):
+    return AdamW(parameter_groups(model, 0.1),
+                 **{"lr": WarmupCosine(0.01, 5, 60), "clip": 1.0} | how)
 
 
 def weights(model): return {name: t.clone() for name, t in model_tensors(model).items()}
@@ -99,21 +106,30 @@ def same(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]
 def same_history(a, b): return a.points == b.points
 
 
-# ── AdamW ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── AdamW
+# ──────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
 @settings(max_examples=40, deadline=None)
-@given(rate=st.floats(1e-5, 0.3), beta1=st.floats(0, 0.99), beta2=st.floats(0, 0.9999), eps=st.floats(1e-10, 1e-3), decay=st.floats(0, 0.5),
-       limit=st.sampled_from([0.1, 1.0, 30.0, math.inf]), seed=st.integers(0, 10**6), scale=st.sampled_from([1e-6, 1.0, 1e4]))
+@given(rate=st.floats(1e-5, 0.3), beta1=st.floats(0, 0.99), beta2=st.floats(0, 0.9999),
+       eps=st.floats(1e-10, 1e-3), decay=st.floats(0, 0.5),
+       limit=st.sampled_from([0.1, 1.0, 30.0, math.inf]), seed=st.integers(0, 10**6),
+       scale=st.sampled_from([1e-6, 1.0, 1e4]))
 def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
     "Many steps, two groups, clipping, and one parameter that has no gradient now and then."
-    assume(beta1**2 <= beta2)          # else a step is an old gradient over a new one, which may be near 0: the last bits grow without bound
+    # else a step is an old gradient over a new one, which may be near 0: the last bits grow without
+    # bound
+    assume(beta1**2 <= beta2)
     made = [torch.randn(n, dtype=F64, generator=seeded(seed, n)) for n in (5, 3)]
     ours, theirs = ([nn.Parameter(t.clone()) for t in made] for _ in range(2))
-    mine = AdamW([ParameterGroup({"a": ours[0]}, decay), ParameterGroup({"b": ours[1]})], rate, (beta1, beta2), eps, limit)
-    torchs = torch.optim.AdamW([{"params": theirs[:1], "weight_decay": decay}, {"params": theirs[1:], "weight_decay": 0.0}], rate, (beta1, beta2), eps)
+    mine = AdamW([ParameterGroup({"a": ours[0]}, decay), ParameterGroup({"b": ours[1]})], rate,
+                 (beta1, beta2), eps, limit)
+    torchs = torch.optim.AdamW([{"params": theirs[:1], "weight_decay": decay},
+                                {"params": theirs[1:], "weight_decay": 0.0}], rate,
+                               (beta1, beta2), eps)
     for step in range(40):
         for pair in (ours, theirs):
             for i, p in enumerate(pair):
-                p.grad = None if i and step % 3 == 0 else scale * torch.randn(len(p), dtype=F64, generator=seeded(seed, step, i))
+                p.grad = (None if i and step % 3 == 0 else scale * torch.randn(len(p), dtype=F64,
+                        generator=seeded(seed, step, i)))
         if limit < math.inf: nn.utils.clip_grad_norm_(theirs, limit)
         torchs.step()
         mine.step()
@@ -146,7 +162,8 @@ def test_groups_leave_vectors_and_frozen_parameters_alone():
     model = net()
     model.out.weight.requires_grad_(False)
     decayed, free = parameter_groups(model, 0.2)
-    assert set(decayed.parameters) == {"body.0.weight", "head.weight"} and decayed.weight_decay == 0.2 and free.weight_decay == 0
+    assert (set(decayed.parameters) == {"body.0.weight", "head.weight"} and decayed.weight_decay
+            == 0.2 and free.weight_decay == 0)
     assert all(p.ndim == 1 for p in free.parameters.values()) and "out.bias" in free.parameters
 
 
@@ -165,8 +182,10 @@ def test_adamw_refuses(wrong, names):
 
 def test_one_parameter_under_two_names_is_refused():
     model = net()
-    with pytest.raises(ValueError, match="groups: head.weight and again.weight are one and the same parameter, expected each once"):
-        AdamW([ParameterGroup({"head.weight": model.head.weight}), ParameterGroup({"again.weight": model.again.weight})], 0.1)
+    with pytest.raises(ValueError, match="groups: head.weight and again.weight are one and the "
+                                         "same parameter, expected each once"):
+        AdamW([ParameterGroup({"head.weight": model.head.weight}),
+               ParameterGroup({"again.weight": model.again.weight})], 0.1)
 
 
 def linear(slope, step): return slope * step
@@ -185,17 +204,20 @@ class Wrapped:
     def __call__(self, step): return self.inside(step)
 
 
-@pytest.mark.parametrize("make", [lambda top: lambda step: top / (1 + step), Plain, lambda top: partial(linear, top), lambda top: Wrapped(Plain(top)),
+@pytest.mark.parametrize("make", [lambda top: lambda step: top / (1 + step), Plain,
+                                  lambda top: partial(linear, top), lambda top: Wrapped(Plain(top)),
                                   lambda top: [top, 0.0].__getitem__])
 def test_a_rate_is_known_by_its_values(tmp_path, make):
     "Made anew it is the same; with another number it is another, whatever its name."
     kept = Checkpoint(tmp_path / "c")
     train(model := net(), squared, batch, 1, adamw(model, lr=make(0.1)), kept)
     train(model := net(), squared, batch, 2, adamw(model, lr=make(0.1)), kept)
-    with pytest.raises(ValueError, match="rate at step .* is 0.1.* there, 0.2.* here"): train(model := net(), squared, batch, 3, adamw(model, lr=make(0.2)), kept)
+    with pytest.raises(ValueError, match="rate at step .* is 0.1.* there, 0.2.* here"):
+        train(model := net(), squared, batch, 3, adamw(model, lr=make(0.2)), kept)
 
 
-# ── clipping ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── clipping
+# ───────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
 def with_gradients(*gradients):
     made = {}
     for i, g in enumerate(gradients):
@@ -205,9 +227,11 @@ def with_gradients(*gradients):
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), limit=st.floats(1e-3, 1e3), scale=st.floats(1e-4, 1e4), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3))
+@given(seed=st.integers(0, 10**6), limit=st.floats(1e-3, 1e3), scale=st.floats(1e-4, 1e4),
+       sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3))
 def test_clip_is_pytorchs(seed, limit, scale, sizes):
-    gradients = [scale * torch.randn(n, dtype=F64, generator=seeded(seed, i)) for i, n in enumerate(sizes)]
+    gradients = [scale * torch.randn(n, dtype=F64, generator=seeded(seed, i))
+                 for i, n in enumerate(sizes)]
     ours, theirs = with_gradients(*gradients), with_gradients(*gradients)
     length = clip_gradients(ours, limit)
     torch.testing.assert_close(length, nn.utils.clip_grad_norm_(theirs.values(), limit).item())
@@ -245,9 +269,11 @@ def test_means_that_would_overflow_are_refused():
     assert p["p0"][0].item() == pytest.approx(-0.1)
 
 
-# ── the schedule ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the schedule
+# ───────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
 @settings(max_examples=100, deadline=None)
-@given(peak=st.floats(1e-6, 1), warmup=st.integers(0, 50), rest=st.integers(1, 500), share_=st.floats(0, 1))
+@given(peak=st.floats(1e-6, 1), warmup=st.integers(0, 50), rest=st.integers(1, 500),
+       share_=st.floats(0, 1))
 def test_schedule_ends_and_limits(peak, warmup, rest, share_):
     schedule = WarmupCosine(peak, warmup, warmup + rest, share_ * peak)
     rates = [schedule(step) for step in range(warmup + rest + 5)]
@@ -260,29 +286,36 @@ def test_schedule_ends_and_limits(peak, warmup, rest, share_):
     assert jump <= peak * max(1 / (warmup + 1), math.pi / 2 / rest) + 1e-9, "it has no jumps"
 
 
-@pytest.mark.parametrize("how, names", [((1, 10, 10), "warmup"), ((1, -1, 10), "warmup"), ((1, 1, 10, 2), "floor"), ((1, 1, 10, -1), "floor")])
+@pytest.mark.parametrize("how, names", [((1, 10, 10), "warmup"), ((1, -1, 10), "warmup"),
+                                        ((1, 1, 10, 2), "floor"), ((1, 1, 10, -1), "floor")])
 def test_schedule_refuses(how, names):
     with pytest.raises(ValueError, match=names): WarmupCosine(*how)
 
 
-@pytest.mark.parametrize("shape, fall", [("sqrt", [8, 4, 2.343, 1.072, 0]), ("linear", [8, 6, 4, 2, 0])])
+@pytest.mark.parametrize("shape, fall",
+                         [("sqrt", [8, 4, 2.343, 1.072, 0]), ("linear", [8, 6, 4, 2, 0])])
 def test_a_stable_rate_falls_only_in_its_decay(shape, fall):
     schedule = WarmupStableDecay(8, 3, 12, decay=4, shape=shape)
     assert [schedule(n) for n in range(8)] == [2, 4, 6, 8, 8, 8, 8, 8]
-    assert [schedule(n) for n in range(8, 13)] == pytest.approx(fall, abs=1e-3) and schedule(1_000) == 0
+    assert ([schedule(n) for n in range(8, 13)] == pytest.approx(fall, abs=1e-3)
+            and schedule(1_000) == 0)
     above = WarmupStableDecay(8, 3, 12, 2, decay=4, shape=shape)
     assert [above(n) for n in range(8, 13)] == pytest.approx([2 + 0.75 * x for x in fall], abs=1e-3)
-    assert [WarmupStableDecay(8, 3, 12, shape=shape)(n) for n in (11, 12)] == [8, 0]                            # without a decay
+    # without a decay
+    assert [WarmupStableDecay(8, 3, 12, shape=shape)(n) for n in (11, 12)] == [8, 0]
 
 
-@pytest.mark.parametrize("how", [{"decay": 10}, {"decay": -1}, {"decay": 1.5}, {"shape": "cosine"}, {"shape": None}])
+@pytest.mark.parametrize("how", [{"decay": 10}, {"decay": -1}, {"decay": 1.5}, {"shape": "cosine"},
+                                 {"shape": None}])
 def test_a_decay_that_does_not_fit_is_refused(how):
     with pytest.raises(ValueError, match=[*how][0]): WarmupStableDecay(8, 3, 12, **how)
 
 
-# ── what is a function of the step ─────────────────────────────────────────────────────────────────────────────────
+# ── what is a function of the step
+# ─────────────────────────────────────────────────────────────────────────────────
 def test_seeds_are_unrelated():
-    seen = {mix_seed(*numbers) for numbers in [(0,), (0, 0), (0, 1), (1, 0), (1,), (11,), (1, 1), (0, 0, 0)]}
+    seen = {mix_seed(*numbers) for numbers in [(0,), (0, 0), (0, 1), (1, 0), (1,), (11,),
+                                               (1, 1), (0, 0, 0)]}
     assert len(seen) == 8
     with pytest.raises(TypeError): mix_seed(0.1)
     assert torch.equal(torch.rand(3, generator=seeded(1, 2)), torch.rand(3, generator=seeded(1, 2)))
@@ -294,14 +327,16 @@ def test_epochs(rows, size, seed):
     if size > rows:
         with pytest.raises(ValueError, match="size"): epochs(torch.arange(rows), size=size)
         return
-    draw, per = epochs(torch.arange(rows), torch.arange(rows) * 10, size=size, seed=seed), rows // size
+    draw, per = (epochs(torch.arange(rows), torch.arange(rows) * 10, size=size, seed=seed),
+                 rows // size)
     for epoch in (0, 3):
         parts = [draw(epoch * per + i) for i in range(per)]
         chosen = torch.cat([x for x, _ in parts])
         assert len(set(chosen.tolist())) == per * size
         assert torch.equal(torch.cat([y for _, y in parts]), 10 * chosen)
     late, early = draw(7), draw(0)
-    assert torch.equal(draw(7)[0], late[0]) and torch.equal(draw(0)[0], early[0]), "a function of the step, in any order"
+    assert (torch.equal(draw(7)[0], late[0])
+            and torch.equal(draw(0)[0], early[0])), "a function of the step, in any order"
 
 
 def test_epochs_order_changes():
@@ -309,9 +344,12 @@ def test_epochs_order_changes():
     assert not torch.equal(draw(0)[0], draw(1)[0])
 
 
-# ── files ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-STRANGE = {"bf16": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 2), "point": torch.tensor(2.5, dtype=F64), "turned": torch.arange(6.0).view(2, 3).T,
-           "yes": torch.tensor([True, False]), "nan": torch.tensor([math.nan, -0.0]), "count": torch.tensor(7)}
+# ── files
+# ──────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+STRANGE = {"bf16": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 2),
+           "point": torch.tensor(2.5, dtype=F64), "turned": torch.arange(6.0).view(2, 3).T,
+           "yes": torch.tensor([True, False]), "nan": torch.tensor([math.nan, -0.0]),
+           "count": torch.tensor(7)}
 
 
 def test_files_keep_every_bit(tmp_path):
@@ -319,13 +357,17 @@ def test_files_keep_every_bit(tmp_path):
     got, facts = load_tensors(tmp_path / "new" / "a.safetensors")
     assert facts == {"who": "ü"} and got.keys() == STRANGE.keys()
     for name, t in STRANGE.items():
-        assert got[name].dtype == t.dtype and torch.equal(got[name].contiguous().view(-1).view(torch.uint8), t.contiguous().view(-1).view(torch.uint8))
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.safetensors"], "nothing is left beside it"
+        assert (got[name].dtype == t.dtype
+                and torch.equal(got[name].contiguous().view(-1).view(torch.uint8),
+                                t.contiguous().view(-1).view(torch.uint8)))
+    assert ([p.name for p in (tmp_path / "new").iterdir()]
+            == ["a.safetensors"]), "nothing is left beside it"
 
 
 def test_no_pickle():
     source = Path(training.__file__).read_text()
-    assert not any(word in source for word in ("pickle", "torch.save", "torch.load", "broadcast_object", "gather_object", "marshal"))
+    assert not any(word in source for word in ("pickle", "torch.save", "torch.load",
+                                               "broadcast_object", "gather_object", "marshal"))
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +391,8 @@ def test_damage_is_found_and_named(whole, tmp_path_factory, data):
 
 
 def test_other_files_are_refused_by_name(tmp_path):
-    for name, content in {"empty": b"", "text": b"hello, this is not a checkpoint", "zip": b"PK\x03\x04" + bytes(100)}.items():
+    for name, content in {"empty": b"", "text": b"hello, this is not a checkpoint",
+                          "zip": b"PK\x03\x04" + bytes(100)}.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=name): load_tensors(tmp_path / name)
     from safetensors.torch import save_file
@@ -358,13 +401,16 @@ def test_other_files_are_refused_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"): load_tensors(tmp_path / "nowhere")
 
 
-# ── the loop ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the loop
+# ───────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
 def test_the_loop_is_the_plain_loop():
     "The same weights as a loop written out with PyTorch's parts."
     model, plain = net(), net()
     history = train(model, squared, batch, 30, adamw(model), seed=5)
     decayed, free = parameter_groups(plain, 0.1)
-    optimiser = torch.optim.AdamW([{"params": list(g.parameters.values()), "weight_decay": g.weight_decay} for g in (decayed, free)])
+    optimiser = torch.optim.AdamW(
+        [{"params": list(g.parameters.values()), "weight_decay": g.weight_decay}
+         for g in (decayed, free)])
     losses = []
     for step in range(30):
         with torch.random.fork_rng([]):
@@ -376,7 +422,8 @@ def test_the_loop_is_the_plain_loop():
         for g in optimiser.param_groups: g["lr"] = WarmupCosine(0.01, 5, 60)(step)
         optimiser.step()
         losses.append(loss.item())
-    for a, b in zip(model.state_dict().values(), plain.state_dict().values()): torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    for a, b in zip(model.state_dict().values(), plain.state_dict().values()):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(history["loss"], torch.tensor(losses, dtype=F64))
     assert history.steps("loss").tolist() == list(range(30)) and not model.training
 
@@ -402,14 +449,17 @@ def test_steps_are_a_place_to_arrive_at():
     optimiser = adamw(by_parts)
     for steps in (1, 7, 7, 20): train(by_parts, squared, batch, steps, optimiser)
     assert same(weights(at_once), weights(by_parts))
-    with pytest.raises(ValueError, match="steps: got 19"): train(by_parts, squared, batch, 19, optimiser)
+    with pytest.raises(ValueError, match="steps: got 19"):
+        train(by_parts, squared, batch, 19, optimiser)
 
 
 def test_sum_and_count_is_the_mean():
     one, two = net(), net()
     train(one, squared, batch, 10, adamw(one))
-    train(two, lambda model, x, y: ((model(x) - y).square().sum(), y.numel()), batch, 10, adamw(two))
-    for a, b in zip(weights(one).values(), weights(two).values()): torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    train(two, lambda model, x, y: ((model(x) - y).square().sum(), y.numel()), batch,
+          10, adamw(two))
+    for a, b in zip(weights(one).values(), weights(two).values()):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
 def test_watch_joins_the_history():
@@ -419,50 +469,64 @@ def test_watch_joins_the_history():
         modes.append(step)
         return {"held out": step / 2} if step % 4 == 0 else None
     history = train(model, squared, batch, 10, adamw(model), watch=measure)
-    assert modes == list(range(1, 11)) and history["held out"].tolist() == [2, 4] and history.steps("held out").tolist() == [4, 8]
+    assert (modes == list(range(1, 11)) and history["held out"].tolist() == [2, 4]
+            and history.steps("held out").tolist() == [4, 8])
     plain = net()
     train(plain, squared, batch, 10, adamw(plain))
     assert same(weights(model), weights(plain)), "evaluation mode does not leak into the next step"
     with pytest.raises(KeyError, match="held out"): history["nothing"]
 
 
-@pytest.mark.parametrize("where, said", [("loss", "loss is nan"), ("gradient", "gradient's length is nan.*out.weight")])
+@pytest.mark.parametrize("where, said",
+                         [("loss", "loss is nan"),
+                          ("gradient", "gradient's length is nan.*out.weight")])
 def test_divergence_stops_before_the_weights(where, said):
     model = net().eval()
-    model.body[1].track_running_stats = False                     # batch statistics move in the forward pass, weights must not
+    # batch statistics move in the forward pass, weights must not
+    model.body[1].track_running_stats = False
     def bad(model, x, y):
         if seen.append(1) or len(seen) < 4: return squared(model, x, y)
         kept.update({name: p.detach().clone() for name, p in model.named_parameters()})
         if where == "loss": return squared(model, x, y) * math.nan
-        return squared(model, x, y) + (model.out.weight * 0).sum().sqrt()   # finite, with a gradient that is not
+        # finite, with a gradient that is not
+        return squared(model, x, y) + (model.out.weight * 0).sum().sqrt()
     seen, kept = [], {}
-    with pytest.raises(Diverged, match="step 3: the " + said): train(model, bad, batch, 10, adamw(model))
+    with pytest.raises(Diverged, match="step 3: the " + said):
+        train(model, bad, batch, 10, adamw(model))
     assert same(kept, {name: p.detach() for name, p in model.named_parameters()})
 
 
 def test_clear_errors():
     model = net()
-    with pytest.raises(ValueError, match="loss: got a tensor of shape"): train(model, lambda m, x, y: m(x) - y, batch, 1, adamw(model))
-    with pytest.raises(ValueError, match="batch: got tensors of"): train(model, squared, lambda step: (torch.ones(3, 4), torch.ones(2, 1)), 1, adamw(model))
+    with pytest.raises(ValueError, match="loss: got a tensor of shape"):
+        train(model, lambda m, x, y: m(x) - y, batch, 1, adamw(model))
+    with pytest.raises(ValueError, match="batch: got tensors of"):
+        train(model, squared, lambda step: (torch.ones(3, 4), torch.ones(2, 1)), 1, adamw(model))
     with pytest.raises(ValueError, match="optimiser"): train(model, squared, batch, 1, adamw(net()))
     with pytest.raises(ValueError, match="every"): Checkpoint("x", every=0)
     with pytest.raises(ValueError, match="multiple of 5"): share(batch(0), 0, 5)
 
 
-# ── stopped and resumed ────────────────────────────────────────────────────────────────────────────────────────────
+# ── stopped and resumed
+# ────────────────────────────────────────────────────────────────────────────────────────────
 def test_resumed_is_undisturbed(tmp_path):
     "Interrupted at every step in turn, each time in a new model with another start."
     kept, through = Checkpoint(tmp_path / "c", every=3), net()
-    expected = train(through, squared, batch, 20, adamw(through), seed=2, watch=lambda step: {"w": step})
+    expected = train(through, squared, batch, 20, adamw(through), seed=2,
+                     watch=lambda step: {"w": step})
     for stop in range(1, 20):
         def fails(step, stop=stop):
             if step == stop: raise KeyboardInterrupt
             return batch(step)
-        model = net(seed=stop if stop > 3 else 0)                 # the first three are lost with their model
-        try: train(model, squared, fails, 20, adamw(model), kept, seed=2, watch=lambda step: {"w": step})
+        # the first three are lost with their model
+        model = net(seed=stop if stop > 3 else 0)
+        try:
+            train(model, squared, fails, 20, adamw(model), kept, seed=2,
+                  watch=lambda step: {"w": step})
         except KeyboardInterrupt: pass
     model = net(seed=99)
-    got = train(model, squared, batch, 20, adamw(model), kept, seed=2, watch=lambda step: {"w": step})
+    got = train(model, squared, batch, 20, adamw(model), kept, seed=2,
+                watch=lambda step: {"w": step})
     assert same(weights(model), weights(through)) and same_history(got, expected)
 
 
@@ -475,12 +539,14 @@ def test_finished_does_nothing(tmp_path):
     got = train(again, squared, never, 5, adamw(again), kept)
     assert same(weights(model), weights(again)) and same_history(got, history)
     assert kept.path.read_bytes() == before and kept.path.stat().st_mtime_ns == written.st_mtime_ns
-    with pytest.raises(ValueError, match="steps: got 4, expected at least 5"): train(again, squared, never, 4, adamw(again), kept)
+    with pytest.raises(ValueError, match="steps: got 4, expected at least 5"):
+        train(again, squared, never, 4, adamw(again), kept)
 
 
 @pytest.mark.parametrize("change, names", [
     (dict(width=9), ["model.body.0.weight", "(9, 4) here", "(8, 4) there"]),
-    (dict(dtype=torch.float32), ["model.body.0.weight", "torch.float32 (8, 4) here", "torch.float64 (8, 4) there"]),
+    (dict(dtype=torch.float32), ["model.body.0.weight", "torch.float32 (8, 4) here",
+                                 "torch.float64 (8, 4) there"]),
     (dict(lr=0.02), ["rate is WarmupCosine(peak=0.01", "0.02 here"]),
     (dict(betas=(0.8, 0.99)), ["betas is (0.9, 0.999) there, (0.8, 0.99) here"]),
     (dict(seed=1), ["seed is 0 there, 1 here"]),
@@ -491,9 +557,12 @@ def test_another_training_is_refused_by_name(tmp_path, change, names):
     path, model = tmp_path / "mine.safetensors", net()
     train(model, squared, batch, 2, adamw(model), Checkpoint(path, config={"text": "v1"}))
     other = net(seed=4, **{k: v for k, v in change.items() if k in ("width", "dtype")})
-    optimiser, before = adamw(other, **{k: v for k, v in change.items() if k in ("lr", "betas")}), weights(other)
+    optimiser, before = (adamw(other, **{k: v for k, v in change.items() if k in ("lr", "betas")}),
+                         weights(other))
     with pytest.raises(ValueError) as error:
-        train(other, squared, batch, 4, optimiser, Checkpoint(path, config=change.get("config", {"text": "v1"})), seed=change.get("seed", 0))
+        train(other, squared, batch, 4, optimiser,
+              Checkpoint(path, config=change.get("config", {"text": "v1"})),
+              seed=change.get("seed", 0))
     assert all(name in str(error.value) for name in ["mine.safetensors"] + names), error.value
     assert same(weights(other), before), "a refused model is not touched"
 
@@ -504,10 +573,12 @@ def test_tied_weights_are_saved_once_and_stay_tied(tmp_path):
     assert not [name for name in load_tensors(kept.path)[0] if "again" in name]
     again = net(seed=1)
     train(again, squared, batch, 2, adamw(again), kept)
-    assert again.again.weight is again.head.weight and torch.equal(again.head.weight, model.head.weight)
+    assert (again.again.weight is again.head.weight
+            and torch.equal(again.head.weight, model.head.weight))
 
 
-# ── kill -9 ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── kill -9
+# ────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
 PROGRAM = textwrap.dedent('''
     import os, signal, sys, time
     sys.path[:0] = [{root!r}, {root!r} + "/tests", {tests!r}]
@@ -539,7 +610,7 @@ PROGRAM = textwrap.dedent('''
         tensor_files.save_file, tensor_files.flush, os.replace = save_file, flush, replace
     model = net(seed=int(where != "first"))         # only the very first start is the right one: later weights come from the file
     train(model, squared, batch, 60, adamw(model), Checkpoint(path, every=4))
-''').format(root=str(ROOT), tests=str(ROOT / "tests/library"))
+''').format(root=str(ROOT), tests=str(ROOT / "tests/library"))  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -556,7 +627,8 @@ def undisturbed(tmp_path_factory):
 def launch(folder, where, at=0):
     (folder / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(folder / "program.py"), where, str(at), str(folder / "c")]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def equals(path, other):
@@ -569,20 +641,23 @@ def equals(path, other):
 def test_killed_while_writing(undisturbed, tmp_path, where):
     (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
     assert launch(tmp_path, where, at=3).wait(PATIENCE) == -signal.SIGKILL
-    assert int(load_tensors(tmp_path / "c")[0]["optimiser.done"]) == (16 if where == "renamed" else 12), "the old file or the new, whole"
+    assert (int(load_tensors(tmp_path / "c")[0]["optimiser.done"])
+            == (16 if where == "renamed" else 12)), "the old file or the new, whole"
     model = net(seed=1)
     train(model, squared, batch, 60, adamw(model), Checkpoint(tmp_path / "c", every=4))
     assert equals(tmp_path / "c", undisturbed / "done")
     left = list(tmp_path.glob("*.part"))
     assert len(left) == (where != "renamed"), "what was killed could not clear up"
-    for each in (each for part in left for each in (part, *part.iterdir())): os.utime(each, (time.time() - 7200,) * 2)
+    for each in (each for part in left for each in (part, *part.iterdir())):
+        os.utime(each, (time.time() - 7200,) * 2)
     save_tensors(tmp_path / "c", *load_tensors(tmp_path / "c"))
     assert not list(tmp_path.glob("*.part")), "but a writing clears up what is older than an hour"
 
 
 @pytest.mark.whole
 def test_killed_at_random_moments(undisturbed, tmp_path):
-    "kill -9 from outside, three times, then to the end: weights, means and history are those of an undisturbed run."
+    """kill -9 from outside, three times, then to the end: weights, means and history are those
+    of an undisturbed run."""
     (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
     moments, reached = random.Random(time.time_ns()), [4]
     for last in (20, 40, 59):
@@ -599,7 +674,8 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
     assert equals(tmp_path / "c", undisturbed / "done"), f"killed at {reached}"
 
 
-# ── many processes ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── many processes
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
 TOGETHER = textwrap.dedent('''
     import os, sys
     sys.path.insert(0, {root!r})
@@ -631,15 +707,18 @@ TOGETHER = textwrap.dedent('''
     torch.manual_seed(int(os.environ.get("RANK", 0)))              # the processes start apart; process 0 decides
     model = Model().double()
     train(model, counted, batch, steps, AdamW(parameter_groups(model), WarmupCosine(0.05, 3, 20), clip=0.5), Checkpoint(folder + "/c", every=5))
-''').format(root=str(ROOT))
+''').format(root=str(ROOT))  # noqa: E501
 
 
 def together(folder, processes, steps=20):
     folder.mkdir(exist_ok=True)
     (folder / "program.py").write_text(TOGETHER)
-    how = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else [sys.executable]
-    done = subprocess.run([*how, folder / "program.py", folder, str(steps)], capture_output=True, text=True, timeout=PATIENCE,
-                          env={k: v for k, v in os.environ.items() if k != "TQDM_DISABLE"} | {"OMP_NUM_THREADS": "1"})
+    how = ([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+            str(processes)] if processes > 1 else [sys.executable])
+    done = subprocess.run([*how, folder / "program.py", folder, str(steps)], capture_output=True,
+                          text=True, timeout=PATIENCE,
+                          env={k: v for k, v in os.environ.items() if k != "TQDM_DISABLE"}
+                          | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
     return load_tensors(folder / "c")[0], done.stderr
 
@@ -649,8 +728,11 @@ def test_two_processes_equal_one(tmp_path):
     one, _ = together(tmp_path / "one", 1)
     two, shown = together(tmp_path / "two", 2)
     assert one.keys() == two.keys()
-    for name in one: torch.testing.assert_close(one[name], two[name], rtol=1e-12, atol=1e-12, msg=lambda m, name=name: f"{name}: {m}")
-    assert two["optimiser.moves.rare.bias"] == 7 and two["optimiser.moves.never.bias"] == 0 and two["optimiser.moves.a.bias"] == 20
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-12, atol=1e-12,
+                                   msg=lambda m, name=name: f"{name}: {m}")
+    assert (two["optimiser.moves.rare.bias"] == 7 and two["optimiser.moves.never.bias"] == 0
+            and two["optimiser.moves.a.bias"] == 20)
     assert shown.count("0/20 [00:00<?") == 1 and "20/20" in shown, "one bar, of process 0"
 
 
@@ -665,7 +747,8 @@ def test_two_processes_continue_what_one_began(tmp_path):
 def test_shares_make_the_batch():
     x, y = batch(0)
     parts = [share((x, y, "a word"), rank, 3) for rank in range(3)]
-    assert torch.equal(torch.cat([p[0] for p in parts]), x) and torch.equal(torch.cat([p[1] for p in parts]), y) and parts[1][2] == "a word"
+    assert (torch.equal(torch.cat([p[0] for p in parts]), x)
+            and torch.equal(torch.cat([p[1] for p in parts]), y) and parts[1][2] == "a word")
 
 
 def untrained(model): return AdamW([ParameterGroup({"out.weight": model.out.weight})], 0.1)
@@ -673,7 +756,8 @@ def untrained(model): return AdamW([ParameterGroup({"out.weight": model.out.weig
 
 def test_what_no_group_trains_is_refused():
     model = net()
-    with pytest.raises(ValueError, match=r"optimiser: \['body.0.weight'.* are trained by no group; expected each in one, or requires_grad_"):
+    with pytest.raises(ValueError, match=r"optimiser: \['body.0.weight'.* are trained by no group; "
+                                         r"expected each in one, or requires_grad_"):
         train(model, squared, batch, 1, untrained(model))
     for name, p in model.named_parameters(): p.requires_grad_(name == "out.weight")
     train(model, squared, batch, 1, untrained(model))
@@ -682,20 +766,24 @@ def test_what_no_group_trains_is_refused():
 @pytest.mark.parametrize("got", [{"loss": 1}, {"rate": 1}, {"length": 1}, 0.5, 0, [1]])
 def test_watch_keeps_to_its_own_names(got):
     model = net()
-    with pytest.raises(ValueError, match="watch: got .* expected None or a dict without the names loss, rate and length"):
+    with pytest.raises(ValueError, match="watch: got .* expected None or a dict without the names "
+                                         "loss, rate and length"):
         train(model, squared, batch, 1, adamw(model), watch=lambda step: got)
 
 
 def test_watch_may_say_step():
     model = net()
-    assert train(model, squared, batch, 1, adamw(model), watch=lambda step: {"step": step})["step"].tolist() == [1]
+    assert (train(model, squared, batch, 1, adamw(model),
+                  watch=lambda step: {"step": step})["step"].tolist() == [1])
 
 
 def test_a_bad_batch_leaves_the_model_as_it_was():
     model = net()
     before = {name: t.clone() for name, t in model.state_dict().items()}
-    with pytest.raises(Diverged, match="step 0: the loss is nan; the model is as it was before this step"):
-        train(model, squared, lambda step: (batch(step)[0] * math.nan, batch(step)[1]), 1, adamw(model))
+    with pytest.raises(Diverged,
+                       match="step 0: the loss is nan; the model is as it was before this step"):
+        train(model, squared, lambda step: (batch(step)[0] * math.nan, batch(step)[1]), 1,
+              adamw(model))
     assert same(before, dict(model.state_dict())), "parameters and buffers"
 
 
@@ -706,7 +794,8 @@ def test_an_expanded_buffer_is_refused_before_it_is_saved(tmp_path):
         return model
     expanded, path = torch.ones(1).expand(4), tmp_path / "c"
     model = masked(expanded)
-    with pytest.raises(ValueError, match=r"\['model.mask'\] share memory between their own entries"):
+    with pytest.raises(ValueError,
+                       match=r"\['model.mask'\] share memory between their own entries"):
         train(model, squared, batch, 1, adamw(model), Checkpoint(path))
     assert not path.exists()
     for model in (masked(expanded.clone()), masked(expanded, persistent=False)):
@@ -717,22 +806,26 @@ def test_an_expanded_buffer_is_refused_before_it_is_saved(tmp_path):
 X = torch.ones(4, 4, dtype=F64)
 
 
-@pytest.mark.parametrize("got", [None, {"x": X}, (X, {"y": X}), (X, [X]), (X, (X,)), (X, torch.tensor(1.0))])
+@pytest.mark.parametrize("got", [None, {"x": X}, (X, {"y": X}), (X, [X]), (X, (X,)),
+                                 (X, torch.tensor(1.0))])
 def test_a_batch_that_cannot_be_shared_is_refused(got):
     model = net()
-    with pytest.raises(ValueError, match="^batch: got "): train(model, squared, lambda step: got, 1, adamw(model))
+    with pytest.raises(ValueError, match="^batch: got "):
+        train(model, squared, lambda step: got, 1, adamw(model))
 
 
 @pytest.mark.parametrize("got", [None, 0.5, [torch.ones(()), 1], (torch.ones(()), 1, 2), (0.5, 1)])
 def test_a_loss_that_is_no_tensor_is_refused(got):
     model = net()
-    with pytest.raises(ValueError, match="^loss: got "): train(model, lambda model, x, y: got, batch, 1, adamw(model))
+    with pytest.raises(ValueError, match="^loss: got "):
+        train(model, lambda model, x, y: got, batch, 1, adamw(model))
 
 
 @pytest.mark.parametrize("steps", [-1, 2.0, None, "3", math.inf])
 def test_steps_are_counted(steps):
     model = net()
-    with pytest.raises(ValueError, match="^steps: got "): train(model, squared, batch, steps, adamw(model))
+    with pytest.raises(ValueError, match="^steps: got "):
+        train(model, squared, batch, steps, adamw(model))
 
 
 def test_history_shows_itself():
@@ -749,11 +842,14 @@ def test_on_a_gpu_weights_stay_in_single_precision(tmp_path):
         seen.append(model.out(torch.ones(1, 8, device=x.device)).dtype)
         return squared(model, x.float(), y.float())
     train(model, watched, batch, 5, adamw(model))
-    assert all(p.dtype == torch.float32 and p.is_cuda for p in model.parameters()) and math.isfinite(model.out.bias.item())
-    assert set(seen) == {torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32}
+    assert (all(p.dtype == torch.float32 and p.is_cuda for p in model.parameters())
+            and math.isfinite(model.out.bias.item()))
+    assert (set(seen) == {torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False)
+                          else torch.float32})
 
 
-# ── a step is all or nothing ───────────────────────────────────────────────────────────────────────────────────────
+# ── a step is all or nothing
+# ───────────────────────────────────────────────────────────────────────────────────────
 class Interrupted(TorchDispatchMode):
     "Ctrl-C at PyTorch's operation number `at` under it."
     def __init__(self, at):
@@ -766,13 +862,15 @@ class Interrupted(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-def everything(model, optimiser): return {name: t.clone() for name, t in training.state(model, optimiser).items()}
+def everything(model, optimiser):
+    return {name: t.clone() for name, t in training.state(model, optimiser).items()}
 
 
 @pytest.mark.whole
 @pytest.mark.slow
 def test_a_step_that_is_cut_off_anywhere_is_taken_once():
-    "Three steps with Ctrl-C at every operation of the second, then going on in the same process: every bit as undisturbed."
+    """Three steps with Ctrl-C at every operation of the second, then going on in the same
+    process: every bit as undisturbed."""
     model = net()
     optimiser = adamw(model)
     train(model, squared, batch, 3, optimiser)
@@ -793,7 +891,8 @@ def test_a_step_that_is_cut_off_anywhere_is_taken_once():
 
 
 class Pressed(TorchDispatchMode):
-    "A real Ctrl-C before each of PyTorch's operations number `at` and those that follow, `times` in all."
+    """A real Ctrl-C before each of PyTorch's operations number `at` and those that follow,
+    `times` in all."""
     def __init__(self, at, times):
         super().__init__()
         self.at, self.times, self.calls = at, times, 0
@@ -808,11 +907,13 @@ class Pressed(TorchDispatchMode):
 @pytest.mark.slow
 @pytest.mark.parametrize("times", sweep([2, 3], 2))
 def test_ctrl_c_twice_in_a_row(heard, times):
-    "The second arrives while the step is being taken back after the first: still every bit as undisturbed."
+    """The second arrives while the step is being taken back after the first: still every bit as
+    undisturbed."""
     model = net()
     optimiser = adamw(model)
     train(model, squared, batch, 3, optimiser)
-    expected, at, cut, handler = everything(model, optimiser), 0, True, signal.getsignal(signal.SIGINT)
+    expected, at, cut, handler = (everything(model, optimiser), 0, True,
+                                  signal.getsignal(signal.SIGINT))
     while cut:
         model = net()
         optimiser = adamw(model)
@@ -834,12 +935,14 @@ def test_ctrl_c_twice_in_a_row(heard, times):
 
 @pytest.mark.parametrize("kind, least", [(SimpleAdamW, 30), (AdamW, 12)])
 def test_the_optimiser_alone_is_all_or_nothing(kind, least):
-    "A loop of one's own that catches Ctrl-C and calls `step` again: nothing is clipped or moved twice. Fused, a step has fewer operations."
+    """A loop of one's own that catches Ctrl-C and calls `step` again: nothing is clipped or
+    moved twice. Fused, a step has fewer operations."""
     def made():
         torch.manual_seed(0)
         ps = {name: nn.Parameter(torch.randn(3, dtype=F64)) for name in "ab"}
         for p in ps.values(): p.grad = torch.randn(3, dtype=F64) * 9
-        return ps, kind([ParameterGroup({"a": ps["a"]}, 0.1), ParameterGroup({"b": ps["b"]})], 0.1, clip=1.0)
+        return (ps, kind([ParameterGroup({"a": ps["a"]}, 0.1), ParameterGroup({"b": ps["b"]})],
+                         0.1, clip=1.0))
     (ps, optimiser), at, cut = made(), 0, True
     optimiser.step()
     expected = {name: p.detach().clone() for name, p in ps.items()} | optimiser.state()
@@ -852,7 +955,8 @@ def test_the_optimiser_alone_is_all_or_nothing(kind, least):
         except KeyboardInterrupt: pass
         cut, at = counter.calls > at, at + 1
         if not int(optimiser.done): optimiser.step()
-        assert same({name: p.detach() for name, p in ps.items()} | optimiser.state(), expected), f"cut off at operation {at}"
+        assert same({name: p.detach() for name, p in ps.items()} | optimiser.state(),
+                    expected), f"cut off at operation {at}"
     assert at > least
 
 
@@ -873,14 +977,15 @@ PRESSED = textwrap.dedent('''
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt: pressed += 1
     training.save_tensors(sys.argv[1], training.state(model, optimiser), dict(pressed=str(pressed)))
-''').format(root=str(ROOT), tests=str(ROOT / "tests/library"))
+''').format(root=str(ROOT), tests=str(ROOT / "tests/library"))  # noqa: E501
 
 
 @pytest.mark.slow
 def test_ctrl_c_again_and_again(tmp_path):
     "SIGINT from outside, at random moments; the program goes on each time."
     (tmp_path / "program.py").write_text(PRESSED)
-    process = subprocess.Popen([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "c")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    process = subprocess.Popen([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "c")],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert process.stdout.readline() == "started\n"
     moments = random.Random(0)
@@ -918,13 +1023,16 @@ def test_ctrl_c_waits_until_values_are_replaced(heard):
 
 @pytest.mark.parametrize("press", ["in the loss", "in the optimiser", "in watch", "while saving"])
 def test_ctrl_c_in_a_training_loses_no_finished_step(tmp_path, heard, monkeypatch, press):
-    "Long before the first checkpoint is due: it is written, and a new process goes on bit for bit, with its history."
+    """Long before the first checkpoint is due: it is written, and a new process goes on bit for
+    bit, with its history."""
     through = net()
     expected = train(through, squared, batch, 9, adamw(through), watch=lambda step: {"w": step})
-    kept, model, handler = Checkpoint(tmp_path / "c", every=5 if press == "while saving" else 100), net(), signal.getsignal(signal.SIGINT)
+    kept, model, handler = (Checkpoint(tmp_path / "c", every=5 if press == "while saving" else 100),
+                            net(), signal.getsignal(signal.SIGINT))
     optimiser, step_of_adamw, writes = adamw(model), AdamW._step, training.save_tensors
     def at(place, step):
-        if place == press and step == 5 and not kept.path.exists(): signal.raise_signal(signal.SIGINT)
+        if place == press and step == 5 and not kept.path.exists():
+            signal.raise_signal(signal.SIGINT)
     def loss(model, *rows):
         at("in the loss", int(optimiser.done))
         return squared(model, *rows)
@@ -941,7 +1049,8 @@ def test_ctrl_c_in_a_training_loses_no_finished_step(tmp_path, heard, monkeypatc
     monkeypatch.setattr(training, "save_tensors", save)
     with pytest.raises(KeyboardInterrupt): train(model, loss, batch, 9, optimiser, kept, watch)
     assert signal.getsignal(signal.SIGINT) is handler
-    assert int(load_tensors(kept.path)[0]["optimiser.done"]) == (6 if press == "in the optimiser" else 5)
+    assert (int(load_tensors(kept.path)[0]["optimiser.done"])
+            == (6 if press == "in the optimiser" else 5))
     again = net(seed=1)
     got = train(again, squared, batch, 9, adamw(again), kept, watch=lambda step: {"w": step})
     assert same(weights(again), weights(through)) and same_history(got, expected)
@@ -953,7 +1062,8 @@ def test_a_watch_that_is_cut_off_is_not_saved(tmp_path):
         if step == 3: raise KeyboardInterrupt
         return {"w": step}
     model = net()
-    with pytest.raises(KeyboardInterrupt): train(model, squared, batch, 9, adamw(model), Checkpoint(tmp_path / "c", every=2), watch)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, squared, batch, 9, adamw(model), Checkpoint(tmp_path / "c", every=2), watch)
     assert int(load_tensors(tmp_path / "c")[0]["optimiser.done"]) == 2
 
 
@@ -963,11 +1073,13 @@ def test_what_a_writer_leaves_goes_too(tmp_path, monkeypatch):
         Path(beside).with_name(".tmpA1b2").write_bytes(b"half")
         raise OSError("no space")
     monkeypatch.setattr(tensor_files, "save_file", fails)
-    with pytest.raises(OSError, match="no space"): save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
+    with pytest.raises(OSError, match="no space"):
+        save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
     assert not list(tmp_path.iterdir())
 
 
-# ── many writers, one path ─────────────────────────────────────────────────────────────────────────────────────────
+# ── many writers, one path
+# ─────────────────────────────────────────────────────────────────────────────────────────
 WRITER = textwrap.dedent('''
     import sys
     sys.path.insert(0, {root!r})
@@ -982,60 +1094,86 @@ WRITER = textwrap.dedent('''
         tensors, facts = load_tensors(path)
         who, turn = map(int, facts["who"].split())
         assert (tensors["x"] == 100. * who + turn).all() and len(tensors["x"]) == 20_000
-''').format(root=str(ROOT))
+''').format(root=str(ROOT))  # noqa: E501
 
 
 @pytest.mark.whole
 def test_processes_that_share_a_path_do_not_disturb_each_other(tmp_path):
-    "Four of them save and load at once: each load gives a file that one of them wrote, whole; nothing is left beside it."
+    """Four of them save and load at once: each load gives a file that one of them wrote, whole;
+    nothing is left beside it."""
     (tmp_path / "program.py").write_text(WRITER)
     path = tmp_path / "kept" / "c"
-    those = [subprocess.Popen([sys.executable, str(tmp_path / "program.py"), str(path), str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) for number in range(4)]
+    those = [subprocess.Popen([sys.executable, str(tmp_path / "program.py"), str(path),
+                               str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True,
+                              env=os.environ | {"OMP_NUM_THREADS": "1"}) for number in range(4)]
     for process in those: assert process.stdout.readline() == "started\n"
     for process in those: print(file=process.stdin, flush=True)
     for process in those: assert process.wait(300) == 0, process.stderr.read()
-    assert [p.name for p in path.parent.iterdir()] == ["c"] and load_tensors(path)[1]["who"].endswith(" 59")
+    assert ([p.name for p in path.parent.iterdir()] == ["c"]
+            and load_tensors(path)[1]["who"].endswith(" 59"))
 
 
 @pytest.mark.parametrize("error", [OSError("no space"), KeyboardInterrupt()])
 @pytest.mark.parametrize("where", ["save_file", "flush"])
-def test_a_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, where, error):
+def test_a_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
+        where, error):
     save_tensors(tmp_path / "c", {"x": torch.ones(2)}, {})
     def fails(*args): raise error
     monkeypatch.setattr(tensor_files, where, fails)
     with pytest.raises(type(error)): save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
-    assert [p.name for p in tmp_path.iterdir()] == ["c"] and load_tensors(tmp_path / "c")[0]["x"].tolist() == [1, 1]
+    assert ([p.name for p in tmp_path.iterdir()] == ["c"]
+            and load_tensors(tmp_path / "c")[0]["x"].tolist() == [1, 1])
 
 
-# ── refusals by name ───────────────────────────────────────────────────────────────────────────────────────────────
-def made(**how): return AdamW(**{"groups": [ParameterGroup({"p": nn.Parameter(torch.ones(2))})], "lr": 0.1} | how)
+# ── refusals by name
+# ───────────────────────────────────────────────────────────────────────────────────────────────
+def made(**how):
+    return AdamW(**{"groups": [ParameterGroup({"p": nn.Parameter(torch.ones(2))})],
+                    "lr": 0.1} | how)
 
 
 NO_NUMBERS = [math.nan, "1", None, True, [1.0], 1j]
 REFUSED = {
     "eps": [lambda x=x: made(eps=x) for x in [*NO_NUMBERS, -1, 0, math.inf]],
-    "lr": [lambda x=x: made(lr=x) for x in [*NO_NUMBERS, -0.1, math.inf]] + [lambda x=x: made(lr=lambda step: x).step() for x in [*NO_NUMBERS, -0.1, math.inf]],
+    "lr": [lambda x=x: made(lr=x) for x in [*NO_NUMBERS, -0.1, math.inf]]
+    + [lambda x=x: made(lr=lambda step: x).step() for x in [*NO_NUMBERS, -0.1, math.inf]],
     "clip": [lambda x=x: made(clip=x) for x in [*NO_NUMBERS, -1, 0, -math.inf]],
     "max_norm": [lambda x=x: clip_gradients({}, x) for x in [*NO_NUMBERS, -1, 0]],
-    "parameters": [lambda x=x: clip_gradients(x, 1.0) for x in ([], None, torch.ones(1))] + [lambda x=x: ParameterGroup(x) for x in ([], None, {"p": 5}, {5: torch.ones(1)}, {"p": torch.ones(1).int()})],
-    "betas": [lambda x=x: made(betas=x) for x in (0.9, None, (0.9,), (0.9, 0.9, 0.9), "ab", {0.1: 0.2}, *[(0.9, y) for y in [*NO_NUMBERS, -0.1, 1, 2]], *[(y, 0.9) for y in [*NO_NUMBERS, -0.1, 1, 2]])],
-    "weight_decay": [lambda x=x: ParameterGroup({}, x) for x in [*NO_NUMBERS, -1, math.inf]] + [lambda x=x: parameter_groups(nn.Linear(2, 2), x) for x in [*NO_NUMBERS, -1]],
-    "groups": [lambda x=x: made(groups=x) for x in (None, 5, {}, [], [5], [None], {"p": torch.ones(1)}, nn.Linear(2, 2))],
+    "parameters": [lambda x=x: clip_gradients(x, 1.0) for x in ([], None, torch.ones(1))]
+    + [lambda x=x: ParameterGroup(x)
+       for x in ([], None, {"p": 5}, {5: torch.ones(1)}, {"p": torch.ones(1).int()})],
+    "betas": [lambda x=x: made(betas=x) for x in (0.9, None, (0.9,), (0.9, 0.9, 0.9), "ab",
+                                                  {0.1: 0.2},
+                                                  *[(0.9, y) for y in [*NO_NUMBERS, -0.1, 1, 2]],
+                                                  *[(y, 0.9) for y in [*NO_NUMBERS, -0.1, 1, 2]])],
+    "weight_decay": [lambda x=x: ParameterGroup({}, x) for x in [*NO_NUMBERS, -1, math.inf]]
+    + [lambda x=x: parameter_groups(nn.Linear(2, 2), x) for x in [*NO_NUMBERS, -1]],
+    "groups": [lambda x=x: made(groups=x)
+               for x in (None, 5, {}, [], [5], [None], {"p": torch.ones(1)}, nn.Linear(2, 2))],
     "peak": [lambda x=x: WarmupCosine(x, 1, 10) for x in [*NO_NUMBERS, -1, math.inf]],
     "floor": [lambda x=x: WarmupCosine(1, 1, 10, x) for x in [*NO_NUMBERS, -1, math.inf, 2]],
     "warmup": [lambda x=x: WarmupCosine(1, x, 10) for x in [*NO_NUMBERS, -1, 2.5, 10]],
-    "steps": [lambda x=x: WarmupCosine(1, 1, x) for x in [*NO_NUMBERS, 10.0, math.inf]] + [lambda x=x: train(net(), squared, batch, x, None) for x in [*NO_NUMBERS, -1, 2.0]],
-    "size": [lambda x=x: epochs(torch.arange(6), size=x) for x in [*NO_NUMBERS, 2.5, 2.0, 0, -1, 7, math.inf]],
-    "seed": [lambda x=x: epochs(torch.arange(6), size=2, seed=x) for x in [*NO_NUMBERS, 0.5]] + [lambda x=x: train(net(), squared, batch, 1, None, seed=x) for x in [*NO_NUMBERS, 0.5]],
+    "steps": [lambda x=x: WarmupCosine(1, 1, x) for x in [*NO_NUMBERS, 10.0, math.inf]]
+    + [lambda x=x: train(net(), squared, batch, x, None) for x in [*NO_NUMBERS, -1, 2.0]],
+    "size": [lambda x=x: epochs(torch.arange(6), size=x)
+             for x in [*NO_NUMBERS, 2.5, 2.0, 0, -1, 7, math.inf]],
+    "seed": [lambda x=x: epochs(torch.arange(6), size=2, seed=x) for x in [*NO_NUMBERS, 0.5]]
+    + [lambda x=x: train(net(), squared, batch, 1, None, seed=x) for x in [*NO_NUMBERS, 0.5]],
     "step": [lambda x=x: epochs(torch.arange(6), size=2)(x) for x in [*NO_NUMBERS, 0.5, -1]],
-    "data": [lambda x=x: epochs(*x, size=1) for x in ((), (torch.tensor(1.0),), (torch.arange(2), torch.tensor(1)), (torch.arange(2), torch.arange(3)), ([1, 2],), (None,), (5,))],
+    "data": [lambda x=x: epochs(*x, size=1) for x in ((), (torch.tensor(1.0),),
+            (torch.arange(2), torch.tensor(1)), (torch.arange(2), torch.arange(3)), ([1, 2],),
+            (None,), (5,))],
     "every": [lambda x=x: Checkpoint("c", x) for x in [*NO_NUMBERS, 0, -1, 2.5]],
     "path": [lambda x=x: Checkpoint(x) for x in (None, 5, ["c"], b"c")],
     "config": [lambda x=x: Checkpoint("c", config=x) for x in (None, 5, ["c"])],
-    "model": [lambda: train(None, squared, batch, 1, made())], "optimiser": [lambda: train(net(), squared, batch, 1, torch.optim.AdamW(net().parameters()))],
-    "checkpoint": [lambda x=x: train(net(), squared, batch, 1, made(), x) for x in ("c", Path("c"), 5)],
-    "loss": [lambda: train(net(), None, batch, 1, made())], "batch": [lambda: train(net(), squared, batch(0), 1, made())], "watch": [lambda: train(net(), squared, batch, 1, made(), watch=5)],
+    "model": [lambda: train(None, squared, batch, 1, made())],
+    "optimiser": [lambda: train(net(), squared, batch, 1, torch.optim.AdamW(net().parameters()))],
+    "checkpoint": [lambda x=x: train(net(), squared, batch, 1, made(), x)
+                   for x in ("c", Path("c"), 5)],
+    "loss": [lambda: train(net(), None, batch, 1, made())],
+    "batch": [lambda: train(net(), squared, batch(0), 1, made())],
+    "watch": [lambda: train(net(), squared, batch, 1, made(), watch=5)],
 }
 
 

@@ -1,4 +1,5 @@
-"""The transformer of chapter 8 against PyTorch's and Hugging Face's, its searches against all sentences, and what they must refuse."""
+"""The transformer of chapter 8 against PyTorch's and Hugging Face's, its searches against all
+sentences, and what they must refuse."""
 import math
 from dataclasses import replace
 from itertools import product
@@ -51,37 +52,45 @@ seeds = st.integers(0, 10_000)
 quick = settings(max_examples=25, deadline=None)
 
 
-def made(config: ModelConfig = SMALL, seed: int = 0) -> Transformer: return build(config, seed=seed).double().eval()
+def made(config: ModelConfig = SMALL, seed: int = 0) -> Transformer:
+    return build(config, seed=seed).double().eval()
 
 
 def sentences(lengths: list[int], vocabulary: int, seed: int = 0) -> torch.Tensor:
     "Random sentences of these lengths, end mark included, padded."
     g = torch.Generator().manual_seed(seed)
     x = torch.full((len(lengths), max(lengths)), PAD)
-    for row, n in zip(x, lengths): row[:n - 1], row[n - 1] = torch.randint(4, vocabulary, (n - 1,), generator=g), EOS
+    for row, n in zip(x, lengths):
+        row[:n - 1], row[n - 1] = torch.randint(4, vocabulary, (n - 1,), generator=g), EOS
     return x
 
 
 def numbers(model: nn.Module) -> int: return sum(p.numel() for p in model.parameters())
 
 
-# --- sizes --------------------------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 @quick
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 40), st.booleans(), st.booleans())
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 40), st.booleans(),
+       st.booleans())
 def test_the_formula_counts_what_the_model_has(half, heads, layers, hidden, bias, one_table):
-    config = ModelConfig("encoder-decoder", 9, 2 * half * heads, layers, heads, source_vocab_size=None if one_table else 7, d_ff=hidden, dropout=.1, attention_bias=bias)
-    with torch.device("meta"): assert numbers(build(config)) == sum(count_parameters(config).values())
+    config = ModelConfig("encoder-decoder", 9, 2 * half * heads, layers, heads,
+                         source_vocab_size=None if one_table else 7, d_ff=hidden, dropout=.1,
+                         attention_bias=bias)
+    with torch.device("meta"):
+        assert numbers(build(config)) == sum(count_parameters(config).values())
 
 
 def test_the_sizes_of_the_paper():
-    assert [sum(count_parameters(MODEL_CONFIGS[name]).values()) for name in ("base", "big")] == [63_045_632, 214_171_648]
+    assert ([sum(count_parameters(MODEL_CONFIGS[name]).values()) for name in ("base", "big")]
+            == [63_045_632, 214_171_648])
     with torch.device("meta"): assert numbers(build(MODEL_CONFIGS["big"])) == 214_171_648
 
 
 def test_one_table_serves_source_target_and_scores():
     model = build(replace(SMALL, source_vocab_size=None))
-    assert model.source_embedding is model.target_embedding and len([n for n, _ in model.named_parameters() if "embedding.weight" in n]) == 1
+    assert (model.source_embedding is model.target_embedding
+            and len([n for n, _ in model.named_parameters() if "embedding.weight" in n]) == 1)
 
 
 def with_own_norms(model: nn.Module) -> nn.Module:
@@ -89,7 +98,8 @@ def with_own_norms(model: nn.Module) -> nn.Module:
     for part in [*model.modules()]:
         for name, norm in [*part.named_children()]:
             if type(norm) not in (nn.LayerNorm, nn.RMSNorm): continue
-            own = LayerNorm(*norm.normalized_shape, norm.eps, norm.bias is not None) if isinstance(norm, nn.LayerNorm) else RMSNorm(*norm.normalized_shape, norm.eps)
+            own = (LayerNorm(*norm.normalized_shape, norm.eps, norm.bias is not None)
+                   if isinstance(norm, nn.LayerNorm) else RMSNorm(*norm.normalized_shape, norm.eps))
             own.load_state_dict(norm.state_dict())
             setattr(part, name, own)
     return model
@@ -101,36 +111,51 @@ def logits_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_builder_makes_what_the_chapters_assemble():
-    "The configured builder returns the same classes, and from one seed the same weights, as the models put together by hand; only its norms are PyTorch's."
-    bert_shape = ModelConfig("bert", 20, 16, 2, 2, 12, **BERT, options={"heads": "masked-lm", "n_segments": 0, "causal": True})
+    """The configured builder returns the same classes, and from one seed the same weights, as
+    the models put together by hand; only its norms are PyTorch's."""
+    bert_shape = ModelConfig("bert", 20, 16, 2, 2, 12, **BERT,
+                             options={"heads": "masked-lm", "n_segments": 0, "causal": True})
     both = ModelConfig("encoder-decoder", 30, 16, 2, 2, source_vocab_size=20, d_ff=40, dropout=.1)
     modern = ModelConfig("encoder-decoder", 30, 16, 2, 2, **MODERN)
-    pairs = [(build(both), original_transformer(30, 16, 2, 2, 40, 20)), (build(replace(both, source_vocab_size=None), seed=5), original_transformer(30, 16, 2, 2, 40, seed=5)),
-             (build(MODEL_CONFIGS["toy GPT-2"]), gpt2(2048, 96, 2, 4, 128)), (build(MODEL_CONFIGS["toy Llama"]), llama(2048, 96, 2, 4, 128, 2)),
-             (build(replace(MODEL_CONFIGS["toy Llama"], tie_embeddings=False, d_ff=100)), llama(2048, 96, 2, 4, 128, 2, 100, tied=False)),
-             (build(bert_shape), bert(20, 16, 2, 2, 12, {"masked-lm": MaskedLMHead}, 0, causal=True)), (build(modern), modern_transformer(30, 16, 2, 2))]
+    pairs = [(build(both), original_transformer(30, 16, 2, 2, 40, 20)),
+             (build(replace(both, source_vocab_size=None), seed=5),
+              original_transformer(30, 16, 2, 2, 40, seed=5)),
+             (build(MODEL_CONFIGS["toy GPT-2"]), gpt2(2048, 96, 2, 4, 128)),
+             (build(MODEL_CONFIGS["toy Llama"]), llama(2048, 96, 2, 4, 128, 2)),
+             (build(replace(MODEL_CONFIGS["toy Llama"], tie_embeddings=False, d_ff=100)),
+              llama(2048, 96, 2, 4, 128, 2, 100, tied=False)),
+             (build(bert_shape), bert(20, 16, 2, 2, 12, {"masked-lm": MaskedLMHead}, 0,
+                                      causal=True)),
+             (build(modern), modern_transformer(30, 16, 2, 2))]
     for ours, by_hand in pairs:
         a, b = ours.state_dict(), by_hand.state_dict()
-        assert type(ours) is type(by_hand) and [*a] == [*b] and all(torch.equal(a[name], b[name]) for name in a), type(ours)
+        assert (type(ours) is type(by_hand) and [*a] == [*b]
+                and all(torch.equal(a[name], b[name]) for name in a)), type(ours)
         ids = torch.randint(3, 20, (2, 7))
-        torch.testing.assert_close(logits_of(ours.double().eval(), ids), logits_of(by_hand.double().eval(), ids), rtol=0, atol=1e-12)
-        assert torch.equal(*(logits_of(with_own_norms(model.float()), ids) for model in (ours, by_hand)))
+        torch.testing.assert_close(logits_of(ours.double().eval(), ids),
+                                   logits_of(by_hand.double().eval(), ids), rtol=0, atol=1e-12)
+        assert torch.equal(*(logits_of(with_own_norms(model.float()), ids)
+                             for model in (ours, by_hand)))
 
 
 def test_pre_norm_has_a_norm_at_each_end():
     before = replace(SMALL, norm_position="pre")
-    assert numbers(build(before)) == sum(count_parameters(before).values()) == numbers(build(SMALL)) + 4 * SMALL.d_model
+    assert (numbers(build(before)) == sum(count_parameters(before).values())
+            == numbers(build(SMALL)) + 4 * SMALL.d_model)
 
 
-# --- words --------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 def test_words_go_in_scaled_with_their_places_and_come_out_as_products():
     words = TokenEmbedding(9, 6, SinusoidalEmbedding(6)).double()
     ids = torch.tensor([[3, 8, 0]])
-    wanted = torch.stack([words.weight[i] * 6**.5 + SinusoidalEmbedding(6).encode(torch.tensor([t]))[0] for t, i in enumerate(ids[0])])
+    wanted = torch.stack([words.weight[i] * 6**.5
+                          + SinusoidalEmbedding(6).encode(torch.tensor([t]))[0]
+                          for t, i in enumerate(ids[0])])
     torch.testing.assert_close(words(ids)[0], wanted)
     rows = torch.randn(2, 3, 6).double()
-    torch.testing.assert_close(words.logits(rows), torch.stack([(rows * row).sum(-1) for row in words.weight], -1))
+    torch.testing.assert_close(words.logits(rows),
+                               torch.stack([(rows * row).sum(-1) for row in words.weight], -1))
 
 
 def test_words_without_scale_with_bias_and_dropout():
@@ -139,31 +164,37 @@ def test_words_without_scale_with_bias_and_dropout():
     torch.testing.assert_close(words.eval()(ids)[0], words.weight[ids[0]])
     torch.manual_seed(0)
     dropped = words.train()(ids)[0]
-    assert bool((dropped == 0).any()) and bool(((dropped == 0) | torch.isclose(dropped, 2 * words.weight[ids[0]])).all())
+    assert (bool((dropped == 0).any())
+            and bool(((dropped == 0) | torch.isclose(dropped, 2 * words.weight[ids[0]])).all()))
     nn.init.normal_(words.bias)
     torch.testing.assert_close(words.logits(torch.zeros(1, 1, 6))[0, 0], words.bias)
 
 
 @pytest.mark.parametrize("ids, says", [
-    (torch.tensor([[0, 9]]), "from 0 to 9; expected token ids, 0 to 8"), (torch.tensor([[-1, 2]]), "from -1 to 2"), (torch.tensor([1, 2]), "(2,)"),
-    (torch.tensor([[1.]]), "float32"), (torch.zeros(1, 0, dtype=torch.int64), "(1, 0)"), ([[1]], "list")])
+    (torch.tensor([[0, 9]]), "from 0 to 9; expected token ids, 0 to 8"),
+    (torch.tensor([[-1, 2]]), "from -1 to 2"), (torch.tensor([1, 2]), "(2,)"),
+    (torch.tensor([[1.]]), "float32"), (torch.zeros(1, 0, dtype=torch.int64), "(1, 0)"),
+    ([[1]], "list")])
 def test_words_refuse_what_is_no_word(ids, says):
-    with pytest.raises(ValueError, match="^ids: ") as error: TokenEmbedding(9, 6, PositionalEncoding())(ids)
+    with pytest.raises(ValueError, match="^ids: ") as error:
+        TokenEmbedding(9, 6, PositionalEncoding())(ids)
     assert says in str(error.value)
 
 
-# --- who sees what ------------------------------------------------------------------------------------------------
+# --- who sees what --------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("around", ["post", "pre"])
 @quick
 @given(seeds, st.integers(1, 5), st.integers(1, 6), st.integers(0, 4))
 def test_neither_future_nor_padding_nor_company_is_seen(around, seed, S, T, more):
-    model, x, y = made(replace(SMALL, norm_position=around)), sentences([S, 4], 11, seed), sentences([T, 3], 14, seed + 1)
+    model, x, y = (made(replace(SMALL, norm_position=around)), sentences([S, 4], 11, seed),
+                   sentences([T, 3], 14, seed + 1))
     scores = model(x, shift_right(y))[0]
     g = torch.Generator().manual_seed(seed)
     longer = model(F.pad(x, (0, more)), F.pad(shift_right(y), (0, more)))[0][:, :y.shape[1]]
     torch.testing.assert_close(longer, scores, rtol=0, atol=1e-10)
-    torch.testing.assert_close(model(x[:1, :S], shift_right(y)[:1, :T])[0], scores[:1, :T], rtol=0, atol=1e-10)
+    torch.testing.assert_close(model(x[:1, :S], shift_right(y)[:1, :T])[0], scores[:1, :T],
+                               rtol=0, atol=1e-10)
     t = int(torch.randint(1, y.shape[1] + 1, (), generator=g)) - 1
     given_y = shift_right(y).clone()
     given_y[0, t] = 4 + (given_y[0, t] - 3) % 10
@@ -177,38 +208,47 @@ def test_every_word_of_the_source_reaches_every_score():
     for s in range(4):
         other = x.clone()
         other[0, s] = 4 + (x[0, s] - 3) % 7
-        assert float((model(other, shift_right(y))[0] - scores).detach().abs().amax(-1).min()) > 1e-6
+        assert (float((model(other, shift_right(y))[0]
+                       - scores).detach().abs().amax(-1).min()) > 1e-6)
 
 
 def test_what_is_shown_sums_to_one_and_keeps_to_the_masks():
     x, y = sentences([6, 2], 11), sentences([4, 3], 14)
     with torch.no_grad(): shown = attended(made(), x, shift_right(y))[1]
     for block in shown["decoder"]:
-        assert block["cross"].shape == (2, 2, 4, 6) and float(block["cross"][1, :, :, 2:].abs().max()) == 0
+        assert (block["cross"].shape == (2, 2, 4, 6)
+                and float(block["cross"][1, :, :, 2:].abs().max()) == 0)
         assert float(block["attention"].triu(1).abs().max()) == 0
         torch.testing.assert_close(block["cross"].sum(-1), torch.ones(2, 2, 4).double())
-    for block in shown["encoder"]: assert float(block["attention"][1, :, :, 2:].abs().max()) == 0 < float(block["attention"][0].min())
+    for block in shown["encoder"]:
+        assert (float(block["attention"][1, :, :, 2:].abs().max()) == 0
+                < float(block["attention"][0].min()))
 
 
 def test_real_hides_padding_and_refuses_gaps():
-    assert source_mask(torch.tensor([[5, EOS, PAD], [5, 6, EOS]])).tolist() == [[[[True, True, False]]], [[[True, True, True]]]]
-    for x, says in (([[PAD, 5]], "padding before a word"), ([[5, 2], [PAD, PAD]], "a row of padding")):
+    assert (source_mask(torch.tensor([[5, EOS, PAD], [5, 6, EOS]])).tolist()
+            == [[[[True, True, False]]], [[[True, True, True]]]])
+    for x, says in (([[PAD, 5]], "padding before a word"),
+                    ([[5, 2], [PAD, PAD]], "a row of padding")):
         with pytest.raises(ValueError, match=f"^x: {says}"): source_mask(torch.tensor(x))
 
 
 @pytest.mark.parametrize("x, y, says", [
-    ([[4, 11]], [[1, 5]], "x: from 4 to 11; expected token ids, 0 to 10"), ([[4, 5]], [[1, 14]], "y: from 1 to 14"), ([[4], [5]], [[1]], "y: 1 targets; expected 2")])
+    ([[4, 11]], [[1, 5]], "x: from 4 to 11; expected token ids, 0 to 10"),
+    ([[4, 5]], [[1, 14]], "y: from 1 to 14"), ([[4], [5]], [[1]], "y: 1 targets; expected 2")])
 def test_the_model_refuses_by_name(x, y, says):
     with pytest.raises(ValueError) as error: made()(torch.tensor(x), torch.tensor(y))
     assert str(error.value).startswith(says)
 
 
 def test_building_refuses_by_name():
-    for wrong, name in (({"d_model": 8, "n_heads": 3}, "n_heads"), ({"n_layers": 0}, "n_layers"), ({"vocab_size": 0}, "vocab_size"), ({"d_ff": 1.5}, "d_ff"), ({"dropout": 1.}, "dropout"), ({"d_model": 7, "n_heads": 1}, "dim")):
+    for wrong, name in (({"d_model": 8, "n_heads": 3}, "n_heads"), ({"n_layers": 0}, "n_layers"),
+                        ({"vocab_size": 0}, "vocab_size"), ({"d_ff": 1.5}, "d_ff"),
+                        ({"dropout": 1.}, "dropout"), ({"d_model": 7, "n_heads": 1}, "dim")):
         with pytest.raises(ValueError, match=f"^{name}: "): build(replace(SMALL, **wrong))
 
 
-# --- equal to others ----------------------------------------------------------------------------------------------
+# --- equal to others ------------------------------------------------------------------------------
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("first", [False, True])
@@ -216,21 +256,28 @@ def test_building_refuses_by_name():
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_the_stacks_equal_torch(first, bias, activation):
     torch.manual_seed(1)
-    theirs = nn.Transformer(12, 3, 2, 3, 20, batch_first=True, norm_first=first, bias=bias, activation=activation).double().eval()
+    theirs = nn.Transformer(12, 3, 2, 3, 20, batch_first=True, norm_first=first, bias=bias,
+                            activation=activation).double().eval()
     for p in theirs.parameters(): nn.init.normal_(p, std=.4)
     reader, writer = stacks_from_torch(theirs)
-    a, b, hidden = torch.randn(3, 7, 12).double(), torch.randn(3, 5, 12).double(), torch.arange(7) >= torch.tensor([[7], [1], [4]])
+    a, b, hidden = (torch.randn(3, 7, 12).double(), torch.randn(3, 5, 12).double(),
+                    torch.arange(7) >= torch.tensor([[7], [1], [4]]))
     memory, mask = reader(a, mask=~hidden[:, None, None])[0], ~hidden[:, None, None]
-    wanted = theirs(a, b, tgt_mask=~causal_mask(5, 5), src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
-    torch.testing.assert_close(writer(b, mask=causal_mask(5, 5), cross={"memory": memory, "mask": mask})[0], wanted, rtol=0, atol=1e-11)
+    wanted = theirs(a, b, tgt_mask=~causal_mask(5, 5), src_key_padding_mask=hidden,
+                    memory_key_padding_mask=hidden)
+    torch.testing.assert_close(writer(b, mask=causal_mask(5, 5),
+                                      cross={"memory": memory, "mask": mask})[0], wanted,
+                               rtol=0, atol=1e-11)
 
 
 def marian(seed: int, **choice):
     "A random Marian, and sources for it."
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
-    config = dict(vocab_size=40, d_model=12, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=24,
-                  decoder_ffn_dim=10, max_position_embeddings=64, scale_embedding=True, init_std=.2, pad_token_id=PAD, decoder_start_token_id=BOS,
+    config = dict(vocab_size=40, d_model=12, encoder_layers=2, decoder_layers=1,
+                  encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=24,
+                  decoder_ffn_dim=10, max_position_embeddings=64, scale_embedding=True, init_std=.2,
+                  pad_token_id=PAD, decoder_start_token_id=BOS,
                   eos_token_id=EOS, forced_eos_token_id=None)
     theirs = transformers.MarianMTModel(transformers.MarianConfig(**config | choice)).eval()
     for name, p in theirs.named_parameters():
@@ -242,85 +289,116 @@ def marian(seed: int, **choice):
 def ours_of(theirs): return from_pretrained(theirs.state_dict(), theirs.config.to_dict())
 
 
-@pytest.mark.parametrize("choice", [{}, {"scale_embedding": False}, {"activation_function": "swish"}, {"activation_function": "relu", "d_model": 6, "decoder_attention_heads": 1}])
+@pytest.mark.parametrize("choice",
+                         [{}, {"scale_embedding": False}, {"activation_function": "swish"},
+                          {"activation_function": "relu", "d_model": 6,
+                           "decoder_attention_heads": 1}])
 @pytest.mark.parametrize("seed", range(3))
 def test_marian_scores_and_writes_the_same(seed, choice):
     theirs, x = marian(seed, **choice)
-    ours, y, mask = ours_of(theirs), shift_right(sentences([7, 3, 5], 40, seed + 1)), (x != PAD).long()
-    with torch.no_grad(): wanted, got = theirs(input_ids=x, attention_mask=mask, decoder_input_ids=y).logits, ours(x, y)[0]
+    ours, y, mask = (ours_of(theirs), shift_right(sentences([7, 3, 5], 40, seed + 1)),
+                     (x != PAD).long())
+    with torch.no_grad():
+        wanted, got = (theirs(input_ids=x, attention_mask=mask, decoder_input_ids=y).logits,
+                       ours(x, y)[0])
     assert float((got - wanted).abs().max()) < 1e-4
-    told = theirs.generate(x, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=12)[:, 1:]
+    told = theirs.generate(x, attention_mask=mask, num_beams=1, do_sample=False,
+                           max_new_tokens=12)[:, 1:]
     assert torch.equal(told, greedy_search(make_log_probs_fn(ours, x), torch.full((3, 1), BOS), 12))
 
 
 def test_marian_may_have_other_marks():
-    "As its published files have them: the last number for padding and to begin with, 0 for the end."
+    """As its published files have them: the last number for padding and to begin with, 0 for the
+    end."""
     theirs, x = marian(0, pad_token_id=39, decoder_start_token_id=39, eos_token_id=0)
     x = torch.where(x == PAD, 39, torch.where(x == EOS, 0, x.clamp(max=38)))
-    ours, y, mask = ours_of(theirs), torch.tensor([[39, 5, 6], [39, 7, 0], [39, 3, 3]]), (x != 39).long()
-    with torch.no_grad(): assert float((theirs(input_ids=x, attention_mask=mask, decoder_input_ids=y).logits - ours(x, y)[0]).abs().max()) < 1e-4
-    told = theirs.generate(x, attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=12)[:, 1:]
-    assert torch.equal(told, greedy_search(make_log_probs_fn(ours, x), torch.full((3, 1), 39), 12, eos=0, pad=39))
+    ours, y, mask = (ours_of(theirs), torch.tensor([[39, 5, 6], [39, 7, 0], [39, 3, 3]]),
+                     (x != 39).long())
+    with torch.no_grad():
+        assert (float((theirs(input_ids=x, attention_mask=mask, decoder_input_ids=y).logits
+                       - ours(x, y)[0]).abs().max()) < 1e-4)
+    told = theirs.generate(x, attention_mask=mask, num_beams=1, do_sample=False,
+                           max_new_tokens=12)[:, 1:]
+    assert torch.equal(told, greedy_search(make_log_probs_fn(ours, x), torch.full((3, 1), 39), 12,
+                                           eos=0, pad=39))
 
 
 def test_marian_refuses_what_it_cannot_wear():
     theirs, _ = marian(0)
-    for wrong, says in (({"activation_function": "tanh"}, "activation_function: 'tanh'"), ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings: False; expected True")):
+    for wrong, says in (({"activation_function": "tanh"}, "activation_function: 'tanh'"),
+                        ({"share_encoder_decoder_embeddings": False},
+                         "share_encoder_decoder_embeddings: False; expected True")):
         theirs.config.update(wrong)
         with pytest.raises(ValueError, match=f"^{says}"): ours_of(theirs)
-        theirs.config.update({"activation_function": "gelu", "share_encoder_decoder_embeddings": True})
+        theirs.config.update({"activation_function": "gelu",
+                              "share_encoder_decoder_embeddings": True})
 
 
 def test_sines_first_is_the_same_code_in_another_order():
     places = torch.arange(5)
-    ours, theirs = SinusoidalEmbedding(8).encode(places), MarianSinusoidalEmbedding(8).encode(places)
+    ours, theirs = (SinusoidalEmbedding(8).encode(places),
+                    MarianSinusoidalEmbedding(8).encode(places))
     torch.testing.assert_close(theirs, torch.cat([ours[:, 0::2], ours[:, 1::2]], 1))
 
 
-@pytest.mark.parametrize("choice", [{}, {"decoder_attention_heads": 2, "decoder_ffn_dim": 24, "scale_embedding": False}])
+@pytest.mark.parametrize("choice",
+                         [{}, {"decoder_attention_heads": 2, "decoder_ffn_dim": 24,
+                               "scale_embedding": False}])
 def test_marian_there_and_back(choice):
     "The same names and numbers, the copies of the table and the code of positions among them."
     theirs, _ = marian(0, **choice)
     state = to_pretrained(ours_of(theirs), "marian")
     assert state.keys() == theirs.state_dict().keys()
-    for name, t in theirs.state_dict().items(): torch.testing.assert_close(state[name], t, rtol=0, atol=1e-6 * ("embed_positions" in name))
+    for name, t in theirs.state_dict().items():
+        torch.testing.assert_close(state[name], t, rtol=0, atol=1e-6 * ("embed_positions" in name))
 
 
 def test_copies_and_constants_may_be_absent():
     theirs, x = marian(0)
-    own = {name: t for name, t in theirs.state_dict().items() if "embed_" not in name and name != "lm_head.weight"}
+    own = {name: t for name, t in theirs.state_dict().items() if "embed_" not in name and name
+           != "lm_head.weight"}
     y = torch.tensor([[1, 7]] * 3)
-    assert torch.equal(from_pretrained(own, theirs.config.to_dict())(x, y)[0], ours_of(theirs)(x, y)[0])
+    assert torch.equal(from_pretrained(own, theirs.config.to_dict())(x, y)[0],
+                       ours_of(theirs)(x, y)[0])
 
 
-# --- training -----------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 @quick
 @given(seeds, st.floats(0, .99), st.integers(1, 4), st.integers(1, 5))
 def test_smoothing_equals_torch(seed, smoothing, B, T):
     g = torch.Generator().manual_seed(seed)
-    scores, y = torch.randn(B, T, 7, generator=g, dtype=torch.float64), torch.randint(0, 7, (B, T), generator=g)
+    scores, y = (torch.randn(B, T, 7, generator=g, dtype=torch.float64),
+                 torch.randint(0, 7, (B, T), generator=g))
     y[0, 0] = 3
-    wanted = F.cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+    wanted = F.cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=PAD,
+                             label_smoothing=smoothing)
     torch.testing.assert_close(label_smoothed_cross_entropy(scores, y, smoothing), wanted)
 
 
 def test_a_word_that_may_not_be_costs_nothing_without_smoothing():
     scores, y = torch.tensor([[[1., -torch.inf, 2., 0.]]]), torch.tensor([[2]])
-    torch.testing.assert_close(label_smoothed_cross_entropy(scores, y, 0.), F.cross_entropy(scores[0], y[0]))
+    torch.testing.assert_close(label_smoothed_cross_entropy(scores, y, 0.),
+                               F.cross_entropy(scores[0], y[0]))
     assert label_smoothed_cross_entropy(scores, y, .1) == torch.inf
 
 
 def test_without_smoothing_it_is_the_loss_of_chapter_2():
     model, x, y = made(), sentences([5, 3], 11), sentences([4, 6], 14)
     torch.testing.assert_close(label_smoothed_loss(model, x, y, 0.), translation_loss(model, x, y))
-    torch.testing.assert_close(label_smoothed_loss(model, x, y), label_smoothed_cross_entropy(model(x, shift_right(y))[0], y, .1))
+    torch.testing.assert_close(label_smoothed_loss(model, x, y),
+                               label_smoothed_cross_entropy(model(x, shift_right(y))[0], y, .1))
 
 
 @pytest.mark.parametrize("call, name", [
-    (lambda: label_smoothed_cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, 4]]), 1.), "label_smoothing"), (lambda: label_smoothed_cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, 4, 4]])), "y"),
-    (lambda: label_smoothed_cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, 5]])), "y"), (lambda: label_smoothed_cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[0, 0]])), "y"),
-    (lambda: label_smoothed_cross_entropy(torch.zeros(2, 5), torch.tensor([4, 4])), "y"), (lambda: InverseSqrtSchedule(0), "d_model"), (lambda: InverseSqrtSchedule(8, 0), "warmup_steps"),
+    (lambda: label_smoothed_cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, 4]]), 1.),
+     "label_smoothing"),
+    (lambda: label_smoothed_cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, 4, 4]])), "y"),
+    (lambda: label_smoothed_cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, 5]])), "y"),
+    (lambda: label_smoothed_cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[0, 0]])), "y"),
+    (lambda: label_smoothed_cross_entropy(torch.zeros(2, 5), torch.tensor([4, 4])), "y"),
+    (lambda: InverseSqrtSchedule(0), "d_model"),
+    (lambda: InverseSqrtSchedule(8, 0), "warmup_steps"),
     (lambda: InverseSqrtSchedule(8, factor=0.), "factor")])
 def test_training_refuses_by_name(call, name):
     with pytest.raises(ValueError, match=f"^{name}: "): call()
@@ -329,23 +407,28 @@ def test_training_refuses_by_name(call, name):
 @given(st.integers(1, 2000), st.integers(1, 5000))
 def test_the_rate_rises_in_a_line_and_falls_with_the_root(width, warmup):
     rate = InverseSqrtSchedule(width, warmup)
-    assert math.isclose(rate.peak, (width * warmup) ** -.5) and math.isclose(rate(warmup - 1), rate.peak)
-    assert math.isclose(rate(0), rate.peak / warmup) and math.isclose(rate(4 * warmup - 1), rate.peak / 2)
+    assert (math.isclose(rate.peak, (width * warmup) ** -.5)
+            and math.isclose(rate(warmup - 1), rate.peak))
+    assert (math.isclose(rate(0), rate.peak / warmup) and math.isclose(rate(4 * warmup - 1),
+            rate.peak / 2))
     assert all(rate(n) <= rate.peak * (1 + 1e-12) for n in (0, warmup // 2, warmup, 3 * warmup))
 
 
 def test_it_learns_to_copy():
     torch.manual_seed(0)
     model, x = build(replace(SMALL, d_model=16, n_layers=1, d_ff=32)), sentences([4] * 16, 11, 3)
-    history = train(model, label_smoothed_loss, lambda step: (x, x), 60, AdamW(parameter_groups(model, 0.), InverseSqrtSchedule(16, 20, .3)))
-    with torch.no_grad(): assert float(translation_loss(model, x, x)) < .5 < float(history["loss"][0])
+    history = train(model, label_smoothed_loss, lambda step: (x, x), 60,
+                    AdamW(parameter_groups(model, 0.), InverseSqrtSchedule(16, 20, .3)))
+    with torch.no_grad():
+        assert float(translation_loss(model, x, x)) < .5 < float(history["loss"][0])
 
 
-# --- searching ----------------------------------------------------------------------------------------------------
+# --- searching ------------------------------------------------------------------------------------
 
 def chain(seed: int, V: int, sharp: float = 2.):
     "A random answer to what comes next, after the last word, and its table."
-    logs = (sharp * torch.randn(V, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).log_softmax(-1)
+    logs = (sharp * torch.randn(V, V, generator=torch.Generator().manual_seed(seed),
+                                dtype=torch.float64)).log_softmax(-1)
     return (lambda rows: logs[rows[:, -1]]), logs
 
 
@@ -364,18 +447,21 @@ def every_ending(logs: torch.Tensor, longest: int) -> list[tuple]:
 def test_a_beam_wide_enough_finds_the_best_of_all(seed, V, longest, alpha):
     ask, logs = chain(seed, V)
     found = beam_search(ask, torch.tensor([BOS]), longest, beam_size=V**longest, alpha=alpha)
-    wanted = sorted(((lp / length_penalty(len(ids), alpha), ids) for ids, lp in every_ending(logs, longest)), reverse=True)
+    wanted = sorted(((lp / length_penalty(len(ids), alpha), ids)
+                     for ids, lp in every_ending(logs, longest)), reverse=True)
     ended = [h for h in found if h.ended]
     assert len(ended) == len(wanted) and found[:len(ended)] == ended
     assert [h.score for h in ended] == pytest.approx([s for s, _ in wanted])
-    assert len(found) - len(ended) == (V - 1) ** longest and len({h.ids for h in found}) == len(found)
+    assert (len(found) - len(ended) == (V - 1) ** longest and len({h.ids for h in found})
+            == len(found))
 
 
 @quick
 @given(seeds, st.integers(3, 8), st.integers(1, 8))
 def test_one_beam_is_greedy(seed, V, longest):
     ask, _ = chain(seed, V)
-    (one,), greedy = beam_search(ask, torch.tensor([BOS]), longest, beam_size=1), greedy_search(ask, torch.tensor([[BOS]]), longest)[0].tolist()
+    (one,), greedy = (beam_search(ask, torch.tensor([BOS]), longest, beam_size=1),
+                      greedy_search(ask, torch.tensor([[BOS]]), longest)[0].tolist())
     assert list(one.ids) == greedy and one.ended == (greedy[-1] == EOS)
 
 
@@ -386,30 +472,39 @@ def test_what_a_beam_says_of_its_sentences_is_true(seed, V, longest, beams, alph
     found = beam_search(ask, torch.tensor([BOS]), longest, beams, alpha)
     assert 1 <= len(found) <= beams and len({h.ids for h in found}) == len(found)
     for h in found:
-        assert h.logprob == pytest.approx(sum(float(logs[a, b]) for a, b in zip((BOS, *h.ids), h.ids)))
+        assert (h.logprob
+                == pytest.approx(sum(float(logs[a, b]) for a, b in zip((BOS, *h.ids), h.ids))))
         assert h.score == pytest.approx(h.logprob / length_penalty(len(h.ids), alpha))
-        assert h.ended == (h.ids[-1] == EOS) and EOS not in h.ids[:-1] and (h.ended or len(h.ids) == longest)
+        assert (h.ended == (h.ids[-1] == EOS) and EOS not in h.ids[:-1]
+                and (h.ended or len(h.ids) == longest))
 
 
 def test_greedy_is_wrong_on_paper():
     logs = torch.full((6, 6), -math.inf, dtype=torch.float64)
-    for a, b, p in ((1, 3, .6), (1, 4, .4), (3, 3, .4), (3, 5, .3), (3, 4, .3), (4, 5, .9), (4, 3, .1), (5, 2, 1.)): logs[a, b] = math.log(p)
+    for a, b, p in ((1, 3, .6), (1, 4, .4), (3, 3, .4), (3, 5, .3), (3, 4, .3), (4, 5, .9),
+                    (4, 3, .1), (5, 2, 1.)):
+        logs[a, b] = math.log(p)
     logs[3, 3], logs[3, 2] = -math.inf, math.log(.4)
-    found = beam_search(lambda rows: logs[rows[:, -1]], torch.tensor([BOS]), 3, beam_size=2, alpha=0.)
+    found = beam_search(lambda rows: logs[rows[:, -1]], torch.tensor([BOS]), 3,
+                        beam_size=2, alpha=0.)
     assert found[0].ids == (4, 5, EOS) and found[0].logprob == pytest.approx(math.log(.36))
-    assert greedy_search(lambda rows: logs[rows[:, -1]], torch.tensor([[BOS]]), 3).tolist() == [[3, EOS]]
+    assert (greedy_search(lambda rows: logs[rows[:, -1]], torch.tensor([[BOS]]), 3).tolist()
+            == [[3, EOS]])
 
 
 def test_impossible_words_are_never_written():
     logs = torch.full((5, 5), -math.inf, dtype=torch.float64)
     logs[1, 3], logs[3, 2] = 0., 0.
-    assert [h.ids for h in beam_search(lambda rows: logs[rows[:, -1]], torch.tensor([BOS]), 6, beam_size=9)] == [(3, EOS)]
+    assert ([h.ids for h in beam_search(lambda rows: logs[rows[:, -1]], torch.tensor([BOS]), 6,
+                                        beam_size=9)] == [(3, EOS)])
 
 
 def test_searches_start_where_they_are_told_and_know_other_marks():
     ask, logs = chain(5, 6)
     found = beam_search(ask, torch.tensor([BOS, 4]), 3, beam_size=50, alpha=0., eos=5)
-    assert all(h.logprob == pytest.approx(sum(float(logs[a, b]) for a, b in zip((4, *h.ids), h.ids))) and 5 not in h.ids[:-1] for h in found)
+    assert all(h.logprob
+               == pytest.approx(sum(float(logs[a, b]) for a, b in zip((4, *h.ids), h.ids)))
+               and 5 not in h.ids[:-1] for h in found)
     rows = greedy_search(ask, torch.tensor([[1, 5], [1, 3]]), 4, eos=int(logs[5].argmax()), pad=9)
     assert rows[0, 0] == logs[5].argmax() and all(w == 9 for w in rows[0, 1:].tolist())
 
@@ -425,37 +520,55 @@ def test_a_translation_does_not_depend_on_the_batch(seed):
     rows = greedy_search(make_log_probs_fn(model, x), torch.full((3, 1), BOS), 6)
     for row, source in zip(rows, x):
         n = int((source != PAD).sum())
-        alone = greedy_search(make_log_probs_fn(model, source[None, :n]), torch.tensor([[BOS]]), 6)[0]
-        assert alone.tolist() == row.tolist()[:len(alone)] and all(w == PAD for w in row.tolist()[len(alone):])
+        alone = greedy_search(make_log_probs_fn(model, source[None, :n]),
+                              torch.tensor([[BOS]]), 6)[0]
+        assert (alone.tolist() == row.tolist()[:len(alone)]
+                and all(w == PAD for w in row.tolist()[len(alone):]))
 
 
 def test_one_source_serves_many_rows_and_scores_are_those_of_training():
     model, x, y = made(), sentences([5], 11), sentences([4, 4, 4], 14)
     many = make_log_probs_fn(model, x)(shift_right(y))
-    torch.testing.assert_close(many, model(x.expand(3, -1), shift_right(y))[0][:, -1].log_softmax(-1))
+    torch.testing.assert_close(many,
+                               model(x.expand(3, -1), shift_right(y))[0][:, -1].log_softmax(-1))
 
 
 @pytest.mark.parametrize("call, name", [
-    (lambda ask: beam_search(ask, torch.tensor([BOS]), 4, beam_size=0), "beam_size"), (lambda ask: beam_search(ask, torch.tensor([BOS]), 4, beam_size=1.5), "beam_size"),
-    (lambda ask: beam_search(ask, torch.tensor([BOS]), 0), "max_len"), (lambda ask: beam_search(ask, torch.tensor([BOS]), 4, alpha=-1.), "alpha"),
-    (lambda ask: beam_search(ask, torch.tensor([[BOS]]), 4), "start"), (lambda ask: beam_search(ask, torch.tensor([], dtype=torch.int64), 4), "start"),
-    (lambda ask: greedy_search(ask, torch.tensor([BOS]), 4), "start"), (lambda ask: greedy_search(ask, torch.tensor([[BOS]]), 0), "max_len"),
-    (lambda ask: greedy_search(ask, [[BOS]], 3), "start"), (lambda ask: greedy_search(lambda rows: torch.ones(len(rows), 5), torch.tensor([[BOS]]), 3), "log_probs_fn"),
-    (lambda ask: beam_search(lambda rows: torch.zeros(7, 5), torch.tensor([BOS]), 3), "log_probs_fn"), (lambda ask: beam_search(lambda rows: torch.full((len(rows), 5), math.nan), torch.tensor([BOS]), 3), "log_probs_fn"),
-    (lambda ask: beam_search(lambda rows: torch.full((len(rows), 5), -math.inf), torch.tensor([BOS]), 3), "log_probs_fn"),
-    (lambda ask: make_log_probs_fn(made().train(), sentences([3], 11)), "model"), (lambda ask: make_log_probs_fn(made(), sentences([3, 3], 11))(torch.tensor([[BOS]])), "y")])
+    (lambda ask: beam_search(ask, torch.tensor([BOS]), 4, beam_size=0), "beam_size"),
+    (lambda ask: beam_search(ask, torch.tensor([BOS]), 4, beam_size=1.5), "beam_size"),
+    (lambda ask: beam_search(ask, torch.tensor([BOS]), 0), "max_len"),
+    (lambda ask: beam_search(ask, torch.tensor([BOS]), 4, alpha=-1.), "alpha"),
+    (lambda ask: beam_search(ask, torch.tensor([[BOS]]), 4), "start"),
+    (lambda ask: beam_search(ask, torch.tensor([], dtype=torch.int64), 4), "start"),
+    (lambda ask: greedy_search(ask, torch.tensor([BOS]), 4), "start"),
+    (lambda ask: greedy_search(ask, torch.tensor([[BOS]]), 0), "max_len"),
+    (lambda ask: greedy_search(ask, [[BOS]], 3), "start"),
+    (lambda ask: greedy_search(lambda rows: torch.ones(len(rows), 5), torch.tensor([[BOS]]), 3),
+     "log_probs_fn"),
+    (lambda ask: beam_search(lambda rows: torch.zeros(7, 5), torch.tensor([BOS]), 3),
+     "log_probs_fn"),
+    (lambda ask: beam_search(lambda rows: torch.full((len(rows), 5), math.nan), torch.tensor([BOS]),
+                             3), "log_probs_fn"),
+    (lambda ask: beam_search(lambda rows: torch.full((len(rows), 5), -math.inf),
+                             torch.tensor([BOS]), 3), "log_probs_fn"),
+    (lambda ask: make_log_probs_fn(made().train(), sentences([3], 11)), "model"),
+    (lambda ask: make_log_probs_fn(made(), sentences([3, 3], 11))(torch.tensor([[BOS]])), "y")])
 def test_searches_refuse_by_name(call, name):
     with pytest.raises(ValueError, match=f"^{name}: "): call(chain(0, 5)[0])
 
 
-def test_a_hypothesis_is_a_value(): assert Hypothesis((4, EOS), -1., -.9, True) == Hypothesis((4, EOS), -1., -.9, True)
+def test_a_hypothesis_is_a_value():
+    assert Hypothesis((4, EOS), -1., -.9, True) == Hypothesis((4, EOS), -1., -.9, True)
 
 
-# --- the figure ---------------------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 def test_the_figure_draws_what_was_written_so_far():
-    figure = DecodingView(alt="lines from words to words", sources=[["the", "owl", "<end>"]], targets=[["le", "hibou", "<end>"]], looks=["layer 1"], words=[[["le"], ["hibou"], ["<end>"]]],
-                          weights=[[[[.9, .1, 0.], [.2, .8, 0.], [0., .1, .9]]]], chances=[[[.9], [.8], [1.]]], step=1)
+    figure = DecodingView(alt="lines from words to words", sources=[["the", "owl", "<end>"]],
+                          targets=[["le", "hibou", "<end>"]], looks=["layer 1"],
+                          words=[[["le"], ["hibou"], ["<end>"]]],
+                          weights=[[[[.9, .1, 0.], [.2, .8, 0.], [0., .1, .9]]]],
+                          chances=[[[.9], [.8], [1.]]], step=1)
     drawn = figure.picture()
     assert "hibou" in drawn and drawn.count("&lt;end") == 1 and drawn.count("<path") == 3
     figure.step = 2

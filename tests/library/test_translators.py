@@ -1,4 +1,5 @@
-"""What the recorded comparison of chapter 8 rests on: models of equal size, the same batches, sentences kept apart; and the shipped model."""
+"""What the recorded comparison of chapter 8 rests on: models of equal size, the same batches,
+sentences kept apart; and the shipped model."""
 import json
 
 import pytest
@@ -22,13 +23,15 @@ def test_an_lstm_at_once_says_what_it_says_word_by_word(lstm):
     torch.manual_seed(0)
     model, x, y = lstm(9, 11, 6), torch.randint(4, 9, (3, 5)), torch.randint(4, 11, (3, 7))
     x[0, 3:] = PAD
-    (once, looks), (steps, each) = model(x, shift_right(y)), Seq2Seq.forward(model, x, shift_right(y))
+    (once, looks), (steps, each) = (model(x, shift_right(y)),
+                                    Seq2Seq.forward(model, x, shift_right(y)))
     torch.testing.assert_close(once, steps)
     assert (looks is None) == (each is None) == (lstm is one_vector)
     if looks is not None:
         torch.testing.assert_close(looks, each)
         assert not looks[0, :, 3:].any() and torch.allclose(looks.sum(-1), torch.ones(3, 7))
-    torch.testing.assert_close(model(x[:1, :3], shift_right(y[:1]))[0], once[:1])        # padding changes nothing
+    # padding changes nothing
+    torch.testing.assert_close(model(x[:1, :3], shift_right(y[:1]))[0], once[:1])
     assert torch.equal(greedy_decode(model, x, 4)[:, 0], once[:, 0].argmax(-1))
 
 
@@ -41,8 +44,10 @@ def test_the_models_have_as_many_parameters():
 
 
 def test_the_sentences_are_kept_apart():
-    learnt, chosen, tested = ({p.source for p in some} for some in (part.KNOWN, part.chosen_on(), part.tested_on()))
-    assert len(chosen) == 500 and not learnt & chosen and not learnt & tested and not chosen & tested
+    learnt, chosen, tested = ({p.source for p in some} for some in (part.KNOWN, part.chosen_on(),
+            part.tested_on()))
+    assert (len(chosen) == 500 and not learnt & chosen and not learnt & tested
+            and not chosen & tested)
     assert all(map(held_out, tested)) and not any(map(held_out, chosen))
     assert max(map(len, learnt | chosen | tested)) == part.LONGEST
 
@@ -50,8 +55,10 @@ def test_the_sentences_are_kept_apart():
 def test_a_batch_is_the_same_for_all_and_loses_no_word():
     batch, again = part.batches(1), part.batches(1)
     for step in (0, 130):
-        for t, same in zip(batch(step), again(step)): assert torch.equal(t, same) and (t != PAD).any(0).all() and len(t) == part.ROWS
-    assert part.words_seen(1, 2) == sum(int((t != PAD).sum()) for step in (0, 1) for t in batch(step))
+        for t, same in zip(batch(step), again(step)):
+            assert torch.equal(t, same) and (t != PAD).any(0).all() and len(t) == part.ROWS
+    assert (part.words_seen(1, 2) == sum(int((t != PAD).sum()) for step in (0, 1)
+                                         for t in batch(step)))
 
 
 def test_fused_attention_is_the_books():
@@ -59,31 +66,44 @@ def test_fused_attention_is_the_books():
     model = part.made("transformer", part.SHAPE.d_model).eval()
     x, y = part.tensors(part.KNOWN[:4])
     fast = model(x, shift_right(y))[0]
-    torch.testing.assert_close(fast, part.attending(model, part.grouped_query_attention)(x, shift_right(y))[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fast, part.attending(model, part.grouped_query_attention)(x,
+            shift_right(y))[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.whole
 def test_the_experiment_runs_to_its_end(monkeypatch):
-    small = {"EQUAL": 2, "TRIED": 1, "UNTIL": {kind: 2 + (kind != "transformer") for kind in part.UNTIL}, "STOPS": (1, 2, 3), "SEEDS": (0,), "PEAKS": (.001, .002),
-             "NEW": part.NEW[:16], "BANDS": ((3, 8), (9, 20)), "chosen_on": lambda: part.KNOWN[:8], "tested_on": lambda: part.NEW[:8], "MARGIN": 1}
+    small = {"EQUAL": 2, "TRIED": 1,
+             "UNTIL": {kind: 2 + (kind != "transformer") for kind in part.UNTIL},
+             "STOPS": (1, 2, 3), "SEEDS": (0,), "PEAKS": (.001, .002),
+             "NEW": part.NEW[:16], "BANDS": ((3, 8), (9, 20)), "chosen_on": lambda: part.KNOWN[:8],
+             "tested_on": lambda: part.NEW[:8], "MARGIN": 1}
     for name, value in small.items(): monkeypatch.setattr(part, name, value)
     rows = part.measure(0)
     curves = {(r["model"], r["steps"]): r for r in rows if r["what"] == "curve"}
-    assert set(curves) == {(kind, n) for kind in part.UNTIL for n in (1, 2, 3) if kind != "transformer" or n < 3}
-    assert len({json.dumps(curves[kind, 2]["words"]) for kind in part.UNTIL}) == 1       # after equal steps, the same words
-    assert sum(r["what"] == "rate" for r in rows) == 6 and sum(r["what"] == "length" for r in rows) == 3 * 2 * 3
-    heads = [name for r in rows if r["what"] == "length" and r["model"] == "transformer" for name in r if name.startswith("AER")]
-    assert set(heads) == {f"AER, layer {i}, {what}" for i in (1, 2) for what in ("mean", *(f"head {h}" for h in range(1, 5)))}
+    assert (set(curves) == {(kind, n) for kind in part.UNTIL for n in (1, 2, 3) if kind
+                            != "transformer" or n < 3})
+    # after equal steps, the same words
+    assert len({json.dumps(curves[kind, 2]["words"]) for kind in part.UNTIL}) == 1
+    assert (sum(r["what"] == "rate" for r in rows) == 6 and sum(r["what"] == "length" for r in rows)
+            == 3 * 2 * 3)
+    heads = [name for r in rows if r["what"] == "length" and r["model"] == "transformer"
+             for name in r if name.startswith("AER")]
+    assert (set(heads) == {f"AER, layer {i}, {what}" for i in (1, 2)
+                           for what in ("mean", *(f"head {h}" for h in range(1, 5)))})
 
 
 @pytest.mark.whole
 def test_the_times_are_taken(monkeypatch):
-    for name, value in {"REPEATS": 1, "STEPS": 1, "SENTENCES": 2}.items(): monkeypatch.setattr(times, name, value)
+    for name, value in {"REPEATS": 1, "STEPS": 1, "SENTENCES": 2}.items():
+        monkeypatch.setattr(times, name, value)
     monkeypatch.setattr(wide, "sentences", lambda task: {"train": part.KNOWN, "test": part.NEW[:8]})
     rows = times.measure(0)
-    assert [r["model"] for r in rows if "task" not in r] == [*part.UNTIL, "transformer, fused norms"]
-    assert [(r["task"], r["width"], r["model"]) for r in rows if "task" in r] == [(*case, kind) for case in wide.CASES for kind in wide.KINDS]
-    assert all(r["epoch s"]["median"] == pytest.approx(r["step ms"]["median"] * 125 / 1e3) for r in rows)
+    assert ([r["model"] for r in rows if "task" not in r]
+            == [*part.UNTIL, "transformer, fused norms"])
+    assert ([(r["task"], r["width"], r["model"]) for r in rows if "task" in r]
+            == [(*case, kind) for case in wide.CASES for kind in wide.KINDS])
+    assert all(r["epoch s"]["median"] == pytest.approx(r["step ms"]["median"] * 125 / 1e3)
+               for r in rows)
 
 
 def test_fused_norms_are_the_same_norms():
@@ -91,19 +111,26 @@ def test_fused_norms_are_the_same_norms():
     for kind in wide.KINDS[1:]:
         model = wide.made(kind, 48, 0).eval()
         plain = model(x, shift_right(y))[0]
-        torch.testing.assert_close(times.with_fused_norms(model)(x, shift_right(y))[0], plain, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(times.with_fused_norms(model)(x, shift_right(y))[0], plain,
+                                   rtol=1e-4, atol=1e-5)
         assert not any(isinstance(m, LayerNorm) for m in model.modules())
 
 
 @pytest.mark.whole
 def test_the_wider_comparison_runs_to_its_end(monkeypatch):
-    for name, value in {"TRIED": 1, "STEPS": 2, "STOPS": (1, 2), "SEEDS": (0,), "PEAKS": (.001, .002), "TESTS": 8}.items(): monkeypatch.setattr(wide, name, value)
-    monkeypatch.setattr(wide, "sentences", lambda task: {"train": part.KNOWN[:64], "choice": part.KNOWN[:8], "test": part.NEW[:8]})
+    for name, value in {"TRIED": 1, "STEPS": 2, "STOPS": (1, 2), "SEEDS": (0,),
+                        "PEAKS": (.001, .002), "TESTS": 8}.items():
+        monkeypatch.setattr(wide, name, value)
+    monkeypatch.setattr(wide, "sentences",
+                        lambda task: {"train": part.KNOWN[:64], "choice": part.KNOWN[:8],
+                                      "test": part.NEW[:8]})
     for case in wide.CASES[:2]:
         for kind in wide.KINDS:
-            rows, again = wide.compared((case, kind)), case == wide.CASES[0] or kind == wide.KINDS[0]
+            rows, again = (wide.compared((case, kind)), case == wide.CASES[0] or kind
+                           == wide.KINDS[0])
             curves = ["curve"] * 2 + ["runner-up"] * 2 * again
-            assert [r["what"] for r in rows] == ["rate", "rate", *curves] and {(r["task"], r["width"], r["model"]) for r in rows} == {(*case, kind)}
+            assert ([r["what"] for r in rows] == ["rate", "rate", *curves]
+                    and {(r["task"], r["width"], r["model"]) for r in rows} == {(*case, kind)})
             equal = wide.size(wide.made(wide.KINDS[-1], case[1], 0))
             assert abs(rows[0]["parameters"] / equal - 1) < .05
 
@@ -111,15 +138,18 @@ def test_the_wider_comparison_runs_to_its_end(monkeypatch):
 def test_long_sentences_are_long_and_apart():
     wide.sentences.cache_clear()
     train, test = (wide.long_sentences(50, split) for split in ("train", "held-out"))
-    assert all(wide.SHORTEST <= len(p.source) <= wide.MOST for p in train + test) and len(train) == len(test) == 50
+    assert (all(wide.SHORTEST <= len(p.source) <= wide.MOST for p in train + test) and len(train)
+            == len(test) == 50)
     assert not {p.source for p in train} & {p.source for p in test}
 
 
 def test_the_part_for_a_gpu_runs_on_a_cpu():
     rows = gpu.rows_of(gpu.Setting("cpu", torch.float32, 16, 2, 1, 1, ((6, 3), (2, 1)), 2), 0)
-    assert [(r["model"], r["T"]) for r in rows] == [(kind, T) for T in (6, 2) for kind in part.UNTIL]
+    assert ([(r["model"], r["T"]) for r in rows]
+            == [(kind, T) for T in (6, 2) for kind in part.UNTIL])
     assert all(r["parameters"] >= rows[2]["parameters"] for r in rows)
-    assert all(r["times the transformer's"]["median"] == 1 for r in rows if r["model"] == "transformer")
+    assert all(r["times the transformer's"]["median"] == 1 for r in rows if r["model"]
+               == "transformer")
 
 
 def test_on_a_gpu_the_models_see_the_source_and_not_the_future():
@@ -143,10 +173,13 @@ def test_the_shipped_model_is_what_its_command_makes():
 
 
 def test_the_longer_training_begins_as_the_short_one(monkeypatch):
-    for name, value in {"STOPS": (1, 2, 3), "SEEDS": (0,), "tested_on": lambda: part.NEW[:8], "MARGIN": 1}.items(): monkeypatch.setattr(part, name, value)
+    for name, value in {"STOPS": (1, 2, 3), "SEEDS": (0,), "tested_on": lambda: part.NEW[:8],
+                        "MARGIN": 1}.items():
+        monkeypatch.setattr(part, name, value)
     monkeypatch.setattr(longer, "STEPS", 3)
     rows = longer.measure(0)
-    chosen = {r["peak"] for r in load_record("translators").rows if r["what"] == "curve" and r["model"] == "transformer"}
+    chosen = {r["peak"] for r in load_record("translators").rows if r["what"] == "curve"
+              and r["model"] == "transformer"}
     assert [r["steps"] for r in rows] == [1, 2, 3] and {r["peak"] for r in rows} == chosen
     assert rows[-1]["words"]["each"] == [part.words_seen(0, 3)]
 
@@ -154,4 +187,6 @@ def test_the_longer_training_begins_as_the_short_one(monkeypatch):
 def test_a_model_that_is_shipped_can_be_read(tmp_path):
     part.ship(tmp_path / "some.safetensors", steps=1)
     weights, facts = load_tensors(tmp_path / "some.safetensors")
-    assert facts["steps"] == "1" and len(json.loads(facts["losses"])) == 1 and sum(w.numel() for w in weights.values()) == sum(count_parameters(part.SHAPE).values())
+    assert (facts["steps"] == "1" and len(json.loads(facts["losses"])) == 1
+            and sum(w.numel() for w in weights.values())
+            == sum(count_parameters(part.SHAPE).values()))
