@@ -1,6 +1,7 @@
 """`MultiHeadAttention` against PyTorch's layer, a loop over heads, repeated keys and its own
 promises."""
 import copy
+import importlib
 import math
 
 import pytest
@@ -324,3 +325,14 @@ def test_the_short_class_is_the_long_one_without_options(B, T, S, H, D, kind, cr
 
 def test_the_short_class_refuses_heads_that_do_not_divide_the_width():
     refuses("n_heads: 3; expected a divisor of d_model, 8", SimpleMultiHeadAttention, 8, 3)
+
+
+@pytest.mark.parametrize("name", ["heads.fused_attention", "accounting.fused_causal"])
+def test_two_numbers_of_heads_compile_in_one_process(name):
+    "From the second on, the compiler has a symbol for the number of heads, and no bool."
+    module, function = name.split(".")
+    attend = getattr(importlib.import_module(f"tfmlib.{module}"), function)
+    compiled = torch.compile(attend, fullgraph=True, backend="eager")
+    for H, G in ((4, 2), (6, 3), (8, 8)):
+        q, k, v = draw(1, 1, H, 5, 8), draw(2, 1, G, 5, 8), draw(3, 1, G, 5, 8)
+        torch.testing.assert_close(compiled(q, k, v)[0], attend(q, k, v)[0], rtol=0, atol=1e-12)
