@@ -37,7 +37,12 @@ COMMON = set(
              "else make page through "
              "less cannot alone uses used since comes several longer later everything makes way "
              "shows twice six py runs "
-             "figure returns lines computed count counted counts differ adds result depends".split())  # noqa: E501
+             "figure returns lines computed count counted counts differ adds result depends "
+             "our now well even third taken come comes gets whatever nearly together further "
+             "within exactly enough depend begin begins start better larger look know should "
+             "change changes compare compute computes added folded passes short name names line "
+             "keep kept costs difference writes called happens must like way ways made "
+             "agree agrees seen sees look looks take taken again once easily really quite".split())
 
 
 # --- the index ------------------------------------------------------------------------------------
