@@ -11,18 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def ring_all_reduce(n: int):
-    "A sum around a ring, message by message, and the same by the process group."
-    from tfmlib.many_devices.context import pass_on
-    p, rank = dist.get_world_size(), dist.get_rank()
-    x = torch.arange(float(n), dtype=torch.float64) * (rank + 1)
-    chunks = list(x.clone().chunk(p))
-    for step in range(p - 1):
-        arrived = pass_on(chunks[(rank - step) % p], 1)
-        chunks[(rank - step - 1) % p] = chunks[(rank - step - 1) % p] + arrived
-    for step in range(p - 1): chunks[(rank - step) % p] = pass_on(chunks[(rank + 1 - step) % p], 1)
-    dist.all_reduce(x)
-    return torch.equal(torch.cat(chunks), x)
+def summed():
+    "Processes that agree."
+    dist.all_reduce(torch.ones(4))
 
 
 def die():
@@ -46,21 +37,6 @@ def both_wait():
     dist.recv(torch.ones(1), 1 - dist.get_rank())
 
 
-def enter_slowly():
-    "Process 1 takes three seconds longer to enter its next groups."
-    from tfmlib.many_devices.recorder import RecordingGroup
-    enter = RecordingGroup.__init__
-    def slowly(*arguments):
-        enter(*arguments)
-        time.sleep(3)
-    if dist.get_rank() == 1: RecordingGroup.__init__ = slowly
-
-
-def clock():
-    "When this process begins."
-    return time.monotonic()
-
-
 def hang():
     "Process 1 never comes."
     if dist.get_rank() == 1: time.sleep(300)
@@ -76,36 +52,6 @@ def checked_mismatch():
     "The same, asked beforehand."
     from tfmlib.many_devices.recorder import agree
     agree("x", (4 + dist.get_rank(),))
-
-
-def ring_attention(zigzag: bool):
-    "Ring attention and its gradients, for this process's tokens, beside attention to all of them."
-    from tfmlib.heads import grouped_query_attention
-    from tfmlib.many_devices.context import RingAttention, chunk_positions
-    g = torch.Generator().manual_seed(0)
-    q, k, v, weight = (torch.randn(2, heads, 16, 4, generator=g, dtype=torch.float64)
-                       for heads in (4, 2, 2, 4))
-    whole = [t.clone().requires_grad_() for t in (q, k, v)]
-    out, _ = grouped_query_attention(*whole, torch.ones(16, 16, dtype=torch.bool).tril())
-    (out * weight).sum().backward()
-    at = chunk_positions(16, dist.get_rank(), dist.get_world_size(), zigzag)
-    mine = [t[:, :, at].clone().requires_grad_() for t in (q, k, v)]
-    ours, _ = RingAttention(zigzag)(*mine)
-    (ours * weight[:, :, at]).sum().backward()
-    far = ([(ours - out[:, :, at]).abs().max()]
-           + [(a.grad - b.grad[:, :, at]).abs().max() for a, b in zip(mine, whole)])
-    return float(torch.stack(far).max())
-
-
-def torch_context_parallel():
-    "PyTorch's own context parallelism on the CPU."
-    import torch.nn.functional as F
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.experimental import context_parallel
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    q, k, v = (torch.randn(1, 2, 16, 8) for _ in range(3))
-    with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]):
-        F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def wrong_run(letter: str, job):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import sweep
 from flash_cases import definition
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,7 +58,7 @@ def furthest(module, case, width: int = 16, dtype=torch.float32, seed: int = 0,
     return max(math.inf if math.isnan(x) else x for x in off) / allowed
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sweep(CASES, "some empty", "no keys", "longer than a tile"))
 def test_packed_sequences(name):
     assert furthest(kernels, CASES[name]) < 1
 

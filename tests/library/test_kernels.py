@@ -151,30 +151,6 @@ def test_another_version_is_believed_and_missed():
             and "8 bytes spilled" in wrong[1])
 
 
-def test_what_is_asked():
-    """Every mask and both lengths where a row must keep the bars, one row elsewhere, and nothing
-    on a chip that never runs it."""
-    class Config(dict):
-        def _asdict(self): return dict(self)
-        __getattr__ = dict.__getitem__
-    def rows(**told):
-        return [(r["chip"], r["mask"], r["lengths"]) for r in kernels.asked([Config(CONFIG | told)],
-                SOURCE, "3")]
-    six = {(mask, lengths) for mask in ("full", "causal", "window")
-           for lengths in ("even", "ragged")}
-    assert {r[1:] for r in rows()} == six and len(rows()) == 12
-    assert len(rows(way="descriptors")) == 6 and {r[0] for r in rows(way="specialised")} == {90}
-    older = kernels.asked([Config(CONFIG), Config(CONFIG | {"stages": 3})], SOURCE,
-                          kernels.VERSIONS[1])
-    assert {(r["mask"], r["lengths"]) for r in older if r["config"]["stages"] == 2} == HARDEST
-    assert ({(r["mask"], r["lengths"]) for r in older if r["config"]["stages"] == 3}
-            == {("window", "ragged")})
-    assert (set(rows(way="gluon")) == {(90, mask, lengths) for mask, lengths in six if mask
-                                       != "window"} and len(rows(kernel="varlen")) == 8
-            and not [r for r in rows(kernel="varlen") if r[1] == "window"])
-    assert rows(width=256) == rows(bits=32) == [(90, "causal", "even"), (80, "causal", "even")]
-
-
 def run(*command: str) -> subprocess.CompletedProcess:
     "In a process of its own, without the interpreter."
     env = ({key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}

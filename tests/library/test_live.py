@@ -59,7 +59,7 @@ def shipped_decoders() -> set[str]:
 def test_every_shipped_decoder_is_tried(): assert shipped_decoders() == set(SHIPPED)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", sweep(SHIPPED, "prose", "thinking", "copying_one"))
 def test_logits_and_weights_are_those_of_pytorch(name, page):
     model = load_model(name)
     longest = model.config.max_len
@@ -159,16 +159,6 @@ def test_what_the_page_cannot_run_is_refused(page, tmp_path):
                      facts | {"config": json.dumps(config | {key: value})})
         assert f"{key}: {value}" in page("logits", file=str(tmp_path / f"{key}.safetensors"),
                                          ids=[0])["error"]
-
-
-def test_a_cache_is_what_the_book_calls_one(page):
-    "The page reads token by token what the book's cached model reads at once."
-    model = load_model("prose")
-    ids = torch.tensor([book_tokenizer().encode("The heron waits at the water.")])
-    cached = CachedCausalLM(model)
-    with torch.no_grad(): at_once = cached(ids, cached.new_cache())[0]
-    said = page("logits", file=str(MODELS / "prose.safetensors"), ids=ids[0].tolist())["said"]
-    assert (torch.tensor(said["logits"]) - at_once).abs().max() < 1e-4
 
 
 TYPED = ["The king", "The king saw Oarvale, and the old ship.", "The king saw the old ship.",
@@ -308,17 +298,7 @@ def writer(**name) -> LiveWriter:
                       alt="Twelve tokens and their probabilities", **name)
 
 
-def test_its_figure_has_no_setting_but_the_temperature_and_the_seed():
-    figure = writer()
-    assert ({"octaves", "seed"} <= figure.state().keys() and not {"k", "p", "least"}
-            & figure.state().keys())
-    before, after = figure.probabilities()
-    z = torch.arange(1984, dtype=torch.float64) / 100
-    assert ((torch.tensor(before) - z.softmax(-1)).abs().max() < 1e-12
-            and (torch.tensor(after) - (2 * z).softmax(-1)).abs().max() < 1e-12)
-    assert re.findall(r">([^<]*)</text>", figure.picture())[2] == figure.tokens[1983]
-
-
+@pytest.mark.whole
 @pytest.mark.browser
 def test_it_writes_in_a_notebook_without_a_network(browser, tour):
     """By keyboard; words that it does not know are named; what it shows is what the page's lines

@@ -2,21 +2,18 @@
 their own promises."""
 import copy
 import math
+import re
 
 import pytest
 import torch
 from attending import attended
+from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tfmlib.attention import attention, causal_mask, padding_mask
-from tfmlib.heads import (
-    MultiHeadAttention,
-    attention_weights,
-    fused_attention,
-    grouped_query_attention,
-)
+from tfmlib.attention import causal_mask, padding_mask
+from tfmlib.heads import MultiHeadAttention
 from tfmlib.positions import (
     ALiBi,
     DynamicNTK,
@@ -31,7 +28,6 @@ from tfmlib.positions import (
     RotaryEmbedding,
     SinusoidalEmbedding,
     YaRN,
-    alibi_slopes,
     apply_rope,
     default_scaling,
     inverse_frequencies,
@@ -98,7 +94,7 @@ def theirs_for(kind, width, factor, trained, base):
     return rule, config
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=often(150), deadline=None)
 @given(st.sampled_from(KINDS[1:]), st.sampled_from([8, 64, 96, 128]),
        st.sampled_from([1., 2., 4., 8., 32.]), st.sampled_from([64, 2048, 8192]),
        st.sampled_from([1_000., 10_000., 500_000.]), st.sampled_from([.5, 1., 1.001, 2., 3.7, 8.]))
@@ -111,20 +107,6 @@ def test_every_rule_is_hugging_faces(kind, width, factor, trained, base, times):
     rounding = max(1e-6, 1e-7 * factor) if kind in RAMPS else 1e-6
     torch.testing.assert_close(speeds, wanted.double(), rtol=rounding, atol=0)
     assert factor_ == pytest.approx(warm, abs=1e-9)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [5, 8, 9, 16, 24])
-def test_cosines_and_sines_are_hugging_faces(kind, length):
-    """Below, at and beyond the trained length of 8, up to 3 times; short enough that their 32
-    bits hold 1e-6."""
-    rule, config = theirs_for(kind, 8, 4., 8, 10_000.)
-    places = torch.arange(length)[None]
-    # (1, T, D): the halves hold the same
-    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), places)
-    ours = RotaryEmbedding(8, scaling=rule).cos_sin(places)
-    for got, wanted in zip(ours, (cos, sin)):
-        torch.testing.assert_close(torch.cat((got, got), -1).float(), wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -170,51 +152,22 @@ def test_neighbours_are_gpt_js():
             places).transpose(1, 2), wanted)
 
 
-def test_a_factor_of_one_changes_nothing():
-    for rule in (PositionInterpolation(1.), NTKAware(1.), DynamicNTK(1., 64), Llama3Scaling(1., 64),
-                 YaRN(1., 64), LongRoPE(1., 64, (1.,) * 4, (1.,) * 4)):
-        # that one stretches by the length
-        for length in (1, 64) if isinstance(rule, DynamicNTK) else (1, 64, 65):
-            speeds, warm = rule(8, 10_000., length)
-            torch.testing.assert_close(speeds, inverse_frequencies(8))
-            assert warm == 1
-
-
 # --- what is added to scores ----------------------------------------------------------------------
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 25, 32, 48, 100, 112])
 def test_slopes_are_blooms_and_mpts(heads):
-    mask = torch.ones(2, 9, dtype=torch.long)
-    bloom = build_alibi_tensor(mask, heads, torch.float32).view(2, heads, 1, 9)
-    # (H, 1, S), of the last query
-    mpt = build_mpt_alibi_tensor(heads, 9)
+    bloom = build_alibi_tensor(torch.ones(2, 9, dtype=torch.long), heads, torch.float32)
     ours = ALiBi(heads).bias(torch.arange(9), torch.arange(9))                     # (H, T, S)
+    mpt = build_mpt_alibi_tensor(heads, 9)                                  # of the last query
     torch.testing.assert_close(ours[:, -1:], mpt, rtol=1e-6, atol=1e-6)
-    seen = causal_mask(9, 9)
-    # one number a row
-    differ = (bloom - ours).masked_fill(~seen, 0).amax(-1, keepdim=True).where(seen, 0)
-    torch.testing.assert_close((bloom[0] - ours).where(seen, 0),
-                               (alibi_slopes(heads)[:, None]
-                                * torch.arange(9)).float()[..., None].expand(-1, -1, 9).where(seen,
-                                        0), rtol=1e-5, atol=1e-5)
-    assert differ.isfinite().all()
-    scores = draw(0, 1, heads, 9, 9).float().masked_fill(~seen, -math.inf)
-    torch.testing.assert_close((scores + ours).softmax(-1), (scores + bloom[:1]).softmax(-1),
-                               rtol=0, atol=2e-6)
+    # Bloom's differ by one number a row, which no softmax sees
+    scores = draw(0, 1, heads, 9, 9).float().masked_fill(~causal_mask(9, 9), -math.inf)
+    torch.testing.assert_close(
+        (scores + ours).softmax(-1), (scores + bloom.view(2, heads, 1, 9)[:1]).softmax(-1),
+        rtol=0, atol=2e-6)
 
 
-def test_bloom_with_padding_on_the_left():
-    real = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
-    bloom = build_alibi_tensor(real, 4, torch.float32).view(2, 4, 1, 5)
-    places = (real.cumsum(-1) - 1).clamp(min=0)
-    mask = causal_mask(5, 5)[None, None] & real.bool()[:, None, None]
-    q, k, v = draw(0, 2, 4, 5, 8).float(), draw(1, 2, 4, 5, 8).float(), draw(2, 2, 4, 5, 8).float()
-    ours, _ = PositionalAttention(ALiBi(4))(q, k, v, mask, places)
-    theirs, _ = attention(q, k, v, bloom.masked_fill(~mask, -math.inf))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-
-
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(st.sampled_from([4, 8, 12, 16, 32, 64]), st.integers(1, 2000), st.booleans())
 def test_buckets_are_t5s(buckets, farthest, both_ways):
     # nearer than the exact ones it is refused
@@ -235,7 +188,7 @@ def test_the_bias_is_t5s(both_ways):
                                theirs.compute_bias(200, 200)[0], rtol=0, atol=0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=often(80), deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.sampled_from(["none", "bool", "float", "padding"]),
        st.integers(1, 5), st.integers(0, 4))
 def test_a_bias_and_a_mask_add_up_exactly(seed, learnt, kind, T, more):
@@ -276,7 +229,7 @@ def by_complex_numbers(t, places, speeds):
                                               * speeds)).flatten(-2)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([2, 4, 10, 64]), st.floats(1.5, 1e7),
        st.lists(st.integers(-10**6, 10**6), min_size=1, max_size=6))
 def test_turns_as_complex_numbers_do(seed, width, base, places):
@@ -288,7 +241,7 @@ def test_turns_as_complex_numbers_do(seed, width, base, places):
     torch.testing.assert_close(turned.norm(dim=-1), t.norm(dim=-1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(st.integers(0, 10**6), st.integers(-10**6, 10**6), st.booleans(), st.sampled_from(KINDS))
 def test_the_score_sees_only_the_offset(seed, shift, neighbours, kind):
     rule, _, _ = settings_of(kind, 8, 4., 64)
@@ -299,7 +252,7 @@ def test_the_score_sees_only_the_offset(seed, shift, neighbours, kind):
     torch.testing.assert_close(scores(places), scores(places + shift), rtol=0, atol=1e-8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=often(60), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([2, 4, 10, 64]),
        st.sampled_from([100., 10_000., 500_000.]),
        st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
@@ -309,7 +262,7 @@ def test_the_short_function_is_the_class_without_options(seed, width, base, dtyp
     assert torch.equal(apply_rope(t[0, 0], places.int(), base), apply_rope(t, places, base)[0, 0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=often(60), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]), st.booleans())
 def test_weights_carry_over_between_the_layouts(seed, groups, repeat, bias):
     torch.manual_seed(seed)
@@ -356,7 +309,7 @@ def test_queries_and_keys_turn_by_one_rule():
 
 # --- codes that are added -------------------------------------------------------------------------
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=often(60), deadline=None)
 @given(st.sampled_from([2, 6, 64, 512]), st.lists(st.integers(0, 10**5), min_size=1, max_size=5))
 def test_the_sinusoid_is_the_papers(width, places):
     code = SinusoidalEmbedding(width).encode(torch.tensor(places))
@@ -383,23 +336,6 @@ HOWS = {"none": lambda: PositionalEncoding(), "relative": lambda: RelativePositi
 
 
 @pytest.mark.parametrize("name", HOWS)
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_steps_equal_the_whole(name, groups):
-    "With a cache outside: it keeps what is not yet turned, and the part counts from its length."
-    torch.manual_seed(0)
-    placed, x, kept = PositionalAttention(HOWS[name]()).double(), draw(0, 2, 6, 16), []
-    def cache(q, k, v, mask=None):
-        kept.append((k, v))
-        return placed(q, torch.cat([k for k, _ in kept], -2),
-                      torch.cat([v for _, v in kept], -2), mask)
-    layer = MultiHeadAttention(16, 4, groups, attention_fn=cache).double()
-    steps = [layer(x[:, a:b], mask=causal_mask(b - a, b))[0] for a, b in ((0, 3), (3, 4), (4, 6))]
-    whole = layer.merge_heads(placed(layer.project_q(x), *layer.project_kv(x),
-                                     causal_mask(6, 6))[0])
-    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", HOWS)
 def test_reordering_tokens_with_their_places_reorders_the_outputs(name):
     layer, x, order = (MultiHeadAttention(16, 4, 2,
                                           attention_fn=PositionalAttention(HOWS[name]())).double(),
@@ -421,16 +357,6 @@ def test_places_of_each_sequence(name):
     torch.testing.assert_close(layer(x, positions=places)[0], alone, rtol=0, atol=1e-7)
 
 
-def test_without_places_nothing_is_changed():
-    q, k, v = draw(0, 2, 4, 3, 4), draw(1, 2, 2, 5, 4), draw(2, 2, 2, 5, 4)
-    part, mask = PositionalAttention(PositionalEncoding()), causal_mask(3, 5)
-    assert torch.equal(part(q, k, v, mask)[0], fused_attention(q, k, v, mask)[0])
-    with attention_weights(): asked = part(q, k, v, mask)
-    for got, wanted in zip(asked, grouped_query_attention(q, k, v, mask)):
-        assert torch.equal(got, wanted)
-    assert PositionalEncoding().add(q) is q
-
-
 @pytest.mark.parametrize("name", ["relative", "rotary"])
 def test_gradcheck(name):
     how = HOWS[name]().double()
@@ -438,11 +364,6 @@ def test_gradcheck(name):
     assert torch.autograd.gradcheck(f,
                                     tuple(draw(s, 1, 4, n, 4).requires_grad_()
                                           for s, n in enumerate((3, 4, 4))))
-
-
-def test_a_trainable_table_belongs_to_the_layer():
-    layer = MultiHeadAttention(8, 2, attention_fn=PositionalAttention(RelativePositionBias(2)))
-    assert "attention_fn.encoding.weight" in dict(layer.named_parameters())
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -528,5 +449,4 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refuses_by_name(case):
     call, message = REFUSED[case]
-    with pytest.raises(ValueError) as error: call()
-    assert str(error.value).startswith(message)
+    with pytest.raises(ValueError, match="^" + re.escape(message)): call()

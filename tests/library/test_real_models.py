@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -32,7 +31,6 @@ from tfmlib.workbench import (
     unpack_model,
 )
 
-READS = ("chapters/09_",)
 SMALL = dict(vocab_size=9, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
              rms_norm_eps=1e-5, rope_theta=100.,
@@ -256,24 +254,6 @@ def test_minilm_is_that_of_transformers():
         theirs = torch.nn.functional.normalize(
             model(**tokenizer(each, return_tensors="pt")).last_hidden_state.mean(1), dim=1)
         torch.testing.assert_close(ours.embed([each]), theirs, atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
-def test_the_chapter_fills_its_own_bert_with_minilm():
-    """The cells of chapter 9 that rename the tensors: short and long texts in one batch, as
-    `load` embeds them."""
-    path = real("minilm")
-    cells = {c["id"]: "".join(c["source"])
-             for c in json.loads((Path(__file__).resolve().parents[2]
-                                  / "chapters/09_encoders.ipynb").read_text())["cells"]}
-    page = {}
-    for cell in ("imports", "minilm-names"): exec(cells[cell], page)
-    exec("from tfmlib.encoders import Bert, bert, mean_pooling", page)
-    exec(cells["minilm-load"], page)
-    texts = ["The owl sleeps in the barn.", "a",
-             "Naïve CAFÉ owners don't sleep, and neither do we, when the fox is awake all night."]
-    torch.testing.assert_close(page["embed"](path, texts), load(path).embed(texts),
-                               atol=1e-5, rtol=0)
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@ being cut off; and all parts, tiny."""
 import importlib
 import json
 import math
-from collections import Counter
 
 import pytest
 import torch
@@ -16,15 +15,11 @@ from bench import (
     scaling_schedule,
     scaling_sweep,
 )
-from bench.__main__ import RECORDS
 from bench.decoder_training import Reckoning
 from bench.gpu import scaling as ladder
-from tfmlib.workbench import Writer, parse_record, train
+from tfmlib.workbench import Writer, train
 
 LISTS = "corpus", "paragraphs", "vocabulary"
-SHARED = scaling.VOCAB, scaling.TOKENIZED, scaling.TESTED
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     "A corpus of a few paragraphs, and room for its runs."
@@ -77,18 +72,7 @@ def test_an_order_reads_each_paragraph_as_often_as_it_says(tiny, unique):
                for a, b in zip(order(step)[1:], scaling.Order(2_400, 2, unique)(step)[1:]))
 
 
-def test_more_tokens_than_there_are_are_refused(tiny):
-    with pytest.raises(ValueError, match="budget"): scaling.Order(1e9, 0)
-
-
 # --- networks -------------------------------------------------------------------------------------
-
-def test_sizes_are_counted(tiny):
-    V, C = scaling.corpus()["V"], 48
-    found = scaling.sizes(C)
-    assert (found["N"] == scaling.LAYERS * (12 * C**2 + 2 * C) + C and found["N all"]
-            - found["N"] == V * C)
-
 
 def test_at_the_base_width_both_parametrisations_are_one(tiny):
     x = torch.randint(1, 50, (2, 7))
@@ -99,23 +83,6 @@ def test_at_the_base_width_both_parametrisations_are_one(tiny):
         scaling.loss(model, *scaling.batch_of(list(x)))[0].backward()
         optimiser.step()
     torch.testing.assert_close(*(model(x) for model in models))
-
-
-def test_only_in_the_standard_parametrisation_do_steps_change_the_logits_the_more_the_wider_the_network(tiny):  # noqa: E501
-    "The mean change of a logit after some steps."
-    def change(C: int, way: str) -> float:
-        model, rows = (scaling.made(C, 0, way),
-                       scaling.batch_of(list(scaling.paragraphs("learnt")[:4])))
-        before = model(rows[0]).detach()
-        optimiser = scaling.optimiser_of(model, 0.002)
-        for _ in range(3):
-            total, count = scaling.loss(model, *rows)
-            model.zero_grad()
-            (total / count).backward()
-            optimiser.step()
-        return float((model(rows[0]).detach() - before).abs().mean())
-    growth = {way: change(128, way) / change(16, way) for way in ("standard", "maximal update")}
-    assert growth["maximal update"] < 1.2 < 1.8 < growth["standard"]
 
 
 def test_rates_follow_their_schedule():
@@ -164,18 +131,6 @@ def test_a_run_that_diverges_has_an_infinite_loss(tiny, monkeypatch):
             and json.loads(json.dumps(found)) == found)
 
 
-def test_a_search_says_whether_it_has_ended():
-    assert (scaling_sweep.bracketed({1.: 3., 2.: 2., 4.: math.inf})
-            and not scaling_sweep.bracketed({1.: 3., 2.: 2., 4.: 1.}))
-
-
-def test_seeds_count_once(tiny):
-    done = ([({"C": 8, "D": 400, "seed": s}, {"N": 10, "curve": [[200, 9.], [400 + s, 3. + s]]})
-             for s in (0, 2)] + [({"C": 16, "D": 400}, {"N": 40, "curve": [[400, 2.]]})])
-    x, loss = scaling_sweep.seed_means(done)
-    assert x.tolist() == [[10, 401], [40, 400]] and loss.tolist() == [4, 2]
-
-
 def test_comments_do_not_change_the_code_and_constants_do():
     a, b, c = (scaling.code_digest(text)
                for text in ('"x"\nA = 1  # y\ndef f():\n    "z"\n    return A\n',
@@ -200,19 +155,6 @@ def test_a_minimum_between_rates():
             == pytest.approx(0.003))
     assert (scaling.log_minimum(rates, [3, 2, 1, math.inf]) == 0.004 and scaling.log_minimum(rates,
             [1, 2, 3, 4]) == 0.001 and scaling.log_minimum(rates, [1, 1, 1, 1]) == 0.001)
-
-
-def test_a_search_goes_on_beyond_the_end_at_which_the_best_lies():
-    assert (scaling_sweep.tried(4., {}) == [2., 4., 8.]
-            and scaling_sweep.tried(4., {2.: 3., 4.: 2., 8.: 1.}) == [2., 4., 8., 16.])
-    assert (scaling_sweep.tried(4., {2.: 1., 4.: 2., 8.: 3.}) == [2., 4., 8., 1.]
-            and scaling_sweep.tried(4., {2.: 2., 4.: 1., 8.: 3.}) == [2., 4., 8.])
-
-
-def test_the_ladder_goes_on_with_the_tokens_and_the_test_of_the_sweep():
-    s = ladder.SETTINGS["full"]
-    assert (s.vocabulary, s.tokenized, s.tested) == SHARED and s.first > 2
-    assert s.paragraphs * 110 > max(s.budgets)
 
 
 def test_the_ladder_reads_a_paragraph_once(tiny):
@@ -245,21 +187,6 @@ def swept(tiny):
 
 
 @pytest.mark.whole
-def test_the_sweep_measures_what_it_says(swept):
-    runs = [row for row in swept if row["what"] == "run"]
-    assert ({(row["C"], row["D"]) for row in runs}
-            == {(C, D) for C in SETTINGS["WIDTHS"] for D in SETTINGS["BUDGETS"]})
-    assert ([row["loss"]["n"] for row in runs if row["C"] == 8] == [2, 2, 1]
-            and [(row["C"], row["D"]) for row in runs if row["largest"]] == [(16, 1_600)])
-    assert ({row["what"] for row in swept} == {"entropy", "rate", "best rate", "rate law",
-                                               "prediction", "run"})
-    assert ({(row["from"], row["floor"]) for row in swept if row["what"] == "prediction"}
-            == {(a, b) for a in ("all smaller runs", "widths up to 12")
-                for b in ("fitted", "known", "zero")})
-    facts = json.loads((RECORDS / "attention_cost.json").read_text()) | {"name": "scaling_sweep"}
-    assert len(parse_record(json.dumps(facts | {"rows": swept})).rows) == len(swept)
-
-
 def test_the_largest_runs_are_predicted_before_they_are_made(swept):
     order = [json.loads(line)["case"] for line in scaling_sweep.RUNS.path.read_text().splitlines()]
     [predicted] = [i for i, c in enumerate(order) if "prediction of" in c]
@@ -267,6 +194,7 @@ def test_the_largest_runs_are_predicted_before_they_are_made(swept):
              == 1_600] == [True])
 
 
+@pytest.mark.whole
 def test_a_second_measurement_makes_nothing_and_gives_the_same(swept, monkeypatch):
     monkeypatch.setattr(scaling, "computed", lambda cases, run, workers: iter(())
                         if not cases else 1 / 0)
@@ -298,20 +226,6 @@ def test_the_other_parts_measure(swept, monkeypatch):
             and {"nats", "right", "first 1", "first 2", "first 3"} < rows[0].keys())
 
 
-def test_a_whole_answer_is_right_where_all_its_tokens_are():
-    class Cheat(torch.nn.Module):
-        "Knows the answer but for its last token."
-        def forward(self, ids):
-            (x,) = scaling_emergence.rows(scaling_emergence.TESTED, 0, 0)
-            logits = (torch.nn.functional.one_hot(x[:, 1:], scaling_emergence.SYMBOLS
-                                                  + 1).double() * 9)
-            logits[:, -1] = 0
-            return logits
-    found = scaling_emergence.scores(Cheat().eval(), 0)
-    assert (found["first 8"] == 1 and found["first 12"] < 0.2 and found["right"]
-            == pytest.approx(11 / 12, abs=0.02))
-
-
 OPTIMISED = {"WIDTH": 8, "LENGTHS": (10, 20), "WARM": 2, "EACH": 2,
              "RATES": dict.fromkeys(scaling_optimisers.RATES, (0.004, 0.008)), "SEEDS": 2}
 
@@ -324,21 +238,6 @@ def optimised(tiny, monkeypatch, tmp_path):
                         scaling.ROWS * float(scaling.corpus()["learnt lengths"].double().mean()))
     monkeypatch.setattr(scaling_optimisers.RUNS, "path", tmp_path / "scaling_optimisers.jsonl")
     return scaling_optimisers
-
-
-@pytest.mark.whole
-def test_every_recipe_has_as_many_candidates_and_one_trunk_for_all_lengths(optimised):
-    rows = list(optimised.measure(0))
-    recipes = {(*recipe, length) for recipe in optimised.RATES for length in optimised.LENGTHS}
-    for what, count in (("search", 2), ("end", 1)):
-        assert (Counter((row["optimiser"], row["schedule"], row["length"]) for row in rows
-                        if row["what"] == what) == dict.fromkeys(recipes, count))
-    for optimiser in ("AdamW", "Muon"):
-        assert (len({row["rate"] for row in rows if row["what"] == "end"
-                     and (row["optimiser"], row["schedule"]) == (optimiser, "WSD")}) == 1)
-    facts = (json.loads((RECORDS / "attention_cost.json").read_text())
-             | {"name": "scaling_optimisers"})
-    assert len(parse_record(json.dumps(facts | {"rows": rows})).rows) == len(rows)
 
 
 @pytest.mark.parametrize("optimiser", ["AdamW", "Muon"])

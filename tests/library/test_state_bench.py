@@ -73,13 +73,6 @@ def test_the_record_is_what_the_kept_runs_say(part, monkeypatch):
     assert [quantity(row) for row in part.measure(0)] == [quantity(row) for row in record["rows"]]
 
 
-def test_a_short_run_gives_what_a_row_needs(monkeypatch):
-    monkeypatch.setattr(state_recall, "WARM", 1)
-    found = state_recall.run(state_recall.case("recall", "delta", 4, .003, 0, 3))
-    assert ([*found] == ["4 pairs", "8 pairs", "12 pairs", "16 pairs", "oldest", "newest", "loss",
-                         "seconds"] and all(0 <= found[f"{n} pairs"] <= 1 for n in (4, 8, 12, 16)))
-
-
 @pytest.mark.parametrize("kind", state_speed.PATTERNS)
 def test_a_step_takes_itself_back(kind):
     cached = CachedHybridLM(build(state_speed.config_of(kind, 31, 16, 4, 2, 101)).eval())

@@ -9,14 +9,14 @@ import sys
 import textwrap
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import sweep
+from conftest import often, sweep
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,7 +24,6 @@ from tfmlib.workbench import (
     AdamW,
     Checkpoint,
     Diverged,
-    History,
     ParameterGroup,
     SimpleAdamW,
     WarmupCosine,
@@ -52,15 +51,11 @@ F64 = torch.float64
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quiet():
-    """No bars; and one thread, here and in the processes that are started: another number adds
-    in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def quiet(one_thread):
+    "No bars; one thread, as in the processes that are started: another number adds otherwise."
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TQDM_DISABLE", "1")
         yield
-    torch.set_num_threads(threads)
 
 
 # A small problem with everything that has to survive: dropout, a buffer, tied weights, two groups,
@@ -97,6 +92,12 @@ def adamw(model, **how):
                  **{"lr": WarmupCosine(0.01, 5, 60), "clip": 1.0} | how)
 
 
+def trained(steps, *kept, model=None, loss=squared, batch=batch, **how):
+    "A model after these steps, and the history of it."
+    model = model or net()
+    return model, train(model, loss, batch, steps, adamw(model), *kept, **how)
+
+
 def weights(model): return {name: t.clone() for name, t in model_tensors(model).items()}
 
 
@@ -108,7 +109,7 @@ def same_history(a, b): return a.points == b.points
 
 # ── AdamW
 # ──────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=often(40), deadline=None)
 @given(rate=st.floats(1e-5, 0.3), beta1=st.floats(0, 0.99), beta2=st.floats(0, 0.9999),
        eps=st.floats(1e-10, 1e-3), decay=st.floats(0, 0.5),
        limit=st.sampled_from([0.1, 1.0, 30.0, math.inf]), seed=st.integers(0, 10**6),
@@ -133,29 +134,7 @@ def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
         if limit < math.inf: nn.utils.clip_grad_norm_(theirs, limit)
         torchs.step()
         mine.step()
-    for a, b in zip(ours, theirs): torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
-
-
-def one_step(**how):
-    "The parameter 1 with gradient 0.5, after one step."
-    p = nn.Parameter(torch.ones(1, dtype=F64))
-    p.grad = torch.full_like(p, 0.5)
-    AdamW([ParameterGroup({"p": p}, how.pop("decay", 0.1))], 0.1, **how).step()
-    return p.item()
-
-
-def test_one_step_by_hand():
-    "0.89; without bias correction it would be 0.674, with the decay inside the gradient 0.9."
-    assert one_step() == pytest.approx(0.89, abs=1e-7)
-    assert one_step(decay=0.0) == pytest.approx(0.9, abs=1e-7)
-
-
-def test_the_rate_is_a_function_of_the_step():
-    seen = []
-    p = nn.Parameter(torch.ones(2))
-    optimiser = AdamW([ParameterGroup({"p": p})], lambda step: seen.append(step) or 0.0)
-    for _ in range(3): optimiser.step()
-    assert seen == [0, 1, 2] and torch.equal(p, torch.ones(2))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
 def test_groups_leave_vectors_and_frozen_parameters_alone():
@@ -165,30 +144,6 @@ def test_groups_leave_vectors_and_frozen_parameters_alone():
     assert (set(decayed.parameters) == {"body.0.weight", "head.weight"} and decayed.weight_decay
             == 0.2 and free.weight_decay == 0)
     assert all(p.ndim == 1 for p in free.parameters.values()) and "out.bias" in free.parameters
-
-
-@pytest.mark.parametrize("wrong, names", [
-    (lambda p: AdamW([], 0.1), "groups"),
-    (lambda p: AdamW([ParameterGroup({"p": p}), ParameterGroup({"p": p})], 0.1), "'p'"),
-    (lambda p: AdamW([ParameterGroup({"p": p}, -1.0)], 0.1), "weight_decay"),
-    (lambda p: AdamW([ParameterGroup({"p": p})], 0.1, (0.9, 1.0)), "betas"),
-    (lambda p: AdamW([ParameterGroup({"p": p})], -0.1).step(), "lr"),
-    (lambda p: AdamW([ParameterGroup({"p": p})], lambda step: math.nan).step(), "lr"),
-    (lambda p: AdamW([ParameterGroup({"p": p})], 0.1, clip=0.0), "clip"),
-])
-def test_adamw_refuses(wrong, names):
-    with pytest.raises(ValueError, match=names): wrong(nn.Parameter(torch.ones(1)))
-
-
-def test_one_parameter_under_two_names_is_refused():
-    model = net()
-    with pytest.raises(ValueError, match="groups: head.weight and again.weight are one and the "
-                                         "same parameter, expected each once"):
-        AdamW([ParameterGroup({"head.weight": model.head.weight}),
-               ParameterGroup({"again.weight": model.again.weight})], 0.1)
-
-
-def linear(slope, step): return slope * step
 
 
 class Plain:
@@ -205,15 +160,16 @@ class Wrapped:
 
 
 @pytest.mark.parametrize("make", [lambda top: lambda step: top / (1 + step), Plain,
-                                  lambda top: partial(linear, top), lambda top: Wrapped(Plain(top)),
+                                  lambda top: Wrapped(Plain(top)),
                                   lambda top: [top, 0.0].__getitem__])
 def test_a_rate_is_known_by_its_values(tmp_path, make):
     "Made anew it is the same; with another number it is another, whatever its name."
-    kept = Checkpoint(tmp_path / "c")
-    train(model := net(), squared, batch, 1, adamw(model, lr=make(0.1)), kept)
-    train(model := net(), squared, batch, 2, adamw(model, lr=make(0.1)), kept)
+    def go_on(steps, top):
+        model = net()
+        train(model, squared, batch, steps, adamw(model, lr=make(top)), Checkpoint(tmp_path / "c"))
+    for steps in (1, 2): go_on(steps, 0.1)
     with pytest.raises(ValueError, match="rate at step .* is 0.1.* there, 0.2.* here"):
-        train(model := net(), squared, batch, 3, adamw(model, lr=make(0.2)), kept)
+        go_on(3, 0.2)
 
 
 # ── clipping
@@ -226,7 +182,7 @@ def with_gradients(*gradients):
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=often(60), deadline=None)
 @given(seed=st.integers(0, 10**6), limit=st.floats(1e-3, 1e3), scale=st.floats(1e-4, 1e4),
        sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3))
 def test_clip_is_pytorchs(seed, limit, scale, sizes):
@@ -238,14 +194,6 @@ def test_clip_is_pytorchs(seed, limit, scale, sizes):
     for name in ours: torch.testing.assert_close(ours[name].grad, theirs[name].grad)
 
 
-def test_clip_leaves_short_gradients_untouched():
-    given_ = torch.tensor([0.3, 0.4])
-    p = with_gradients(given_)
-    assert clip_gradients(p, 1.0) == pytest.approx(0.5) and torch.equal(p["p0"].grad, given_)
-    p["p0"].grad = None
-    assert clip_gradients(p, 1.0) == 0.0
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_clip_names_what_is_not_finite(bad):
     p = with_gradients(torch.ones(2), torch.tensor([1.0, bad]))
@@ -253,11 +201,14 @@ def test_clip_names_what_is_not_finite(bad):
     assert torch.equal(p["p0"].grad, torch.ones(2))
 
 
-@pytest.mark.parametrize("size", [1e20, 1e-30])
+@pytest.mark.parametrize("size", [1e20, 0.1, 1e-30])
 def test_clip_measures_what_float32_cannot_square(size):
-    p = with_gradients(torch.tensor([3 * size, 4 * size]))
+    "And leaves a short gradient as it was."
+    given_ = torch.tensor([3 * size, 4 * size])
+    p = with_gradients(given_)
     assert clip_gradients(p, 1.0) == pytest.approx(5 * size)
-    if size > 1: torch.testing.assert_close(p["p0"].grad, torch.tensor([0.6, 0.8]))
+    torch.testing.assert_close(p["p0"].grad, torch.tensor([0.6, 0.8]) if size > 1 else given_,
+                               rtol=1.3e-6 if size > 1 else 0, atol=1e-5 if size > 1 else 0)
 
 
 def test_means_that_would_overflow_are_refused():
@@ -271,7 +222,7 @@ def test_means_that_would_overflow_are_refused():
 
 # ── the schedule
 # ───────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(100), deadline=None)
 @given(peak=st.floats(1e-6, 1), warmup=st.integers(0, 50), rest=st.integers(1, 500),
        share_=st.floats(0, 1))
 def test_schedule_ends_and_limits(peak, warmup, rest, share_):
@@ -280,16 +231,9 @@ def test_schedule_ends_and_limits(peak, warmup, rest, share_):
     assert rates[0] > 0 and rates[warmup] == pytest.approx(peak) == pytest.approx(max(rates))
     assert rates[-5:] == pytest.approx([share_ * peak] * 5)
     assert rates[:warmup + 1] == sorted(rates[:warmup + 1])
-    down = rates[warmup:]
-    assert all(a >= b - 1e-12 for a, b in zip(down, down[1:]))
-    jump = max((abs(a - b) for a, b in zip(rates, rates[1:])), default=0)
+    assert all(a >= b - 1e-12 for a, b in zip(rates[warmup:], rates[warmup + 1:]))
+    jump = max(abs(a - b) for a, b in zip(rates, rates[1:]))
     assert jump <= peak * max(1 / (warmup + 1), math.pi / 2 / rest) + 1e-9, "it has no jumps"
-
-
-@pytest.mark.parametrize("how, names", [((1, 10, 10), "warmup"), ((1, -1, 10), "warmup"),
-                                        ((1, 1, 10, 2), "floor"), ((1, 1, 10, -1), "floor")])
-def test_schedule_refuses(how, names):
-    with pytest.raises(ValueError, match=names): WarmupCosine(*how)
 
 
 @pytest.mark.parametrize("shape, fall",
@@ -303,12 +247,6 @@ def test_a_stable_rate_falls_only_in_its_decay(shape, fall):
     assert [above(n) for n in range(8, 13)] == pytest.approx([2 + 0.75 * x for x in fall], abs=1e-3)
     # without a decay
     assert [WarmupStableDecay(8, 3, 12, shape=shape)(n) for n in (11, 12)] == [8, 0]
-
-
-@pytest.mark.parametrize("how", [{"decay": 10}, {"decay": -1}, {"decay": 1.5}, {"shape": "cosine"},
-                                 {"shape": None}])
-def test_a_decay_that_does_not_fit_is_refused(how):
-    with pytest.raises(ValueError, match=[*how][0]): WarmupStableDecay(8, 3, 12, **how)
 
 
 # ── what is a function of the step
@@ -377,7 +315,7 @@ def whole(tmp_path_factory):
     return path.read_bytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=often(60), deadline=None)
 @given(data=st.data())
 def test_damage_is_found_and_named(whole, tmp_path_factory, data):
     "Cut at any place, or any one bit flipped."
@@ -392,12 +330,10 @@ def test_damage_is_found_and_named(whole, tmp_path_factory, data):
 
 def test_other_files_are_refused_by_name(tmp_path):
     for name, content in {"empty": b"", "text": b"hello, this is not a checkpoint",
-                          "zip": b"PK\x03\x04" + bytes(100)}.items():
+                          "zip": b"PK\x03\x04" + bytes(100),
+                          "foreign": save({"x": torch.ones(1)})}.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=name): load_tensors(tmp_path / name)
-    from safetensors.torch import save_file
-    save_file({"x": torch.ones(1)}, tmp_path / "foreign")
-    with pytest.raises(ValueError, match="foreign"): load_tensors(tmp_path / "foreign")
     with pytest.raises(FileNotFoundError, match="nowhere"): load_tensors(tmp_path / "nowhere")
 
 
@@ -422,44 +358,29 @@ def test_the_loop_is_the_plain_loop():
         for g in optimiser.param_groups: g["lr"] = WarmupCosine(0.01, 5, 60)(step)
         optimiser.step()
         losses.append(loss.item())
-    for a, b in zip(model.state_dict().values(), plain.state_dict().values()):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(weights(model), weights(plain), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(history["loss"], torch.tensor(losses, dtype=F64))
     assert history.steps("loss").tolist() == list(range(30)) and not model.training
 
 
 def test_other_generators_are_left_alone():
-    torch.manual_seed(1)
-    before, model = torch.get_rng_state(), net()
-    train(model, squared, batch, 3, adamw(model))
+    before = torch.get_rng_state()
+    trained(3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_dropout_takes_part():
-    "Other masks give other weights, so a resumption that lost them would show."
-    one, two = net(), net()
-    train(one, squared, batch, 5, adamw(one), seed=0)
-    train(two, squared, batch, 5, adamw(two), seed=1)
-    assert not same(weights(one), weights(two))
-
-
 def test_steps_are_a_place_to_arrive_at():
-    at_once, by_parts = net(), net()
-    train(at_once, squared, batch, 20, adamw(at_once))
-    optimiser = adamw(by_parts)
-    for steps in (1, 7, 7, 20): train(by_parts, squared, batch, steps, optimiser)
-    assert same(weights(at_once), weights(by_parts))
+    model = net()
+    optimiser = adamw(model)
+    for steps in (1, 7, 7, 20): train(model, squared, batch, steps, optimiser)
+    assert same(weights(model), weights(trained(20)[0]))
     with pytest.raises(ValueError, match="steps: got 19"):
-        train(by_parts, squared, batch, 19, optimiser)
+        train(model, squared, batch, 19, optimiser)
 
 
 def test_sum_and_count_is_the_mean():
-    one, two = net(), net()
-    train(one, squared, batch, 10, adamw(one))
-    train(two, lambda model, x, y: ((model(x) - y).square().sum(), y.numel()), batch,
-          10, adamw(two))
-    for a, b in zip(weights(one).values(), weights(two).values()):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    counted, _ = trained(10, loss=lambda model, x, y: ((model(x) - y).square().sum(), y.numel()))
+    torch.testing.assert_close(weights(counted), weights(trained(10)[0]), rtol=1e-9, atol=1e-12)
 
 
 def test_watch_joins_the_history():
@@ -467,13 +388,11 @@ def test_watch_joins_the_history():
     def measure(step):
         model.eval()
         modes.append(step)
-        return {"held out": step / 2} if step % 4 == 0 else None
-    history = train(model, squared, batch, 10, adamw(model), watch=measure)
-    assert (modes == list(range(1, 11)) and history["held out"].tolist() == [2, 4]
-            and history.steps("held out").tolist() == [4, 8])
-    plain = net()
-    train(plain, squared, batch, 10, adamw(plain))
-    assert same(weights(model), weights(plain)), "evaluation mode does not leak into the next step"
+        return {"held out": step / 2, "step": step} if step % 4 == 0 else None
+    _, history = trained(10, model=model, watch=measure)
+    assert modes == list(range(1, 11)) and history["held out"].tolist() == [2, 4]
+    assert history["step"].tolist() == history.steps("held out").tolist() == [4, 8]
+    assert same(weights(model), weights(trained(10)[0])), "evaluation mode does not leak"
     with pytest.raises(KeyError, match="held out"): history["nothing"]
 
 
@@ -481,30 +400,16 @@ def test_watch_joins_the_history():
                          [("loss", "loss is nan"),
                           ("gradient", "gradient's length is nan.*out.weight")])
 def test_divergence_stops_before_the_weights(where, said):
-    model = net().eval()
-    # batch statistics move in the forward pass, weights must not
-    model.body[1].track_running_stats = False
+    "And before the batch statistics."
+    model, seen, kept = net(), [], {}
     def bad(model, x, y):
         if seen.append(1) or len(seen) < 4: return squared(model, x, y)
-        kept.update({name: p.detach().clone() for name, p in model.named_parameters()})
+        kept.update(weights(model))
         if where == "loss": return squared(model, x, y) * math.nan
         # finite, with a gradient that is not
         return squared(model, x, y) + (model.out.weight * 0).sum().sqrt()
-    seen, kept = [], {}
-    with pytest.raises(Diverged, match="step 3: the " + said):
-        train(model, bad, batch, 10, adamw(model))
-    assert same(kept, {name: p.detach() for name, p in model.named_parameters()})
-
-
-def test_clear_errors():
-    model = net()
-    with pytest.raises(ValueError, match="loss: got a tensor of shape"):
-        train(model, lambda m, x, y: m(x) - y, batch, 1, adamw(model))
-    with pytest.raises(ValueError, match="batch: got tensors of"):
-        train(model, squared, lambda step: (torch.ones(3, 4), torch.ones(2, 1)), 1, adamw(model))
-    with pytest.raises(ValueError, match="optimiser"): train(model, squared, batch, 1, adamw(net()))
-    with pytest.raises(ValueError, match="every"): Checkpoint("x", every=0)
-    with pytest.raises(ValueError, match="multiple of 5"): share(batch(0), 0, 5)
+    with pytest.raises(Diverged, match="step 3: the " + said): trained(10, model=model, loss=bad)
+    assert same(kept, weights(model))
 
 
 # ── stopped and resumed
@@ -531,16 +436,14 @@ def test_resumed_is_undisturbed(tmp_path):
 
 
 def test_finished_does_nothing(tmp_path):
-    kept, model = Checkpoint(tmp_path / "c"), net()
-    history = train(model, squared, batch, 5, adamw(model), kept)
-    written, before = kept.path.stat(), kept.path.read_bytes()
-    def never(step): raise AssertionError("a finished training asked for a batch")
-    again = net(seed=1)
-    got = train(again, squared, never, 5, adamw(again), kept)
+    "It asks for no batch, and writes no file."
+    kept = Checkpoint(tmp_path / "c")
+    model, history = trained(5, kept)
+    written, before = kept.path.stat().st_mtime_ns, kept.path.read_bytes()
+    again, got = trained(5, kept, model=net(seed=1), batch={}.__getitem__)
     assert same(weights(model), weights(again)) and same_history(got, history)
-    assert kept.path.read_bytes() == before and kept.path.stat().st_mtime_ns == written.st_mtime_ns
-    with pytest.raises(ValueError, match="steps: got 4, expected at least 5"):
-        train(again, squared, never, 4, adamw(again), kept)
+    assert kept.path.read_bytes() == before and kept.path.stat().st_mtime_ns == written
+    with pytest.raises(ValueError, match="steps: got 4, expected at least 5"): trained(4, kept)
 
 
 @pytest.mark.parametrize("change, names", [
@@ -568,13 +471,12 @@ def test_another_training_is_refused_by_name(tmp_path, change, names):
 
 
 def test_tied_weights_are_saved_once_and_stay_tied(tmp_path):
-    kept, model = Checkpoint(tmp_path / "c"), net()
-    train(model, squared, batch, 2, adamw(model), kept)
+    kept = Checkpoint(tmp_path / "c")
+    model, _ = trained(2, kept)
     assert not [name for name in load_tensors(kept.path)[0] if "again" in name]
-    again = net(seed=1)
-    train(again, squared, batch, 2, adamw(again), kept)
-    assert (again.again.weight is again.head.weight
-            and torch.equal(again.head.weight, model.head.weight))
+    again, _ = trained(2, kept, model=net(seed=1))
+    assert again.again.weight is again.head.weight
+    assert torch.equal(again.head.weight, model.head.weight)
 
 
 # ── kill -9
@@ -617,10 +519,7 @@ PROGRAM = textwrap.dedent('''
 def undisturbed(tmp_path_factory):
     "Sixty steps that nobody touched: the file, and a copy of it as it was at step 4."
     folder = tmp_path_factory.mktemp("undisturbed")
-    model = net()
-    train(model, squared, batch, 4, adamw(model), Checkpoint(folder / "begun", every=4))
-    model = net()
-    train(model, squared, batch, 60, adamw(model), Checkpoint(folder / "done", every=4))
+    for name, steps in (("begun", 4), ("done", 60)): trained(steps, Checkpoint(folder / name, 4))
     return folder
 
 
@@ -724,31 +623,22 @@ def together(folder, processes, steps=20):
 
 
 @pytest.mark.whole
-def test_two_processes_equal_one(tmp_path):
+def test_two_processes_equal_one_and_continue_what_it_began(tmp_path):
     one, _ = together(tmp_path / "one", 1)
     two, shown = together(tmp_path / "two", 2)
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=1e-12, atol=1e-12,
-                                   msg=lambda m, name=name: f"{name}: {m}")
+    together(tmp_path / "mixed", 1, steps=10)
+    for other in (two, together(tmp_path / "mixed", 2)[0]):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     assert (two["optimiser.moves.rare.bias"] == 7 and two["optimiser.moves.never.bias"] == 0
             and two["optimiser.moves.a.bias"] == 20)
     assert shown.count("0/20 [00:00<?") == 1 and "20/20" in shown, "one bar, of process 0"
 
 
-@pytest.mark.whole
-def test_two_processes_continue_what_one_began(tmp_path):
-    one, _ = together(tmp_path / "one", 1)
-    together(tmp_path / "mixed", 1, steps=10)
-    mixed_, _ = together(tmp_path / "mixed", 2)
-    for name in one: torch.testing.assert_close(one[name], mixed_[name], rtol=1e-12, atol=1e-12)
-
-
 def test_shares_make_the_batch():
     x, y = batch(0)
-    parts = [share((x, y, "a word"), rank, 3) for rank in range(3)]
-    assert (torch.equal(torch.cat([p[0] for p in parts]), x)
-            and torch.equal(torch.cat([p[1] for p in parts]), y) and parts[1][2] == "a word")
+    xs, ys, words = zip(*[share((x, y, "a word"), rank, 3) for rank in range(3)])
+    assert torch.equal(torch.cat(xs), x) and torch.equal(torch.cat(ys), y)
+    assert set(words) == {"a word"}
 
 
 def untrained(model): return AdamW([ParameterGroup({"out.weight": model.out.weight})], 0.1)
@@ -763,75 +653,18 @@ def test_what_no_group_trains_is_refused():
     train(model, squared, batch, 1, untrained(model))
 
 
-@pytest.mark.parametrize("got", [{"loss": 1}, {"rate": 1}, {"length": 1}, 0.5, 0, [1]])
-def test_watch_keeps_to_its_own_names(got):
-    model = net()
-    with pytest.raises(ValueError, match="watch: got .* expected None or a dict without the names "
-                                         "loss, rate and length"):
-        train(model, squared, batch, 1, adamw(model), watch=lambda step: got)
-
-
-def test_watch_may_say_step():
-    model = net()
-    assert (train(model, squared, batch, 1, adamw(model),
-                  watch=lambda step: {"step": step})["step"].tolist() == [1])
-
-
-def test_a_bad_batch_leaves_the_model_as_it_was():
-    model = net()
-    before = {name: t.clone() for name, t in model.state_dict().items()}
-    with pytest.raises(Diverged,
-                       match="step 0: the loss is nan; the model is as it was before this step"):
-        train(model, squared, lambda step: (batch(step)[0] * math.nan, batch(step)[1]), 1,
-              adamw(model))
-    assert same(before, dict(model.state_dict())), "parameters and buffers"
-
-
 def test_an_expanded_buffer_is_refused_before_it_is_saved(tmp_path):
     def masked(made, **how):
         model = net()
         model.register_buffer("mask", made, **how)
         return model
     expanded, path = torch.ones(1).expand(4), tmp_path / "c"
-    model = masked(expanded)
-    with pytest.raises(ValueError,
-                       match=r"\['model.mask'\] share memory between their own entries"):
-        train(model, squared, batch, 1, adamw(model), Checkpoint(path))
+    with pytest.raises(ValueError, match=r"\['model.mask'\] share memory between"):
+        trained(1, Checkpoint(path), model=masked(expanded))
     assert not path.exists()
     for model in (masked(expanded.clone()), masked(expanded, persistent=False)):
         path.unlink(missing_ok=True)
         for steps in (1, 2): train(model, squared, batch, steps, adamw(model), Checkpoint(path))
-
-
-X = torch.ones(4, 4, dtype=F64)
-
-
-@pytest.mark.parametrize("got", [None, {"x": X}, (X, {"y": X}), (X, [X]), (X, (X,)),
-                                 (X, torch.tensor(1.0))])
-def test_a_batch_that_cannot_be_shared_is_refused(got):
-    model = net()
-    with pytest.raises(ValueError, match="^batch: got "):
-        train(model, squared, lambda step: got, 1, adamw(model))
-
-
-@pytest.mark.parametrize("got", [None, 0.5, [torch.ones(()), 1], (torch.ones(()), 1, 2), (0.5, 1)])
-def test_a_loss_that_is_no_tensor_is_refused(got):
-    model = net()
-    with pytest.raises(ValueError, match="^loss: got "):
-        train(model, lambda model, x, y: got, batch, 1, adamw(model))
-
-
-@pytest.mark.parametrize("steps", [-1, 2.0, None, "3", math.inf])
-def test_steps_are_counted(steps):
-    model = net()
-    with pytest.raises(ValueError, match="^steps: got "):
-        train(model, squared, batch, steps, adamw(model))
-
-
-def test_history_shows_itself():
-    history = History()
-    history.add(0, loss=torch.tensor(2.0), rate=1)
-    assert repr(history) == "History(loss: 1, rate: 1)" and history["loss"].tolist() == [2.0]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -850,15 +683,19 @@ def test_on_a_gpu_weights_stay_in_single_precision(tmp_path):
 
 # ── a step is all or nothing
 # ───────────────────────────────────────────────────────────────────────────────────────
-class Interrupted(TorchDispatchMode):
-    "Ctrl-C at PyTorch's operation number `at` under it."
-    def __init__(self, at):
+def cut_off(): raise KeyboardInterrupt
+def ctrl_c(): signal.raise_signal(signal.SIGINT)
+
+
+class Pressed(TorchDispatchMode):
+    "What happens before PyTorch's operations from number `at` on, `times` times in all."
+    def __init__(self, at, times=1, happens=cut_off):
         super().__init__()
-        self.at, self.calls = at, 0
+        self.at, self.times, self.happens, self.calls = at, times, happens, 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         self.calls += 1
-        if self.calls == self.at + 1: raise KeyboardInterrupt
+        if self.at < self.calls <= self.at + self.times: self.happens()
         return operation(*args, **(kwargs or {}))
 
 
@@ -868,58 +705,20 @@ def everything(model, optimiser):
 
 @pytest.mark.whole
 @pytest.mark.slow
-def test_a_step_that_is_cut_off_anywhere_is_taken_once():
-    """Three steps with Ctrl-C at every operation of the second, then going on in the same
-    process: every bit as undisturbed."""
+@pytest.mark.parametrize("happens, times", [(cut_off, 1), (ctrl_c, 2), (ctrl_c, 3)])
+def test_a_step_that_is_cut_off_anywhere_is_taken_once(heard, happens, times):
+    "At every operation of the second of three steps, again while it is taken back: no bit differs."
     model = net()
     optimiser = adamw(model)
     train(model, squared, batch, 3, optimiser)
     expected, at, cut = everything(model, optimiser), 0, True
-    while cut:
-        model = net()
-        optimiser = adamw(model)
-        train(model, squared, batch, 1, optimiser)
-        try:
-            with Interrupted(at) as counter:
-                train(model, squared, batch, 2, optimiser)
-                assert counter.calls <= at, f"Ctrl-C at operation {at} was swallowed"
-        except KeyboardInterrupt: pass
-        cut, at = counter.calls > at, at + 1
-        train(model, squared, batch, 3, optimiser)
-        assert same(everything(model, optimiser), expected), f"cut off at operation {at}"
-    assert at > 150
-
-
-class Pressed(TorchDispatchMode):
-    """A real Ctrl-C before each of PyTorch's operations number `at` and those that follow,
-    `times` in all."""
-    def __init__(self, at, times):
-        super().__init__()
-        self.at, self.times, self.calls = at, times, 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.calls += 1
-        if self.at < self.calls <= self.at + self.times: signal.raise_signal(signal.SIGINT)
-        return operation(*args, **(kwargs or {}))
-
-
-@pytest.mark.whole
-@pytest.mark.slow
-@pytest.mark.parametrize("times", sweep([2, 3], 2))
-def test_ctrl_c_twice_in_a_row(heard, times):
-    """The second arrives while the step is being taken back after the first: still every bit as
-    undisturbed."""
-    model = net()
-    optimiser = adamw(model)
-    train(model, squared, batch, 3, optimiser)
-    expected, at, cut, handler = (everything(model, optimiser), 0, True,
-                                  signal.getsignal(signal.SIGINT))
+    handler = signal.getsignal(signal.SIGINT)
     while cut:
         model = net()
         optimiser = adamw(model)
         train(model, squared, batch, 1, optimiser)
         presses = 0
-        with Pressed(at, times) as counter:
+        with Pressed(at, times, happens) as counter:
             while True:
                 try:
                     train(model, squared, batch, 2, optimiser)
@@ -949,7 +748,7 @@ def test_the_optimiser_alone_is_all_or_nothing(kind, least):
     while cut:
         ps, optimiser = made()
         try:
-            with Interrupted(at) as counter:
+            with Pressed(at) as counter:
                 optimiser.step()
                 assert counter.calls <= at, f"Ctrl-C at operation {at} was swallowed"
         except KeyboardInterrupt: pass
@@ -980,6 +779,7 @@ PRESSED = textwrap.dedent('''
 ''').format(root=str(ROOT), tests=str(ROOT / "tests/library"))  # noqa: E501
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_ctrl_c_again_and_again(tmp_path):
     "SIGINT from outside, at random moments; the program goes on each time."
@@ -1009,16 +809,13 @@ def heard():
 
 
 def test_ctrl_c_waits_until_values_are_replaced(heard):
-    old, new, seen = torch.zeros(2), torch.ones(2), []
-    class Presses(TorchDispatchMode):
-        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-            signal.raise_signal(signal.SIGINT)
-            seen.append(operation)
-            return operation(*args, **(kwargs or {}))
+    old, new = torch.zeros(2), torch.ones(2)
     handler = signal.getsignal(signal.SIGINT)
     changes = [(old, new), (old[:1], new[:1] * 2)]
-    with pytest.raises(KeyboardInterrupt), Presses(): optimisers.overwrite(changes)
-    assert old.tolist() == [2, 1] and len(seen) >= 2 and signal.getsignal(signal.SIGINT) is handler
+    with pytest.raises(KeyboardInterrupt), Pressed(0, 99, ctrl_c) as seen:
+        optimisers.overwrite(changes)
+    assert old.tolist() == [2, 1] and seen.calls >= 2
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 @pytest.mark.parametrize("press", ["in the loss", "in the optimiser", "in watch", "while saving"])
@@ -1067,17 +864,6 @@ def test_a_watch_that_is_cut_off_is_not_saved(tmp_path):
     assert int(load_tensors(tmp_path / "c")[0]["optimiser.done"]) == 2
 
 
-def test_what_a_writer_leaves_goes_too(tmp_path, monkeypatch):
-    "safetensors writes to a file of its own, .tmpXXXX, which a killed process leaves."
-    def fails(tensors, beside, facts):
-        Path(beside).with_name(".tmpA1b2").write_bytes(b"half")
-        raise OSError("no space")
-    monkeypatch.setattr(tensor_files, "save_file", fails)
-    with pytest.raises(OSError, match="no space"):
-        save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
-    assert not list(tmp_path.iterdir())
-
-
 # ── many writers, one path
 # ─────────────────────────────────────────────────────────────────────────────────────────
 WRITER = textwrap.dedent('''
@@ -1119,11 +905,13 @@ def test_processes_that_share_a_path_do_not_disturb_each_other(tmp_path):
 def test_a_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
         where, error):
     save_tensors(tmp_path / "c", {"x": torch.ones(2)}, {})
-    def fails(*args): raise error
+    def fails(*args):
+        (next(tmp_path.glob("*.part")) / ".tmpA1b2").write_bytes(b"half")     # as safetensors does
+        raise error
     monkeypatch.setattr(tensor_files, where, fails)
     with pytest.raises(type(error)): save_tensors(tmp_path / "c", {"x": torch.zeros(2)}, {})
-    assert ([p.name for p in tmp_path.iterdir()] == ["c"]
-            and load_tensors(tmp_path / "c")[0]["x"].tolist() == [1, 1])
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+    assert load_tensors(tmp_path / "c")[0]["x"].tolist() == [1, 1]
 
 
 # ── refusals by name
@@ -1133,6 +921,7 @@ def made(**how):
                     "lr": 0.1} | how)
 
 
+ONE, X = nn.Parameter(torch.ones(2)), torch.ones(4, 4, dtype=F64)
 NO_NUMBERS = [math.nan, "1", None, True, [1.0], 1j]
 REFUSED = {
     "eps": [lambda x=x: made(eps=x) for x in [*NO_NUMBERS, -1, 0, math.inf]],
@@ -1150,7 +939,10 @@ REFUSED = {
     "weight_decay": [lambda x=x: ParameterGroup({}, x) for x in [*NO_NUMBERS, -1, math.inf]]
     + [lambda x=x: parameter_groups(nn.Linear(2, 2), x) for x in [*NO_NUMBERS, -1]],
     "groups": [lambda x=x: made(groups=x)
-               for x in (None, 5, {}, [], [5], [None], {"p": torch.ones(1)}, nn.Linear(2, 2))],
+               for x in (None, 5, {}, [], [5], [None], {"p": torch.ones(1)}, nn.Linear(2, 2),
+                         [ParameterGroup({"a": ONE}), ParameterGroup({"b": ONE})])],
+    "decay": [lambda x=x: WarmupStableDecay(8, 3, 12, decay=x) for x in (10, -1, 1.5)],
+    "shape": [lambda x=x: WarmupStableDecay(8, 3, 12, shape=x) for x in ("cosine", None)],
     "peak": [lambda x=x: WarmupCosine(x, 1, 10) for x in [*NO_NUMBERS, -1, math.inf]],
     "floor": [lambda x=x: WarmupCosine(1, 1, 10, x) for x in [*NO_NUMBERS, -1, math.inf, 2]],
     "warmup": [lambda x=x: WarmupCosine(1, x, 10) for x in [*NO_NUMBERS, -1, 2.5, 10]],
@@ -1171,13 +963,20 @@ REFUSED = {
     "optimiser": [lambda: train(net(), squared, batch, 1, torch.optim.AdamW(net().parameters()))],
     "checkpoint": [lambda x=x: train(net(), squared, batch, 1, made(), x)
                    for x in ("c", Path("c"), 5)],
-    "loss": [lambda: train(net(), None, batch, 1, made())],
-    "batch": [lambda: train(net(), squared, batch(0), 1, made())],
-    "watch": [lambda: train(net(), squared, batch, 1, made(), watch=5)],
+    "loss": [lambda x=x: trained(1, loss=x) for x in (None, lambda m, x, y: m(x) - y)]
+          + [lambda x=x: trained(1, loss=lambda *_: x)
+             for x in (None, 0.5, [torch.ones(()), 1], (torch.ones(()), 1, 2), (0.5, 1))],
+    "batch": [lambda: trained(1, batch=batch(0)), lambda: share(batch(0), 0, 5)]
+           + [lambda x=x: trained(1, batch=lambda step: x)
+              for x in (None, {"x": X}, (X, {"y": X}), (X, [X]), (X, (X,)), (X, torch.tensor(1.0)),
+                        (torch.ones(3, 4), torch.ones(2, 1)))],
+    "watch": [lambda: trained(1, watch=5)]
+           + [lambda x=x: trained(1, watch=lambda step: x)
+              for x in ({"loss": 1}, {"rate": 1}, {"length": 1}, 0.5, 0, [1])],
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_such_number_is_refused_by_name(name):
     for call in REFUSED[name]:
-        with pytest.raises(ValueError, match=rf"(?s)^{name}: got .*expected"): call()
+        with pytest.raises(ValueError, match=rf"(?s)^{name}: .*expected"): call()

@@ -7,7 +7,6 @@ import torch
 
 import bench.gpu.translators as gpu
 import bench.translators as part
-import bench.translators_longer as longer
 import bench.translators_time as times
 import bench.translators_wide as wide
 from bench import size
@@ -15,7 +14,7 @@ from bench.lstm import attentive, one_vector
 from tfmlib.alignment import PAD, Seq2Seq, greedy_decode, shift_right
 from tfmlib.block import LayerNorm
 from tfmlib.checkpoints import count_parameters, load_model
-from tfmlib.workbench import held_out, load_record, load_tensors
+from tfmlib.workbench import held_out
 
 
 @pytest.mark.parametrize("lstm", [one_vector, attentive])
@@ -92,20 +91,6 @@ def test_the_experiment_runs_to_its_end(monkeypatch):
                            for what in ("mean", *(f"head {h}" for h in range(1, 5)))})
 
 
-@pytest.mark.whole
-def test_the_times_are_taken(monkeypatch):
-    for name, value in {"REPEATS": 1, "STEPS": 1, "SENTENCES": 2}.items():
-        monkeypatch.setattr(times, name, value)
-    monkeypatch.setattr(wide, "sentences", lambda task: {"train": part.KNOWN, "test": part.NEW[:8]})
-    rows = times.measure(0)
-    assert ([r["model"] for r in rows if "task" not in r]
-            == [*part.UNTIL, "transformer, fused norms"])
-    assert ([(r["task"], r["width"], r["model"]) for r in rows if "task" in r]
-            == [(*case, kind) for case in wide.CASES for kind in wide.KINDS])
-    assert all(r["epoch s"]["median"] == pytest.approx(r["step ms"]["median"] * 125 / 1e3)
-               for r in rows)
-
-
 def test_fused_norms_are_the_same_norms():
     x, y = part.tensors(part.KNOWN[:4])
     for kind in wide.KINDS[1:]:
@@ -135,23 +120,6 @@ def test_the_wider_comparison_runs_to_its_end(monkeypatch):
             assert abs(rows[0]["parameters"] / equal - 1) < .05
 
 
-def test_long_sentences_are_long_and_apart():
-    wide.sentences.cache_clear()
-    train, test = (wide.long_sentences(50, split) for split in ("train", "held-out"))
-    assert (all(wide.SHORTEST <= len(p.source) <= wide.MOST for p in train + test) and len(train)
-            == len(test) == 50)
-    assert not {p.source for p in train} & {p.source for p in test}
-
-
-def test_the_part_for_a_gpu_runs_on_a_cpu():
-    rows = gpu.rows_of(gpu.Setting("cpu", torch.float32, 16, 2, 1, 1, ((6, 3), (2, 1)), 2), 0)
-    assert ([(r["model"], r["T"]) for r in rows]
-            == [(kind, T) for T in (6, 2) for kind in part.UNTIL])
-    assert all(r["parameters"] >= rows[2]["parameters"] for r in rows)
-    assert all(r["times the transformer's"]["median"] == 1 for r in rows if r["model"]
-               == "transformer")
-
-
 def test_on_a_gpu_the_models_see_the_source_and_not_the_future():
     setting, (x, y) = gpu.Setting("cpu", torch.float32, 16, 2, 1, 1, ()), torch.randn(2, 1, 5, 64)
     for model, width in gpu.models(setting, 0).values():
@@ -170,23 +138,3 @@ def test_the_shipped_model_is_what_its_command_makes():
     told = json.loads(facts["losses"])
     _, history = part.learn("transformer", float(facts["peak"]), int(facts["seed"]), 8)
     assert history["loss"].tolist() == pytest.approx(told[:8], abs=.02)
-
-
-def test_the_longer_training_begins_as_the_short_one(monkeypatch):
-    for name, value in {"STOPS": (1, 2, 3), "SEEDS": (0,), "tested_on": lambda: part.NEW[:8],
-                        "MARGIN": 1}.items():
-        monkeypatch.setattr(part, name, value)
-    monkeypatch.setattr(longer, "STEPS", 3)
-    rows = longer.measure(0)
-    chosen = {r["peak"] for r in load_record("translators").rows if r["what"] == "curve"
-              and r["model"] == "transformer"}
-    assert [r["steps"] for r in rows] == [1, 2, 3] and {r["peak"] for r in rows} == chosen
-    assert rows[-1]["words"]["each"] == [part.words_seen(0, 3)]
-
-
-def test_a_model_that_is_shipped_can_be_read(tmp_path):
-    part.ship(tmp_path / "some.safetensors", steps=1)
-    weights, facts = load_tensors(tmp_path / "some.safetensors")
-    assert (facts["steps"] == "1" and len(json.loads(facts["losses"])) == 1
-            and sum(w.numel() for w in weights.values())
-            == sum(count_parameters(part.SHAPE).values()))

@@ -40,7 +40,8 @@ class DepthView(Interactive):
             return "10" + f"{power:.0f}".translate(digits)
         norm = "no norm" if self.norm == "none" else f"{self.norm}, {self.place}-norm"
         size, gradient, alike = ([line[self.block], line[-1]] for line in self.lines())
-        after = (f"after block {self.depths[self.block]} and after block {self.depths[-1]}, the root "
+        after = (
+            f"after block {self.depths[self.block]} and after block {self.depths[-1]}, the root "
                  f"mean square is {10**size[0]:.2g} and {10**size[1]:.2g}")
         return (f"Chosen: {norm}, {'with' if self.residual else 'no'} residual, input × "
                 f"{self.start:g}; {after}, the gradient about "

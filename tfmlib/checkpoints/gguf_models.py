@@ -24,7 +24,8 @@ GGUF_LAYER = {  # the name of a matrix in block n, there -> in Hugging Face's fi
     "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm"}
-GGUF_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+GGUF_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm",
+                "output": "lm_head"}
 GGUF_KEYS = {  # what a file states of its model -> the key of config.json
     "block_count": "num_hidden_layers", "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size", "context_length": "max_position_embeddings",
@@ -85,7 +86,8 @@ def named_tensors(tensors: Mapping[str, GGUFTensor], config: Mapping) -> dict[st
 # %% ../../chapters/depth/12_checkpoints.ipynb #gguf-tokenizer-export
 GGUF_SPLITS = {  # how texts are split, as the file calls it -> steps of a tokenizer.json
     "gpt-2": [], "smollm": [{"type": "Digits", "individual_digits": True}]}
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+              "use_regex": True}
 CONTROL, USER = 3, 4  # types of tokens that are recognised in a text
 
 
@@ -102,7 +104,8 @@ def gguf_tokenizer(facts: Mapping) -> LoadedTokenizer:
     vocabulary = {token: i for i, token in enumerate(told["tokens"])}
     return LoadedTokenizer({
         "added_tokens": added, "decoder": BYTE_LEVEL, "normalizer": None, "post_processor": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*GGUF_SPLITS[told["pre"]], BYTE_LEVEL]},
+        "pre_tokenizer": {"type": "Sequence",
+                          "pretokenizers": [*GGUF_SPLITS[told["pre"]], BYTE_LEVEL]},
         "model": {"type": "BPE", "vocab": vocabulary, "merges": told["merges"]}})
 
 # %% ../../chapters/depth/12_checkpoints.ipynb #gguf-load-export

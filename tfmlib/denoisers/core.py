@@ -293,7 +293,8 @@ def lengths_of(ids: Tensor, name: str = "ids") -> Tensor:  # (B, T) -> (B,)
 
 def join(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     "Each row's inputs and then its targets (B, N), and where its targets begin (B,)."
-    need(len(inputs) == len(targets), "targets", f"{len(targets)} rows", f"{len(inputs)}, as inputs")
+    need(len(inputs) == len(targets), "targets", f"{len(targets)} rows",
+         f"{len(inputs)}, as inputs")
     S, T = lengths_of(inputs, "inputs"), lengths_of(targets, "targets")
     need(bool((S > 0).all()), "inputs", "an empty row", "at least one token, such as BOS")
     at = torch.arange(int((S + T).max()), device=inputs.device).expand(len(S), -1)  # (B, N)

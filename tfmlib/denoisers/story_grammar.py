@@ -201,7 +201,8 @@ def fill_probabilities(
         before = torch.zeros(len(states)).double().index_add(0, to, steps[-1][3])
     total = float(before.sum())
     need(total > 0, "seen", repr(story_text(seen)), "a text that the grammar can write")
-    found, after = torch.zeros(len(seen), len(STORY_WORDS)).double(), torch.ones(len(states)).double()
+    found, after = (torch.zeros(len(seen), len(STORY_WORDS)).double(),
+                    torch.ones(len(states)).double())
     for t in range(len(seen) - 1, -1, -1):
         start, words, to, forward, p, n = steps[t]
         found[t].index_add_(0, words, forward * after[to] / total)

@@ -181,7 +181,9 @@ def head_names(family: str, head: str) -> Iterator[TensorName]:
     for theirs, own in (GENERAL_HEADS | HEAD_NAMES[family])[head].items():
         ours = "embedding.weight" if own == "table" else f"heads.{head}.{own}"
         if own in ("bias", "table"): yield TensorName(theirs, (ours,))
-        else: yield from (TensorName(f"{theirs}.{kind}", (f"{ours}.{kind}",)) for kind in ("weight", "bias"))
+        else:
+            yield from (TensorName(f"{theirs}.{kind}", (f"{ours}.{kind}",))
+                        for kind in ("weight", "bias"))
 
 
 def encoder_tensors(config: ModelConfig, prefix: str) -> Iterator[TensorName]:

@@ -8,7 +8,8 @@ __all__ = ['check_update', 'check_as_before', 'ContiguousMemory', 'RollingCache'
            'generate_with_cache', 'CachedCausalLM', 'generate_cached']
 
 # %% ../../chapters/16_kv_cache.ipynb #imports-export
-# fold: What the module needs and refuses; memory that is reserved; the ring buffer of the page in depth
+# fold: What the module needs and refuses; memory that is reserved; the ring buffer of the page in
+# depth
 import copy
 from collections.abc import Callable, Sequence
 

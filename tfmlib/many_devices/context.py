@@ -100,7 +100,8 @@ def train_context_parallel(job: Job, zigzag: bool = True) -> Outcome:
         loss = cross_entropy(logits, ids[:, 1:][:, at]).sum() / ids[:, 1:].numel()
         loss.backward()
         grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in parameters.values()]
-        flat = torch.cat([grad.flatten() for grad in grads])       # an expert may have no tokens here
+        # an expert may have no tokens here
+        flat = torch.cat([grad.flatten() for grad in grads])
         dist.all_reduce(flat)
         parts = flat.split([w.numel() for w in parameters.values()])
         for w, part in zip(parameters.values(), parts): w.grad = part.view_as(w)

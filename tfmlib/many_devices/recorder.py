@@ -158,7 +158,8 @@ class Job:
         for name in ("steps", "rows", "length"):
             n = getattr(self, name)
             need(type(n) is int and n > 0, name, repr(n), "a whole number above 0")
-        need(self.config.dropout == 0, "dropout", self.config.dropout, "0: no form repeats its draws")
+        need(self.config.dropout == 0, "dropout", self.config.dropout,
+             "0: no form repeats its draws")
 
     def model(self, **more) -> nn.Module:
         "The model of chapter 10, before training."

@@ -25,13 +25,17 @@ def _cached(layers: str, window: int, S: int, G: int, D: int) -> int:
 
 check_cache_numbers = Checker("cache_numbers")
 
-@check_cache_numbers.property("a key and a value for every position that is kept", ("LLG", 4, 3, 1, 2), ("LLG", 4, 10, 1, 2), ("G", 4, 9, 2, 3),
-    ("L", 4, 9, 3, 2), ("LLLLLG" * 2, 5, 30, 1, 4), ("", 5, 30, 1, 4), ("LG", 1, 7, 2, 5), ("GGG", 2, 1, 1, 1), ("LLL", 8, 8, 2, 2))
+@check_cache_numbers.property("a key and a value for every position that is kept",
+                              ("LLG", 4, 3, 1, 2), ("LLG", 4, 10, 1, 2), ("G", 4, 9, 2, 3),
+    ("L", 4, 9, 3, 2), ("LLLLLG" * 2, 5, 30, 1, 4), ("", 5, 30, 1, 4), ("LG", 1, 7, 2, 5),
+                              ("GGG", 2, 1, 1, 1), ("LLL", 8, 8, 2, 2))
 def _(attempt, *case): expect_whole(attempt(*case), _cached(*case), "the size of the cache")
 
-@check_cache_numbers.property("the number is exact, however many heads there are", ("LLG", 4, 10, 10**18 + 9, 2), ("G", 1, 1, 2**53 + 1, 1))
+@check_cache_numbers.property("the number is exact, however many heads there are",
+                              ("LLG", 4, 10, 10**18 + 9, 2), ("G", 1, 1, 2**53 + 1, 1))
 def _(attempt, layers, window, S, G, D):
-    expect_whole(attempt(layers, window, S, G, D), G * _cached(layers, window, S, 1, D), "the size of the cache")
+    expect_whole(attempt(layers, window, S, G, D), G * _cached(layers, window, S, 1, D),
+                 "the size of the cache")
 
 # %% ../../chapters/practice/13_accounting.ipynb #pairs-checker
 def _share(N: int, L: int, H: int, D: int, T: int, percent: int) -> bool:
@@ -42,14 +46,20 @@ def _share(N: int, L: int, H: int, D: int, T: int, percent: int) -> bool:
 
 check_attention_from = Checker("attention_from")
 
-@check_attention_from.property("the percentage is reached at this length, and not one token earlier", (1000, 1, 5, 2, 50), (1001, 1, 5, 2, 50), (1000, 2, 5, 1, 10),
-    (7_504_658_432, 32, 32, 128, 50), (7_504_658_432, 32, 32, 128, 5), (120, 2, 3, 4, 99), (3, 1, 1, 2, 1), (999, 3, 1, 7, 33), (1, 1, 1, 1, 80), (2, 1, 1, 1, 75),
+@check_attention_from.property(
+    "the percentage is reached at this length, and not one token earlier", (1000, 1, 5, 2, 50),
+    (1001, 1, 5, 2, 50), (1000, 2, 5, 1, 10),
+    (7_504_658_432, 32, 32, 128, 50), (7_504_658_432, 32, 32, 128, 5), (120, 2, 3, 4, 99),
+    (3, 1, 1, 2, 1), (999, 3, 1, 7, 33), (1, 1, 1, 1, 80), (2, 1, 1, 1, 75),
     (100, 1, 1, 3, 60), (10**18 + 9, 1, 1, 1, 50), (3**40, 2, 1, 1, 37))
 def _(attempt, N, L, H, D, percent):
     T = attempt(N, L, H, D, percent)
-    if type(T) is not int or T < 1: raise Mismatch(f"your answer is {short(T)}; expected a whole number of at least 1")
-    if not _share(N, L, H, D, T, percent): raise Mismatch(f"at {T} tokens, attention takes less than {percent} %")
-    if T > 1 and _share(N, L, H, D, T - 1, percent): raise Mismatch(f"attention takes {percent} % before {T} tokens")
+    if type(T) is not int or T < 1:
+        raise Mismatch(f"your answer is {short(T)}; expected a whole number of at least 1")
+    if not _share(N, L, H, D, T, percent):
+        raise Mismatch(f"at {T} tokens, attention takes less than {percent} %")
+    if T > 1 and _share(N, L, H, D, T - 1, percent):
+        raise Mismatch(f"attention takes {percent} % before {T} tokens")
 
 # %% ../../chapters/practice/13_accounting.ipynb #experts-checker
 def _experts(C: int, F: int, L: int, stored: int, active: int) -> list:
@@ -58,20 +68,31 @@ def _experts(C: int, F: int, L: int, stored: int, active: int) -> list:
     for E in range(1, stored // (L * (C + expert)) + 1):
         for shared in range(stored // (L * expert) + 1):
             if L * (C * E + E * expert + shared * expert) == stored:
-                found += [(E, used, shared) for used in range(1, E + 1) if L * (C * E + used * expert + shared * expert) == active]
+                found += [(E, used, shared) for used in range(1, E + 1)
+                          if L * (C * E + used * expert + shared * expert) == active]
     return found
 
 
 def _totals(C: int, F: int, L: int, E: int, used: int, shared: int) -> tuple:
     "What this model's card says."
-    return C, F, L, L * (C * E + (E + shared) * 3 * C * F), L * (C * E + (used + shared) * 3 * C * F)
+    return (C, F, L, L * (C * E + (E + shared) * 3 * C * F),
+            L * (C * E + (used + shared) * 3 * C * F))
 
 
 check_experts_that_fit = Checker("experts_that_fit")
 
-@check_experts_that_fit.property("every model that has these totals", (1, 1, 1, 32, 23), _totals(4, 5, 1, 8, 2, 1), _totals(4, 5, 3, 8, 2, 0), _totals(6, 2, 2, 4, 1, 2), _totals(3, 7, 1, 1, 1, 0), _totals(2, 1, 2, 7, 7, 3),
-    _totals(1, 1, 1, 20, 15, 0), _totals(5, 1, 4, 12, 9, 2), _totals(2, 2, 3, 13, 11, 1), _totals(3, 1, 1, 9, 1, 1), (1, 1, 1, 32, 17), (2, 3, 1, 100, 60), (4, 5, 1, 33, 17), (1, 1, 1, 3, 3), (1, 1, 1, 32, 32), (1, 1, 1, 32, 35), (1, 1, 1, 32, 24), (1, 1, 1, 33, 23), (2, 1, 1, 65, 46), (2, 1, 1, 64, 47), (1, 1, 1, 200, 140), (1, 1, 2, 64, 46), (1, 1, 2, 65, 46), (1, 1, 2, 64, 47),
-    _totals(4096, 14_336, 32, 8, 2, 0), _totals(7168, 2048, 58, 256, 8, 1), _totals(10**9 + 7, 10**9 + 9, 3, 8, 2, 1))
+@check_experts_that_fit.property("every model that has these totals", (1, 1, 1, 32, 23),
+                                 _totals(4, 5, 1, 8, 2, 1), _totals(4, 5, 3, 8, 2, 0),
+                                 _totals(6, 2, 2, 4, 1, 2), _totals(3, 7, 1, 1, 1, 0),
+                                 _totals(2, 1, 2, 7, 7, 3),
+    _totals(1, 1, 1, 20, 15, 0), _totals(5, 1, 4, 12, 9, 2), _totals(2, 2, 3, 13, 11, 1),
+                                 _totals(3, 1, 1, 9, 1, 1), (1, 1, 1, 32, 17), (2, 3, 1, 100, 60),
+                                 (4, 5, 1, 33, 17), (1, 1, 1, 3, 3), (1, 1, 1, 32, 32),
+                                 (1, 1, 1, 32, 35), (1, 1, 1, 32, 24), (1, 1, 1, 33, 23),
+                                 (2, 1, 1, 65, 46), (2, 1, 1, 64, 47), (1, 1, 1, 200, 140),
+                                 (1, 1, 2, 64, 46), (1, 1, 2, 65, 46), (1, 1, 2, 64, 47),
+    _totals(4096, 14_336, 32, 8, 2, 0), _totals(7168, 2048, 58, 256, 8, 1),
+                                 _totals(10**9 + 7, 10**9 + 9, 3, 8, 2, 1))
 def _(attempt, *case): gives(attempt(*case), _experts(*case), "your answer")
 
 # %% ../../chapters/practice/13_accounting.ipynb #chain-checker
@@ -79,17 +100,24 @@ def _(attempt, *case): gives(attempt(*case), _experts(*case), "your answer")
 def _fewest(sizes: tuple) -> int:
     "Every last product is tried."
     if len(sizes) == 2: return 0
-    return min(_fewest(sizes[:k + 1]) + _fewest(sizes[k:]) + 2 * sizes[0] * sizes[k] * sizes[-1] for k in range(1, len(sizes) - 1))
+    return min(_fewest(sizes[:k + 1]) + _fewest(sizes[k:]) + 2 * sizes[0] * sizes[k] * sizes[-1]
+               for k in range(1, len(sizes) - 1))
 
 
 check_fewest_flops = Checker("fewest_flops")
 
-@check_fewest_flops.property("the cheapest order", (3, [2, 5, 4]), (100, [4, 100, 4]), (1, [2, 5]), (7, [6]), (5, [1, 9, 1, 2]), (2, [3, 3, 3, 3]), (9, [4, 6, 5, 8]), (3, [5, 1, 8, 6, 2]), (4, [7, 3, 9, 8]),
-    (2, [8, 1, 6, 3, 9, 4]), (9, [2, 9, 3, 8, 4, 7]), (8, [5, 9, 6, 2, 7, 3, 8]), (1, [*range(1, 13)]), (2, [1 + 5 * n % 7 for n in range(20)]), (6, [1, 7, 2, 8, 3, 9, 1, 5, 4, 6, 2, 7]))
+@check_fewest_flops.property("the cheapest order", (3, [2, 5, 4]), (100, [4, 100, 4]), (1, [2, 5]),
+                             (7, [6]), (5, [1, 9, 1, 2]), (2, [3, 3, 3, 3]), (9, [4, 6, 5, 8]),
+                             (3, [5, 1, 8, 6, 2]), (4, [7, 3, 9, 8]),
+    (2, [8, 1, 6, 3, 9, 4]), (9, [2, 9, 3, 8, 4, 7]), (8, [5, 9, 6, 2, 7, 3, 8]),
+                             (1, [*range(1, 13)]), (2, [1 + 5 * n % 7 for n in range(20)]),
+                             (6, [1, 7, 2, 8, 3, 9, 1, 5, 4, 6, 2, 7]))
 def _(attempt, rows, widths):
     expect_whole(attempt(rows, widths), _fewest((rows, *widths)), "the number of operations")
 
-@check_fewest_flops.property("the number is exact, however large the matrices are", (10**18 + 9, [3, 5, 4]), (2**53 + 1, [1, 1]), (1, [10**18 + 9, 10, 1]), (3, [2**40 + 1, 5, 2**40 + 1]))
+@check_fewest_flops.property("the number is exact, however large the matrices are",
+                             (10**18 + 9, [3, 5, 4]), (2**53 + 1, [1, 1]), (1, [10**18 + 9, 10, 1]),
+                             (3, [2**40 + 1, 5, 2**40 + 1]))
 def _(attempt, rows, widths):
     expect_whole(attempt(rows, widths), _fewest((rows, *widths)), "the number of operations")
 
@@ -101,18 +129,26 @@ def _enough(B: int, ops: int, weights: int, cache: int, peak: int, bandwidth: in
 
 check_crossing = Checker("crossing")
 
-@check_crossing.property("from this batch on, arithmetic takes at least as long", (2, 12, 0, 4, 2), (2, 12, 1, 4, 2), (3, 12, 1, 4, 2), (2, 13, 0, 4, 3), (2, 12, 3, 4, 2),
-    (100, 1, 0, 1, 1), (7, 100, 3, 5, 4), (15_009_316_864, 15_009_316_864, 0, 989 * 10**12, 335 * 10**10), (1, 1, 1, 2, 2), (10, 3, 10, 1, 1), (9, 4, 2, 4, 1), (1, 1, 1, 3, 4),
+@check_crossing.property("from this batch on, arithmetic takes at least as long", (2, 12, 0, 4, 2),
+                         (2, 12, 1, 4, 2), (3, 12, 1, 4, 2), (2, 13, 0, 4, 3), (2, 12, 3, 4, 2),
+    (100, 1, 0, 1, 1), (7, 100, 3, 5, 4), (15_009_316_864, 15_009_316_864, 0, 989 * 10**12,
+                                           335 * 10**10), (1, 1, 1, 2, 2), (10, 3, 10, 1, 1),
+                         (9, 4, 2, 4, 1), (1, 1, 1, 3, 4),
     (1, 10**18 + 9, 0, 1, 1), (10**18 + 9, 7, 10**18 + 8, 1, 1))
 def _(attempt, *case):
     B = attempt(*case)
     ops, weights, cache, peak, bandwidth = case
     if ops * bandwidth <= cache * peak:
-        if B is not None: raise Mismatch(f"your answer is {short(B)}; expected None, since moving one sequence's cache takes at least as long as its operations")
+        if B is not None:
+            raise Mismatch(
+                f"your answer is {short(B)}; expected None, since moving one sequence's cache "
+                "takes at least as long as its operations")
         return
-    if type(B) is not int or B < 1: raise Mismatch(f"your answer is {short(B)}; expected a whole number of at least 1")
+    if type(B) is not int or B < 1:
+        raise Mismatch(f"your answer is {short(B)}; expected a whole number of at least 1")
     if not _enough(B, *case): raise Mismatch(f"with {B} sequences, the bytes still take longer")
-    if B > 1 and _enough(B - 1, *case): raise Mismatch(f"{B - 1} sequences are enough; expected the smallest batch")
+    if B > 1 and _enough(B - 1, *case):
+        raise Mismatch(f"{B - 1} sequences are enough; expected the smallest batch")
 
 # %% ../../chapters/practice/13_accounting.ipynb #peak-checker
 def _peak(events: list) -> tuple:
@@ -126,11 +162,17 @@ def _peak(events: list) -> tuple:
     return best
 
 
-_STEP = [("w", 4), ("x", 3), ("y", 5), ("z", 2), ("z", 0), ("dy", 5), ("y", 0), ("dx", 3), ("dw", 4), ("x", 0)]
+_STEP = [("w", 4), ("x", 3), ("y", 5), ("z", 2), ("z", 0), ("dy", 5), ("y", 0), ("dx", 3),
+         ("dw", 4), ("x", 0)]
 check_peak_of = Checker("peak_of")
 
-@check_peak_of.property("the largest sum, and the names at that moment", ([("a", 4), ("b", 3), ("a", 0), ("c", 4)],), ([],), (_STEP,), ([("a", 5), ("a", 2), ("b", 2)],),
-    ([("a", 2), ("a", 7), ("b", 1)],), ([("b", 3), ("b", 0), ("a", 3)],), ([("a", 1), ("a", 0), ("a", 6), ("b", 1)],), ([("z", 1), ("b", 2), ("a", 3)],), ([("a", 0)],), ([(f"x{n:02}", n % 5 + 1) for n in range(20)] + [("x03", 0), ("y", 1)],),
+@check_peak_of.property("the largest sum, and the names at that moment",
+                        ([("a", 4), ("b", 3), ("a", 0), ("c", 4)],), ([],), (_STEP,),
+                        ([("a", 5), ("a", 2), ("b", 2)],),
+    ([("a", 2), ("a", 7), ("b", 1)],), ([("b", 3), ("b", 0), ("a", 3)],),
+                        ([("a", 1), ("a", 0), ("a", 6), ("b", 1)],),
+                        ([("z", 1), ("b", 2), ("a", 3)],), ([("a", 0)],),
+                        ([(f"x{n:02}", n % 5 + 1) for n in range(20)] + [("x03", 0), ("y", 1)],),
     ([("a", 2**53), ("b", 1)],), ([("a", 2**64), ("b", 3), ("a", 0)],))
 def _(attempt, events):
     found = attempt(events)
@@ -139,22 +181,31 @@ def _(attempt, events):
     asked_again(attempt, events)
 
 # %% ../../chapters/practice/13_accounting.ipynb #kept-checker
-_NEEDS = {"matmul": lambda i, o: i, "mul": lambda i, o: i, "silu": lambda i, o: i, "softmax": lambda i, o: [o],
+_NEEDS = {"matmul": lambda i, o: i, "mul": lambda i, o: i, "silu": lambda i, o: i,
+          "softmax": lambda i, o: [o],
           "add": lambda i, o: [], "sum": lambda i, o: []}
 
 
 def _kept(ops: list, weights: list) -> list:
     "Collects the names operation by operation."
-    return sorted({name for kind, inputs, output in ops for name in _NEEDS[kind](list(inputs), output)} - {*weights})
+    return sorted({name for kind, inputs, output in ops
+                   for name in _NEEDS[kind](list(inputs), output)} - {*weights})
 
 
 _LAYER = [("matmul", ("x", "w"), "h"), ("silu", ("h",), "a"), ("add", ("a", "x"), "y")]
-_GATED = [("matmul", ("x", "g"), "p"), ("silu", ("p",), "s"), ("matmul", ("x", "u"), "q"), ("mul", ("s", "q"), "r"), ("matmul", ("r", "d"), "o"), ("add", ("x", "o"), "y")]
-_HEAD = [("matmul", ("q", "k"), "z"), ("softmax", ("z",), "a"), ("matmul", ("a", "v"), "o"), ("sum", ("o",), "l")]
+_GATED = [("matmul", ("x", "g"), "p"), ("silu", ("p",), "s"), ("matmul", ("x", "u"), "q"),
+          ("mul", ("s", "q"), "r"), ("matmul", ("r", "d"), "o"), ("add", ("x", "o"), "y")]
+_HEAD = [("matmul", ("q", "k"), "z"), ("softmax", ("z",), "a"), ("matmul", ("a", "v"), "o"),
+         ("sum", ("o",), "l")]
 check_kept_names = Checker("kept_names")
 
-@check_kept_names.property("every tensor that some gradient needs, once each", (_LAYER, ["w"]), (_GATED, ["g", "u", "d"]), (_HEAD, []), ([], ["w"]), ([("add", ("a", "b"), "c")], []),
-    ([("softmax", ("a",), "b"), ("sum", ("b",), "c")], []), ([("softmax", ("a",), "b")], []), ([("mul", ("a", "a"), "b")], []), (_GATED, []), ([("silu", ("w",), "b")], ["w"]), ([], []), ([("silu", (f"x{n:02}",), f"x{n + 1:02}") for n in range(20)], []),
+@check_kept_names.property("every tensor that some gradient needs, once each", (_LAYER, ["w"]),
+                           (_GATED, ["g", "u", "d"]), (_HEAD, []), ([], ["w"]),
+                           ([("add", ("a", "b"), "c")], []),
+    ([("softmax", ("a",), "b"), ("sum", ("b",), "c")], []), ([("softmax", ("a",), "b")], []),
+                           ([("mul", ("a", "a"), "b")], []), (_GATED, []),
+                           ([("silu", ("w",), "b")], ["w"]), ([], []),
+                           ([("silu", (f"x{n:02}",), f"x{n + 1:02}") for n in range(20)], []),
     ([("matmul", ("x", "wx"), "h"), ("silu", ("h",), "a")], ["wx", "wh"]))
 def _(attempt, ops, weights):
     found = attempt(ops, weights)
@@ -172,29 +223,39 @@ def _costs(**changed) -> dict:
     N, kept = L * layer + V * C, 6 * C + 2 + (2 * H + 2 * G) * D + H + 4 * F
     forward = 2 * B * T * N + 4 * B * L * H * D * T * T
     down = 2 * B * T * (V * C + L * F * C)
-    return {"parameters": L * (layer + 2 * C) + C + tables, "operations": 3 * forward + again * (forward - down),
-            "activations": B * T * ((L * C if again else L * kept) + 3 * C + V + 2) + (not again) * 2 * T * D,
+    return {"parameters": L * (layer + 2 * C) + C + tables, "operations": 3 * forward + again
+            * (forward - down),
+            "activations": B * T * ((L * C if again else L * kept) + 3 * C + V + 2) + (not again)
+            * 2 * T * D,
             "decode": 2 * N + 4 * L * G * D * B * T}
 
 
-_CHANGES = {"tie": dict(tied=True), "two heads": dict(G=2), "twice the batch": dict(B=8), "recompute": dict(again=True),
+_CHANGES = {"tie": dict(tied=True), "two heads": dict(G=2), "twice the batch": dict(B=8),
+            "recompute": dict(again=True),
             "long vocabulary": dict(V=256_512), "short and wide": dict(L=16, F=28_672)}
-_EFFECTS = {change: {name: "=" if _costs(**how)[name] == old else "-+"[_costs(**how)[name] > old] for name, old in _costs().items()}
+_EFFECTS = {change: {name: "=" if _costs(**how)[name] == old else "-+"[_costs(**how)[name] > old]
+                     for name, old in _costs().items()}
             for change, how in _CHANGES.items()}
 check_effects = Checker("effects")
 
-@check_effects.property("every change has a dict with the four costs", *((change,) for change in _CHANGES))
+@check_effects.property("every change has a dict with the four costs",
+                        *((change,) for change in _CHANGES))
 def _(attempt, change):
     found = attempt(change)
-    if not isinstance(found, dict) or set(found) != set(_EFFECTS[change]) or not {*map(str, found.values())} <= {"+", "-", "="}:
-        raise Mismatch(f'your answer is {short(found)}; expected a dict of four costs, each with "+", "-" or "="')
+    if (not isinstance(found, dict) or set(found) != set(_EFFECTS[change])
+        or not {*map(str, found.values())} <= {"+", "-", "="}):
+        raise Mismatch(
+            f'your answer is {short(found)}; expected a dict of four costs, each with "+", "-" or "="')
     asked_again(attempt, change)
 
 @check_effects.property("each cost grows, shrinks or stays", ())
-def _(attempt): all_right({(c, k): v for c in _CHANGES for k, v in attempt(c).items()}, {(c, k): v for c in _CHANGES for k, v in _EFFECTS[c].items()})
+def _(attempt):
+    all_right({(c, k): v for c in _CHANGES for k, v in attempt(c).items()},
+              {(c, k): v for c in _CHANGES for k, v in _EFFECTS[c].items()})
 
 # %% ../../chapters/practice/13_accounting.ipynb #limits-checker
-_RUNS = {"A": (1.5e10, 1.61e10, 5.3e-3), "B": (1.4e14, 1.7e10, .21), "C": (1.5e10, 1.61e10, 31e-3), "D": (1.9e12, 8.2e10, 27e-3),
+_RUNS = {"A": (1.5e10, 1.61e10, 5.3e-3), "B": (1.4e14, 1.7e10, .21), "C": (1.5e10, 1.61e10, 31e-3),
+         "D": (1.9e12, 8.2e10, 27e-3),
          "E": (4.7e14, 1.2e11, 1.4), "F": (1.8e13, 3.2e10, 24e-3)}
 
 
@@ -208,27 +269,34 @@ def _limit(run: str) -> str:
 
 check_limit_of = Checker("limit_of")
 
-@check_limit_of.property("the resource whose least time explains the run", *((run,) for run in _RUNS))
+@check_limit_of.property("the resource whose least time explains the run",
+                         *((run,) for run in _RUNS))
 def _(attempt, run): right_answer(attempt(run), _limit(run), what=f"your answer to {run}")
 
 # %% ../../chapters/practice/13_accounting.ipynb #spacing-checker
-def _needed(k: int, L: int, one: int, inputs: int) -> int: return len(range(0, L, k)) * inputs + k * one
+def _needed(k: int, L: int, one: int, inputs: int) -> int:
+    return len(range(0, L, k)) * inputs + k * one
 
 
 check_best_spacing = Checker("best_spacing")
 
-@check_best_spacing.property("no other spacing needs fewer numbers", (16, 2, 8), (1, 5, 5), (10, 1, 1), (12, 1, 100), (12, 100, 1), (32, 13, 1), (13, 1, 3),
+@check_best_spacing.property("no other spacing needs fewer numbers", (16, 2, 8), (1, 5, 5),
+                             (10, 1, 1), (12, 1, 100), (12, 100, 1), (32, 13, 1), (13, 1, 3),
     (24, 2, 9), (96, 18, 1), (7, 1, 7), (100, 1, 1), (5, 3, 8), (30, 1, 2), (9, 2, 9), (23, 2, 23))
 def _(attempt, *case):
     best = min(range(1, case[0] + 1), key=lambda k: _needed(k, *case))
     found = attempt(*case)
-    if type(found) is int and 1 <= found <= case[0] and _needed(found, *case) > _needed(best, *case):
-        raise Mismatch(f"a spacing of {found} needs {_needed(found, *case)} numbers; expected one that needs {_needed(best, *case)}")
+    if (type(found) is int and 1 <= found <= case[0]
+        and _needed(found, *case) > _needed(best, *case)):
+        raise Mismatch(
+            f"a spacing of {found} needs {_needed(found, *case)} numbers; expected one that needs "
+            f"{_needed(best, *case)}")
     expect_whole(found, best, "your answer")
 
 # %% ../../chapters/practice/13_accounting.ipynb #table-checker
 _GPT3 = {"per token": 3.30e22 / (11e9 * 1e12), "BERT": 5.33e20 / (355e6 * 250e9),
-         "optimal": (3.14e23 / 120) ** .5 / 1e6, "attention": 100 * 12 * 96 * 12_288 * 2048 / (6 * 174.6e9), "crossover": 6 * 174.6e9 / (12 * 96 * 12_288), "T5 fair": 6 * 11e9 * 1e12}
+         "optimal": (3.14e23 / 120) ** .5 / 1e6, "attention": 100 * 12 * 96 * 12_288 * 2048
+         / (6 * 174.6e9), "crossover": 6 * 174.6e9 / (12 * 96 * 12_288), "T5 fair": 6 * 11e9 * 1e12}
 check_gpt3_table = Checker("gpt3_table")
 
 @check_gpt3_table.property("the number follows from the table", *((q,) for q in _GPT3))
@@ -239,7 +307,8 @@ def _(attempt, question):
 def _grid(exponent: int, mantissa: int, largest: float) -> list:
     "All numbers of the format from 0 on, code by code."
     bias, ones = 2 ** (exponent - 1) - 1, 2**mantissa
-    codes = [(f + ones * (e > 0), max(e, 1) - bias - mantissa) for e in range(2**exponent) for f in range(ones)]
+    codes = [(f + ones * (e > 0), max(e, 1) - bias - mantissa) for e in range(2**exponent)
+             for f in range(ones)]
     return [f * 2.0**e for f, e in codes if f * 2.0**e <= largest]
 
 
@@ -253,19 +322,29 @@ def _nearest(x: float, *format) -> float:
 _E2M1, _E4M3, _E5M2, _E3M2 = (2, 1, 6.0), (4, 3, 448.0), (5, 2, 57_344.0), (3, 2, 28.0)
 check_round_number = Checker("round_number")
 
-@check_round_number.property("the nearest number of the format", (1.3, *_E2M1), (2.2, *_E2M1), (4.9, *_E2M1), (0.3, *_E4M3), (17.2, *_E4M3), (300.0, *_E4M3), (0.3, *_E5M2), (1000.0, *_E5M2), (3.3, *_E3M2))
+@check_round_number.property("the nearest number of the format", (1.3, *_E2M1), (2.2, *_E2M1),
+                             (4.9, *_E2M1), (0.3, *_E4M3), (17.2, *_E4M3), (300.0, *_E4M3),
+                             (0.3, *_E5M2), (1000.0, *_E5M2), (3.3, *_E3M2))
 def _(attempt, *case): expect(attempt(*case), _nearest(*case), 1e-12, "your answer")
 
-@check_round_number.property("halfway between two, the one with an even mantissa", (5.0, *_E2M1), (2.5, *_E2M1), (1.25, *_E2M1), (1.75, *_E2M1), (3.5, *_E2M1), (0.25, *_E2M1), (0.75, *_E2M1), (17.0, *_E4M3), (19.0, *_E4M3), (2**-10, *_E4M3), (1.125, *_E5M2))
+@check_round_number.property("halfway between two, the one with an even mantissa", (5.0, *_E2M1),
+                             (2.5, *_E2M1), (1.25, *_E2M1), (1.75, *_E2M1), (3.5, *_E2M1),
+                             (0.25, *_E2M1), (0.75, *_E2M1), (17.0, *_E4M3), (19.0, *_E4M3),
+                             (2**-10, *_E4M3), (1.125, *_E5M2))
 def _(attempt, *case): expect(attempt(*case), _nearest(*case), 1e-12, "your answer")
 
-@check_round_number.property("small numbers are equally spaced down to zero", (0.2, *_E2M1), (0.6, *_E2M1), (0.0, *_E2M1), (0.003, *_E4M3), (0.01, *_E4M3), (0.0009, *_E4M3), (4e-5, *_E5M2), (0.08, *_E3M2))
+@check_round_number.property("small numbers are equally spaced down to zero", (0.2, *_E2M1),
+                             (0.6, *_E2M1), (0.0, *_E2M1), (0.003, *_E4M3), (0.01, *_E4M3),
+                             (0.0009, *_E4M3), (4e-5, *_E5M2), (0.08, *_E3M2))
 def _(attempt, *case):
     found, wanted, smallest = attempt(*case), _nearest(*case), _grid(*case[1:])[1]
     expect(found, wanted, 1e-12, "your answer")
-    expect(found / smallest, wanted / smallest, 1e-6, "your answer, in units of the smallest number")
+    expect(found / smallest, wanted / smallest, 1e-6,
+           "your answer, in units of the smallest number")
 
-@check_round_number.property("beyond the largest number, the largest, and signs are kept", (9.0, *_E2M1), (-9.0, *_E2M1), (1e9, *_E4M3), (470.0, *_E4M3), (-1e9, *_E5M2), (-1.3, *_E2M1), (-2.5, *_E2M1), (-0.003, *_E4M3))
+@check_round_number.property("beyond the largest number, the largest, and signs are kept",
+                             (9.0, *_E2M1), (-9.0, *_E2M1), (1e9, *_E4M3), (470.0, *_E4M3),
+                             (-1e9, *_E5M2), (-1.3, *_E2M1), (-2.5, *_E2M1), (-0.003, *_E4M3))
 def _(attempt, *case): expect(attempt(*case), _nearest(*case), 1e-12, "your answer")
 
 # %% ../../chapters/practice/13_accounting.ipynb #outlier-checker
@@ -278,7 +357,8 @@ def _in_e2m1(row: list) -> float:
 
 def _rotated(row: list) -> list:
     "Multiplied by the Hadamard matrix, whose signs are counted bit by bit; without the root of n."
-    return [sum((-1) ** (i & j).bit_count() * x for j, x in enumerate(row)) for i in range(len(row))]
+    return [sum((-1) ** (i & j).bit_count() * x for j, x in enumerate(row))
+            for i in range(len(row))]
 
 
 def _errors(n: int, d: float) -> tuple:
@@ -291,15 +371,18 @@ check_row_errors = Checker("row_errors")
 
 def _pair(attempt, n, d):
     found = attempt(n, d)
-    if not isinstance(found, tuple) or len(found) != 2: raise Mismatch(f"your answer is {short(found)}; expected two lengths, as a tuple")
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise Mismatch(f"your answer is {short(found)}; expected two lengths, as a tuple")
     return zip(found, _errors(n, d))
 
-@check_row_errors.property("the error of the row as it is", (16, 30), (4, 30), (2, 5), (8, 7), (16, 11), (64, 13), (8, 24), (8, 8), (32, 100), (8, 3), (4, 2.9))
+@check_row_errors.property("the error of the row as it is", (16, 30), (4, 30), (2, 5), (8, 7),
+                           (16, 11), (64, 13), (8, 24), (8, 8), (32, 100), (8, 3), (4, 2.9))
 def _(attempt, n, d):
     (found, wanted), _ = _pair(attempt, n, d)
     expect(found, wanted, 1e-9, "the first error")
 
-@check_row_errors.property("the error of the rotated row", (16, 30), (4, 30), (2, 5), (8, 7), (64, 13), (4, 16), (2, 12), (8, 15), (4, 4), (128, 40), (32, 3), (8, 3))
+@check_row_errors.property("the error of the rotated row", (16, 30), (4, 30), (2, 5), (8, 7),
+                           (64, 13), (4, 16), (2, 12), (8, 15), (4, 4), (128, 40), (32, 3), (8, 3))
 def _(attempt, n, d):
     _, (found, wanted) = _pair(attempt, n, d)
     expect(found, wanted, 1e-9, "the second error")
@@ -308,7 +391,8 @@ def _(attempt, n, d):
 def _parameters(s: dict) -> int:
     "The parameters of a Llama-like model."
     C, L = s["d_model"], s["n_layers"]
-    return L * (2 * C * 128 * (s["n_heads"] + s["n_kv_heads"]) + 3 * C * s["d_ff"] + 2 * C) + C + 64_000 * C
+    return (L * (2 * C * 128 * (s["n_heads"] + s["n_kv_heads"]) + 3 * C * s["d_ff"] + 2 * C) + C
+            + 64_000 * C)
 
 
 def _bytes(s: dict, B: int, S: int) -> int:
@@ -318,22 +402,33 @@ def _bytes(s: dict, B: int, S: int) -> int:
 
 _RULES = {"heads have the width 128": lambda s: s["d_model"] == 128 * s["n_heads"],
           "n_kv_heads divides n_heads": lambda s: s["n_heads"] % s["n_kv_heads"] == 0,
-          "n_kv_heads is at least an eighth of n_heads": lambda s: 8 * s["n_kv_heads"] >= s["n_heads"],
-          "d_model is 64 to 256 times n_layers": lambda s: 64 * s["n_layers"] <= s["d_model"] <= 256 * s["n_layers"],
+          "n_kv_heads is at least an eighth of n_heads": lambda s: 8 * s["n_kv_heads"]
+          >= s["n_heads"],
+          "d_model is 64 to 256 times n_layers": lambda s: 64 * s["n_layers"] <= s["d_model"] <= 256
+          * s["n_layers"],
           "d_ff is a multiple of 256": lambda s: s["d_ff"] % 256 == 0,
-          "d_ff is 2 to 4 times d_model": lambda s: 2 * s["d_model"] <= s["d_ff"] <= 4 * s["d_model"]}
-_DEVICES = ((10**9, 4, 1024, 481.7e6), (10**9, 1, 1024, 492.8e6), (24 * 10**9, 4, 8192, 10.78e9), (80 * 10**9, 16, 32_768, 15.99e9), (80 * 10**9, 1, 2048, 39.78e9))
+          "d_ff is 2 to 4 times d_model": lambda s: 2 * s["d_model"] <= s["d_ff"] <= 4
+          * s["d_model"]}
+_DEVICES = ((10**9, 4, 1024, 481.7e6), (10**9, 1, 1024, 492.8e6), (24 * 10**9, 4, 8192, 10.78e9),
+            (80 * 10**9, 16, 32_768, 15.99e9), (80 * 10**9, 1, 2048, 39.78e9))
 check_largest_shape = Checker("largest_shape")
 
 @check_largest_shape.property("the model fits, obeys the rules, and is large", *_DEVICES)
 def _(attempt, memory, B, S, least):
     s = attempt(memory, B, S)
     names = ["n_layers", "d_model", "d_ff", "n_heads", "n_kv_heads"]
-    if not isinstance(s, dict) or sorted(s) != sorted(names): raise Mismatch(f"your answer is {short(s)}; expected a dict with {', '.join(names)}")
+    if not isinstance(s, dict) or sorted(s) != sorted(names):
+        raise Mismatch(f"your answer is {short(s)}; expected a dict with {', '.join(names)}")
     for name in names:
-        if type(s[name]) is not int or s[name] < 1: raise Mismatch(f"{name} is {short(s[name])}; expected a whole number of at least 1")
+        if type(s[name]) is not int or s[name] < 1:
+            raise Mismatch(f"{name} is {short(s[name])}; expected a whole number of at least 1")
     for rule, kept in _RULES.items():
         if not kept(s): raise Mismatch(f"{short(s)} breaks a rule: {rule}")
     asked_again(attempt, memory, B, S)
-    if _bytes(s, B, S) > memory: raise Mismatch(f"it takes {_bytes(s, B, S) / 1e9:.3f} GB; expected at most {memory / 1e9:g}")
-    if _parameters(s) < .98 * least: raise Mismatch(f"it has {_parameters(s) / 1e9:.3f} billion parameters; expected at least {.98 * least / 1e9:.3f}")
+    if _bytes(s, B, S) > memory:
+        raise Mismatch(
+            f"it takes {_bytes(s, B, S) / 1e9:.3f} GB; expected at most {memory / 1e9:g}")
+    if _parameters(s) < .98 * least:
+        raise Mismatch(
+            f"it has {_parameters(s) / 1e9:.3f} billion parameters; expected at least "
+            f"{.98 * least / 1e9:.3f}")

@@ -24,7 +24,8 @@ def _additive_by_loop(s: Tensor, h: Tensor, W: Tensor, U: Tensor, v: Tensor) -> 
     "The scores, one after another."
     S, (s, h, W, U, v) = h.shape[1], (x.tolist() for x in (s, h, W, U, v))
     def dot(a, b): return sum(x * y for x, y in zip(a, b))
-    rows = [[sum(v[i] * math.tanh(dot(W[i], s[b]) + dot(U[i], h[b][j])) for i in range(len(v))) for j in range(S)] for b in range(len(s))]
+    rows = [[sum(v[i] * math.tanh(dot(W[i], s[b]) + dot(U[i], h[b][j])) for i in range(len(v)))
+             for j in range(S)] for b in range(len(s))]
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -38,7 +39,8 @@ def _scored(*sizes: int, seed: int = 0) -> tuple:
 def _scored_far(seed: int) -> tuple:
     "States and annotations in hundreds, in one sentence zeros."
     s, h, W, U, v = _scored(3, 4, 2, 3, seed=seed)
-    return s * doubles(500, 0, 1)[:, None], h * doubles(1, 1, 0)[:, None, None] * doubles(500, 1, -1000, 0)[:, None], W, U, v
+    return (s * doubles(500, 0, 1)[:, None], h * doubles(1, 1, 0)[:, None, None]
+            * doubles(500, 1, -1000, 0)[:, None], W, U, v)
 
 
 def _saturated(seed: int) -> tuple:
@@ -53,26 +55,33 @@ def _compare(attempt, reference, case: tuple, *names: str) -> None:
 
 
 _ONE = torch.eye(2, dtype=torch.float64)
-_PAPER = (_ONE[:1], torch.tensor([[[1., 0.], [0., 1.], [1., 1.]]], dtype=torch.float64), _ONE, _ONE, _ONE.sum(0))
-_ALIKE = tuple(_scored(*sizes, seed=60) for sizes in ((1, 1, 1, 1), (2, 3, 1, 2), (3, 1, 4, 1), (1, 4, 4, 2), (3, 3, 3, 3), (2, 4, 2, 4)))
+_PAPER = (_ONE[:1], torch.tensor([[[1., 0.], [0., 1.], [1., 1.]]], dtype=torch.float64), _ONE, _ONE,
+          _ONE.sum(0))
+_ALIKE = tuple(_scored(*sizes, seed=60) for sizes in ((1, 1, 1, 1), (2, 3, 1, 2), (3, 1, 4, 1),
+        (1, 4, 4, 2), (3, 3, 3, 3), (2, 4, 2, 4)))
 check_additive_scores = Checker("additive_scores")
 
 @check_additive_scores.property("the scores on paper are 0.964, 1.523 and 1.726", _PAPER)
 def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="the row of scores")
 
-@check_additive_scores.property("W multiplies the state, U the annotations", _scored(1, 2, 2, 2), _scored(1, 3, 4, 2, seed=9))
+@check_additive_scores.property("W multiplies the state, U the annotations", _scored(1, 2, 2, 2),
+                                _scored(1, 3, 4, 2, seed=9))
 def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="the matrix of scores")
 
-@check_additive_scores.property("each sentence is scored by its own state", _scored(3, 3, 2, 2, seed=20), _scored(2, 5, 3, 4, seed=30), _scored(4, 1, 2, 3, seed=40))
+@check_additive_scores.property("each sentence is scored by its own state",
+                                _scored(3, 3, 2, 2, seed=20), _scored(2, 5, 3, 4, seed=30),
+                                _scored(4, 1, 2, 3, seed=40))
 def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="the matrix of scores")
 
 @check_additive_scores.property("the same holds for equal sizes and sizes of 1", *_ALIKE)
 def _(attempt, *case): expect(attempt(*case), _additive_by_loop(*case), what="the matrix of scores")
 
-@check_additive_scores.property("for zeros, and for numbers in hundreds, as for any other", _scored_far(80), cast(_scored_far(80), torch.float32))
+@check_additive_scores.property("for zeros, and for numbers in hundreds, as for any other",
+                                _scored_far(80), cast(_scored_far(80), torch.float32))
 def _(attempt, *case): _compare(attempt, _additive_by_loop, case)
 
-common_rules(check_additive_scores, _additive_by_loop, lambda seed: _scored(9, 3, 2, 4, seed=50 + 9 * seed),
+common_rules(check_additive_scores, _additive_by_loop,
+             lambda seed: _scored(9, 3, 2, 4, seed=50 + 9 * seed),
              also=(_saturated(90),), linear_in=("v",), large=_scored(24, 150, 2, 3, seed=70))
 
 # %% ../../chapters/practice/02_alignment.ipynb #look-checker
@@ -94,13 +103,15 @@ def _padded(case: tuple, *fill: float, shift: float = 0) -> tuple:
     "The case with its scores shifted, and with these scores, in turn, for its padding."
     scores, h, lengths = case
     there = torch.arange(scores.shape[1])
-    return (scores + shift).where(there < lengths[:, None], doubles(*fill)[there % len(fill)]), h, lengths
+    return ((scores + shift).where(there < lengths[:, None],
+                                   doubles(*fill)[there % len(fill)]), h, lengths)
 
 
 def _row(*scores: float) -> tuple:
     "One sentence with these scores; the lower the score, the larger the annotation."
     scores = doubles(*scores)[None]
-    return scores, (scores.max() - scores).clamp(max=110).exp()[..., None], torch.tensor([scores.shape[1]])
+    return (scores, (scores.max() - scores).clamp(max=110).exp()[..., None],
+            torch.tensor([scores.shape[1]]))
 
 
 def _levels(*levels: float, seed: int) -> tuple:
@@ -110,49 +121,72 @@ def _levels(*levels: float, seed: int) -> tuple:
 
 
 _NAMES = ("context", "weights")
-_SIZES = (_looks(1, 1, [1], 50), _looks(3, 1, [1, 1, 1], 52, C=1), _looks(4, 4, [1, 2, 4, 3], 54, C=4), _looks(2, 5, [2, 5], 56, C=1), _looks(1, 7, [6], 58, C=7))
-_PADDING = (_padded(_looks(2, 4, [2, 3], 60), 1000.), _padded(_looks(2, 5, [1, 3], 62), math.inf), _padded(_looks(2, 5, [3, 2], 64), math.nan, -math.inf, 1e30, math.inf))
+_SIZES = (_looks(1, 1, [1], 50), _looks(3, 1, [1, 1, 1], 52, C=1),
+          _looks(4, 4, [1, 2, 4, 3], 54, C=4), _looks(2, 5, [2, 5], 56, C=1),
+          _looks(1, 7, [6], 58, C=7))
+_PADDING = (_padded(_looks(2, 4, [2, 3], 60), 1000.), _padded(_looks(2, 5, [1, 3], 62), math.inf),
+            _padded(_looks(2, 5, [3, 2], 64), math.nan, -math.inf, 1e30, math.inf))
 check_look_at = Checker("look_at")
 
-@check_look_at.property("without padding, the weights are the softmax over a sentence's words", _looks(1, 2, [2], 0), _looks(3, 3, [3, 3, 3], 2), _looks(2, 4, [4, 4], 4))
-def _(attempt, *case): expect(parts(attempt(*case), *_NAMES)[1], _look_by_sentence(*case)[1], what="the matrix of weights")
+@check_look_at.property("without padding, the weights are the softmax over a sentence's words",
+                        _looks(1, 2, [2], 0), _looks(3, 3, [3, 3, 3], 2), _looks(2, 4, [4, 4], 4))
+def _(attempt, *case):
+    expect(parts(attempt(*case), *_NAMES)[1], _look_by_sentence(*case)[1],
+           what="the matrix of weights")
 
-@check_look_at.property("padding has the weight 0, and the weights of real words sum to one", _looks(1, 4, [2], 6), _looks(3, 5, [1, 5, 4], 8))
-def _(attempt, *case): expect(attempt(*case)[1], _look_by_sentence(*case)[1], what="the matrix of weights")
+@check_look_at.property("padding has the weight 0, and the weights of real words sum to one",
+                        _looks(1, 4, [2], 6), _looks(3, 5, [1, 5, 4], 8))
+def _(attempt, *case):
+    expect(attempt(*case)[1], _look_by_sentence(*case)[1], what="the matrix of weights")
 
-@check_look_at.property("the context is the average of the annotations with these weights", _looks(1, 2, [2], 10), _looks(2, 4, [3, 1], 12))
+@check_look_at.property("the context is the average of the annotations with these weights",
+                        _looks(1, 2, [2], 10), _looks(2, 4, [3, 1], 12))
 def _(attempt, *case): expect(attempt(*case)[0], _look_by_sentence(*case)[0], what="the context")
 
 @check_look_at.property("the same holds for equal sizes and sizes of 1", *_SIZES)
 def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
 
-@check_look_at.property("the same holds however low the scores of real words are", _padded(_looks(1, 3, [2], 14), 0., shift=-1e6), _padded(_looks(2, 4, [1, 3], 16), 0., shift=-1e37), _padded(_looks(2, 4, [1, 3], 16), 0., 1., shift=-1e300))
+@check_look_at.property("the same holds however low the scores of real words are",
+                        _padded(_looks(1, 3, [2], 14), 0., shift=-1e6),
+                        _padded(_looks(2, 4, [1, 3], 16), 0., shift=-1e37),
+                        _padded(_looks(2, 4, [1, 3], 16), 0., 1., shift=-1e300))
 def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
 
-@check_look_at.property("the same holds for low scores in 32 bits", cast(_padded(_looks(2, 4, [1, 3], 16), 0., shift=-1e37), torch.float32))
+@check_look_at.property("the same holds for low scores in 32 bits",
+                        cast(_padded(_looks(2, 4, [1, 3], 16), 0., shift=-1e37), torch.float32))
 def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
 
-@check_look_at.property("the scores of the padding have no influence, whatever they are", *_PADDING, cast(_PADDING[1], torch.float32))
+@check_look_at.property("the scores of the padding have no influence, whatever they are", *_PADDING,
+                        cast(_PADDING[1], torch.float32))
 def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
 
-@check_look_at.property("the scores of different sentences may be on very different levels", _levels(0, -1000, seed=66), _levels(1000, 0, -1e6, 3000, -1000, seed=68))
+@check_look_at.property("the scores of different sentences may be on very different levels",
+                        _levels(0, -1000, seed=66), _levels(1000, 0, -1e6, 3000, -1000, seed=68))
 def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
 
-@check_look_at.property("the scores of one sentence may be far apart, and small weights count", _row(2000, 0, 1999), _row(-2000, 0), _row(0, -16, -17), _row(10, -30, -40), _row(0, -100, -101))
+@check_look_at.property("the scores of one sentence may be far apart, and small weights count",
+                        _row(2000, 0, 1999), _row(-2000, 0), _row(0, -16, -17), _row(10, -30, -40),
+                        _row(0, -100, -101))
 def _(attempt, *case): _compare(attempt, _look_by_sentence, case, *_NAMES)
 
-common_rules(check_look_at, _look_by_sentence, lambda seed: _looks(9, 4, [1 + (seed + b) % 4 for b in range(9)], 30 + 3 * seed), *_NAMES,
+common_rules(check_look_at, _look_by_sentence,
+             lambda seed: _looks(9, 4, [1 + (seed + b) % 4 for b in range(9)],
+                                 30 + 3 * seed), *_NAMES,
              also=(_PADDING[0], _PADDING[2], _levels(0, -1000, 2000, seed=70)), linear_in=("h",),
              large=_looks(20, 300, [1 + 37 * b % 300 for b in range(20)], 72, C=2))
 
 # %% ../../chapters/practice/02_alignment.ipynb #order-checker
 class _Score:
-    "A score that messages show by its name: bilinear, plus a term of the annotation alone and a level per sentence; one word may be masked."
-    def __init__(self, scale: float = 1, level: float = 0, masked: int | None = None): self.scale, self.level, self.masked = scale, level, masked
+    """A score that messages show by its name: bilinear, plus a term of the annotation alone and
+    a level per sentence; one word may be masked."""
+    def __init__(self, scale: float = 1, level: float = 0, masked: int | None = None):
+        self.scale, self.level, self.masked = scale, level, masked
 
     def __call__(self, state: Tensor, annotations: Tensor, /) -> Tensor:
-        scores = self.scale * (annotations * (state.roll(1, -1)[:, None] + 0.5)).sum(-1) + self.level * state[:, :1]
-        return scores if self.masked is None else scores.masked_fill(torch.arange(scores.shape[1]) == self.masked, -math.inf)
+        scores = (self.scale * (annotations * (state.roll(1, -1)[:, None] + 0.5)).sum(-1)
+                  + self.level * state[:, :1])
+        return (scores if self.masked is None
+                else scores.masked_fill(torch.arange(scores.shape[1]) == self.masked, -math.inf))
 
     def __repr__(self) -> str: return "score"
 
@@ -160,7 +194,10 @@ class _Score:
 class _Cell:
     "A cell for which the order of its inputs matters, and which argument is the state."
     def __call__(self, given: Tensor, state: Tensor, /) -> Tensor:
-        if given.shape[-1] != 2 * state.shape[-1]: raise Mismatch(f"the input of the cell has {given.shape[-1]} features; expected {2 * state.shape[-1]}: word and context")
+        if given.shape[-1] != 2 * state.shape[-1]:
+            raise Mismatch(
+                f"the input of the cell has {given.shape[-1]} features; expected "
+                f"{2 * state.shape[-1]}: word and context")
         first, second = given.chunk(2, -1)
         return (first - second / 2 + state / 4).tanh()
     def __repr__(self) -> str: return "cell"
@@ -175,7 +212,8 @@ def _step_as_stated(word: Tensor, s: Tensor, h: Tensor, score, cell) -> tuple:
 
 def _steps(B: int, S: int, C: int, seed: int, **score) -> tuple:
     "A word, a state, annotations, the score and the cell."
-    return rounded(B, C, seed=seed), rounded(B, C, seed=seed + 1), rounded(B, S, C, seed=seed + 2), _Score(**score), _Cell()
+    return (rounded(B, C, seed=seed), rounded(B, C, seed=seed + 1), rounded(B, S, C, seed=seed + 2),
+            _Score(**score), _Cell())
 
 
 def _from_zero(B: int, S: int, C: int, seed: int) -> tuple:
@@ -193,32 +231,42 @@ def _with_mask(seed: int) -> tuple:
 
 _STEP_NAMES = ("state", "context", "weights")
 _STEPS = (_steps(1, 2, 2, 0), _steps(3, 3, 2, 3), _steps(2, 4, 3, 6))
-_STEP_SIZES = (_steps(1, 1, 1, 40), _steps(3, 1, 2, 43), _steps(2, 5, 1, 46), _steps(3, 3, 3, 49), _steps(1, 4, 4, 52))
-_STEPS_FAR = (_steps(3, 4, 2, 55, level=1000), _steps(3, 4, 2, 58, scale=40), _steps(2, 4, 2, 61, scale=3000))
+_STEP_SIZES = (_steps(1, 1, 1, 40), _steps(3, 1, 2, 43), _steps(2, 5, 1, 46), _steps(3, 3, 3, 49),
+               _steps(1, 4, 4, 52))
+_STEPS_FAR = (_steps(3, 4, 2, 55, level=1000), _steps(3, 4, 2, 58, scale=40),
+              _steps(2, 4, 2, 61, scale=3000))
 check_one_step = Checker("one_step")
 
-@check_one_step.property("the weights are the softmax, over the source, of the scores with the previous state", *_STEPS)
-def _(attempt, *case): expect(parts(attempt(*case), *_STEP_NAMES)[2], _step_as_stated(*case)[2], what="the matrix of weights")
+@check_one_step.property(
+    "the weights are the softmax, over the source, of the scores with the previous state", *_STEPS)
+def _(attempt, *case):
+    expect(parts(attempt(*case), *_STEP_NAMES)[2], _step_as_stated(*case)[2],
+           what="the matrix of weights")
 
 @check_one_step.property("the context averages the annotations with these weights", *_STEPS)
 def _(attempt, *case): expect(attempt(*case)[1], _step_as_stated(*case)[1], what="the context")
 
-@check_one_step.property("the new state comes from the cell, whose inputs are word and context, and the previous state", *_STEPS)
+@check_one_step.property(
+    "the new state comes from the cell, whose inputs are word and context, and the previous state",
+    *_STEPS)
 def _(attempt, *case): expect(attempt(*case)[0], _step_as_stated(*case)[0], what="the new state")
 
 @check_one_step.property("the same holds for equal sizes and sizes of 1", *_STEP_SIZES)
 def _(attempt, *case): _compare(attempt, _step_as_stated, case, *_STEP_NAMES)
 
-@check_one_step.property("a state of zeros is a query like any other", _from_zero(1, 2, 2, 64), _from_zero(3, 4, 2, 67))
+@check_one_step.property("a state of zeros is a query like any other", _from_zero(1, 2, 2, 64),
+                         _from_zero(3, 4, 2, 67))
 def _(attempt, *case): _compare(attempt, _step_as_stated, case, *_STEP_NAMES)
 
-@check_one_step.property("scores may be large, and on different levels in different sentences", *_STEPS_FAR, cast(_STEPS_FAR[0], torch.float32))
+@check_one_step.property("scores may be large, and on different levels in different sentences",
+                         *_STEPS_FAR, cast(_STEPS_FAR[0], torch.float32))
 def _(attempt, *case): _compare(attempt, _step_as_stated, case, *_STEP_NAMES)
 
 @check_one_step.property("a word with a score of −∞ stays masked", _with_mask(70))
 def _(attempt, *case): _compare(attempt, _step_as_stated, case, *_STEP_NAMES)
 
-common_rules(check_one_step, _step_as_stated, lambda seed: _steps(9, 3, 2, 20 + 3 * seed), *_STEP_NAMES,
+common_rules(check_one_step, _step_as_stated, lambda seed: _steps(9, 3, 2, 20 + 3 * seed),
+             *_STEP_NAMES,
              also=(_STEPS_FAR[1],), large=_steps(20, 150, 2, 76))
 
 @check_one_step.property("the scores that `score` returns are not modified", *_STEPS)
@@ -241,7 +289,8 @@ _ASKED = {
     "across": ("RNNsearch-30", "RNNencdec-50"), "Moses": ("Moses", "RNNsearch-50*")}
 check_bleu_difference = Checker("bleu_difference")
 
-@check_bleu_difference.property("the difference is that of two scores in the table's column for all sentences",
+@check_bleu_difference.property(
+    "the difference is that of two scores in the table's column for all sentences",
     *((question,) for question in _ASKED))
 def _(attempt, question):
     found = expect_number(attempt(question), "the difference")
@@ -259,7 +308,8 @@ class _Script:
         self.calls += 1
         word, position = int(word), int(state) - self.start
         proper = 0 <= position < len(self.text) and word == ([self.begin] + self.text)[position]
-        logits = -1 - torch.arange(8, dtype=torch.float64) / 100                                   # of 8 words, all below 0
+        # of 8 words, all below 0
+        logits = -1 - torch.arange(8, dtype=torch.float64) / 100
         logits[self.text[position] if proper else (word + 1) % 8] = -0.5
         return logits, self.start + position + 1
 
@@ -267,7 +317,8 @@ class _Script:
 
 
 class _Table:
-    "A decoder whose logits depend on the last word alone: they are a row of its table. Its state never changes."
+    """A decoder whose logits depend on the last word alone: they are a row of its table. Its
+    state never changes."""
     def __init__(self, *rows: list, dtype: torch.dtype = torch.float64, grad: bool = False):
         self.rows, self.calls = torch.tensor(rows, dtype=dtype, requires_grad=grad), 0
 
@@ -275,21 +326,26 @@ class _Table:
         self.calls += 1
         return self.rows[int(word)], state
 
-    def __repr__(self) -> str: return f"a decoder with the logits {short(self.rows)} after each word"
+    def __repr__(self) -> str:
+        return f"a decoder with the logits {short(self.rows)} after each word"
 
 
 def _written(attempt, *case) -> list:
     "The words that an attempt writes: a list of integers, or a Mismatch."
     found = attempt(*case)
-    if not isinstance(found, list): raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a list of integers")
+    if not isinstance(found, list):
+        raise Mismatch(
+            f"it is {short(found)} ({type(found).__name__}); expected a list of integers")
     odd = next((w for w in found if type(w) is not int), None)
-    if odd is not None: raise Mismatch(f"a word is {short(odd)} ({type(odd).__name__}); expected an integer (int)")
+    if odd is not None:
+        raise Mismatch(f"a word is {short(odd)} ({type(odd).__name__}); expected an integer (int)")
     return found
 
 
 def _scripts(*texts: tuple, begin: int = 0, state: int = 0) -> tuple:
     "Cases from texts, each with its end token and the number of words allowed."
-    return tuple((_Script(text, begin, state), state, begin, end, longest) for text, end, longest in texts)
+    return tuple((_Script(text, begin, state), state, begin, end, longest)
+                 for text, end, longest in texts)
 
 
 def _expect_words(attempt, script: _Script, state: int, begin: int, end: int, longest: int) -> None:
@@ -308,39 +364,54 @@ def _chain(attempt, table: _Table, state, begin: int, end: int, longest: int) ->
         wanted.append(word)
     found = _written(attempt, table, state, begin, end, longest)
     if found != wanted: raise Mismatch(f"it wrote {short(found)}; expected {short(wanted)}")
-    if table.calls != len(wanted) + (word == end and len(wanted) < longest): raise Mismatch(f"it took {table.calls} steps; expected no more than necessary")
-    if not torch.equal(table.rows, kept): raise Mismatch("it modified the logits that `step` returned; expected them unchanged")
+    if table.calls != len(wanted) + (word == end and len(wanted) < longest):
+        raise Mismatch(f"it took {table.calls} steps; expected no more than necessary")
+    if not torch.equal(table.rows, kept):
+        raise Mismatch("it modified the logits that `step` returned; expected them unchanged")
 
 
 _LONG = [2 + n % 5 for n in range(40)]
 # From 3, the begin token: 1, 2, 0, 2, …, without end.
 _CIRCLE = ([-3., -2, -1, -9], [-3., -2, -1, -9], [-5., -9, -7, -8], [-4., -2, -3, -5])
 _ROUND, _TRAINED = _Table(*_CIRCLE), _Table(*_CIRCLE, grad=True)
-_DEEP = _Table([-500., -200, -400, -150], [-1e30, -1e31, -2e30, -3e30], [-1e9, -1e9, -1e9, -1e8], [-300., -2000, -100, -900])
-_SURE = _Table([-math.inf, -math.inf, -math.inf, 0], [1e9, 2e9, 3e9, 1e9 + 1], [-math.inf, -1e300, -math.inf, -math.inf], [-math.inf, -math.inf, -1000, -math.inf])
-_WIDE = _Table(*[[-abs(word - (3 * row + 11) % 50) for word in range(50)] for row in range(50)], dtype=torch.float32)
+_DEEP = _Table([-500., -200, -400, -150], [-1e30, -1e31, -2e30, -3e30], [-1e9, -1e9, -1e9, -1e8],
+               [-300., -2000, -100, -900])
+_SURE = _Table([-math.inf, -math.inf, -math.inf, 0], [1e9, 2e9, 3e9, 1e9 + 1],
+               [-math.inf, -1e300, -math.inf, -math.inf], [-math.inf, -math.inf, -1000, -math.inf])
+_WIDE = _Table(*[[-abs(word - (3 * row + 11) % 50) for word in range(50)] for row in range(50)],
+               dtype=torch.float32)
 check_greedy_words = Checker("greedy_words")
 
 @check_greedy_words.property("it feeds back the word and the state, and stops before the end token",
-    *_scripts(([4, 1], 1, 9), ([4, 4, 3, 1], 1, 9), ([5, 3, 5, 2, 7, 2], 2, 9)), *_scripts(([3, 4, 6, 1], 1, 5), ([0, 5, 0, 1], 1, 9), ([3, 5, 0], 0, 9), begin=2, state=7))
+    *_scripts(([4, 1], 1, 9), ([4, 4, 3, 1], 1, 9), ([5, 3, 5, 2, 7, 2], 2, 9)),
+                             *_scripts(([3, 4, 6, 1], 1, 5), ([0, 5, 0, 1], 1, 9),
+                                       ([3, 5, 0], 0, 9), begin=2, state=7))
 def _(attempt, *case): _expect_words(attempt, *case)
 
-@check_greedy_words.property("an end token at once gives an empty list", *_scripts(([1], 1, 5)), *_scripts(([3, 4], 3, 1), ([0], 0, 3), begin=5, state=2))
+@check_greedy_words.property("an end token at once gives an empty list", *_scripts(([1], 1, 5)),
+                             *_scripts(([3, 4], 3, 1), ([0], 0, 3), begin=5, state=2))
 def _(attempt, *case): _expect_words(attempt, *case)
 
-@check_greedy_words.property("without an end token it stops at the maximum length", *_scripts(([4], 1, 1), ([4, 5, 6, 7, 4, 5], 1, 4), ([4, 5, 6, 7, 4, 5, 3, 2, 6, 7], 1, 9), (_LONG, 1, 40)))
+@check_greedy_words.property("without an end token it stops at the maximum length",
+                             *_scripts(([4], 1, 1), ([4, 5, 6, 7, 4, 5], 1, 4),
+                                       ([4, 5, 6, 7, 4, 5, 3, 2, 6, 7], 1, 9), (_LONG, 1, 40)))
 def _(attempt, *case): _expect_words(attempt, *case)
 
-@check_greedy_words.property("no unnecessary step is taken", *_scripts(([4, 1], 1, 9), ([1], 1, 3), ([4, 5, 6, 7], 1, 3), ([4, 5, 1], 1, 2), ([4], 1, 0), (_LONG, 1, 30)))
+@check_greedy_words.property("no unnecessary step is taken",
+                             *_scripts(([4, 1], 1, 9), ([1], 1, 3), ([4, 5, 6, 7], 1, 3),
+                                       ([4, 5, 1], 1, 2), ([4], 1, 0), (_LONG, 1, 30)))
 def _(attempt, *case):
     script, _, _, end, longest = case
     _expect_words(attempt, *case)
     wanted = min(script.text.index(end) + 1 if end in script.text else len(script.text), longest)
     if script.calls != wanted: raise Mismatch(f"it took {script.calls} steps; expected {wanted}")
 
-check_greedy_words.property("an answer that is changed does not change the next one", *_scripts(([4, 5, 1], 1, 9)))(lambda attempt, *case: asked_again(attempt, *case))
+check_greedy_words.property("an answer that is changed does not change the next one",
+                            *_scripts(([4, 5, 1], 1, 9)))(
+                                lambda attempt, *case: asked_again(attempt, *case))
 
-@check_greedy_words.property("one number may be both tokens", *_scripts(([4, 5, 3, 0], 0, 9)), *_scripts(([6, 2], 2, 4), ([2], 2, 4), begin=2, state=3))
+@check_greedy_words.property("one number may be both tokens", *_scripts(([4, 5, 3, 0], 0, 9)),
+                             *_scripts(([6, 2], 2, 4), ([2], 2, 4), begin=2, state=3))
 def _(attempt, *case): _expect_words(attempt, *case)
 
 @check_greedy_words.property(
@@ -349,7 +420,9 @@ def _(attempt, *case): _expect_words(attempt, *case)
     (_ROUND, torch.zeros(3, 2).double().mT, 3, 7, 4))
 def _(attempt, *case): _chain(attempt, *case)
 
-@check_greedy_words.property("logits may be very low or high, and many", (_DEEP, 0, 0, 1, 5), (_DEEP, 0, 1, 2, 5), (_SURE, 0, 0, 1, 5), (_SURE, 0, 0, 9, 6), (_WIDE, 0, 3, 40, 12), (_WIDE, 0, 3, 40, 20))
+@check_greedy_words.property("logits may be very low or high, and many", (_DEEP, 0, 0, 1, 5),
+                             (_DEEP, 0, 1, 2, 5), (_SURE, 0, 0, 1, 5), (_SURE, 0, 0, 9, 6),
+                             (_WIDE, 0, 3, 40, 12), (_WIDE, 0, 3, 40, 20))
 def _(attempt, *case): _chain(attempt, *case)
 
 @check_greedy_words.property("the logits may require gradients",
@@ -392,7 +465,8 @@ def _(attempt, program):
     if not isinstance(found, str) or found not in _DEFECTS:
         raise Mismatch(f"it is {short(found)}; expected one of {', '.join(_DEFECTS)}")
     if found != wanted:
-        raise Mismatch(f"the diagnosis is {found!r}; the rows and columns of these weights do not fit it")
+        raise Mismatch(
+            f"the diagnosis is {found!r}; the rows and columns of these weights do not fit it")
 
 # %% ../../chapters/practice/02_alignment.ipynb #links-checker
 def _error_by_pairs(found: Tensor, sure: Tensor, possible: Tensor) -> float:
@@ -423,31 +497,40 @@ _CORNER[18, 31] = True
 _FIRST, _SECOND = (torch.arange(2)[:, None].expand(2, 70_000) == row for row in range(2))
 check_error_rate = Checker("error_rate")
 
-@check_error_rate.property("all sure links and no other: no error", (_EYE, _EYE, _EYE), ("x", "x", "x"))
+@check_error_rate.property("all sure links and no other: no error", (_EYE, _EYE, _EYE),
+                           ("x", "x", "x"))
 def _(attempt, *case): _expect_error(attempt, *case)
 
-@check_error_rate.property("a wrong link and a missing one both count", ("x.. .x. .x.", _EYE, _EYE), ("x.. ... ...", _EYE, _EYE), ("xx. .x. ..x", _EYE, _EYE))
+@check_error_rate.property("a wrong link and a missing one both count", ("x.. .x. .x.", _EYE, _EYE),
+                           ("x.. ... ...", _EYE, _EYE), ("xx. .x. ..x", _EYE, _EYE))
 def _(attempt, *case): _expect_error(attempt, *case)
 
-@check_error_rate.property("a possible link costs nothing, found or not", ("xx. .x. ...", _EYE, "xx. .x. ..x"), (_EYE, _EYE, "xx. .x. ..x"))
+@check_error_rate.property("a possible link costs nothing, found or not",
+                           ("xx. .x. ...", _EYE, "xx. .x. ..x"), (_EYE, _EYE, "xx. .x. ..x"))
 def _(attempt, *case): _expect_error(attempt, *case)
 
-@check_error_rate.property("a sure link is possible, marked or not", (_EYE, _EYE, _NONE), ("xx. .x. ...", _EYE, ".x. ... ..."))
+@check_error_rate.property("a sure link is possible, marked or not", (_EYE, _EYE, _NONE),
+                           ("xx. .x. ...", _EYE, ".x. ... ..."))
 def _(attempt, *case): _expect_error(attempt, *case)
 
 @check_error_rate.property("nothing found: an error rate of 1", (_NONE, _EYE, _EYE))
 def _(attempt, *case): _expect_error(attempt, *case)
 
-@check_error_rate.property("the same holds for any links", *(_random_links(T, S, seed) for T, S, seed in ((2, 2, 0), (3, 5, 3), (6, 4, 6), (1, 7, 9), (5, 1, 12))))
-def _(attempt, *case): expect(expect_number(attempt(*case)), _error_by_pairs(*case), what="the error rate")
+@check_error_rate.property("the same holds for any links",
+                           *(_random_links(T, S, seed) for T, S, seed in ((2, 2, 0), (3, 5, 3),
+                                   (6, 4, 6), (1, 7, 9), (5, 1, 12))))
+def _(attempt, *case):
+    expect(expect_number(attempt(*case)), _error_by_pairs(*case), what="the error rate")
 
 @check_error_rate.property("the same holds for any number of links",
     _random_links(20, 33, 15, least=1.5), _random_links(40, 25, 18, least=-1.),
     (_CORNER, ~_CORNER, ~_CORNER), (_FULL, _FULL.triu().tril(), _FULL.tril(-256)),
     (_FIRST, _SECOND, _SECOND), (_FIRST.mT, _SECOND.mT, _SECOND.mT))
-def _(attempt, *case): expect(expect_number(attempt(*case)), _error_by_pairs(*case), what="the error rate")
+def _(attempt, *case):
+    expect(expect_number(attempt(*case)), _error_by_pairs(*case), what="the error rate")
 
-common_rules(check_error_rate, _error_by_pairs, lambda seed: _random_links(3, 5, 60 + 3 * seed), flows=False)
+common_rules(check_error_rate, _error_by_pairs, lambda seed: _random_links(3, 5, 60 + 3 * seed),
+             flows=False)
 
 # %% ../../chapters/practice/02_alignment.ipynb #effective-checker
 def _effective_by_loop(weights: Tensor) -> Tensor:
@@ -457,32 +540,50 @@ def _effective_by_loop(weights: Tensor) -> Tensor:
     return torch.tensor(found, dtype=torch.float64).reshape(weights.shape[:-1])
 
 
-def _random_weights(*shape: int, seed: int) -> Tensor: return (2 * rounded(*shape, seed=seed)).softmax(-1)
+def _random_weights(*shape: int, seed: int) -> Tensor:
+    return (2 * rounded(*shape, seed=seed)).softmax(-1)
 
 
 _UNEVEN_ZEROS = doubles(1, 0, 0, 0.5, 0, 0.5, 0.2, 0.5, 0.3, 0, 0.9, 0.1).view(4, 3)
 _SHAPES = ((1,), (3, 1), (3, 3), (2, 1, 3), (2, 3, 2, 4), (1, 1, 5), (6, 90))
 check_effective_number = Checker("effective_number")
 
-@check_effective_number.property("n equal weights are n words", (torch.full((1, 2), 0.5).double(),), (torch.full((2, 8), 0.125).double(),), (torch.full((1, 3), 1 / 3).double(),), (torch.full((1, 2**17), 2.**-17).double(),))
-def _(attempt, weights): expect(attempt(weights) / weights.shape[-1], torch.ones(len(weights)), what="the number divided by n")
+@check_effective_number.property("n equal weights are n words", (torch.full((1, 2), 0.5).double(),),
+                                 (torch.full((2, 8), 0.125).double(),),
+                                 (torch.full((1, 3), 1 / 3).double(),),
+                                 (torch.full((1, 2**17), 2.**-17).double(),))
+def _(attempt, weights):
+    expect(attempt(weights) / weights.shape[-1], torch.ones(len(weights)),
+           what="the number divided by n")
 
-@check_effective_number.property("unequal weights count by their entropy", (doubles(0.5, 0.25, 0.25)[None],), (doubles(0.251, 0.249, 0.25, 0.25)[None],), (doubles(0.9999, 0.0001)[None],), (_random_weights(2, 4, seed=0),), (_random_weights(3, 3, seed=1),))
+@check_effective_number.property("unequal weights count by their entropy",
+                                 (doubles(0.5, 0.25, 0.25)[None],),
+                                 (doubles(0.251, 0.249, 0.25, 0.25)[None],),
+                                 (doubles(0.9999, 0.0001)[None],), (_random_weights(2, 4, seed=0),),
+                                 (_random_weights(3, 3, seed=1),))
 def _(attempt, weights): _compare(attempt, _effective_by_loop, (weights,))
 
-@check_effective_number.property("a weight of zero adds nothing", (doubles(1, 0)[None],), (doubles(0.5, 0, 0.5, 0, 0.9, 0.1).view(2, 3),), (_UNEVEN_ZEROS,), (_UNEVEN_ZEROS.float(),))
+@check_effective_number.property("a weight of zero adds nothing", (doubles(1, 0)[None],),
+                                 (doubles(0.5, 0, 0.5, 0, 0.9, 0.1).view(2, 3),), (_UNEVEN_ZEROS,),
+                                 (_UNEVEN_ZEROS.float(),))
 def _(attempt, weights): _compare(attempt, _effective_by_loop, (weights,))
 
-@check_effective_number.property("one number per row, for any number of axes before", (_random_weights(5, seed=2),), (_random_weights(2, 3, 4, seed=3),), *((_random_weights(*shape, seed=4),) for shape in _SHAPES))
+@check_effective_number.property("one number per row, for any number of axes before",
+                                 (_random_weights(5, seed=2),), (_random_weights(2, 3, 4, seed=3),),
+                                 *((_random_weights(*shape, seed=4),) for shape in _SHAPES))
 def _(attempt, weights): _compare(attempt, _effective_by_loop, (weights,))
 
-@check_effective_number.property("gradients flow back to every weight above 0, also in a row with a 0", (doubles(0.5, 0.5, 0),), (_UNEVEN_ZEROS,))
+@check_effective_number.property(
+    "gradients flow back to every weight above 0, also in a row with a 0", (doubles(0.5, 0.5, 0),),
+    (_UNEVEN_ZEROS,))
 def _(attempt, weights):
     leaf, there, wanted = weights.clone().requires_grad_(), weights > 0, _effective_by_loop(weights)
     with torch.enable_grad(): total = attempt(leaf).sum()
     if not total.requires_grad: raise Mismatch("no gradient flows back; expected one")
-    slope = -wanted[..., None] * (weights.where(there, 1).log() + 1)                              # of 2 to the power of H
-    expect(torch.autograd.grad(total, leaf)[0][there], slope[there], what="the gradient at the weights above 0")
+    # of 2 to the power of H
+    slope = -wanted[..., None] * (weights.where(there, 1).log() + 1)
+    expect(torch.autograd.grad(total, leaf)[0][there], slope[there],
+           what="the gradient at the weights above 0")
 
 common_rules(check_effective_number, _effective_by_loop,
              lambda seed: (_random_weights(9, 3, seed=60 + seed),),
@@ -514,7 +615,8 @@ def _(attempt, n):
     t = expect_number(attempt(n), "the sharpness")
     product = t * math.tanh(t / 2)
     if not abs(product - 1) < 2e-3:
-        raise Mismatch(f"the sharpness is {short(t)}, where t tanh(t/2) is {product:.4g}; expected 1")
+        raise Mismatch(
+            f"the sharpness is {short(t)}, where t tanh(t/2) is {product:.4g}; expected 1")
 
 @check_best_sharpness.property("the slope is largest there",
     (3,), (4,), (10,), (100,), (10**6,), (10**9,))
@@ -533,36 +635,46 @@ def _penalty(said: list, references: list) -> float:
 def _expect_penalty(attempt, said: list, references: list) -> None:
     "Compare the penalty, and its logarithm where it is small."
     found, wanted = expect_number(attempt(said, references)), _penalty(said, references)
-    if 0 < wanted < 0.1 and found > 0: expect(math.log(found), math.log(wanted), what=f"the logarithm of the penalty, which is {short(found)},")
-    elif found <= 0 < wanted: raise Mismatch(f"the penalty is {short(found)}; expected {short(wanted)}")
+    if 0 < wanted < 0.1 and found > 0:
+        expect(math.log(found), math.log(wanted),
+               what=f"the logarithm of the penalty, which is {short(found)},")
+    elif found <= 0 < wanted:
+        raise Mismatch(f"the penalty is {short(found)}; expected {short(wanted)}")
     else: expect(found, wanted, what="the penalty")
 
 
 _MANY = [n * n % 31 for n in range(400)]
 check_brevity_penalty = Checker("brevity_penalty")
 
-@check_brevity_penalty.property("as long as the references: no penalty", ([5], [5]), ([3, 8], [3, 8]))
+@check_brevity_penalty.property("as long as the references: no penalty", ([5], [5]),
+                                ([3, 8], [3, 8]))
 def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
 @check_brevity_penalty.property("longer: no penalty and no reward", ([7], [5]), ([4, 9], [3, 8]))
 def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
-@check_brevity_penalty.property("shorter: e to the power of 1 − r/c", ([1], [2]), ([5], [10]), ([9], [10]), ([2, 3], [4, 4]))
+@check_brevity_penalty.property("shorter: e to the power of 1 − r/c", ([1], [2]), ([5], [10]),
+                                ([9], [10]), ([2, 3], [4, 4]))
 def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
-@check_brevity_penalty.property("all sentences together: a long one makes up for a short one", ([2, 8], [5, 5]), ([1, 1, 9], [4, 4, 4]), ([20, 3, 0], [5, 9, 12]))
+@check_brevity_penalty.property("all sentences together: a long one makes up for a short one",
+                                ([2, 8], [5, 5]), ([1, 1, 9], [4, 4, 4]), ([20, 3, 0], [5, 9, 12]))
 def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
-@check_brevity_penalty.property("a sentence or a reference without words counts like any other", ([3, 2], [5, 0]), ([0, 6], [4, 4]), ([0, 3, 4], [5, 0, 6]), ([4, 0], [0, 4]))
+@check_brevity_penalty.property("a sentence or a reference without words counts like any other",
+                                ([3, 2], [5, 0]), ([0, 6], [4, 4]), ([0, 3, 4], [5, 0, 6]),
+                                ([4, 0], [0, 4]))
 def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
 @check_brevity_penalty.property("nothing written: 0", ([0], [4]), ([0, 0], [3, 2]))
 def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
-@check_brevity_penalty.property("nothing written where nothing was expected: no penalty", ([0], [0]), ([], []))
+@check_brevity_penalty.property("nothing written where nothing was expected: no penalty",
+                                ([0], [0]), ([], []))
 def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
-@check_brevity_penalty.property("the same holds for very short outputs", ([1], [7]), ([2, 0], [50, 20]), ([1], [80]))
+@check_brevity_penalty.property("the same holds for very short outputs", ([1], [7]),
+                                ([2, 0], [50, 20]), ([1], [80]))
 def _(attempt, said, references): _expect_penalty(attempt, said, references)
 
 @check_brevity_penalty.property("the same holds for any number of words and sentences",
@@ -624,7 +736,8 @@ check_align = Checker("align", seconds=60)
 @check_align.property("each target word is linked to a source word of its sentence", (0,))
 def _(attempt, seed): _links(attempt, corpus(seed)[0])
 
-check_align.property("an answer that is changed does not change the next one", (corpus(3, 12)[0],))(lambda attempt, pairs: asked_again(attempt, pairs))
+check_align.property("an answer that is changed does not change the next one",
+                     (corpus(3, 12)[0],))(lambda attempt, pairs: asked_again(attempt, pairs))
 
 @check_align.property("fewer than one link in twenty is wrong", (0,), (1,), (2,))
 def _(attempt, seed): _expect_links(attempt, *corpus(seed))

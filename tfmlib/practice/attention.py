@@ -22,11 +22,16 @@ from ..workbench import (
     doubles, expect, own, parts, refuses, rounded, same_type, short, strided, watched)
 
 # %% ../../chapters/practice/04_attention.ipynb #one-row-checker
-_PAPER = (torch.tensor([1., 0.]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]]), torch.tensor([10., 20., 60.]))
+_PAPER = (torch.tensor([1., 0.]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]]),
+          torch.tensor([10., 20., 60.]))
 _ROWS = (_PAPER, (rounded(4, seed=1), rounded(2, 4, seed=2), rounded(2, seed=3)),
     (rounded(9, seed=4), rounded(5, 9, seed=5), rounded(5, seed=6)),
-    (rounded(3, seed=7), rounded(3, 3, seed=8), rounded(3, seed=9)), (doubles(2), doubles(0.5, 1, -1)[:, None], doubles(3, 1, 2)), (doubles(1, 2), doubles(3, 4)[None], doubles(5)),
-    (doubles(1, 2), doubles(0, 0, 1, 0, 0, 1).view(3, 2), doubles(1, 2, 4)), *((doubles(10), doubles(2, 1.96, 1.9)[:, None] * s, doubles(1, 2, 4)) for s in (1, -1)), (doubles(1), doubles(20, -20)[:, None], doubles(0, 1e20)))
+    (rounded(3, seed=7), rounded(3, 3, seed=8), rounded(3, seed=9)),
+         (doubles(2), doubles(0.5, 1, -1)[:, None], doubles(3, 1, 2)),
+         (doubles(1, 2), doubles(3, 4)[None], doubles(5)),
+    (doubles(1, 2), doubles(0, 0, 1, 0, 0, 1).view(3, 2), doubles(1, 2, 4)),
+         *((doubles(10), doubles(2, 1.96, 1.9)[:, None] * s, doubles(1, 2, 4)) for s in (1, -1)),
+         (doubles(1), doubles(20, -20)[:, None], doubles(0, 1e20)))
 
 
 def _row_by_loop(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -39,12 +44,15 @@ def _row_by_loop(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, float
 
 check_one_row = Checker("one_row")
 
-@check_one_row.property("a score is the dot product of query and key, over the square root of the width", *_ROWS)
+@check_one_row.property(
+    "a score is the dot product of query and key, over the square root of the width", *_ROWS)
 def _(attempt, q, k, v):
-    expect(parts(attempt(q, k, v), "scores", "weights", "output")[0], _row_by_loop(q, k, v)[0], what="the row of scores")
+    expect(parts(attempt(q, k, v), "scores", "weights", "output")[0], _row_by_loop(q, k, v)[0],
+           what="the row of scores")
 
 @check_one_row.property("the weights are the softmax of the scores", *_ROWS)
-def _(attempt, q, k, v): expect(attempt(q, k, v)[1], _row_by_loop(q, k, v)[1], what="the row of weights")
+def _(attempt, q, k, v):
+    expect(attempt(q, k, v)[1], _row_by_loop(q, k, v)[1], what="the row of weights")
 
 @check_one_row.property("the output is the average of the values with these weights", *_ROWS)
 def _(attempt, q, k, v): expect(attempt(q, k, v)[2], _row_by_loop(q, k, v)[2], what="the output")
@@ -52,8 +60,11 @@ def _(attempt, q, k, v): expect(attempt(q, k, v)[2], _row_by_loop(q, k, v)[2], w
 @check_one_row.property("PyTorch's softmax is not called", _PAPER, *_ROWS[3:6])
 def _(attempt, *case): does_without(("softmax", "scaled_dot_product"), attempt, *case)
 
-common_rules(check_one_row, _row_by_loop, lambda seed: (rounded(3, seed=seed), rounded(9, 3, seed=seed + 2), rounded(9, seed=seed + 4)), "scores", "weights", "output",
-    also=(_ROWS[4], _ROWS[5]), linear_in=("v",), large=(rounded(5, seed=1), rounded(300, 5, seed=2), rounded(300, seed=3)))
+common_rules(check_one_row, _row_by_loop,
+             lambda seed: (rounded(3, seed=seed), rounded(9, 3, seed=seed + 2),
+                           rounded(9, seed=seed + 4)), "scores", "weights", "output",
+    also=(_ROWS[4], _ROWS[5]), linear_in=("v",), large=(rounded(5, seed=1), rounded(300, 5, seed=2),
+            rounded(300, seed=3)))
 
 # %% ../../chapters/practice/04_attention.ipynb #effect-checker
 _EFFECTS = ("same", "shifted", "doubled", "different")
@@ -94,33 +105,49 @@ check_safe_softmax = Checker("safe_softmax")
 _INF, _HALF = math.inf, (torch.float16, torch.bfloat16)
 
 @check_safe_softmax.property("it is the softmax along the given axis",
-    (torch.tensor([0., 1.]), 0), (torch.tensor([[0., 1.], [2., 4.]]), 0), (torch.tensor([[0., 1.], [2., 4.]]), -1),
-    (rounded(2, 3, 2), 1), (rounded(2, 3, 4, 3), -2), (torch.tensor(3.), 0), (torch.tensor(-3.), -1), (rounded(4, 1), 1), (rounded(2, 3, 2, 2, 2), 1))
+    (torch.tensor([0., 1.]), 0), (torch.tensor([[0., 1.], [2., 4.]]), 0),
+                             (torch.tensor([[0., 1.], [2., 4.]]), -1),
+    (rounded(2, 3, 2), 1), (rounded(2, 3, 4, 3), -2), (torch.tensor(3.), 0),
+                             (torch.tensor(-3.), -1), (rounded(4, 1), 1),
+                             (rounded(2, 3, 2, 2, 2), 1))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim))
 
-@check_safe_softmax.property("large scores give the same weights as small ones with the same differences",
+@check_safe_softmax.property(
+    "large scores give the same weights as small ones with the same differences",
     (torch.tensor([800., 799.]), 0), (torch.tensor([-1e4, -1e4 - 1]), 0),
     (torch.tensor([[1e4, 9999.], [-1e4, -9999.]]), 1), (1000 * rounded(3, 4), 0),
-    (torch.tensor([-20_000., -20_001.]), 0), (torch.tensor([[1e30, 1e30], [-1e30, 1e30], [-3e38, -3e38]]), 1))
+    (torch.tensor([-20_000., -20_001.]), 0),
+    (torch.tensor([[1e30, 1e30], [-1e30, 1e30], [-3e38, -3e38]]), 1))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim), tol=1e-3)
 
 @check_safe_softmax.property("a score of −∞ has the weight 0, and the other weights sum to one",
-    (torch.tensor([0., -_INF]), 0), (torch.tensor([[2., 0.], [-_INF, 1.]]), 0), (torch.tensor([-_INF, -3e38, -3e38]), 0), (torch.tensor([-_INF, -1e5, 1 - 1e5]), 0))
+    (torch.tensor([0., -_INF]), 0), (torch.tensor([[2., 0.], [-_INF, 1.]]), 0),
+                             (torch.tensor([-_INF, -3e38, -3e38]), 0),
+                             (torch.tensor([-_INF, -1e5, 1 - 1e5]), 0))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim))
 
 @check_safe_softmax.property("a slice that is all −∞ gives zeros, and only that slice",
     (torch.tensor([-_INF, -_INF]), 0), (torch.tensor([[-_INF, -_INF], [1., 0.]]), 1),
-    (torch.tensor([[-_INF, 3.], [-_INF, 3.]]), 0), (torch.tensor(-_INF), 0), (torch.tensor([[[-_INF, 1.], [-_INF, -_INF]], [[2., -_INF], [-_INF, -_INF]]]), 1))
-def _(attempt, scores, dim): expect(attempt(scores, dim), scores.double().softmax(dim).nan_to_num(0))
+    (torch.tensor([[-_INF, 3.], [-_INF, 3.]]), 0), (torch.tensor(-_INF), 0),
+                             (torch.tensor([[[-_INF, 1.], [-_INF, -_INF]],
+                                            [[2., -_INF], [-_INF, -_INF]]]), 1))
+def _(attempt, scores, dim):
+    expect(attempt(scores, dim), scores.double().softmax(dim).nan_to_num(0))
 
 @check_safe_softmax.property("a nan in the input is not hidden, and affects its own slice only",
-    (torch.tensor([math.nan, 0.]), 0), (torch.tensor([[math.nan, 1.], [0., 0.], [-_INF, -_INF]]), 1),
-    (torch.tensor([math.nan, -_INF]), 0), (torch.tensor([math.nan, math.nan, 1.]), 0), (torch.tensor([-_INF, -_INF, math.nan]), 0), (torch.tensor([[math.nan, -_INF], [-_INF, 0.]]), 0), (torch.tensor(math.nan), 0))
+    (torch.tensor([math.nan, 0.]), 0),
+                             (torch.tensor([[math.nan, 1.], [0., 0.], [-_INF, -_INF]]), 1),
+    (torch.tensor([math.nan, -_INF]), 0), (torch.tensor([math.nan, math.nan, 1.]), 0),
+                             (torch.tensor([-_INF, -_INF, math.nan]), 0),
+                             (torch.tensor([[math.nan, -_INF], [-_INF, 0.]]), 0),
+                             (torch.tensor(math.nan), 0))
 def _(attempt, scores, dim):
     blind = (scores == -_INF).all(dim, keepdim=True)
     expect(attempt(scores, dim), scores.double().softmax(dim).masked_fill(blind, 0))
 
-@check_safe_softmax.property("an empty axis gives an empty tensor", (torch.zeros(2, 0), 1), (torch.zeros(0, 3), 0), (torch.zeros(0, 3), 1), (torch.zeros(3, 0, 2, dtype=torch.float16), 0))
+@check_safe_softmax.property("an empty axis gives an empty tensor", (torch.zeros(2, 0), 1),
+                             (torch.zeros(0, 3), 0), (torch.zeros(0, 3), 1),
+                             (torch.zeros(3, 0, 2, dtype=torch.float16), 0))
 def _(attempt, scores, dim):
     found = attempt(scores, dim)
     same_type(found, scores.dtype)
@@ -132,33 +159,46 @@ def _(attempt, scores, dim):
 def _(attempt, scores, dim):
     found = attempt(scores, dim)
     same_type(found, scores.dtype)
-    expect(found, scores.double().softmax(dim), tol=1e-12 if scores.dtype == torch.float64 else 1e-2)
+    expect(found, scores.double().softmax(dim), tol=1e-12 if scores.dtype
+           == torch.float64 else 1e-2)
 
 @check_safe_softmax.property("in 16 bits a long slice still sums to 1",
     *((torch.zeros(70_000, dtype=t), 0) for t in _HALF))
-def _(attempt, scores, dim): expect(attempt(scores, dim).double().sum(), 1., tol=0.01, what="the sum of the weights")
+def _(attempt, scores, dim):
+    expect(attempt(scores, dim).double().sum(), 1., tol=0.01, what="the sum of the weights")
 
 @check_safe_softmax.property("in 64 bits even larger scores are distinguished",
-    (doubles(1e8, 1e8 - 1, -1e8, -1e8 - 1, 0, 1).view(3, 2), 1), (doubles(1e15, 1e15 - 1), 0), (doubles(-1e300, 1e308, 1e308), 0))
+    (doubles(1e8, 1e8 - 1, -1e8, -1e8 - 1, 0, 1).view(3, 2), 1), (doubles(1e15, 1e15 - 1), 0),
+                             (doubles(-1e300, 1e308, 1e308), 0))
 def _(attempt, scores, dim): expect(attempt(scores, dim), scores.softmax(dim))
 
 @check_safe_softmax.property("no weight loses precision on the way",
-    *((scores.to(t), 0) for t in (*_HALF, torch.float32, torch.float64) for scores in (doubles(7, 0.03), doubles(0, 2.1, 0), torch.cat([torch.zeros(299), torch.ones(1)]), rounded(30))),
+    *((scores.to(t), 0) for t in (*_HALF, torch.float32, torch.float64)
+      for scores in (doubles(7, 0.03), doubles(0, 2.1, 0),
+                     torch.cat([torch.zeros(299), torch.ones(1)]), rounded(30))),
     *((torch.tensor([0., -30., -80.], dtype=t), 0) for t in (torch.float32, torch.float64)))
 def _(attempt, scores, dim):
-    ulps = 0.55 if scores.dtype in _HALF else 40          # half an ulp is the rounding of the answer itself
-    expect(attempt(scores, dim).double() / scores.double().softmax(dim), torch.ones(scores.shape), ulps * torch.finfo(scores.dtype).eps, "each weight, divided by the right one,")
+    # half an ulp is the rounding of the answer itself
+    ulps = 0.55 if scores.dtype in _HALF else 40
+    expect(attempt(scores, dim).double() / scores.double().softmax(dim), torch.ones(scores.shape),
+           ulps * torch.finfo(scores.dtype).eps, "each weight, divided by the right one,")
 
 @check_safe_softmax.property("PyTorch's softmax and logsumexp are not called",
-    (torch.tensor([0., 1.]), 0), *((rounded(2, 3, 2, dtype=t), 1) for t in (torch.float64, *_HALF)), (torch.tensor(3.), 0), (torch.zeros(2, 0), 1), (torch.tensor([-_INF, -_INF]), 0), (1e4 * rounded(40), 0))
+    (torch.tensor([0., 1.]), 0), *((rounded(2, 3, 2, dtype=t), 1) for t in (torch.float64, *_HALF)),
+                             (torch.tensor(3.), 0), (torch.zeros(2, 0), 1),
+                             (torch.tensor([-_INF, -_INF]), 0), (1e4 * rounded(40), 0))
 def _(attempt, *case): does_without(("softmax", "logsumexp"), attempt, *case)
 
-common_rules(check_safe_softmax, lambda scores, dim: scores.softmax(dim).nan_to_num(0), lambda seed: (rounded(9, 3, seed=seed), 0), large=(rounded(3, 200), 1), also=(
-    (doubles(-_INF, -_INF, 0, 1).view(2, 2), 1), (doubles(-_INF, 2, -_INF, 3, 1, 2).view(3, 2), 0), (doubles(1e4, 9999, -1e4, -9999).view(2, 2), 1), (rounded(2, 3, 2, 2), -3), (doubles(3)[0], 0)))
+common_rules(check_safe_softmax, lambda scores, dim: scores.softmax(dim).nan_to_num(0),
+             lambda seed: (rounded(9, 3, seed=seed), 0), large=(rounded(3, 200), 1), also=(
+    (doubles(-_INF, -_INF, 0, 1).view(2, 2), 1), (doubles(-_INF, 2, -_INF, 3, 1, 2).view(3, 2), 0),
+                 (doubles(1e4, 9999, -1e4, -9999).view(2, 2), 1), (rounded(2, 3, 2, 2), -3),
+                 (doubles(3)[0], 0)))
 
 # %% ../../chapters/practice/04_attention.ipynb #sharpness-checker
 def _off(values: Tensor, i: int, t: float) -> float:
-    "The distance from value i of the answer to key i, with orthogonal keys and scores multiplied by t."
+    """The distance from value i of the answer to key i, with orthogonal keys and scores
+    multiplied by t."""
     scores = t * (torch.arange(len(values)) == i).double()
     return abs(float(scores.softmax(0) @ (values.double() - values[i].double())))
 
@@ -176,23 +216,31 @@ def _sharpness_by_bisection(values: Tensor, i: int, eps: float) -> float:
 def _within(attempt, values: Tensor, i: int, eps: float) -> None:
     "Raise a Mismatch unless the answer at the sharpness of `attempt` is near enough."
     t = attempt(values, i, eps)
-    if not isinstance(t, Tensor | float | int): raise Mismatch(f"the sharpness is {short(t)} ({type(t).__name__}); expected a number")
+    if not isinstance(t, Tensor | float | int):
+        raise Mismatch(f"the sharpness is {short(t)} ({type(t).__name__}); expected a number")
     off = _off(values, i, float(t))
-    if not off <= eps * (1 + 1e-3): raise Mismatch(f"at a sharpness of {float(t):.4g} the answer is off by {off:.2g}; expected at most {eps:g}")
+    if not off <= eps * (1 + 1e-3):
+        raise Mismatch(
+            f"at a sharpness of {float(t):.4g} the answer is off by {off:.2g}; expected at most "
+            f"{eps:g}")
 
 
 check_sharpness_for = Checker("sharpness_for")
 _LOOKUPS = (
     (doubles(0, 1), 1, 0.1), (doubles(0, 1), 0, 0.1), (doubles(10, 20, 60), 2, 1.),
     (doubles(1, 2, 3, 4), 2, 0.01), (rounded(12), 5, 0.01))
-_FURTHER = ((doubles(1, 2, 3), 0, 1.), (doubles(4, 4), 1, 1e-30), (doubles(-300, 300), 0, 301.), (doubles(1, 1, 2), 0, 0.01), (doubles(2, 1, 2, 2), 1, 0.1), (doubles(0, 100), 0, 2.), (doubles(-70, 30, 0), 1, 25.),
-    *((s * rounded(7, seed=1), 3, s * 0.01) for s in (1e-9, 1e9)), (1e9 + rounded(7, seed=2), 6, 0.01), (rounded(300), 7, 1e-3))
+_FURTHER = ((doubles(1, 2, 3), 0, 1.), (doubles(4, 4), 1, 1e-30), (doubles(-300, 300), 0, 301.),
+            (doubles(1, 1, 2), 0, 0.01), (doubles(2, 1, 2, 2), 1, 0.1), (doubles(0, 100), 0, 2.),
+            (doubles(-70, 30, 0), 1, 25.),
+    *((s * rounded(7, seed=1), 3, s * 0.01) for s in (1e-9, 1e9)),
+            (1e9 + rounded(7, seed=2), 6, 0.01), (rounded(300), 7, 1e-3))
 @check_sharpness_for.property("at this sharpness the answer is within eps of the value", *_LOOKUPS)
 def _(attempt, values, i, eps): _within(attempt, values, i, eps)
 
 @check_sharpness_for.property("no smaller sharpness is enough", *_LOOKUPS)
 def _(attempt, values, i, eps):
-    expect(attempt(values, i, eps), _sharpness_by_bisection(values, i, eps), tol=1e-4, what="the sharpness")
+    expect(attempt(values, i, eps), _sharpness_by_bisection(values, i, eps), tol=1e-4,
+           what="the sharpness")
 
 @check_sharpness_for.property("where the plain mean is near enough, the sharpness is 0",
     (doubles(5), 0, 0.1), (doubles(1, 2, 3), 1, 0.1), (doubles(1, 2, 3), 0, 1.2))
@@ -203,14 +251,23 @@ def _(attempt, values, i, eps): expect(attempt(values, i, eps), 0., what="the sh
     *((doubles(1, 2, 3, 4), 0, eps) for eps in (1e-12, 1e-16, 1e-30, 1e-60)))
 def _(attempt, values, i, eps): _within(attempt, values, i, eps)
 
-@check_sharpness_for.property("it is the smallest sharpness to eight digits, also for equal, large or small values, and for large eps", *_LOOKUPS, *_FURTHER)
-def _(attempt, values, i, eps): expect(attempt(values, i, eps), _sharpness_by_bisection(values, i, eps), tol=1e-8, what="the sharpness")
+@check_sharpness_for.property(
+    "it is the smallest sharpness to eight digits, also for equal, large or small values, and for "
+    "large eps", *_LOOKUPS, *_FURTHER)
+def _(attempt, values, i, eps):
+    expect(attempt(values, i, eps), _sharpness_by_bisection(values, i, eps), tol=1e-8,
+           what="the sharpness")
 
 @check_sharpness_for.property("values may be far from zero, and eps small, in 32 bits too",
-    (1e6 + torch.arange(1000) / 10, 0, 1.), (torch.tensor([0., 1000.]), 0, 1e-36), (1e9 * rounded(5, dtype=torch.float32), 2, 1e-20))
-def _(attempt, values, i, eps): expect(attempt(values, i, eps), _sharpness_by_bisection(values, i, eps), tol=5e-6, what="the sharpness")
+    (1e6 + torch.arange(1000) / 10, 0, 1.), (torch.tensor([0., 1000.]), 0, 1e-36),
+                              (1e9 * rounded(5, dtype=torch.float32), 2, 1e-20))
+def _(attempt, values, i, eps):
+    expect(attempt(values, i, eps), _sharpness_by_bisection(values, i, eps), tol=5e-6,
+           what="the sharpness")
 
-common_rules(check_sharpness_for, _sharpness_by_bisection, lambda seed: (rounded(5, seed=seed + 20), 2, 0.01), flows=False, also=((doubles(3), 0, 0.1),))
+common_rules(check_sharpness_for, _sharpness_by_bisection,
+             lambda seed: (rounded(5, seed=seed + 20), 2, 0.01), flows=False,
+             also=((doubles(3), 0, 0.1),))
 
 # %% ../../chapters/practice/04_attention.ipynb #look-checker
 def _counts(*values: int) -> Tensor: return torch.tensor(values)
@@ -219,7 +276,8 @@ def _counts(*values: int) -> Tensor: return torch.tensor(values)
 def _look_by_loop(lengths: Tensor, T: int, S: int, causal: bool) -> Tensor:
     "The mask (B, T, S), entry by entry."
     def visible(n, t, s): return s < n and (not causal or s <= t + S - T)
-    return torch.tensor([int(visible(n, t, s)) for n in lengths.tolist() for t in range(T) for s in range(S)], dtype=torch.int).view(len(lengths), T, S)
+    return torch.tensor([int(visible(n, t, s)) for n in lengths.tolist() for t in range(T)
+                         for s in range(S)], dtype=torch.int).view(len(lengths), T, S)
 
 
 def _same_look(mask, wanted: Tensor, heads: int) -> None:
@@ -227,21 +285,26 @@ def _same_look(mask, wanted: Tensor, heads: int) -> None:
     B, T, S = wanted.shape
     same_type(mask, torch.bool)
     try: full = mask.expand(B, heads, T, S)
-    except RuntimeError: raise Mismatch(f"its shape {tuple(mask.shape)} does not broadcast to {(B, heads, T, S)}") from None
+    except RuntimeError:
+        raise Mismatch(
+            f"its shape {tuple(mask.shape)} does not broadcast to {(B, heads, T, S)}") from None
     for head in range(heads): expect(full[:, head].int(), wanted, what=f"head {head} of {heads}")
 
 
 check_look_mask = Checker("look_mask")
 
 def _look_property(statement, *cases):
-    "A property of masks: as many heads as sequences, so that a missing axis of heads has an effect."
+    """A property of masks: as many heads as sequences, so that a missing axis of heads has an
+    effect."""
     @check_look_mask.property(statement, *cases)
-    def _(attempt, n, T, S, causal): _same_look(attempt(n, T, S, causal), _look_by_loop(n, T, S, causal), len(n))
+    def _(attempt, n, T, S, causal):
+        _same_look(attempt(n, T, S, causal), _look_by_loop(n, T, S, causal), len(n))
 
 _look_property("padding is masked for every query, and nothing else",
     (_counts(1), 1, 3, False), (_counts(2), 3, 3, False), (_counts(3, 1), 2, 3, False),
     (_counts(2, 0, 3), 1, 3, False))
-_look_property("causal: query t sees the keys 0 to t", (_counts(1), 1, 1, True), (_counts(3), 3, 3, True))
+_look_property("causal: query t sees the keys 0 to t", (_counts(1), 1, 1, True),
+               (_counts(3), 3, 3, True))
 _look_property("causal with fewer queries than keys: the last query is at the last key",
     (_counts(3), 1, 3, True), (_counts(5), 2, 5, True))
 _look_property("causal with more queries than keys: the first queries attend to nothing",
@@ -250,13 +313,21 @@ _look_property("both: a key must be real and not at a later position",
     (_counts(2), 3, 3, True), (_counts(3, 1), 3, 3, True), (_counts(2, 4), 2, 4, True),
     (_counts(0, 3, 2), 4, 3, True), (strided(_counts(3, 1)), 2, 3, True))
 
-_look_property("any size may be 0", *((n, T, S, causal) for causal in (False, True) for n, T, S in ((_counts(2, 1), 0, 3), (_counts(0, 0), 2, 0), (_counts().long(), 2, 3))))
-_look_property("sizes may be in the hundreds", (torch.arange(20), 2, 21, True), (_counts(100), 100, 100, True), (_counts(129, 300), 2, 300, True), (_counts(70, 3), 140, 70, True), (_counts(37), 40, 40, False), (_counts(129, 260, 5), 1, 260, False))
+_look_property("any size may be 0",
+               *((n, T, S, causal) for causal in (False, True)
+                 for n, T, S in ((_counts(2, 1), 0, 3), (_counts(0, 0), 2, 0),
+                                 (_counts().long(), 2, 3))))
+_look_property("sizes may be in the hundreds", (torch.arange(20), 2, 21, True),
+               (_counts(100), 100, 100, True), (_counts(129, 300), 2, 300, True),
+               (_counts(70, 3), 140, 70, True), (_counts(37), 40, 40, False),
+               (_counts(129, 260, 5), 1, 260, False))
 
-@check_look_mask.property("modifying an answer does not change the next one", *((_counts(3, 1), 2, 3, causal) for causal in (False, True)))
+@check_look_mask.property("modifying an answer does not change the next one",
+                          *((_counts(3, 1), 2, 3, causal) for causal in (False, True)))
 def _(attempt, *case): asked_again(attempt, *case)
 
-@check_look_mask.property("the mask is the same for any number of heads", (_counts(2), 2, 3, False), (_counts(3, 1), 3, 3, True))
+@check_look_mask.property("the mask is the same for any number of heads", (_counts(2), 2, 3, False),
+                          (_counts(3, 1), 3, 3, True))
 def _(attempt, n, T, S, causal):
     for heads in (1, 3): _same_look(attempt(n, T, S, causal), _look_by_loop(n, T, S, causal), heads)
 
@@ -266,7 +337,8 @@ _PAIR, _BLIND = torch.tensor([True, False]), torch.tensor([[True, True], [False,
 check_to_additive = Checker("to_additive")
 
 @check_to_additive.property("it has the given type, and the shape of the mask",
-    *((_PAIR, t) for t in _TYPES), (_BLIND[:, None], torch.float16), (rounded(20, 20) > 0, torch.float64))
+    *((_PAIR, t) for t in _TYPES), (_BLIND[:, None], torch.float16),
+                            (rounded(20, 20) > 0, torch.float64))
 def _(attempt, mask, dtype):
     found = attempt(mask, dtype)
     same_type(found, dtype)
@@ -277,11 +349,13 @@ def _(attempt, mask, dtype):
 def _(attempt, mask, dtype):
     expect(attempt(mask, dtype)[mask], torch.zeros(int(mask.sum())), what="the number added there")
 
-@check_to_additive.property("a masked key gets no weight, even if it has the largest score of its type",
+@check_to_additive.property(
+    "a masked key gets no weight, even if it has the largest score of its type",
     *((_PAIR, t) for t in (*_HALF, torch.float32, torch.float64)))
 def _(attempt, mask, dtype):
     scores = torch.tensor([0., torch.finfo(dtype).max], dtype=dtype)
-    expect((scores + attempt(mask, dtype)).double().softmax(-1), doubles(1, 0), what="the row of weights")
+    expect((scores + attempt(mask, dtype)).double().softmax(-1), doubles(1, 0),
+           what="the row of weights")
 
 @check_to_additive.property("a fully masked row is all −∞, so that it can be recognised",
     *((_BLIND, t) for t in _TYPES))
@@ -290,13 +364,19 @@ def _(attempt, mask, dtype): expect(attempt(mask, dtype), doubles(0, 0, -_INF, -
 _NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, *_TYPES)
 
 @check_to_additive.property("a mask that is not boolean is refused, whatever it contains",
-    *((torch.tensor(mask, dtype=t), torch.float32) for t in _NUMBERS for mask in ([1, 0], [1, 1], [0, 0])), (torch.tensor([0, -_INF]), torch.float64),
-    *((torch.zeros(shape, dtype=t), u) for shape in ((), (0,), (2, 1, 3)) for t in (torch.int64, torch.float32) for u in (torch.float32, torch.float16)))
+    *((torch.tensor(mask, dtype=t), torch.float32) for t in _NUMBERS
+      for mask in ([1, 0], [1, 1], [0, 0])), (torch.tensor([0, -_INF]), torch.float64),
+    *((torch.zeros(shape, dtype=t), u) for shape in ((), (0,), (2, 1, 3))
+      for t in (torch.int64, torch.float32) for u in (torch.float32, torch.float16)))
 def _(attempt, mask, dtype): refuses(attempt, mask, dtype)
 
-common_rules(check_to_additive, lambda mask, dtype: torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -_INF),
-    lambda seed: (rounded(9, 4, seed=seed) > 0, torch.float32), flows=False, large=(rounded(20, 20) > 0, torch.float64), also=tuple(
-    (mask, t) for mask in (torch.tensor(True), torch.tensor(False), torch.ones(3, dtype=torch.bool), torch.zeros(2, 1, 3, dtype=torch.bool), torch.ones(0, 4, dtype=torch.bool)) for t in _TYPES[:2]))
+common_rules(check_to_additive,
+             lambda mask, dtype: torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -_INF),
+    lambda seed: (rounded(9, 4, seed=seed) > 0, torch.float32), flows=False,
+             large=(rounded(20, 20) > 0, torch.float64), also=tuple(
+    (mask, t) for mask in (torch.tensor(True), torch.tensor(False), torch.ones(3, dtype=torch.bool),
+                           torch.zeros(2, 1, 3, dtype=torch.bool),
+                           torch.ones(0, 4, dtype=torch.bool)) for t in _TYPES[:2]))
 
 # %% ../../chapters/practice/04_attention.ipynb #attend-checker
 def _attend_by_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -314,7 +394,8 @@ def _attend_by_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tup
     return out, weights
 
 
-def _same_attention(attempt, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, tol: float = 1e-6) -> None:
+def _same_attention(attempt, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
+                    tol: float = 1e-6) -> None:
     "Raise a Mismatch unless the weights, then the output of `attempt`, are those of the loop."
     wanted = _attend_by_loop(q, k, v, mask)
     out, weights = parts(attempt(q, k, v, mask), "output", "weights")
@@ -322,80 +403,123 @@ def _same_attention(attempt, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Non
     expect(out, wanted[0], tol, "the output")
 
 
-def _qkv(q: tuple, k: tuple, v: tuple, dtype=torch.float64, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def _qkv(q: tuple, k: tuple, v: tuple, dtype=torch.float64,
+         first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     "Random queries, keys and values of these shapes."
-    return tuple(rounded(*shape, seed=seed, dtype=dtype) for seed, shape in enumerate((q, k, v), first))
+    return tuple(rounded(*shape, seed=seed, dtype=dtype)
+                 for seed, shape in enumerate((q, k, v), first))
 
 # %% ../../chapters/practice/04_attention.ipynb #attend-checker-properties
 check_my_attend = Checker("my_attend")
 _ROW = (_PAPER[0][None], _PAPER[1], _PAPER[2][:, None])
 _SQUARE, _CAUSAL = _qkv((3, 2), (3, 2), (3, 1)), torch.ones(3, 3, dtype=torch.bool).tril()
-_COLUMN = torch.tensor([[True], [False], [True]])        # one entry per query: it sees all keys or none
+# one entry per query: it sees all keys or none
+_COLUMN = torch.tensor([[True], [False], [True]])
 
 def _attend_property(statement, *cases):
     @check_my_attend.property(statement, *cases)
     def _(attempt, q, k, v, mask): _same_attention(attempt, q, k, v, mask)
 
 _attend_property("the row on paper is right", (*_ROW, None))
-_attend_property("several queries, any widths", (*_SQUARE, None), (*_qkv((2, 4), (3, 4), (3, 1)), None))
+_attend_property("several queries, any widths", (*_SQUARE, None),
+                 (*_qkv((2, 4), (3, 4), (3, 1)), None))
 _attend_property("there may be axes of batch and heads",
-    (*_qkv((2, 1, 2), (2, 2, 2), (2, 2, 1)), None), (*_qkv((1, 2, 2, 1), (1, 2, 2, 1), (1, 2, 2, 1)), None),
-    (*_qkv((2, 1, 2, 3), (2, 1, 4, 3), (2, 1, 4, 2)), None), (*_qkv((2, 1, 3, 2, 1), (2, 1, 3, 2, 1), (2, 1, 3, 2, 2)), None), (*_qkv((3, 1, 1), (3, 1, 1), (3, 1, 1)), None))
+    (*_qkv((2, 1, 2), (2, 2, 2), (2, 2, 1)), None),
+                 (*_qkv((1, 2, 2, 1), (1, 2, 2, 1), (1, 2, 2, 1)), None),
+    (*_qkv((2, 1, 2, 3), (2, 1, 4, 3), (2, 1, 4, 2)), None),
+                 (*_qkv((2, 1, 3, 2, 1), (2, 1, 3, 2, 1), (2, 1, 3, 2, 2)), None),
+                 (*_qkv((3, 1, 1), (3, 1, 1), (3, 1, 1)), None))
 _attend_property("a mask hides keys, and the weights of the visible ones sum to one",
-    (*_ROW, torch.tensor([[True, True, False]])), (*_ROW, torch.tensor([[False, True, False]])), (*_SQUARE, _CAUSAL),
-    (*_qkv((2, 1, 2), (2, 3, 2), (2, 3, 1)), torch.tensor([[[True, True, False]], [[True, False, False]]])),
-    (*_qkv((2, 2, 2, 2), (2, 2, 3, 2), (2, 2, 3, 1)), torch.tensor([True, True, False, True, False, False]).view(2, 1, 1, 3)))
-_LEVELS = (doubles(1e4, -1e4, 0, 1)[:, None], doubles(1e4, 1e4 - 1e-4, 1e4 - 3e-4)[:, None], doubles(1, 2, 4)[:, None])     # row by row at 10⁸, −10⁸, 0, 10⁴, and 1 apart
-_STEEP = (doubles(64, -64, 1, 0)[:, None], doubles(16, 16 - 1 / 64, 16 - 3 / 64)[:, None], _LEVELS[2])                      # the same in 32 bits: at 1024, −1024, 16, 0
-_DEEP = (-1e17 * torch.ones(3, 1), 1e17 * torch.ones(3, 1), doubles(1, 2, 4)[:, None].float())                              # visible scores of −10³⁴
+    (*_ROW, torch.tensor([[True, True, False]])), (*_ROW, torch.tensor([[False, True, False]])),
+                 (*_SQUARE, _CAUSAL),
+    (*_qkv((2, 1, 2), (2, 3, 2), (2, 3, 1)),
+     torch.tensor([[[True, True, False]], [[True, False, False]]])),
+    (*_qkv((2, 2, 2, 2), (2, 2, 3, 2), (2, 2, 3, 1)),
+     torch.tensor([True, True, False, True, False, False]).view(2, 1, 1, 3)))
+# row by row at 10⁸, −10⁸, 0, 10⁴, and 1 apart
+_LEVELS = (doubles(1e4, -1e4, 0, 1)[:, None], doubles(1e4, 1e4 - 1e-4, 1e4 - 3e-4)[:, None],
+           doubles(1, 2, 4)[:, None])
+# the same in 32 bits: at 1024, −1024, 16, 0
+_STEEP = (doubles(64, -64, 1, 0)[:, None],
+          doubles(16, 16 - 1 / 64, 16 - 3 / 64)[:, None], _LEVELS[2])
+# visible scores of −10³⁴
+_DEEP = (-1e17 * torch.ones(3, 1), 1e17 * torch.ones(3, 1), doubles(1, 2, 4)[:, None].float())
 _attend_property("large scores do not overflow, and small weights count",
-    (1e4 * _ROW[0], _ROW[1], _ROW[2], None), (-100 * _SQUARE[0], 100 * _SQUARE[1], _SQUARE[2], _CAUSAL), (*(x.float() for x in _STEEP), None), (doubles(1)[:, None], doubles(0, -25)[:, None], doubles(0, 1e12)[:, None], None), (*_LEVELS, None), (*_LEVELS, torch.ones(4, 3, dtype=torch.bool).tril()))
+    (1e4 * _ROW[0], _ROW[1], _ROW[2], None),
+                 (-100 * _SQUARE[0], 100 * _SQUARE[1], _SQUARE[2], _CAUSAL),
+                 (*(x.float() for x in _STEEP), None),
+                 (doubles(1)[:, None], doubles(0, -25)[:, None], doubles(0, 1e12)[:, None], None),
+                 (*_LEVELS, None), (*_LEVELS, torch.ones(4, 3, dtype=torch.bool).tril()))
 _attend_property("a fully masked row is zero, and only that row",
-    (*_ROW, torch.tensor([[False, False, False]])), (*_SQUARE, _CAUSAL.tril(-1)), (*_SQUARE, _COLUMN),
-    *((*_qkv((*lead, 2, 2), (*lead, 0, 2), (*lead, 0, 3)), mask) for lead in ((), (2, 1)) for mask in (None, torch.ones(2, 0, dtype=torch.bool))))
+    (*_ROW, torch.tensor([[False, False, False]])), (*_SQUARE, _CAUSAL.tril(-1)),
+                 (*_SQUARE, _COLUMN),
+    *((*_qkv((*lead, 2, 2), (*lead, 0, 2), (*lead, 0, 3)), mask) for lead in ((), (2, 1))
+      for mask in (None, torch.ones(2, 0, dtype=torch.bool))))
 _attend_property("a nan in the input is not hidden, and affects its own row only",
     (_SQUARE[0].index_fill(0, torch.tensor([0]), math.nan), *_SQUARE[1:], None),
     (_SQUARE[0].index_fill(0, torch.tensor([0]), math.nan), *_SQUARE[1:], _COLUMN))
 
-@check_my_attend.property("a fully masked row has a gradient of zero, and the others have the right one",
+@check_my_attend.property(
+    "a fully masked row has a gradient of zero, and the others have the right one",
     (*_ROW, torch.tensor([[False, False, False]])), (*_SQUARE, _CAUSAL.tril(-1)))
 def _(attempt, q, k, v, mask):
     def gradients_of(f):
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        loss = (f(*leaves, mask)[0] * (1 + torch.arange(len(q)))[:, None]).sum() + 0 * sum(x.sum() for x in leaves)
+        loss = ((f(*leaves, mask)[0] * (1 + torch.arange(len(q)))[:, None]).sum() + 0
+                * sum(x.sum() for x in leaves))
         return torch.autograd.grad(loss, leaves)
-    for name, got, wanted in zip(("q", "k", "v"), gradients_of(attempt), gradients_of(_attend_by_loop)): expect(got, wanted, what=f"the gradient with respect to {name}")
+    for name, got, wanted in zip(("q", "k", "v"), gradients_of(attempt),
+                                 gradients_of(_attend_by_loop)):
+        expect(got, wanted, what=f"the gradient with respect to {name}")
 
 @check_my_attend.property("16 bits are kept, and accumulated in 32",
     *((*(x.to(t) for x in _ROW), None) for t in _HALF),
-    (torch.full((1, 2), 200., dtype=torch.float16), torch.full((2, 2), 200., dtype=torch.float16), torch.eye(2, dtype=torch.float16), None))
+    (torch.full((1, 2), 200., dtype=torch.float16), torch.full((2, 2), 200., dtype=torch.float16),
+     torch.eye(2, dtype=torch.float16), None))
 def _(attempt, q, k, v, mask):
     _same_attention(attempt, q, k, v, mask, 0.01)
-    for x, name in zip(attempt(q, k, v, mask), ("the output", "the matrix of weights")): same_type(x, q.dtype, name)
+    for x, name in zip(attempt(q, k, v, mask), ("the output", "the matrix of weights")):
+        same_type(x, q.dtype, name)
 
 @check_my_attend.property("weights are not rounded to 16 bits before the product with the values",
-    *((torch.zeros(1, 1, dtype=t), torch.zeros(8165, 1, dtype=t), torch.ones(8165, 1, dtype=t)) for t in _HALF))
-def _(attempt, q, k, v): expect(attempt(q, k, v, None)[0], torch.ones(1, 1), 1e-4, "the mean of so many ones")
+    *((torch.zeros(1, 1, dtype=t), torch.zeros(8165, 1, dtype=t), torch.ones(8165, 1, dtype=t))
+      for t in _HALF))
+def _(attempt, q, k, v):
+    expect(attempt(q, k, v, None)[0], torch.ones(1, 1), 1e-4, "the mean of so many ones")
 
 _OTHER = ((3,), (2, 1), (1, 3), (3, 2), (6,), (2, 1, 3), ())
 @check_my_attend.property("leading dimensions of k and v that differ from those of q are refused",
-    *(_qkv((*q, 1, 2), (*k, 2, 2), (*v, 2, 1)) for lead in ((2, 3), (1, 2), (2,)) for other in _OTHER if other != lead for q, k, v in ((lead, other, lead), (lead, lead, other), (lead, other, other))))
+    *(_qkv((*q, 1, 2), (*k, 2, 2), (*v, 2, 1)) for lead in ((2, 3), (1, 2), (2,))
+      for other in _OTHER if other != lead for q, k, v in ((lead, other, lead), (lead, lead, other),
+              (lead, other, other))))
 def _(attempt, q, k, v): refuses(attempt, q, k, v, None)
 
 @check_my_attend.property("PyTorch's attention is not called",
-    (*_ROW, None), *((*(x.to(t) for x in _qkv((1, 1, 3, 2), (1, 1, 3, 2), (1, 1, 3, 1))), mask) for t in _TYPES for mask in (None, _CAUSAL)), (*_qkv((2, 3, 2), (2, 3, 2), (2, 3, 1)), _CAUSAL))
-def _(attempt, *case): does_without(("scaled_dot_product", "_safe_softmax", "attention"), attempt, *case)
+    (*_ROW, None), *((*(x.to(t) for x in _qkv((1, 1, 3, 2), (1, 1, 3, 2), (1, 1, 3, 1))), mask)
+                     for t in _TYPES for mask in (None, _CAUSAL)),
+                          (*_qkv((2, 3, 2), (2, 3, 2), (2, 3, 1)), _CAUSAL))
+def _(attempt, *case):
+    does_without(("scaled_dot_product", "_safe_softmax", "attention"), attempt, *case)
 
-_attend_property("a visible key may have any score", (*_DEEP, _CAUSAL), (*(1e130 * x.double() for x in _DEEP[:2]), _DEEP[2].double(), _CAUSAL))
+_attend_property("a visible key may have any score", (*_DEEP, _CAUSAL),
+                 (*(1e130 * x.double() for x in _DEEP[:2]), _DEEP[2].double(), _CAUSAL))
 _attend_property("a mask may have any shape that broadcasts to the scores",
-    *((*_ROW, mask) for mask in (torch.tensor([True, False, True]), torch.tensor([[True]]), torch.tensor(True), torch.tensor([False]))), (*_SQUARE, torch.tensor([True, False, True])),
-    *((*_qkv((2, 2, 3, 1), (2, 2, 3, 1), (2, 2, 3, 1)), mask) for mask in attention_masks(2, 2, 3, 3, blind=True)),
-    *((*_qkv((3, 1, 3, 1), (3, 1, 3, 1), (3, 1, 3, 1)), mask) for mask in attention_masks(3, 1, 3, 3)),
-    (*_qkv((2, 1, 2, 2, 1), (2, 1, 2, 2, 1), (2, 1, 2, 2, 1)), _CAUSAL[:2, :2]), (*_qkv((2, 3, 1), (2, 3, 1), (2, 3, 1)), _CAUSAL))
+    *((*_ROW, mask) for mask in (torch.tensor([True, False, True]), torch.tensor([[True]]),
+                                 torch.tensor(True), torch.tensor([False]))),
+                 (*_SQUARE, torch.tensor([True, False, True])),
+    *((*_qkv((2, 2, 3, 1), (2, 2, 3, 1), (2, 2, 3, 1)), mask)
+      for mask in attention_masks(2, 2, 3, 3, blind=True)),
+    *((*_qkv((3, 1, 3, 1), (3, 1, 3, 1), (3, 1, 3, 1)), mask)
+      for mask in attention_masks(3, 1, 3, 3)),
+    (*_qkv((2, 1, 2, 2, 1), (2, 1, 2, 2, 1), (2, 1, 2, 2, 1)), _CAUSAL[:2, :2]),
+                 (*_qkv((2, 3, 1), (2, 3, 1), (2, 3, 1)), _CAUSAL))
 
-common_rules(check_my_attend, _attend_by_loop, lambda seed: (*_qkv((9, 2), (5, 2), (5, 3), first=4 * seed), rounded(9, 5, seed=seed) > -1),
+common_rules(check_my_attend, _attend_by_loop,
+             lambda seed: (*_qkv((9, 2), (5, 2), (5, 3), first=4 * seed),
+                           rounded(9, 5, seed=seed) > -1),
     "output", "weights", linear_in=("v",), large=(*_qkv((3, 2), (130, 2), (130, 1)), None), also=(
-    (*_qkv((2, 1, 2, 2, 1), (2, 1, 2, 2, 1), (2, 1, 2, 2, 1)), torch.tensor([[True, False], [False, False]])), (*_STEEP, torch.tensor([True, True, False]))))
+    (*_qkv((2, 1, 2, 2, 1), (2, 1, 2, 2, 1), (2, 1, 2, 2, 1)),
+     torch.tensor([[True, False], [False, False]])), (*_STEEP, torch.tensor([True, True, False]))))
 
 # %% ../../chapters/practice/04_attention.ipynb #suspect-checker
 _SUSPECTS = ("right", "no root", "wrong axis", "after softmax", "inverted", "transposed")
@@ -477,32 +601,43 @@ def _(attempt, *case): _gradients_are_near(attempt, case, "k")
 
 @check_gradients.property("there may be axes of batch and heads",
     (*_qkv((2, 1, 2), (2, 2, 2), (2, 2, 1)), rounded(2, 1, 1, seed=3)),
-    (*_qkv((2, 2, 2, 3), (2, 2, 4, 3), (2, 2, 4, 2)), rounded(2, 2, 2, 2, seed=3)), (*_qkv((2, 1, 3, 2, 1), (2, 1, 3, 2, 1), (2, 1, 3, 2, 2)), rounded(2, 1, 3, 2, 2, seed=3)))
+    (*_qkv((2, 2, 2, 3), (2, 2, 4, 3), (2, 2, 4, 2)), rounded(2, 2, 2, 2, seed=3)),
+                          (*_qkv((2, 1, 3, 2, 1), (2, 1, 3, 2, 1), (2, 1, 3, 2, 2)),
+                           rounded(2, 1, 3, 2, 2, seed=3)))
 def _(attempt, *case): _gradients_are_near(attempt, case)
 
 _ROWS64 = (*_STEEP, doubles(1, -1, 2, 3)[:, None])
 
-@check_gradients.property("the same holds for equal lengths and widths, and for 1", (*_qkv(*3 * [(3, 3)]), rounded(3, 3, seed=3)), (*_qkv((2, 3, 1), (2, 1, 1), (2, 1, 1)), rounded(2, 3, 1, seed=3)))
+@check_gradients.property("the same holds for equal lengths and widths, and for 1",
+                          (*_qkv(*3 * [(3, 3)]), rounded(3, 3, seed=3)),
+                          (*_qkv((2, 3, 1), (2, 1, 1), (2, 1, 1)), rounded(2, 3, 1, seed=3)))
 def _(attempt, *case): _gradients_are_near(attempt, case)
 
-@check_gradients.property("large scores do not overflow, in any row, and small weights count", (1e4 * _ROW64[0], *_ROW64[1:]), _ROWS64,
-    (doubles(1)[:, None], doubles(100, 99)[:, None], doubles(1, 2)[:, None], doubles(1)[:, None]), (doubles(1)[:, None], doubles(0, -25)[:, None], doubles(0, 1e12)[:, None], doubles(1)[:, None]))
+@check_gradients.property("large scores do not overflow, in any row, and small weights count",
+                          (1e4 * _ROW64[0], *_ROW64[1:]), _ROWS64,
+    (doubles(1)[:, None], doubles(100, 99)[:, None], doubles(1, 2)[:, None], doubles(1)[:, None]),
+                          (doubles(1)[:, None], doubles(0, -25)[:, None], doubles(0, 1e12)[:, None],
+                           doubles(1)[:, None]))
 def _(attempt, *case): _gradients_are_near(attempt, case)
 
-_BANNED = (_ROW64, _WIDE, tuple(x.float() for x in _WIDE), (*_qkv((2, 1, 1, 2), (2, 1, 2, 2), (2, 1, 2, 1)), rounded(2, 1, 1, 1)), tuple(x.float() for x in _ROWS64))
+_BANNED = (_ROW64, _WIDE, tuple(x.float() for x in _WIDE),
+           (*_qkv((2, 1, 1, 2), (2, 1, 2, 2), (2, 1, 2, 1)), rounded(2, 1, 1, 1)),
+           tuple(x.float() for x in _ROWS64))
 
 @check_gradients.property("it works where autograd is switched off", *_BANNED)
 def _(attempt, *case):
     wanted = _wanted_gradients(*case)
     with torch.inference_mode():
-        for name, got, right in zip("qkv", attempt(*case), wanted): expect(got, right, tol=1e-9 if got.dtype == torch.float64 else 1e-4, what="d" + name)
+        for name, got, right in zip("qkv", attempt(*case), wanted):
+            expect(got, right, tol=1e-9 if got.dtype == torch.float64 else 1e-4, what="d" + name)
 
 
 class _NoGraph(TorchFunctionMode):
     "Refuses every tensor that autograd tracks, in reverse or forward mode."
     def __torch_function__(self, function, types, args=(), kwargs=None):
         made = function(*args, **(kwargs or {}))
-        if isinstance(made, Tensor) and (made.requires_grad or unpack_dual(made).tangent is not None):
+        if (isinstance(made, Tensor)
+            and (made.requires_grad or unpack_dual(made).tangent is not None)):
             raise Mismatch(f"autograd tracks the result of {function.__name__}; expected none")
         return made
 
@@ -511,8 +646,12 @@ class _NoGraph(TorchFunctionMode):
 def _(attempt, *case):
     with _NoGraph(): attempt(*case)
 
-common_rules(check_gradients, _wanted_gradients, lambda seed: (*_qkv((9, 2), (4, 2), (4, 3), first=5 * seed), rounded(9, 3, seed=5 * seed + 3)),
-    "dq", "dk", "dv", flows=False, linear_in=("v", "dout"), large=(*_qkv((11, 3), (40, 3), (40, 2)), rounded(11, 2, seed=3)), also=((*_qkv((2, 1, 3), (2, 1, 3), (2, 1, 3)), rounded(2, 1, 3, seed=3)),))
+common_rules(check_gradients, _wanted_gradients,
+             lambda seed: (*_qkv((9, 2), (4, 2), (4, 3), first=5 * seed),
+                           rounded(9, 3, seed=5 * seed + 3)),
+    "dq", "dk", "dv", flows=False, linear_in=("v", "dout"), large=(*_qkv((11, 3), (40, 3), (40, 2)),
+            rounded(11, 2, seed=3)),
+             also=((*_qkv((2, 1, 3), (2, 1, 3), (2, 1, 3)), rounded(2, 1, 3, seed=3)),))
 
 # %% ../../chapters/practice/04_attention.ipynb #silent-checker
 def _sink_weights(scores: Tensor, sink: Tensor) -> Tensor:
@@ -524,25 +663,37 @@ check_sink_weights = Checker("sink_weights")
 _LOGS, _SINK = doubles(1, 2, 3).log(), doubles(0, 4, -2, 1e4, -1e4)
 
 @check_sink_weights.property("the sink takes part in the denominator, and only there",
-    (_LOGS, _SINK[0]), (_LOGS, _SINK[1].log()), (rounded(2, 3, seed=1), _SINK[2]), (rounded(2, 4, 3, seed=2), _SINK[1]), (rounded(1, seed=3), _SINK[0]))
+    (_LOGS, _SINK[0]), (_LOGS, _SINK[1].log()), (rounded(2, 3, seed=1), _SINK[2]),
+                             (rounded(2, 4, 3, seed=2), _SINK[1]), (rounded(1, seed=3), _SINK[0]))
 def _(attempt, scores, sink): expect(attempt(scores, sink), _sink_weights(scores, sink))
 
-@check_sink_weights.property("when all scores fall, so do the weights", (_LOGS - math.log(100), _SINK[0]), (_LOGS - 40, _SINK[0]), (rounded(3, 4, seed=4) - 20, _SINK[2]))
-def _(attempt, scores, sink): expect(attempt(scores, sink) / _sink_weights(scores, sink), torch.ones(scores.shape), what="each weight, divided by the right one,")
+@check_sink_weights.property("when all scores fall, so do the weights",
+                             (_LOGS - math.log(100), _SINK[0]), (_LOGS - 40, _SINK[0]),
+                             (rounded(3, 4, seed=4) - 20, _SINK[2]))
+def _(attempt, scores, sink):
+    expect(attempt(scores, sink) / _sink_weights(scores, sink), torch.ones(scores.shape),
+           what="each weight, divided by the right one,")
 
-@check_sink_weights.property("large scores and sinks do not overflow", (_LOGS + 1e4, _SINK[3]), (_LOGS - 1e4, _SINK[4]), *((1e3 * rounded(3, 4, seed=5), c) for c in _SINK))
+@check_sink_weights.property("large scores and sinks do not overflow", (_LOGS + 1e4, _SINK[3]),
+                             (_LOGS - 1e4, _SINK[4]),
+                             *((1e3 * rounded(3, 4, seed=5), c) for c in _SINK))
 def _(attempt, scores, sink): expect(attempt(scores, sink), _sink_weights(scores, sink))
 
-@check_sink_weights.property("a row that is all −∞ gives zeros", (doubles(-math.inf, -math.inf), _SINK[0]), (doubles(-math.inf, -math.inf, 1, -math.inf).view(2, 2), _SINK[2]))
+@check_sink_weights.property("a row that is all −∞ gives zeros",
+                             (doubles(-math.inf, -math.inf), _SINK[0]),
+                             (doubles(-math.inf, -math.inf, 1, -math.inf).view(2, 2), _SINK[2]))
 def _(attempt, scores, sink): expect(attempt(scores, sink), _sink_weights(scores, sink))
 
-common_rules(check_sink_weights, _sink_weights, lambda seed: (rounded(3, 4, seed=seed), rounded(1, seed=seed + 9)[0]), large=(rounded(3, 40, seed=6), _SINK[1]))
+common_rules(check_sink_weights, _sink_weights,
+             lambda seed: (rounded(3, 4, seed=seed), rounded(1, seed=seed + 9)[0]),
+             large=(rounded(3, 40, seed=6), _SINK[1]))
 
 # %% ../../chapters/practice/04_attention.ipynb #sinkfor-checker
 def _sink_for(scores: Tensor, part: float) -> Tensor:
     "The score of a column that takes the rest of the softmax."
     top = scores.amax(-1, keepdim=True)
-    return top[..., 0] + torch.log((scores - top).exp().sum(-1)) + math.log1p(-part) - math.log(part)
+    return (top[..., 0] + torch.log((scores - top).exp().sum(-1)) + math.log1p(-part)
+            - math.log(part))
 
 
 def _left(scores: Tensor, sink: Tensor) -> Tensor:
@@ -551,27 +702,37 @@ def _left(scores: Tensor, sink: Tensor) -> Tensor:
 
 
 check_sink_for = Checker("sink_for")
-_PARTS = ((_LOGS, .6), (_LOGS, .5), (doubles(2), .25), (rounded(4, seed=1), .9), (rounded(2, 3, seed=2), .01), (rounded(2, 3, 4, seed=3), .7))
+_PARTS = ((_LOGS, .6), (_LOGS, .5), (doubles(2), .25), (rounded(4, seed=1), .9),
+          (rounded(2, 3, seed=2), .01), (rounded(2, 3, 4, seed=3), .7))
 
 @check_sink_for.property("with this sink the weights sum to part", *_PARTS)
 def _(attempt, scores, part):
     sink = attempt(scores, part)
-    if not (isinstance(sink, Tensor) and sink.shape == scores.shape[:-1]): raise Mismatch(f"the sink is {short(sink)}; expected a tensor of shape {tuple(scores.shape[:-1])}")
+    if not (isinstance(sink, Tensor) and sink.shape == scores.shape[:-1]):
+        raise Mismatch(
+            f"the sink is {short(sink)}; expected a tensor of shape {tuple(scores.shape[:-1])}")
     expect(_left(scores, sink), torch.full(scores.shape[:-1], part), what="the sum of the weights")
 
-@check_sink_for.property("large scores do not overflow", (_LOGS + 1e4, .6), (_LOGS - 1e4, .6), (1e3 * rounded(3, 4, seed=4), .3))
-def _(attempt, scores, part): expect(attempt(scores, part), _sink_for(scores, part), what="the sink")
+@check_sink_for.property("large scores do not overflow", (_LOGS + 1e4, .6), (_LOGS - 1e4, .6),
+                         (1e3 * rounded(3, 4, seed=4), .3))
+def _(attempt, scores, part):
+    expect(attempt(scores, part), _sink_for(scores, part), what="the sink")
 
-@check_sink_for.property("the sink has all its digits", *_PARTS, (rounded(5, seed=5), 1e-9), (rounded(5, seed=6), .999))
-def _(attempt, scores, part): expect(attempt(scores, part), _sink_for(scores, part), what="the sink")
+@check_sink_for.property("the sink has all its digits", *_PARTS, (rounded(5, seed=5), 1e-9),
+                         (rounded(5, seed=6), .999))
+def _(attempt, scores, part):
+    expect(attempt(scores, part), _sink_for(scores, part), what="the sink")
 
-common_rules(check_sink_for, _sink_for, lambda seed: (rounded(3, 4, seed=seed), .3), large=(rounded(20, 40, seed=7), .3), also=((rounded(3, 3, seed=8), .4), (doubles(1e-3, 2e-5, -3e-4), .5)))
+common_rules(check_sink_for, _sink_for, lambda seed: (rounded(3, 4, seed=seed), .3),
+             large=(rounded(20, 40, seed=7), .3),
+             also=((rounded(3, 3, seed=8), .4), (doubles(1e-3, 2e-5, -3e-4), .5)))
 
 # %% ../../chapters/practice/04_attention.ipynb #chunks-checker
 def _chunks_by_loop(q: Tensor, k: Tensor, v: Tensor, chunk: int, causal: bool) -> Tensor:
     "The output of attention, query by query."
     T, S = q.shape[-2], k.shape[-2]
-    return _attend_by_loop(q, k, v, torch.ones(T, S, dtype=torch.bool).tril(S - T) if causal else None)[0]
+    return _attend_by_loop(q, k, v, torch.ones(T, S, dtype=torch.bool).tril(S - T) if causal
+                           else None)[0]
 
 
 def _same_output(attempt, *case) -> None:
@@ -580,64 +741,101 @@ def _same_output(attempt, *case) -> None:
 
 
 def _telling_keys(T: int, S: int) -> tuple[Tensor, Tensor, Tensor]:
-    "T queries and S keys that score 0; key s has the value s, so each output is a mean of positions."
+    """T queries and S keys that score 0; key s has the value s, so each output is a mean of
+    positions."""
     return torch.zeros(T, 1), torch.zeros(S, 1), torch.arange(float(S))[:, None]
 
 
 check_attend_in_chunks = Checker("attend_in_chunks")
 
-def _chunks_property(statement, *cases): check_attend_in_chunks.property(statement, *cases)(_same_output)
+def _chunks_property(statement, *cases):
+    check_attend_in_chunks.property(statement, *cases)(_same_output)
 
 _chunks_property("the output is that of attention",
-    (*_ROW, 1, False), (*_qkv((4, 2), (5, 2), (5, 1)), 2, False), (*_qkv((4, 2), (4, 2), (4, 1)), 1, False))
+    (*_ROW, 1, False), (*_qkv((4, 2), (5, 2), (5, 1)), 2, False),
+                 (*_qkv((4, 2), (4, 2), (4, 1)), 1, False))
 _chunks_property("the last chunk may be shorter, or the only one",
-    (*_qkv((3, 2), (3, 2), (3, 1)), 2, False), (*_qkv((2, 2), (3, 2), (3, 1)), 5, False), (*_qkv((3, 2), (3, 2), (3, 1)), 1000, True))
+    (*_qkv((3, 2), (3, 2), (3, 1)), 2, False), (*_qkv((2, 2), (3, 2), (3, 1)), 5, False),
+                 (*_qkv((3, 2), (3, 2), (3, 1)), 1000, True))
 _chunks_property("causal: each chunk is masked by its own positions",
     (*_telling_keys(4, 4), 2, True), (*_telling_keys(3, 3), 2, True), (*_SQUARE, 1, True),
     (-1e15 * torch.ones(3, 1), 1e15 * torch.ones(3, 1), torch.arange(3.)[:, None], 2, True))
 _chunks_property("causal with fewer queries than keys",
     (*_telling_keys(2, 4), 1, True), (*_telling_keys(3, 5), 2, True))
 _chunks_property("there may be axes of batch and heads",
-    (*_qkv((2, 2, 1), (2, 2, 1), (2, 2, 1)), 1, False), (*_qkv((2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 2)), 3, True), (*_qkv((2, 1, 2, 3, 1), (2, 1, 2, 4, 1), (2, 1, 2, 4, 1)), 2, True))
-_chunks_property("the same holds for equal lengths and widths, and for 1", (*_qkv(*3 * [(3, 3)]), 2, True), (*_qkv(*3 * [(2, 1, 1)]), 1, True))
-_chunks_property("large scores do not overflow, even if the rows of a chunk are on very different levels",
-    (_LEVELS[0][:3], *_LEVELS[1:], 3, False), *((*(x[:3].to(t) for x in _STEEP), 2, causal) for t in (torch.float32, torch.float64) for causal in (False, True)), (*_DEEP, 2, True), (*(1e130 * x.double() for x in _DEEP[:2]), _DEEP[2].double(), 3, True))
+    (*_qkv((2, 2, 1), (2, 2, 1), (2, 2, 1)), 1, False),
+                 (*_qkv((2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 2)), 3, True),
+                 (*_qkv((2, 1, 2, 3, 1), (2, 1, 2, 4, 1), (2, 1, 2, 4, 1)), 2, True))
+_chunks_property("the same holds for equal lengths and widths, and for 1",
+                 (*_qkv(*3 * [(3, 3)]), 2, True), (*_qkv(*3 * [(2, 1, 1)]), 1, True))
+_chunks_property(
+    "large scores do not overflow, even if the rows of a chunk are on very different levels",
+    (_LEVELS[0][:3], *_LEVELS[1:], 3, False),
+    *((*(x[:3].to(t) for x in _STEEP), 2, causal) for t in (torch.float32, torch.float64)
+      for causal in (False, True)), (*_DEEP, 2, True),
+    (*(1e130 * x.double() for x in _DEEP[:2]), _DEEP[2].double(), 3, True))
 
 @check_attend_in_chunks.property("the scores are computed by PyTorch's products",
-    *((*_qkv(*3 * [(*lead, 64, 2)]), 8, causal) for lead in ((), (2, 1)) for causal in (False, True)))
+    *((*_qkv(*3 * [(*lead, 64, 2)]), 8, causal) for lead in ((), (2, 1))
+      for causal in (False, True)))
 def _(attempt, q, k, v, chunk, causal):
-    made, least = watched(attempt, q, k, v, chunk, causal).numbers, q.shape[:-1].numel() * k.shape[-2]
-    if made < least: raise Mismatch(f"all operations together computed {made} numbers; expected a score for each pair of query and key, {least}")
+    made, least = (watched(attempt, q, k, v, chunk, causal).numbers, q.shape[:-1].numel()
+                   * k.shape[-2])
+    if made < least:
+        raise Mismatch(
+            f"all operations together computed {made} numbers; expected a score for each pair of "
+            f"query and key, {least}")
 
 @check_attend_in_chunks.property("no tensor is larger than chunk × S, for each sequence and head",
-    *((*_qkv(*3 * [(48, 2)]), chunk, causal) for chunk in (8, 2) for causal in (False, True)), (*_qkv(*3 * [(48, 1)]), 1, True),
+    *((*_qkv(*3 * [(48, 2)]), chunk, causal) for chunk in (8, 2) for causal in (False, True)),
+                                 (*_qkv(*3 * [(48, 1)]), 1, True),
     *((*_qkv(*3 * [(2, 3, 24, 2)]), 4, causal) for causal in (False, True)))
 def _(attempt, q, k, v, chunk, causal):
     largest, S = watched(attempt, q, k, v, chunk, causal).largest, k.shape[-2]
-    allowed = max(q.shape[:-2].numel() * chunk * S, q.numel(), k.numel(), v.numel(), q.shape[:-1].numel() * v.shape[-1])
-    if largest > allowed: raise Mismatch(f"its largest tensor has {largest} numbers; expected at most {allowed}")
+    allowed = max(q.shape[:-2].numel() * chunk * S, q.numel(), k.numel(), v.numel(),
+                  q.shape[:-1].numel() * v.shape[-1])
+    if largest > allowed:
+        raise Mismatch(f"its largest tensor has {largest} numbers; expected at most {allowed}")
 
 @check_attend_in_chunks.property("the memory of one chunk is freed before the next",
     *((*_qkv(*3 * [(128, 2)]), 2, causal) for causal in (False, True)))
 def _(attempt, q, k, v, chunk, causal):
     most, allowed = watched(attempt, q, k, v, chunk, causal).most, len(q) * len(k) // 4
-    if most > allowed: raise Mismatch(f"{most} numbers are in memory at the same time; expected at most {allowed}, a quarter of T × S")
+    if most > allowed:
+        raise Mismatch(
+            f"{most} numbers are in memory at the same time; expected at most {allowed}, a quarter "
+            "of T × S")
 
-@check_attend_in_chunks.property("`chunk` queries are processed at a time", (*_qkv(*3 * [(64, 2)]), 32, False), (*_qkv(*3 * [(2, 150, 2)]), 150, True))
+@check_attend_in_chunks.property("`chunk` queries are processed at a time",
+                                 (*_qkv(*3 * [(64, 2)]), 32, False),
+                                 (*_qkv(*3 * [(2, 150, 2)]), 150, True))
 def _(attempt, q, k, v, chunk, causal):
     calls, most = watched(attempt, q, k, v, chunk, causal).calls, 60 * (q.shape[-2] // chunk)
-    if calls > most: raise Mismatch(f"it took {calls} operations for {q.shape[-2] // chunk} chunk(s); expected at most {most}")
+    if calls > most:
+        raise Mismatch(
+            f"it took {calls} operations for {q.shape[-2] // chunk} chunk(s); expected at most "
+            f"{most}")
 
-@check_attend_in_chunks.property("PyTorch's attention is not called", *((*(x.to(t) for x in _SQUARE), 2, causal) for t in (torch.float32, torch.float64) for causal in (False, True)))
+@check_attend_in_chunks.property("PyTorch's attention is not called",
+                                 *((*(x.to(t) for x in _SQUARE), 2, causal)
+                                   for t in (torch.float32, torch.float64)
+                                   for causal in (False, True)))
 def _(attempt, *case): does_without(("attention",), attempt, *case)
 
-@check_attend_in_chunks.property("the same holds for long sequences", (1, 300, 1), (140, 150, 9), (270, 270, 100))
-def _(attempt, T, S, chunk): expect(attempt(*_telling_keys(T, S), chunk, True), (torch.arange(T)[:, None] + S - T) / 2, what="the output where all scores are 0 and key s has the value s")
+@check_attend_in_chunks.property("the same holds for long sequences", (1, 300, 1), (140, 150, 9),
+                                 (270, 270, 100))
+def _(attempt, T, S, chunk):
+    expect(attempt(*_telling_keys(T, S), chunk, True), (torch.arange(T)[:, None] + S - T) / 2,
+           what="the output where all scores are 0 and key s has the value s")
 
-common_rules(check_attend_in_chunks, _chunks_by_loop, lambda seed: (*_qkv((9, 2), (9, 2), (9, 3), first=3 * seed), 4, True), linear_in=("v",), also=((*_qkv((2, 1, 2, 1), (2, 1, 3, 1), (2, 1, 3, 2)), 1, False),), large=(*_qkv((24, 2), (40, 2), (40, 2)), 5, False))
+common_rules(check_attend_in_chunks, _chunks_by_loop,
+             lambda seed: (*_qkv((9, 2), (9, 2), (9, 3), first=3 * seed), 4, True),
+             linear_in=("v",), also=((*_qkv((2, 1, 2, 1), (2, 1, 3, 1), (2, 1, 3, 2)), 1, False),),
+             large=(*_qkv((24, 2), (40, 2), (40, 2)), 5, False))
 
 # %% ../../chapters/practice/04_attention.ipynb #equivariant-checker
-def _positions(x: Tensor) -> Tensor: return torch.arange(len(x), dtype=x.dtype, device=x.device)[:, None]
+def _positions(x: Tensor) -> Tensor:
+    return torch.arange(len(x), dtype=x.dtype, device=x.device)[:, None]
 
 
 def _attended(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -652,8 +850,10 @@ _SETS = {  # permutation-equivariant layers
     "the largest of each column, in every row": lambda x: x.amax(0).expand_as(x),
     "attention without a mask": _attended,
     "the sum of each row, one column": lambda x: x.sum(1, keepdim=True),
-    "twelve columns, sums of all rows among them": lambda x: torch.cat([x, x.square(), x.sum(0).expand_as(x)], 1),
-    "each row, and the difference of two ways of adding all rows": lambda x: torch.cat([x, (sum(x) - x.sum(0)).expand_as(x)], 1),
+    "twelve columns, sums of all rows among them": lambda x: torch.cat([x, x.square(),
+            x.sum(0).expand_as(x)], 1),
+    "each row, and the difference of two ways of adding all rows": lambda x: torch.cat([x,
+            (sum(x) - x.sum(0)).expand_as(x)], 1),
     "every number doubled in place": lambda x: x.mul_(2),
     "the logarithm of every number, nan where it is negative": lambda x: x.log(),
     "each row, less the sum of all, times a million": lambda x: 1e6 * (x - sum(x)),
@@ -668,35 +868,46 @@ _LISTS = {  # layers that depend on the order
     "each column sorted": lambda x: x.sort(0).values,
     "the first row in every row": lambda x: x[:1].expand_as(x),
     "the last row doubled": lambda x: torch.cat([x[:-1], 2 * x[-1:]]),
-    "attention to two neighbours on either side": lambda x: _attended(x, (_positions(x) - _positions(x).T).abs() <= 2),
-    "the last column, plus its position": lambda x: torch.cat([x[:, :-1], x[:, -1:] + _positions(x)], 1),
+    "attention to two neighbours on either side": lambda x: _attended(x,
+            (_positions(x) - _positions(x).T).abs() <= 2),
+    "the last column, plus its position": lambda x: torch.cat([x[:, :-1],
+            x[:, -1:] + _positions(x)], 1),
     "each row, plus a thousandth of its position": lambda x: x + 0.001 * _positions(x),
-    "attention to twenty neighbours on either side": lambda x: _attended(x, (_positions(x) - _positions(x).T).abs() <= 20),
+    "attention to twenty neighbours on either side": lambda x: _attended(x,
+            (_positions(x) - _positions(x).T).abs() <= 20),
     "row 30, plus one": lambda x: x + (_positions(x) == 30),
     "the last row but one doubled": lambda x: torch.cat([x[:-2], 2 * x[-2:-1], x[-1:]]),
     "every other row negated": lambda x: x * (-1) ** _positions(x),
     "negative numbers, plus their position": lambda x: torch.where(x < 0, x + _positions(x), x),
     "positive numbers, plus their position": lambda x: torch.where(x > 0, x + _positions(x), x),
     "numbers above 1.5, plus their position": lambda x: torch.where(x > 1.5, x + _positions(x), x),
-    "the first column, plus its position, the second, less its position": lambda x: x + _positions(x) * torch.tensor([1, -1, 0, 0]),
-    "the sum of each row, plus its position, one column": lambda x: x.sum(1, keepdim=True) + _positions(x),
+    "the first column, plus its position, the second, less its position": lambda x: x
+    + _positions(x) * torch.tensor([1, -1, 0, 0]),
+    "the sum of each row, plus its position, one column": lambda x: x.sum(1, keepdim=True)
+    + _positions(x),
     "the logarithm of every number, plus its position": lambda x: x.log() + _positions(x),
     "cumulative sum in place": lambda x: x.copy_(x.cumsum(0)),
 }
 
 check_is_equivariant = Checker("is_equivariant")
 
-@check_is_equivariant.property("a layer that depends on the order fails", *((name,) for name in _LISTS))
+@check_is_equivariant.property("a layer that depends on the order fails",
+                               *((name,) for name in _LISTS))
 def _(attempt, name):
     if attempt(_LISTS[name]): raise Mismatch("it returns True; expected False")
 
-@check_is_equivariant.property("a layer that is permutation-equivariant passes", *((name,) for name in _SETS))
+@check_is_equivariant.property("a layer that is permutation-equivariant passes",
+                               *((name,) for name in _SETS))
 def _(attempt, name):
     if not attempt(_SETS[name]): raise Mismatch("it returns False; expected True")
 
-@check_is_equivariant.property("a layer that depends on the order fails even if its numbers are small", (1e-6,), (1e-12,))
+@check_is_equivariant.property(
+    "a layer that depends on the order fails even if its numbers are small", (1e-6,), (1e-12,))
 def _(attempt, size):
-    if attempt(lambda x: size * (x + _positions(x))): raise Mismatch("it returns True for a layer that adds the position and multiplies everything by this; expected False")
+    if attempt(lambda x: size * (x + _positions(x))):
+        raise Mismatch(
+            "it returns True for a layer that adds the position and multiplies everything by this; "
+            "expected False")
 
 # %% ../../chapters/practice/04_attention.ipynb #counter-checker
 def _bits(T: int, ones: int) -> Tensor:
@@ -710,7 +921,8 @@ def _designed(attempt, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     "The query, the keys and the values for some bits, or a Mismatch."
     before = bits.clone()
     q, k, v = parts(attempt(bits), "query", "keys", "values")
-    if bits.requires_grad or not torch.equal(bits, before): raise Mismatch("it changed its argument, the bits")
+    if bits.requires_grad or not torch.equal(bits, before):
+        raise Mismatch("it changed its argument, the bits")
     rows = len(bits) + 1
     for name, x, wanted in (("query", q, 1), ("keys", k, rows), ("values", v, rows)):
         if not isinstance(x, Tensor) or x.ndim != 2 or len(x) != wanted:
@@ -739,4 +951,5 @@ def _(attempt, T, n):
     found, wanted = _designed(attempt, bits), (q, k[token], v[token])
     for name, mine, right in zip(("query", "keys", "values"), found, wanted, strict=True):
         if not torch.equal(mine, right):
-            raise Mismatch(f"{name}: the rows differ from those for the bits 0, 1; expected the same")
+            raise Mismatch(
+                f"{name}: the rows differ from those for the bits 0, 1; expected the same")

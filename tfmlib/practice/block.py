@@ -610,7 +610,8 @@ def _(attempt, run):
     if found != _CAUSES[run]:
         raise Mismatch(f"the diagnosis is {found!r}; look at the gradient, and at the first steps")
 
-@check_diagnose_run.property("the number of steps, to within one in a hundred", ("A",), ("D",), ("B",),
+@check_diagnose_run.property("the number of steps, to within one in a hundred", ("A",),
+                             ("D",), ("B",),
     ("C",))
 def _(attempt, run):
     found, wanted = attempt(run)[1], _arrives(run)

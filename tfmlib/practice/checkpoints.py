@@ -22,7 +22,8 @@ from ..workbench import (
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #place-checker
 def _file(tensors: dict, more: int = 0, meta: bool = False, spaces: int = 0) -> bytes:
-    "The content of a safetensors file with these tensors; its end is missing if `more` is negative."
+    """The content of a safetensors file with these tensors; its end is missing if `more` is
+    negative."""
     entries, at = ({"__metadata__": {"format": "pt"}} if meta else {}), 0
     for name, (kind, *shape) in tensors.items():
         size = math.prod(shape) * {"F32": 4, "BF16": 2, "I64": 8}[kind]
@@ -48,13 +49,16 @@ check_place_of = Checker("place_of")
 @check_place_of.property("data type, shape and positions in the file", (_file(_ONE), "w"),
     *((_file(_TWO), n) for n in _TWO), (_file(_TWO, meta=True), "b"), (_file(_LONG), [*_LONG][-1]),
     (_file(_LONG), [*_LONG][0]), *((_file(_FOREIGN), n) for n in _FOREIGN), (_file(_TWO, -3), "b"),
-    (_file(_ONE, spaces=5), "w"), (_file(_TWO, spaces=70_000), "b"), (_file({"x.w": ("F32", 1), "w": ("F32", 1)}), "w"),
+    (_file(_ONE, spaces=5), "w"), (_file(_TWO, spaces=70_000), "b"),
+                         (_file({"x.w": ("F32", 1), "w": ("F32", 1)}), "w"),
     (_file({"none": ("F32", 0)}), "none"), (_file(_TWO, -8), "b"))
 def _(attempt, *case): gives(attempt(*case), _lies(*case), "your answer")
 
-@check_place_of.property("a truncated tensor and an unknown name are refused", (_file(_ONE, -1), "w"), (_file(_TWO, -9), "c"),
+@check_place_of.property("a truncated tensor and an unknown name are refused",
+                         (_file(_ONE, -1), "w"), (_file(_TWO, -9), "c"),
     (_file(_ONE)[:30], "w"), (_file(_ONE)[:5], "w"), (b"", "w"), (_file(_TWO), "d"),
-    (_file(_TWO, meta=True), "__metadata__"), ((2**32 + 48).to_bytes(8, "little") + _file(_ONE)[8:], "w"))
+    (_file(_TWO, meta=True), "__metadata__"),
+                         ((2**32 + 48).to_bytes(8, "little") + _file(_ONE)[8:], "w"))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #bits-checker
@@ -72,8 +76,12 @@ check_number_of = Checker("number_of")
 def _(attempt, pattern):
     found = attempt(pattern)
     if type(found) is not float: raise Mismatch(f"your answer is {short(found)}; expected a float")
-    def word(x): return f"{x:.4g}" if x == 0 or abs(x) > .001 else f"about 2 to the power of {math.log2(abs(x)):.0f}"
-    if found != _number(pattern): raise Mismatch(f"your answer to {pattern:#06x} is {word(found)}; expected {word(_number(pattern))}")
+    def word(x):
+        return (f"{x:.4g}" if x == 0 or abs(x) > .001
+                else f"about 2 to the power of {math.log2(abs(x)):.0f}")
+    if found != _number(pattern):
+        raise Mismatch(
+            f"your answer to {pattern:#06x} is {word(found)}; expected {word(_number(pattern))}")
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #count-checker
 def _shapes(config: dict) -> list[tuple]:
@@ -97,13 +105,16 @@ check_weights_of = Checker("weights_of")
 
 @check_weights_of.property("the number is that of all shapes together", *((c,) for c in (
     _described(10, 4, 6, 1, 2, num_key_value_heads=1), _described(10, 4, 6, 3, 2),
-    _described(7, 6, 5, 2, 3, head_dim=4), _described(7, 8, 5, 2, 4, num_key_value_heads=2, head_dim=3),
-    _described(9, 4, 6, 2, 2, tie_word_embeddings=True), _described(9, 4, 6, 2, 2, tie_word_embeddings=False),
+    _described(7, 6, 5, 2, 3, head_dim=4),
+    _described(7, 8, 5, 2, 4, num_key_value_heads=2, head_dim=3),
+    _described(9, 4, 6, 2, 2, tie_word_embeddings=True),
+    _described(9, 4, 6, 2, 2, tie_word_embeddings=False),
     _described(9, 8, 6, 2, 4, num_key_value_heads=2, attention_bias=True),
     _described(9, 8, 6, 2, 4, num_key_value_heads=1, qk_norm=True, head_dim=5),
     _described(9, 8, 6, 2, 4, num_key_value_heads=1, qk_norm=False, attention_bias=False),
     _described(10, 4, 6, 1, 2, head_dim=8, attention_bias=True),
-    _described(9, 8, 6, 2, 4, num_key_value_heads=2, head_dim=3, attention_bias=True, qk_norm=True, tie_word_embeddings=True),
+    _described(9, 8, 6, 2, 4, num_key_value_heads=2, head_dim=3, attention_bias=True, qk_norm=True,
+               tie_word_embeddings=True),
     _described(128_256, 4096, 14_336, 32, 32, num_key_value_heads=8),
     _described(151_936, 4096, 12_288, 36, 32, num_key_value_heads=8, head_dim=128, qk_norm=True))))
 def _(attempt, config):
@@ -114,16 +125,20 @@ def _reach(layers: str, window: int, position: int) -> int:
     "Layer by layer, the set of positions that matter."
     known = {position}
     for kind in reversed(layers):
-        known |= {j for i in known for j in range(0 if kind == "G" else max(0, i - window + 1), i + 1)}
+        known |= {j for i in known
+                  for j in range(0 if kind == "G" else max(0, i - window + 1), i + 1)}
     return len(known) - 1
 
 
 check_reach_of = Checker("reach_of")
 
 @check_reach_of.property("the number is that of a search, layer by layer", *((*c,) for c in (
-    ("LLLLLG", 3, 5), ("LLLLLG", 3, 100), ("LLLLL", 3, 5), ("LLLLL", 3, 100), ("", 4, 9), ("L", 4, 9),
-    ("G", 4, 9), ("G", 1, 0), ("L", 1, 7), ("LL", 1, 7), ("GL", 2, 30), ("LG", 2, 30), ("LG", 1, 5), ("GLL", 1, 9), ("LGL", 5, 3),
-    ("LLL", 2, 2), ("LLL", 2, 3), ("LLL", 2, 4), ("LL", 50, 20), ("LLLLLLLL", 6, 41), ("L" * 40, 3, 500), ("LLLLLG" * 5, 4, 90))))
+    ("LLLLLG", 3, 5), ("LLLLLG", 3, 100), ("LLLLL", 3, 5), ("LLLLL", 3, 100), ("", 4, 9),
+    ("L", 4, 9),
+    ("G", 4, 9), ("G", 1, 0), ("L", 1, 7), ("LL", 1, 7), ("GL", 2, 30), ("LG", 2, 30), ("LG", 1, 5),
+    ("GLL", 1, 9), ("LGL", 5, 3),
+    ("LLL", 2, 2), ("LLL", 2, 3), ("LLL", 2, 4), ("LL", 50, 20), ("LLLLLLLL", 6, 41),
+    ("L" * 40, 3, 500), ("LLLLLG" * 5, 4, 90))))
 def _(attempt, layers, window, position):
     expect_whole(attempt(layers, window, position), _reach(layers, window, position), "the reach")
 
@@ -147,8 +162,10 @@ def _matrix(H: int, G: int, D: int, C: int, seed: int = 0) -> tuple:
 _FUSED = "queries", "keys", "values"
 check_unfused = Checker("unfused")
 
-@check_unfused.property("each row goes where it belongs", (torch.arange(8.).double()[:, None], 4, 2),
-    _matrix(1, 1, 1, 1), _matrix(2, 2, 3, 2), _matrix(4, 1, 2, 3), _matrix(6, 2, 1, 2), _matrix(6, 3, 2, 2))
+@check_unfused.property("each row goes where it belongs",
+                        (torch.arange(8.).double()[:, None], 4, 2),
+    _matrix(1, 1, 1, 1), _matrix(2, 2, 3, 2), _matrix(4, 1, 2, 3), _matrix(6, 2, 1, 2),
+                        _matrix(6, 3, 2, 2))
 def _(attempt, *case):
     found, right = attempt(*case), _unfused(*case)
     if not isinstance(found, tuple | list) or len(found) != 3:
@@ -178,7 +195,8 @@ def _projection(H: int, D: int, C: int, seed: int = 0) -> tuple:
 check_to_halves = Checker("to_halves")
 
 @check_to_halves.property("row 2i of a head becomes row i, and row 2i + 1 becomes row i + D/2",
-    (torch.arange(6.).double()[:, None], 1), _projection(1, 2, 1), _projection(1, 4, 4), _projection(2, 4, 8), _projection(2, 6, 2),
+    (torch.arange(6.).double()[:, None], 1), _projection(1, 2, 1), _projection(1, 4, 4),
+                          _projection(2, 4, 8), _projection(2, 6, 2),
     _projection(3, 4, 2), _projection(2, 8, 3), _projection(5, 2, 2))
 def _(attempt, *case): expect(attempt(*case), _halves(*case), 1e-12, "the projection")
 
@@ -222,23 +240,33 @@ def _read(config: dict, row: dict) -> dict | str:
     return missing[0] if missing else {row["read"][k]: v for k, v in given if k in row["read"]}
 
 
-_ROW = {"read": {"width": "d_model", "depth": "n_layers"}, "required": {"bias": False, "act": "silu", "scale": 1.},
+_ROW = {"read": {"width": "d_model", "depth": "n_layers"},
+        "required": {"bias": False, "act": "silu", "scale": 1.},
         "free": ["rate", "name"]}
 _GOOD = ({"width": 4, "depth": 2}, {"depth": 2, "width": 4, "bias": False, "act": "silu"},
-         {"width": 1, "depth": 1, "rate": .1, "name": "x"}, {"width": 4, "depth": 2, "bias": None, "mystery": None},
+         {"width": 1, "depth": 1, "rate": .1, "name": "x"},
+         {"width": 4, "depth": 2, "bias": None, "mystery": None},
          {"width": 10**6, "depth": 3, "scale": 1.}, {"rate": None, "depth": 7, "width": 3},
          {"width": 4, "depth": 2**40, "rate": {"a": 1}, "name": [1, 2]})
-_BAD = ({"width": 4}, {}, {"depth": 2}, {"width": 4, "depth": 2, "mystery": 0}, {"width": 4, "depth": 2, "act": "gelu"},
-        {"width": 4, "depth": 2, "bias": True}, {"bias": 0, "width": 4, "depth": 2}, {"width": True, "depth": 2},
-        {"width": 0, "depth": 2}, {"width": 4., "depth": 2}, {"width": "4", "depth": 2}, {"width": -1, "depth": 2},
-        {"width": None, "depth": 2}, {"mystery": 1, "width": 0}, {"depth": 0, "mystery": 1, "width": 4},
-        {"width": 4, "depth": 2, "scale": 1}, {"width": 4, "depth": 2, "mystery": False}, {"act": "gelu", "bias": True},
-        {"width": 4, "depth": 2, "d_model": 4}, {"width": None, "mystery": 1}, {"z": 1, "a": 1, "width": 4, "depth": 2},
-        {"width": 4, "depth": 2, "rate2": 1}, {"width": 4, "depth": 2, "model_type": "x"}, {"width": 4, "depth": 2, "_name": "x"})
+_BAD = ({"width": 4}, {}, {"depth": 2}, {"width": 4, "depth": 2, "mystery": 0},
+        {"width": 4, "depth": 2, "act": "gelu"},
+        {"width": 4, "depth": 2, "bias": True}, {"bias": 0, "width": 4, "depth": 2},
+        {"width": True, "depth": 2},
+        {"width": 0, "depth": 2}, {"width": 4., "depth": 2}, {"width": "4", "depth": 2},
+        {"width": -1, "depth": 2},
+        {"width": None, "depth": 2}, {"mystery": 1, "width": 0},
+        {"depth": 0, "mystery": 1, "width": 4},
+        {"width": 4, "depth": 2, "scale": 1}, {"width": 4, "depth": 2, "mystery": False},
+        {"act": "gelu", "bias": True},
+        {"width": 4, "depth": 2, "d_model": 4}, {"width": None, "mystery": 1},
+        {"z": 1, "a": 1, "width": 4, "depth": 2},
+        {"width": 4, "depth": 2, "rate2": 1}, {"width": 4, "depth": 2, "model_type": "x"},
+        {"width": 4, "depth": 2, "_name": "x"})
 check_read_config = Checker("read_config")
 
 @check_read_config.property("a configuration that fits is read", *((c, _ROW) for c in _GOOD),
-    ({}, {"read": {}, "required": {}, "free": []}), ({"a": 3}, {"read": {"a": "b"}, "required": {}, "free": []}))
+    ({}, {"read": {}, "required": {}, "free": []}),
+                            ({"a": 3}, {"read": {"a": "b"}, "required": {}, "free": []}))
 def _(attempt, config, row):
     found = attempt(config, row)
     gives(found, _read(config, row), "your answer")
@@ -255,14 +283,18 @@ def _(attempt, config, row):
     gives(found, _read(config, row), "your answer")
     own(attempt(config, row), config, found)
 
-@check_read_config.property("anything else is refused by the name of the key", *((c, _ROW) for c in _BAD),
+@check_read_config.property("anything else is refused by the name of the key",
+                            *((c, _ROW) for c in _BAD),
     ({"bias": True}, {"read": {}, "required": {"bias": 1}, "free": []}))
 def _(attempt, config, row):
     key = _read(config, row)
     try: found = attempt(config, row)
     except ValueError as error: said = str(error)
-    else: raise Mismatch(f"your answer is {short(found)}; expected a ValueError that begins with «{key}:»")
-    if not said.startswith(f"{key}:"): raise Mismatch(f"the message is «{said}»; expected one that begins with «{key}:»")
+    else:
+        raise Mismatch(
+            f"your answer is {short(found)}; expected a ValueError that begins with «{key}:»")
+    if not said.startswith(f"{key}:"):
+        raise Mismatch(f"the message is «{said}»; expected one that begins with «{key}:»")
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #fold-checker
 _MATRICES = "table", "q", "k", "v", "o", "gate", "up", "down", "head"
@@ -285,10 +317,12 @@ def _granite(D: int) -> dict:
     "Random weights."
     g, (V, C, F) = torch.Generator().manual_seed(D), (5, 6, 7)
     shapes = (V, C), (D, C), (D, C), (D, C), (C, D), (F, C), (F, C), (C, F), (V, C)
-    return {name: torch.randn(shape, generator=g, dtype=torch.float64) for name, shape in zip(_MATRICES, shapes)}
+    return {name: torch.randn(shape, generator=g, dtype=torch.float64)
+            for name, shape in zip(_MATRICES, shapes)}
 
 
-def _blamed(found: dict, embedding: float, residual: float, attention: float, logits: float, D: int) -> str:
+def _blamed(found: dict, embedding: float, residual: float, attention: float, logits: float,
+            D: int) -> str:
     "The first matrices whose factors, multiplied, are wrong."
     wanted = {("table",): embedding, ("q", "k"): attention * D ** .5, ("v", "o"): residual,
               ("gate",): 1., ("up", "down"): residual, ("head",): 1 / logits}
@@ -304,23 +338,30 @@ check_folding = Checker("folding")
 
 @check_folding.property("a Llama with these weights has the logits of the Granite",
     (12., .22, 1 / 64, 8., 64), (1., 1., .5, 1., 4), (3., 1., .5, 1., 4), (1., .3, .5, 1., 4),
-    (1., 1., 2., 1., 4), (1., 1., .5, 4., 4), (.5, 2., .1, .25, 3), (2., .5, 1., 3., 1), (1., 1., .25, 1., 16))
+    (1., 1., 2., 1., 4), (1., 1., .5, 4., 4), (.5, 2., .1, .25, 3), (2., .5, 1., 3., 1),
+                        (1., 1., .25, 1., 16))
 def _(attempt, *case):
     found, weights, D = attempt(*case), _granite(case[-1]), case[-1]
-    if not isinstance(found, dict): raise Mismatch(f"your answer is {short(found)}; expected a dict")
+    if not isinstance(found, dict):
+        raise Mismatch(f"your answer is {short(found)}; expected a dict")
     for name, factor in found.items():
-        if name not in _MATRICES: raise Mismatch(f"{short(name)} is none of the matrices {', '.join(_MATRICES)}")
+        if name not in _MATRICES:
+            raise Mismatch(f"{short(name)} is none of the matrices {', '.join(_MATRICES)}")
         expect_number(factor, f"the factor of «{name}»")
     made = {name: w * found.get(name, 1) for name, w in weights.items()}
     off = (_logits(made, 1., 1., D ** -.5, 1.) - _logits(weights, *case[:-1])).abs().max()
-    if not off <= 1e-8: raise Mismatch(f"the logits are off by {float(off):.2g}: {_blamed(found, *case)}")
+    if not off <= 1e-8:
+        raise Mismatch(f"the logits are off by {float(off):.2g}: {_blamed(found, *case)}")
 
-@check_folding.property("an answer that is changed does not change the next one", (12., .22, 1 / 64, 8., 64))
+@check_folding.property("an answer that is changed does not change the next one",
+                        (12., .22, 1 / 64, 8., 64))
 def _(attempt, *case): asked_again(attempt, *case)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #diagnose-checker
-# Chapter 12's language model ("prose"), twelve chunks of fresh prose of 121 tokens; changed: window 16,
-# logit_scale 1/4, all weights .bfloat16().float(), rope_base 500,000, an lm_head with random weights
+# Chapter 12's language model ("prose"), twelve chunks of fresh prose of 121 tokens; changed: window
+# 16,
+# logit_scale 1/4, all weights .bfloat16().float(), rope_base 500,000, an lm_head with random
+# weights
 # (seed 0), and the norm "rmsnorm, 1 + weight".
 _FAULT = {"A": "window", "B": "logits", "C": "rounding", "D": "base", "E": "head", "F": "norm"}
 check_faulty_load = Checker("faulty_load")
@@ -331,13 +372,16 @@ def _(attempt, load): right_answer(attempt(load), _FAULT[load], what=f"the cause
 # %% ../../chapters/practice/12_checkpoints.ipynb #table-checker
 def _llama(L: int, C: int, F: int, H: int) -> dict:
     "Parameters of one size, part by part."
-    return {"attention": L * (2 * C * 128 * (H + 8)), "feed-forward": L * 3 * C * F, "norms": (2 * L + 1) * C,
+    return {"attention": L * (2 * C * 128 * (H + 8)), "feed-forward": L * 3 * C * F,
+            "norms": (2 * L + 1) * C,
             "tables": 2 * 128_256 * C}
 
 
 _LARGE, _SMALL = _llama(126, 16_384, 53_248, 128), _llama(32, 4096, 14_336, 32)
-_LLAMA = {"405B": sum(_LARGE.values()) / 1e9, "feed-forward": 100 * _LARGE["feed-forward"] / sum(_LARGE.values()),
-          "tables 8B": 100 * _SMALL["tables"] / sum(_SMALL.values()), "cache 405B": 126 * 8 * 128 * 2 * 2,
+_LLAMA = {"405B": sum(_LARGE.values()) / 1e9, "feed-forward": 100 * _LARGE["feed-forward"]
+          / sum(_LARGE.values()),
+          "tables 8B": 100 * _SMALL["tables"] / sum(_SMALL.values()), "cache 405B": 126 * 8
+          * 128 * 2 * 2,
           "without groups": 16, "70B to 405B": 126 / 80}
 check_llama_table = Checker("llama_table")
 
@@ -347,10 +391,13 @@ def _(attempt, question):
     right_answer(attempt(question), right, digits=0 if isinstance(right, int) else 3)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #family-checker
-_HERON = {"model_type": "heron", "vocab_size": 11, "hidden_size": 16, "intermediate_size": 10, "num_hidden_layers": 2,
+_HERON = {"model_type": "heron", "vocab_size": 11, "hidden_size": 16, "intermediate_size": 10,
+          "num_hidden_layers": 2,
           "num_attention_heads": 4, "rms_norm_eps": 1e-5, "num_key_value_heads": 2}
-_HERON_FIELDS = {"vocab_size": int, "d_model": int, "d_ff": int, "n_layers": int, "n_heads": int, "n_kv_heads": int, "head_dim": int,
-                 "norm_eps": float, "rope_base": float, "activation": str, "tied": bool, "qk_norm": bool, "biased": str}
+_HERON_FIELDS = {"vocab_size": int, "d_model": int, "d_ff": int, "n_layers": int, "n_heads": int,
+                 "n_kv_heads": int, "head_dim": int,
+                 "norm_eps": float, "rope_base": float, "activation": str, "tied": bool,
+                 "qk_norm": bool, "biased": str}
 _ACTS = {"relu": torch.relu, "silu": torch.nn.functional.silu}
 
 
@@ -358,17 +405,23 @@ def _heron_tensors(config: dict) -> dict[str, Tensor]:
     "Random weights under the names of the table."
     C, F, H = (config[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads"))
     G, D = config.get("num_key_value_heads", H), config.get("head_dim", C // H)
-    layer = {"norm_1.weight": (C,), "norm_2.weight": (C,), "kvq.weight": ((H + 2 * G) * D, C), "k_norm.weight": (D,),
-             "q_norm.weight": (D,), "out.weight": (C, H * D), "up_gate.weight": (2 * F, C), "down.weight": (F, C)}
+    layer = {"norm_1.weight": (C,), "norm_2.weight": (C,), "kvq.weight": ((H + 2 * G) * D, C),
+             "k_norm.weight": (D,),
+             "q_norm.weight": (D,), "out.weight": (C, H * D), "up_gate.weight": (2 * F, C),
+             "down.weight": (F, C)}
     if config.get("qkv_bias", True): layer["kvq.bias"] = ((H + 2 * G) * D,)
-    shapes = {f"blocks.{n}.{name}": shape for n in range(config["num_hidden_layers"]) for name, shape in layer.items()}
+    shapes = {f"blocks.{n}.{name}": shape for n in range(config["num_hidden_layers"])
+              for name, shape in layer.items()}
     shapes |= {"words.weight": (config["vocab_size"], C), "last.weight": (C,)}
-    if not config.get("tie_word_embeddings", False): shapes["lm_head.weight"] = (config["vocab_size"], C)
+    if not config.get("tie_word_embeddings", False):
+        shapes["lm_head.weight"] = (config["vocab_size"], C)
     g = torch.Generator().manual_seed(len(shapes))
-    return {name: torch.randn(shape, generator=g, dtype=torch.float64) for name, shape in shapes.items()}
+    return {name: torch.randn(shape, generator=g, dtype=torch.float64)
+            for name, shape in shapes.items()}
 
 
-def _rms(x: Tensor, eps: float, weight: Tensor) -> Tensor: return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+def _rms(x: Tensor, eps: float, weight: Tensor) -> Tensor:
+    return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
 def _rotated(x: Tensor, base: float) -> Tensor:  # (..., T, D)
@@ -389,13 +442,17 @@ def _attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (H, T, D) each -> (
 
 def _heron_logits(w: dict, config: dict, ids: Tensor) -> Tensor:
     "From the statement, with the file's own tensors."
-    H, eps, base = config["num_attention_heads"], config["rms_norm_eps"], config.get("rope_theta", 10_000.)
-    G, D, x = config.get("num_key_value_heads", H), config.get("head_dim", config["hidden_size"] // H), w["words.weight"][ids]
+    H, eps, base = (config["num_attention_heads"], config["rms_norm_eps"],
+                    config.get("rope_theta", 10_000.))
+    G, D, x = (config.get("num_key_value_heads", H),
+               config.get("head_dim", config["hidden_size"] // H), w["words.weight"][ids])
     for n in range(config["num_hidden_layers"]):
         own = {name.removeprefix(f"blocks.{n}."): t for name, t in w.items()}
         rows = _rms(x, eps, own["norm_1.weight"]) @ own["kvq.weight"].T + own.get("kvq.bias", 0.)
-        k, v, q = (part.unflatten(-1, (-1, D)).transpose(0, 1) for part in rows.split([G * D, G * D, H * D], -1))
-        q, k = _rotated(_rms(q, eps, own["q_norm.weight"]), base), _rotated(_rms(k, eps, own["k_norm.weight"]), base)
+        k, v, q = (part.unflatten(-1, (-1, D)).transpose(0, 1)
+                   for part in rows.split([G * D, G * D, H * D], -1))
+        q, k = (_rotated(_rms(q, eps, own["q_norm.weight"]), base),
+                _rotated(_rms(k, eps, own["k_norm.weight"]), base))
         x = x + _attended(q, k, v) @ own["out.weight"].T
         up, gate = (_rms(x, eps, own["norm_2.weight"]) @ own["up_gate.weight"].T).chunk(2, -1)
         x = x + (up * _ACTS[config.get("hidden_act", "relu")](gate)) @ own["down.weight"]
@@ -404,9 +461,11 @@ def _heron_logits(w: dict, config: dict, ids: Tensor) -> Tensor:
 
 def _own_shapes(f: dict) -> dict[str, tuple]:
     "The tensors of a decoder with these fields."
-    C, D, sizes = f["d_model"], f["head_dim"], {"q": f["n_heads"], "k": f["n_kv_heads"], "v": f["n_kv_heads"]}
+    C, D, sizes = (f["d_model"], f["head_dim"],
+                   {"q": f["n_heads"], "k": f["n_kv_heads"], "v": f["n_kv_heads"]})
     layer = {f"{name}.weight": (n * D, C) for name, n in sizes.items()}
-    layer |= {"norm_1.weight": (C,), "norm_2.weight": (C,), "o.weight": (C, f["n_heads"] * D), "gate.weight": (f["d_ff"], C),
+    layer |= {"norm_1.weight": (C,), "norm_2.weight": (C,), "o.weight": (C, f["n_heads"] * D),
+              "gate.weight": (f["d_ff"], C),
               "up.weight": (f["d_ff"], C), "down.weight": (C, f["d_ff"])}
     if f["qk_norm"]: layer |= {"q_norm.weight": (D,), "k_norm.weight": (D,)}
     layer |= {f"{name}.bias": layer[f"{name}.weight"][:1] for name in f["biased"]}
@@ -419,16 +478,24 @@ def _filled(fields: dict, names: dict, tensors: dict) -> dict[str, Tensor]:
     "The tensors of a decoder, from those of the file; every one exactly once."
     shapes, found = _own_shapes(fields), {}
     for name in sorted(tensors.keys() ^ names.keys()):
-        raise Mismatch(f"«{name}» is {'in the file, and not among your names' if name in tensors else 'not in the file'}")
+        raise Mismatch(
+            f"«{name}» is "
+            f"{'in the file, and not among your names' if name in tensors else 'not in the file'}")
     for theirs, ours in names.items():
-        if not isinstance(ours, list) or not all(isinstance(name, str) for name in ours): raise Mismatch(f"«{theirs}» has {short(ours)}; expected a list of names")
+        if not isinstance(ours, list) or not all(isinstance(name, str) for name in ours):
+            raise Mismatch(f"«{theirs}» has {short(ours)}; expected a list of names")
         plain = [name.removesuffix(".T") for name in ours]
         for name in plain:
-            if name not in shapes or name in found: raise Mismatch(f"«{name}» is {'there twice' if name in found else 'no tensor of a decoder with your fields'}")
+            if name not in shapes or name in found:
+                raise Mismatch(
+                    f"«{name}» is "
+                    f"{'there twice' if name in found else 'no tensor of a decoder with your fields'}")
         whole = tensors[theirs].T if ours and ours[0].endswith(".T") else tensors[theirs]
         sizes = [shapes[name][0] for name in plain]
         if sum(sizes) != len(whole) or any(shapes[name][1:] != whole.shape[1:] for name in plain):
-            raise Mismatch(f"«{theirs}» has the shape {tuple(whole.shape)}, which does not fit {', '.join(plain) or 'no tensor'}")
+            raise Mismatch(
+                f"«{theirs}» has the shape {tuple(whole.shape)}, which does not fit "
+                f"{', '.join(plain) or 'no tensor'}")
         found |= dict(zip(plain, whole.split(sizes)))
     for name in sorted(shapes.keys() - found.keys()): raise Mismatch(f"«{name}» gets no rows")
     return found
@@ -440,25 +507,36 @@ def _own_logits(w: dict, f: dict, ids: Tensor) -> Tensor:
     for n in range(f["n_layers"]):
         own = {name.removeprefix(f"{n}."): t for name, t in w.items() if name.startswith(f"{n}.")}
         h = _rms(x, eps, own["norm_1.weight"])
-        q, k, v = ((h @ own[f"{name}.weight"].T + own.get(f"{name}.bias", 0.)).unflatten(-1, (-1, D)).transpose(0, 1) for name in "qkv")
-        if f["qk_norm"]: q, k = (_rms(t, eps, own[f"{name}_norm.weight"]) for t, name in ((q, "q"), (k, "k")))
+        q, k, v = ((h @ own[f"{name}.weight"].T + own.get(f"{name}.bias", 0.)).unflatten(-1,
+                (-1, D)).transpose(0, 1) for name in "qkv")
+        if f["qk_norm"]:
+            q, k = (_rms(t, eps, own[f"{name}_norm.weight"]) for t, name in ((q, "q"), (k, "k")))
         mixed = _attended(_rotated(q, f["rope_base"]), _rotated(k, f["rope_base"]), v)
         x = x + mixed @ own["o.weight"].T + own.get("o.bias", 0.)
         h = _rms(x, eps, own["norm_2.weight"])
-        x = x + (_ACTS[f["activation"]](h @ own["gate.weight"].T) * (h @ own["up.weight"].T)) @ own["down.weight"].T
+        x = (x + (_ACTS[f["activation"]](h @ own["gate.weight"].T)
+                  * (h @ own["up.weight"].T)) @ own["down.weight"].T)
     return _rms(x, eps, w["final_norm.weight"]) @ w.get("head.weight", w["embedding.weight"]).T
 
 
 def _checked_fields(found) -> tuple[dict, dict]:
     "The two dicts, if they are dicts of the right kind."
-    if not isinstance(found, tuple | list) or len(found) != 2 or not all(isinstance(part, dict) for part in found):
+    if (not isinstance(found, tuple | list) or len(found) != 2
+        or not all(isinstance(part, dict) for part in found)):
         raise Mismatch(f"your answer is {short(found)}; expected two dicts")
     fields, names = found
-    for name in sorted(fields.keys() ^ _HERON_FIELDS.keys(), key=str): raise Mismatch(f"the field {name!r} is {'missing' if name in _HERON_FIELDS else 'unknown'}")
+    for name in sorted(fields.keys() ^ _HERON_FIELDS.keys(), key=str):
+        raise Mismatch(f"the field {name!r} is {'missing' if name in _HERON_FIELDS else 'unknown'}")
     for name, kind in _HERON_FIELDS.items():
-        if type(fields[name]) is not kind: raise Mismatch(f"the field «{name}» is {short(fields[name])}; expected a value of type {kind.__name__}")
+        if type(fields[name]) is not kind:
+            raise Mismatch(
+                f"the field «{name}» is {short(fields[name])}; expected a value of type "
+                f"{kind.__name__}")
     for name, allowed in (("activation", _ACTS), ("biased", ("", "qkv", "qkvo"))):
-        if fields[name] not in allowed: raise Mismatch(f"the field «{name}» is {fields[name]!r}; expected one of {', '.join(map(repr, allowed))}")
+        if fields[name] not in allowed:
+            raise Mismatch(
+                f"the field «{name}» is {fields[name]!r}; expected one of "
+                f"{', '.join(map(repr, allowed))}")
     return fields, names
 
 
@@ -467,31 +545,44 @@ def _other(**keys) -> dict:
     return {key: value for key, value in (_HERON | keys).items() if value is not None}
 
 
-_HERONS = (_other(), _other(qkv_bias=False), _other(qkv_bias=True, num_hidden_layers=1), _other(hidden_act="silu"),
-           _other(hidden_act="relu", num_hidden_layers=12), _other(num_key_value_heads=None), _other(num_key_value_heads=1, head_dim=10),
-           _other(tie_word_embeddings=True), _other(tie_word_embeddings=False, qkv_bias=False), _other(rope_theta=50.), _other(rms_norm_eps=.3),
-           _other(hidden_size=10, num_attention_heads=1, num_key_value_heads=1, intermediate_size=10, vocab_size=13))
+_HERONS = (_other(), _other(qkv_bias=False), _other(qkv_bias=True, num_hidden_layers=1),
+           _other(hidden_act="silu"),
+           _other(hidden_act="relu", num_hidden_layers=12), _other(num_key_value_heads=None),
+           _other(num_key_value_heads=1, head_dim=10),
+           _other(tie_word_embeddings=True), _other(tie_word_embeddings=False, qkv_bias=False),
+           _other(rope_theta=50.), _other(rms_norm_eps=.3),
+           _other(hidden_size=10, num_attention_heads=1, num_key_value_heads=1,
+                  intermediate_size=10, vocab_size=13))
 check_heron = Checker("heron")
 
-@check_heron.property("a decoder with your fields, filled by your names, has the logits of a Heron", *((c,) for c in _HERONS))
+@check_heron.property("a decoder with your fields, filled by your names, has the logits of a Heron",
+                      *((c,) for c in _HERONS))
 def _(attempt, config):
     tensors, given = _heron_tensors(config), dict(config)
     fields, names = _checked_fields(attempt(given))
     if given != config: raise Mismatch("the configuration was changed; work on a copy")
     found = _filled(fields, names, tensors)
     ids = torch.tensor([3, 0, 7, 7, 10, 2, 5])
-    if fields["vocab_size"] != config["vocab_size"]: raise Mismatch(f"the field «vocab_size» is {fields['vocab_size']}")
+    if fields["vocab_size"] != config["vocab_size"]:
+        raise Mismatch(f"the field «vocab_size» is {fields['vocab_size']}")
     expect(_own_logits(found, fields, ids), _heron_logits(tensors, config, ids), 1e-8, "the logits")
 
-@check_heron.property("a key or value that a Heron does not have is refused by name", *((_other(**{key: value}), key) for key, value in (
-    ("mystery", 1), ("hidden_act", "mish"), ("model_type", "egret"), ("sliding_window", 4), ("hidden_act", "gelu"),
-    ("attention_bias", False), ("norm_eps", 1e-5), ("model_type", "llama"), ("model_type", "heron2"), ("model_type", "Heron"), ("hidden_act", "SiLU"),
-    ("torch_dtype", "float32"), ("max_position_embeddings", 64), ("architectures", ["Heron"]), ("transformers_version", "5.0"), ("_name", "x"))))
+@check_heron.property("a key or value that a Heron does not have is refused by name",
+                      *((_other(**{key: value}), key) for key, value in (
+    ("mystery", 1), ("hidden_act", "mish"), ("model_type", "egret"), ("sliding_window", 4),
+                          ("hidden_act", "gelu"),
+    ("attention_bias", False), ("norm_eps", 1e-5), ("model_type", "llama"),
+                          ("model_type", "heron2"), ("model_type", "Heron"), ("hidden_act", "SiLU"),
+    ("torch_dtype", "float32"), ("max_position_embeddings", 64), ("architectures", ["Heron"]),
+                          ("transformers_version", "5.0"), ("_name", "x"))))
 def _(attempt, config, key):
     try: found = attempt(dict(config))
     except ValueError as error: said = str(error)
-    else: raise Mismatch(f"your answer is {short(found)}; expected a ValueError that begins with «{key}:»")
-    if not said.startswith(f"{key}:"): raise Mismatch(f"the message is «{said[:120]}»; expected one that begins with «{key}:»")
+    else:
+        raise Mismatch(
+            f"your answer is {short(found)}; expected a ValueError that begins with «{key}:»")
+    if not said.startswith(f"{key}:"):
+        raise Mismatch(f"the message is «{said[:120]}»; expected one that begins with «{key}:»")
 
 @check_heron.property("two new dicts each time", (_HERONS[0],), (_HERONS[1],))
 def _(attempt, config):
@@ -506,8 +597,10 @@ def _names_of(patterns, n_layers: int) -> list[str]:
         if not isinstance(pattern, str): raise Mismatch(f"{short(pattern)} is not a string")
         if pattern.count("{}") > 1: raise Mismatch(f"«{pattern}» has {{}} more than once")
         pieces = re.split(r"(\{[^{}]*\})", pattern)
-        if any(c in piece for piece in pieces[::2] for c in "{}"): raise Mismatch(f"«{pattern}» has a brace too many")
-        choices = [[p] if n % 2 == 0 else [*map(str, range(n_layers))] if p == "{}" else p[1:-1].split("|")
+        if any(c in piece for piece in pieces[::2] for c in "{}"):
+            raise Mismatch(f"«{pattern}» has a brace too many")
+        choices = [[p] if n % 2 == 0 else [*map(str, range(n_layers))] if p == "{}"
+                   else p[1:-1].split("|")
                    for n, p in enumerate(pieces)]
         found += map("".join, itertools.product(*choices))
     return found
@@ -515,26 +608,31 @@ def _names_of(patterns, n_layers: int) -> list[str]:
 
 def _layers(parts: dict, n_layers: int, *others: str) -> list[str]:
     "Names: for each layer, these parts, each with these endings."
-    return [f"h.{n}.{part}.{end}" for n in range(n_layers) for part, ends in parts.items() for end in ends.split()] + [*others]
+    return ([f"h.{n}.{part}.{end}" for n in range(n_layers) for part, ends in parts.items()
+             for end in ends.split()] + [*others])
 
 
 _BOTH = "weight bias"
 _LISTS_OF_NAMES = (  # names, layers, characters
     (_layers({"q": _BOTH, "k": _BOTH, "o": "weight"}, 3, "norm.weight"), 3, 48),
-    (_layers({f"attn.{p}_proj": "weight" for p in "qkvo"} | {f"mlp.{p}_proj": "weight" for p in ("gate", "up", "down")}
+    (_layers({f"attn.{p}_proj": "weight" for p in "qkvo"}
+             | {f"mlp.{p}_proj": "weight" for p in ("gate", "up", "down")}
              | {"ln_1": "weight", "ln_2": "weight"}, 2, "embed.weight", "norm.weight"), 2, 130),
-    (_layers({"attn.c_attn": _BOTH, "attn.c_proj": _BOTH, "mlp.c_fc": _BOTH, "mlp.c_proj": _BOTH, "ln_1": _BOTH,
+    (_layers({"attn.c_attn": _BOTH, "attn.c_proj": _BOTH, "mlp.c_fc": _BOTH, "mlp.c_proj": _BOTH,
+              "ln_1": _BOTH,
               "ln_2": _BOTH}, 12, "wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias"), 12, 108),
     (_layers({"q": _BOTH, "k": _BOTH, "v": _BOTH, "o": "weight", "norm": "weight"}, 4), 4, 46),
     (["a.weight"], 2, 8), (_layers({"q": "weight"}, 5), 5, 13), ([], 2, 0),
     ([2 * c + "." + c for c in "abcdefghijkl"], 2, 48))
 check_name_patterns = Checker("name_patterns")
 
-@check_name_patterns.property("the patterns stand for exactly these names, and are short", *_LISTS_OF_NAMES)
+@check_name_patterns.property("the patterns stand for exactly these names, and are short",
+                              *_LISTS_OF_NAMES)
 def _(attempt, names, n_layers, most):
     given = [*names]
     found = attempt(given, n_layers)
-    if not isinstance(found, list): raise Mismatch(f"your answer is {short(found)}; expected a list")
+    if not isinstance(found, list):
+        raise Mismatch(f"your answer is {short(found)}; expected a list")
     own(found, given)
     if given != names: raise Mismatch("the list of names was changed; work on a copy")
     asked_again(attempt, given, n_layers)

@@ -21,7 +21,8 @@ from ..workbench import (
 # %% ../../chapters/practice/10_decoders.ipynb #perplexity-checker
 def _random(B: int, T: int, V: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     "Random logits and token ids."
-    return rounded(B, T, V, seed=seed), torch.randint(V, (B, T), generator=torch.Generator().manual_seed(seed))
+    return (rounded(B, T, V, seed=seed),
+            torch.randint(V, (B, T), generator=torch.Generator().manual_seed(seed)))
 
 
 def _perplexity(logits: Tensor, ids: Tensor, loss_mask: Tensor) -> float:
@@ -32,7 +33,8 @@ def _perplexity(logits: Tensor, ids: Tensor, loss_mask: Tensor) -> float:
             if loss_mask[b, t]:
                 z = logits[b, t - 1].tolist()
                 top = max(z)
-                losses.append(top + math.log(sum(math.exp(logit - top) for logit in z)) - z[ids[b, t]])
+                losses.append(top + math.log(sum(math.exp(logit - top) for logit in z))
+                              - z[ids[b, t]])
     return math.exp(sum(losses) / len(losses))
 
 
@@ -43,46 +45,78 @@ def _from(*starts: int, T: int) -> Tensor: return torch.arange(T) >= torch.tenso
 check_perplexity_of = Checker("perplexity_of")
 
 @check_perplexity_of.property("it is the exponential of the mean cross-entropy with the next token",
-    (torch.tensor([[[0., 0.], [math.log(3), 0.], [9., -9.]]], dtype=torch.float64), torch.tensor([[0, 1, 0]]), _all(1, 3)),
-    (*_random(1, 2, 3), _all(1, 2)), (*_random(2, 5, 4, 1), _all(2, 5)), (*_random(3, 4, 4, 2), _all(3, 4)), (*_random(1, 7, 2, 3), _all(1, 7)))
-def _(attempt, logits, ids, loss_mask): expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
+    (torch.tensor([[[0., 0.], [math.log(3), 0.], [9., -9.]]], dtype=torch.float64),
+     torch.tensor([[0, 1, 0]]), _all(1, 3)),
+    (*_random(1, 2, 3), _all(1, 2)), (*_random(2, 5, 4, 1), _all(2, 5)),
+                              (*_random(3, 4, 4, 2), _all(3, 4)),
+                              (*_random(1, 7, 2, 3), _all(1, 7)))
+def _(attempt, logits, ids, loss_mask):
+    expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
 
 @check_perplexity_of.property("only counted tokens matter, all with the same weight",
-    (*_random(1, 4, 3, 4), _from(2, T=4)), (*_random(2, 6, 3, 5), _from(1, 5, T=6)), (*_random(3, 6, 4, 6), _from(5, 2, 6, T=6)),
-    (*_random(2, 5, 3, 7), torch.tensor([[True, False, True, False, True], [False, True, False, False, False]])),
+    (*_random(1, 4, 3, 4), _from(2, T=4)), (*_random(2, 6, 3, 5), _from(1, 5, T=6)),
+                              (*_random(3, 6, 4, 6), _from(5, 2, 6, T=6)),
+    (*_random(2, 5, 3, 7),
+     torch.tensor([[True, False, True, False, True], [False, True, False, False, False]])),
     (*_random(2, 5000, 3, 14), _from(4700, 4990, T=5000)))
-def _(attempt, logits, ids, loss_mask): expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
+def _(attempt, logits, ids, loss_mask):
+    expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
 
-@check_perplexity_of.property("the first token of a row never counts", (*_random(1, 3, 3, 8), torch.tensor([[True, False, True]])), (*_random(2, 4, 3, 9), torch.tensor([[True, True, False, False], [True, False, False, True]])))
+@check_perplexity_of.property("the first token of a row never counts",
+                              (*_random(1, 3, 3, 8), torch.tensor([[True, False, True]])),
+                              (*_random(2, 4, 3, 9),
+                               torch.tensor([[True, True, False, False],
+                                             [True, False, False, True]])))
 def _(attempt, logits, ids, loss_mask):
     less = loss_mask.clone()
     less[:, 0] = False
     expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, less))
 
-@check_perplexity_of.property("large logits do no harm", (torch.tensor([[[5000., 4999.], [0., 0.]]], dtype=torch.float64), torch.tensor([[0, 1]]), _all(1, 2)),
-    (torch.tensor([[[-5000., -5001., -4999.], [1., 2., 3.]]], dtype=torch.float64), torch.tensor([[2, 0]]), _all(1, 2)))
-def _(attempt, logits, ids, loss_mask): expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
+@check_perplexity_of.property("large logits do no harm",
+                              (torch.tensor([[[5000., 4999.], [0., 0.]]], dtype=torch.float64),
+                               torch.tensor([[0, 1]]), _all(1, 2)),
+    (torch.tensor([[[-5000., -5001., -4999.], [1., 2., 3.]]], dtype=torch.float64),
+     torch.tensor([[2, 0]]), _all(1, 2)))
+def _(attempt, logits, ids, loss_mask):
+    expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
 
 @check_perplexity_of.property("neither a hopeless token nor a long text makes it infinite or zero",
-    (torch.tensor([[[900., 0.]] + 30 * [[0., 0.]]], dtype=torch.float64), torch.tensor([[0, 1] + 29 * [0]]), _all(1, 31)),
-    (torch.tensor([[[5000., -5000.]] + 99 * [[0., 0.]]], dtype=torch.float64), torch.tensor([[0, 1] + 98 * [0]]), _all(1, 100)), (*_random(2, 400, 5, 10), _all(2, 400)))
-def _(attempt, logits, ids, loss_mask): expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
+    (torch.tensor([[[900., 0.]] + 30 * [[0., 0.]]], dtype=torch.float64),
+     torch.tensor([[0, 1] + 29 * [0]]), _all(1, 31)),
+    (torch.tensor([[[5000., -5000.]] + 99 * [[0., 0.]]], dtype=torch.float64),
+     torch.tensor([[0, 1] + 98 * [0]]), _all(1, 100)), (*_random(2, 400, 5, 10), _all(2, 400)))
+def _(attempt, logits, ids, loss_mask):
+    expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
 
 @check_perplexity_of.property("an impossible token does no harm where it does not count",
-    (doubles(0., -math.inf, 1., 2., 3., 4.).view(1, 3, 2), torch.tensor([[0, 1, 0]]), torch.tensor([[True, False, True]])),
-    (_random(2, 6, 3, 11)[0].masked_fill(torch.arange(3) == 2, -math.inf), torch.tensor([[2, 0, 2, 1, 1, 0], [0, 1, 0, 0, 2, 2]]), torch.tensor([[True, True, False, True, True, True], [True, True, True, True, False, False]])))
-def _(attempt, logits, ids, loss_mask): expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
-
-@check_perplexity_of.property("the vocabulary may be large, or a single token", (*_random(1, 3, 1), _all(1, 3)), (*_random(2, 3, 1500, 12), _all(2, 3)), (*_random(3, 3, 3, 13), _from(2, 1, 2, T=3)))
-def _(attempt, logits, ids, loss_mask): expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
-
-@check_perplexity_of.property("logits of 32 bits may give a number that is too large for 32 bits", (torch.tensor([[[100., 0.], [0., 0.]]]), torch.tensor([[0, 1]]), _all(1, 2)), (torch.tensor([[[0., 600., 9.], [1., 2., 3.]]]), torch.tensor([[0, 0]]), _all(1, 2)))
+    (doubles(0., -math.inf, 1., 2., 3., 4.).view(1, 3, 2), torch.tensor([[0, 1, 0]]),
+     torch.tensor([[True, False, True]])),
+    (_random(2, 6, 3, 11)[0].masked_fill(torch.arange(3) == 2, -math.inf),
+     torch.tensor([[2, 0, 2, 1, 1, 0], [0, 1, 0, 0, 2, 2]]),
+     torch.tensor([[True, True, False, True, True, True], [True, True, True, True, False, False]])))
 def _(attempt, logits, ids, loss_mask):
-    found, right = expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits.double(), ids, loss_mask)
+    expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
+
+@check_perplexity_of.property("the vocabulary may be large, or a single token",
+                              (*_random(1, 3, 1), _all(1, 3)),
+                              (*_random(2, 3, 1500, 12), _all(2, 3)),
+                              (*_random(3, 3, 3, 13), _from(2, 1, 2, T=3)))
+def _(attempt, logits, ids, loss_mask):
+    expect(expect_number(attempt(logits, ids, loss_mask)), _perplexity(logits, ids, loss_mask))
+
+@check_perplexity_of.property("logits of 32 bits may give a number that is too large for 32 bits",
+                              (torch.tensor([[[100., 0.], [0., 0.]]]), torch.tensor([[0, 1]]),
+                               _all(1, 2)),
+                              (torch.tensor([[[0., 600., 9.], [1., 2., 3.]]]),
+                               torch.tensor([[0, 0]]), _all(1, 2)))
+def _(attempt, logits, ids, loss_mask):
+    found, right = (expect_number(attempt(logits, ids, loss_mask)),
+                    _perplexity(logits.double(), ids, loss_mask))
     if math.isinf(found): raise Mismatch(f"it is infinite; expected {right:.3g}")
     expect(found / right, 1., 1e-4, "it, divided by the right number,")
 
-common_rules(check_perplexity_of, _perplexity, lambda seed: (*_random(9, 4, 3, 60 + seed), _all(9, 4)), flows=False)
+common_rules(check_perplexity_of, _perplexity,
+             lambda seed: (*_random(9, 4, 3, 60 + seed), _all(9, 4)), flows=False)
 
 # %% ../../chapters/practice/10_decoders.ipynb #predict-checker
 _SEVEN = doubles(.35, .25, .15, .10, .08, .05, .02)
@@ -131,8 +165,11 @@ def _kept(logits: Tensor, p: float) -> Tensor:
 def _same_flags(found, wanted: Tensor, what: str) -> None:
     "Raise a Mismatch, which lists the positions of one row, unless the same entries are True."
     same_type(found, torch.bool)
-    if found.shape != wanted.shape: raise Mismatch(f"it has shape {tuple(found.shape)}; expected {tuple(wanted.shape)}")
-    for b, (row, right) in enumerate(zip(found, wanted)): gives(row.nonzero()[:, 0].tolist(), right.nonzero()[:, 0].tolist(), f"row {b}: the list of {what}")
+    if found.shape != wanted.shape:
+        raise Mismatch(f"it has shape {tuple(found.shape)}; expected {tuple(wanted.shape)}")
+    for b, (row, right) in enumerate(zip(found, wanted)):
+        gives(row.nonzero()[:, 0].tolist(), right.nonzero()[:, 0].tolist(),
+              f"row {b}: the list of {what}")
 
 
 def _keeps(attempt, logits: Tensor, p: float) -> None:
@@ -148,42 +185,66 @@ def _spread(B: int, V: int, seed: int) -> Tensor:
 
 check_nucleus = Checker("nucleus")
 
-@check_nucleus.property("it keeps the most likely tokens until their sum suffices", (_FOUR, .7), (_FOUR, .8), (_FOUR, .96), (_FOUR, .3), (doubles(.1, .9).log()[None], .5), (_spread(1, 9, 0), .6), (_spread(1, 30, 1), .85), (_spread(2, 400, 6), .97),
+@check_nucleus.property("it keeps the most likely tokens until their sum suffices", (_FOUR, .7),
+                        (_FOUR, .8), (_FOUR, .96), (_FOUR, .3), (doubles(.1, .9).log()[None], .5),
+                        (_spread(1, 9, 0), .6), (_spread(1, 30, 1), .85), (_spread(2, 400, 6), .97),
     (_spread(1, 50_257, 8), .97))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("each row is independent", (torch.cat([_FOUR, 4 * _FOUR, _FOUR.flip(1)]), .7), (torch.cat([3 * _FOUR, _FOUR / 2]), .8), (_spread(5, 12, 2), .5), (_spread(4, 4, 7), .9), (doubles(3., -5.)[:, None], .4))
+@check_nucleus.property("each row is independent",
+                        (torch.cat([_FOUR, 4 * _FOUR, _FOUR.flip(1)]), .7),
+                        (torch.cat([3 * _FOUR, _FOUR / 2]), .8), (_spread(5, 12, 2), .5),
+                        (_spread(4, 4, 7), .9), (doubles(3., -5.)[:, None], .4))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("one token is always kept", (_FOUR, 1e-9), (_FOUR, 1e-15), (20 * _FOUR, .01), (_spread(3, 6, 3), 1e-6))
+@check_nucleus.property("one token is always kept", (_FOUR, 1e-9), (_FOUR, 1e-15),
+                        (20 * _FOUR, .01), (_spread(3, 6, 3), 1e-6))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("at p = 1 every token of positive probability is kept", (_FOUR, 1.), (torch.tensor([[1., _OUT, 0., 2.]], dtype=torch.float64), 1.), (_spread(2, 7, 4), 1.))
+@check_nucleus.property("at p = 1 every token of positive probability is kept", (_FOUR, 1.),
+                        (torch.tensor([[1., _OUT, 0., 2.]], dtype=torch.float64), 1.),
+                        (_spread(2, 7, 4), 1.))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("tokens of probability 0 are not kept", (torch.tensor([[_OUT, 1., _OUT, 0.]], dtype=torch.float64), .9), (torch.tensor([[_OUT, _OUT, 3.], [0., 1., _OUT]], dtype=torch.float64), .6), (torch.tensor([[0., _OUT, -50., _OUT]], dtype=torch.float64), 1 - 1e-9))
+@check_nucleus.property("tokens of probability 0 are not kept",
+                        (torch.tensor([[_OUT, 1., _OUT, 0.]], dtype=torch.float64), .9),
+                        (torch.tensor([[_OUT, _OUT, 3.], [0., 1., _OUT]], dtype=torch.float64), .6),
+                        (torch.tensor([[0., _OUT, -50., _OUT]], dtype=torch.float64), 1 - 1e-9))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-@check_nucleus.property("adding a number to all logits changes nothing", (_FOUR + 700, .8), (_FOUR - 3000, .7), (_spread(2, 8, 5) + 1e4, .6), (_spread(2, 8, 5) - torch.tensor([[0.], [1e5]]), .6))
+@check_nucleus.property("adding a number to all logits changes nothing", (_FOUR + 700, .8),
+                        (_FOUR - 3000, .7), (_spread(2, 8, 5) + 1e4, .6),
+                        (_spread(2, 8, 5) - torch.tensor([[0.], [1e5]]), .6))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 def _of_equals(attempt, B: int, V: int, p: float, dtype: torch.dtype = torch.float64) -> None:
     "Raise a Mismatch unless, of equally likely tokens, as many are kept as are needed."
     found = attempt(torch.zeros(B, V, dtype=dtype), p)
     same_type(found, torch.bool)
-    if found.shape != (B, V): raise Mismatch(f"it has shape {tuple(found.shape)}; expected {(B, V)}")
-    for row in found: expect_whole(int(row.sum()), math.ceil(round(p * V, 9)), f"the number of tokens kept, of {V} that are equally likely,")
+    if found.shape != (B, V):
+        raise Mismatch(f"it has shape {tuple(found.shape)}; expected {(B, V)}")
+    for row in found:
+        expect_whole(int(row.sum()), math.ceil(round(p * V, 9)),
+                     f"the number of tokens kept, of {V} that are equally likely,")
 
-check_nucleus.property("of equal logits no more are kept than are needed", (1, 4, .5), (2, 8, .375), (1, 4, .6), (1, 1000, .9005),
+check_nucleus.property("of equal logits no more are kept than are needed", (1, 4, .5), (2, 8, .375),
+                       (1, 4, .6), (1, 1000, .9005),
     (1, 50_257, .9))(_of_equals)
 
-@check_nucleus.property("at p = 1 even the smallest probability is kept", (doubles(0., -40.)[None], 1.), (doubles(0., -40., 3., -700.)[None], 1.), (doubles(0., -800., _OUT)[None], 1.), (torch.tensor([[0., -5000., -120.]]), 1.))
+@check_nucleus.property("at p = 1 even the smallest probability is kept",
+                        (doubles(0., -40.)[None], 1.), (doubles(0., -40., 3., -700.)[None], 1.),
+                        (doubles(0., -800., _OUT)[None], 1.),
+                        (torch.tensor([[0., -5000., -120.]]), 1.))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
-check_nucleus.property("a sum that misses p by rounding alone suffices, with logits of 64 bits and of 32",
-    *((1, V, p, dtype) for V, p in ((10, .2), (10, .3), (10, .8), (10, .9), (25, .2), (1000, .6)) for dtype in (torch.float64, torch.float32)))(_of_equals)
+check_nucleus.property(
+    "a sum that misses p by rounding alone suffices, with logits of 64 bits and of 32",
+    *((1, V, p, dtype) for V, p in ((10, .2), (10, .3), (10, .8), (10, .9), (25, .2), (1000, .6))
+      for dtype in (torch.float64, torch.float32)))(_of_equals)
 
-@check_nucleus.property("a sum that misses p by more does not", (doubles(0., -16.)[None], 1 - 1e-8), (doubles(0., -23.)[None], 1 - 1e-11), (torch.tensor([[-23., 0., _OUT]]), 1 - 1e-11))
+@check_nucleus.property("a sum that misses p by more does not", (doubles(0., -16.)[None], 1 - 1e-8),
+                        (doubles(0., -23.)[None], 1 - 1e-11),
+                        (torch.tensor([[-23., 0., _OUT]]), 1 - 1e-11))
 def _(attempt, logits, p): _keeps(attempt, logits, p)
 
 def _short_by(part: float, V: int, n: int) -> tuple[Tensor, float]:
@@ -201,7 +262,8 @@ common_rules(check_nucleus, _kept, lambda seed: (_spread(9, 7, 60 + seed), .6), 
 
 # %% ../../chapters/practice/10_decoders.ipynb #write-checker
 def _model(V: int, mix: int = 7):
-    "A model whose logits, below 0 and close together, depend on every token and on their number, and a list of its inputs."
+    """A model whose logits, below 0 and close together, depend on every token and on their
+    number, and a list of its inputs."""
     inputs = []
     def scores_after(ids):
         inputs.append(list(ids))
@@ -230,18 +292,21 @@ def _ties(V: int):
 
 
 def _forbidding(V: int):
-    "A model that allows two ids only: the one after that of the last token and, slightly less likely, the third after it."
+    """A model that allows two ids only: the one after that of the last token and, slightly less
+    likely, the third after it."""
     inputs = []
     def scores_after(ids):
         inputs.append(list(ids))
-        return [[-700., -math.inf, -700.0001, -math.inf][min((v - ids[-1] - 1) % V, 3)] for v in range(V)]
+        return [[-700., -math.inf, -700.0001, -math.inf][min((v - ids[-1] - 1) % V, 3)]
+                for v in range(V)]
     return scores_after, inputs
 
 
 _MODELS = {"counting": _counting, "mixing": _model, "ties": _ties, "forbidding": _forbidding}
 
 
-def _generated(kind: str, V: int, prompt: list, steps: int, stop: int | None = None) -> tuple[list, list]:
+def _generated(kind: str, V: int, prompt: list, steps: int,
+               stop: int | None = None) -> tuple[list, list]:
     "The text and the model's inputs, by the definition."
     scores_after, inputs = _MODELS[kind](V)
     ids = list(prompt)
@@ -257,42 +322,66 @@ def _expect_text(attempt, kind: str, V: int, prompt: list, steps: int, max_len: 
     scores_after, inputs = _MODELS[kind](V)
     found = attempt(scores_after, prompt, steps, max_len, *stop)
     own(found, prompt)
-    gives([*found] if isinstance(found, list | tuple) else found, _generated(kind, V, prompt, steps, *stop)[0], "the text")
+    gives([*found] if isinstance(found, list | tuple) else found,
+          _generated(kind, V, prompt, steps, *stop)[0], "the text")
     return inputs
 
 
 check_write_on = Checker("write_on")
 
-@check_write_on.property("each token has the largest logit given all tokens before it", ("counting", 3, [0], 4, 20, None), ("counting", 5, [3, 1], 6, 20, None), ("mixing", 7, [2, 5], 5, 20, None), ("mixing", 11, [1, 2, 3, 4], 8, 20, None), ("forbidding", 5, [3], 4, 9, None), ("counting", 1, [0], 3, 9, None), ("mixing", 300, [*range(299, 260, -1)], 40, 99, None),
+@check_write_on.property("each token has the largest logit given all tokens before it",
+                         ("counting", 3, [0], 4, 20, None), ("counting", 5, [3, 1], 6, 20, None),
+                         ("mixing", 7, [2, 5], 5, 20, None),
+                         ("mixing", 11, [1, 2, 3, 4], 8, 20, None),
+                         ("forbidding", 5, [3], 4, 9, None), ("counting", 1, [0], 3, 9, None),
+                         ("mixing", 300, [*range(299, 260, -1)], 40, 99, None),
     ("mixing", 9, 80 * [*range(9)], 5, 800, None), ("mixing", 7, [2, 5], 300, 400, None))
 def _(attempt, *case): _expect_text(attempt, *case)
 
-@check_write_on.property("nothing follows a generated stop, and stop itself is in the text", ("counting", 3, [0], 4, 20, 2), ("counting", 6, [2], 9, 20, 4), ("counting", 4, [1, 3], 5, 20, 0), ("counting", 4, [2, 0], 3, 20, 2), ("counting", 4, [0, 2], 6, 20, 2), ("counting", 400, [297], 9, 20, 300))
+@check_write_on.property("nothing follows a generated stop, and stop itself is in the text",
+                         ("counting", 3, [0], 4, 20, 2), ("counting", 6, [2], 9, 20, 4),
+                         ("counting", 4, [1, 3], 5, 20, 0), ("counting", 4, [2, 0], 3, 20, 2),
+                         ("counting", 4, [0, 2], 6, 20, 2), ("counting", 400, [297], 9, 20, 300))
 def _(attempt, *case): _expect_text(attempt, *case)
 
-@check_write_on.property("without a stop, all steps are made", ("counting", 3, [0], 4, 20), ("counting", 4, [3, 2], 9, 12), ("mixing", 5, [4], 7, 20))
+@check_write_on.property("without a stop, all steps are made", ("counting", 3, [0], 4, 20),
+                         ("counting", 4, [3, 2], 9, 12), ("mixing", 5, [4], 7, 20))
 def _(attempt, *case): _expect_text(attempt, *case)
 
-@check_write_on.property("of equal logits the smallest id is taken", ("ties", 4, [0], 2, 9, None), ("ties", 7, [6, 1], 3, 9, None))
+@check_write_on.property("of equal logits the smallest id is taken", ("ties", 4, [0], 2, 9, None),
+                         ("ties", 7, [6, 1], 3, 9, None))
 def _(attempt, *case): _expect_text(attempt, *case)
 
-@check_write_on.property("without steps, the prompt is the text", ("counting", 3, [0, 1], 0, 9, None), ("mixing", 4, [2], 0, 1, 2))
+@check_write_on.property("without steps, the prompt is the text",
+                         ("counting", 3, [0, 1], 0, 9, None), ("mixing", 4, [2], 0, 1, 2))
 def _(attempt, *case): _expect_text(attempt, *case)
 
-@check_write_on.property("one call of the model for each generated token", ("counting", 5, [0], 4, 9, None), ("counting", 5, [0], 4, 9, 2), ("mixing", 6, [1, 2], 3, 9, None), ("mixing", 6, [1, 2], 0, 9, None), ("counting", 5, [0], 1, 2, 1))
+@check_write_on.property("one call of the model for each generated token",
+                         ("counting", 5, [0], 4, 9, None), ("counting", 5, [0], 4, 9, 2),
+                         ("mixing", 6, [1, 2], 3, 9, None), ("mixing", 6, [1, 2], 0, 9, None),
+                         ("counting", 5, [0], 1, 2, 1))
 def _(attempt, *case):
     inputs, right = _expect_text(attempt, *case), _generated(*case[:4], case[5])[1]
     expect_whole(len(inputs), len(right), "the number of calls of the model")
     gives(inputs, right, "the list of the model's inputs")
 
-check_write_on.property("an answer that is changed does not change the next one", (_model(5)[0], [0], 4, 20, None))(lambda attempt, *case: asked_again(attempt, *case))
+check_write_on.property("an answer that is changed does not change the next one",
+                        (_model(5)[0], [0], 4, 20, None))(
+                            lambda attempt, *case: asked_again(attempt, *case))
 
-@check_write_on.property("the text may fill max_len", ("counting", 4, [0, 1], 3, 5, None), ("mixing", 5, [0], 1, 2, None))
+@check_write_on.property("the text may fill max_len", ("counting", 4, [0, 1], 3, 5, None),
+                         ("mixing", 5, [0], 1, 2, None))
 def _(attempt, *case):
     inputs = _expect_text(attempt, *case)
-    if max(map(len, inputs)) > case[4]: raise Mismatch(f"the model was given {max(map(len, inputs))} tokens; expected at most {case[4]}")
+    if max(map(len, inputs)) > case[4]:
+        raise Mismatch(
+            f"the model was given {max(map(len, inputs))} tokens; expected at most {case[4]}")
 
-@check_write_on.property("impossible requests are refused", ("counting", 3, [], 2, 9, None), ("counting", 3, [0], -1, 9, None), ("counting", 3, [0, 1, 2], 3, 5, None), ("counting", 3, [0, 1, 2], 0, 2, None), ("counting", 4, [0, 1], 9, 5, 2), ("counting", 3, [], 0, 9, None), ("counting", 3, [0, 1, 2], 3, 3, None), ("counting", 3, [0], -1, 9, 1), ("mixing", 4, [0], 40, 40, None))
+@check_write_on.property("impossible requests are refused", ("counting", 3, [], 2, 9, None),
+                         ("counting", 3, [0], -1, 9, None), ("counting", 3, [0, 1, 2], 3, 5, None),
+                         ("counting", 3, [0, 1, 2], 0, 2, None), ("counting", 4, [0, 1], 9, 5, 2),
+                         ("counting", 3, [], 0, 9, None), ("counting", 3, [0, 1, 2], 3, 3, None),
+                         ("counting", 3, [0], -1, 9, 1), ("mixing", 4, [0], 40, 40, None))
 def _(attempt, kind, V, *case):
     scores_after, inputs = _MODELS[kind](V)
     refuses(attempt, scores_after, *case)
@@ -322,44 +411,69 @@ def _flagged(attempt, *case) -> None:
 _TOKENS = torch.tensor([7, -100, 16_777_217, 16_777_216, 10**12, 2**32 + 7])
 
 
-def _drawn(*shape: int, seed: int) -> Tensor: return _TOKENS[torch.randint(len(_TOKENS), shape, generator=torch.Generator().manual_seed(seed))]
+def _drawn(*shape: int, seed: int) -> Tensor:
+    return _TOKENS[torch.randint(len(_TOKENS), shape,
+                                 generator=torch.Generator().manual_seed(seed))]
 
 
 check_answer_tokens = Checker("answer_tokens")
 
-@check_answer_tokens.property("answer and end token count, question and separator do not", (_ids("3 1 8 5 2 9"), 8, 9), (_ids("8 5 9"), 8, 9), (_ids("3 8 9"), 8, 9), (_ids("1 2 3 7 4 4 0", "1 7 2 3 4 5 0"), 7, 0), (_ids("300 8 5 9", "12 8 5 9"), 8, 9), (_ids("3 70 5 8 90"), 70, 90))
+@check_answer_tokens.property("answer and end token count, question and separator do not",
+                              (_ids("3 1 8 5 2 9"), 8, 9), (_ids("8 5 9"), 8, 9),
+                              (_ids("3 8 9"), 8, 9), (_ids("1 2 3 7 4 4 0", "1 7 2 3 4 5 0"), 7, 0),
+                              (_ids("300 8 5 9", "12 8 5 9"), 8, 9), (_ids("3 70 5 8 90"), 70, 90))
 def _(attempt, *case): _flagged(attempt, *case)
 
-@check_answer_tokens.property("padding does not count, whatever it is", (_ids("3 8 5 9 0 0"), 8, 9), (_ids("3 8 5 9 9 9"), 8, 9), (_ids("3 8 5 9 8 5 9"), 8, 9), (_ids("3 8 9 5 5", "1 2 8 4 9"), 8, 9), (_ids("3 8 5 9 -100 -100"), 8, 9))
+@check_answer_tokens.property("padding does not count, whatever it is", (_ids("3 8 5 9 0 0"), 8, 9),
+                              (_ids("3 8 5 9 9 9"), 8, 9), (_ids("3 8 5 9 8 5 9"), 8, 9),
+                              (_ids("3 8 9 5 5", "1 2 8 4 9"), 8, 9),
+                              (_ids("3 8 5 9 -100 -100"), 8, 9))
 def _(attempt, *case): _flagged(attempt, *case)
 
-@check_answer_tokens.property("the first separator ends the question, and the answer may contain it again", (_ids("3 8 5 8 2 9"), 8, 9), (_ids("8 8 9 0"), 8, 9), (_ids("3 9 1 8 5 8 2 9 9 0"), 8, 9))
+@check_answer_tokens.property(
+    "the first separator ends the question, and the answer may contain it again",
+    (_ids("3 8 5 8 2 9"), 8, 9), (_ids("8 8 9 0"), 8, 9), (_ids("3 9 1 8 5 8 2 9 9 0"), 8, 9))
 def _(attempt, *case): _flagged(attempt, *case)
 
-@check_answer_tokens.property("the question may contain the end token", (_ids("9 1 8 5 9"), 8, 9), (_ids("9 9 8 9 0"), 8, 9), (_ids("1 9 8 4 4 9", "9 8 9 9 9 9"), 8, 9))
+@check_answer_tokens.property("the question may contain the end token", (_ids("9 1 8 5 9"), 8, 9),
+                              (_ids("9 9 8 9 0"), 8, 9), (_ids("1 9 8 4 4 9", "9 8 9 9 9 9"), 8, 9))
 def _(attempt, *case): _flagged(attempt, *case)
 
-@check_answer_tokens.property("without a separator, or without an end token, nothing counts", (_ids("1 2 3 9"), 8, 9), (_ids("1 8 3 4"), 8, 9), (_ids("9 1 8 3", "1 8 3 9", "9 9 9 9"), 8, 9), (_ids("1 2 8"), 8, 9), (_ids("8", "9", "8"), 8, 9))
+@check_answer_tokens.property("without a separator, or without an end token, nothing counts",
+                              (_ids("1 2 3 9"), 8, 9), (_ids("1 8 3 4"), 8, 9),
+                              (_ids("9 1 8 3", "1 8 3 9", "9 9 9 9"), 8, 9), (_ids("1 2 8"), 8, 9),
+                              (_ids("8", "9", "8"), 8, 9))
 def _(attempt, *case): _flagged(attempt, *case)
 
-@check_answer_tokens.property("many rows, each independent", (torch.randint(4, (200, 9), generator=torch.Generator().manual_seed(0)), 2, 3), (torch.randint(5, (200, 6), generator=torch.Generator().manual_seed(1)), 0, 1), (_drawn(50, 8, seed=2), 16_777_216, 7), (_drawn(50, 8, seed=3), -100, 16_777_217))
+@check_answer_tokens.property("many rows, each independent",
+                              (torch.randint(4, (200, 9),
+                                             generator=torch.Generator().manual_seed(0)), 2, 3),
+                              (torch.randint(5, (200, 6),
+                                             generator=torch.Generator().manual_seed(1)), 0, 1),
+                              (_drawn(50, 8, seed=2), 16_777_216, 7),
+                              (_drawn(50, 8, seed=3), -100, 16_777_217))
 def _(attempt, *case): _flagged(attempt, *case)
 
 def _long(question: int, answer: int, padding: int) -> tuple[Tensor, int, int]:
     "One row, padded with end tokens."
     return torch.tensor([[1] * question + [8] + [2] * answer + [9] * padding + [0]]), 8, 9
 
-@check_answer_tokens.property("long questions, long answers, and much padding", _long(105, 3, 1), _long(300, 300, 300), _long(2, 1, 257), _long(0, 700, 1),
+@check_answer_tokens.property("long questions, long answers, and much padding", _long(105, 3, 1),
+                              _long(300, 300, 300), _long(2, 1, 257), _long(0, 700, 1),
     _long(1500, 1500, 1500))
 def _(attempt, *case): _flagged(attempt, *case)
 
-common_rules(check_answer_tokens, _flags, lambda seed: (torch.randint(4, (9, 7), generator=torch.Generator().manual_seed(60 + seed)), 2, 3), flows=False,
+common_rules(check_answer_tokens, _flags,
+             lambda seed: (torch.randint(4, (9, 7),
+                                         generator=torch.Generator().manual_seed(60 + seed)), 2, 3),
+             flows=False,
     also=((torch.randint(4, (6, 6), generator=torch.Generator().manual_seed(62)), 2, 3),))
 
 # %% ../../chapters/practice/10_decoders.ipynb #copies-checker
 def _even(T: int, H: int = 1) -> Tensor:
     "Uniform causal attention."
-    return (torch.ones(T, T, dtype=torch.float64).tril() / torch.arange(1, T + 1)[:, None]).expand(H, T, T)
+    return (torch.ones(T, T, dtype=torch.float64).tril()
+            / torch.arange(1, T + 1)[:, None]).expand(H, T, T)
 
 
 def _attends(H: int, T: int, seed: int) -> Tensor:
@@ -372,7 +486,8 @@ def _copies(weights: Tensor, ids: Tensor) -> Tensor:
     "Key by key."
     tokens, scores = ids.tolist(), []
     for head in weights.tolist():
-        found = [[row[s] for s in range(1, t + 1) if tokens[s - 1] == tokens[t]] for t, row in enumerate(head)]
+        found = [[row[s] for s in range(1, t + 1) if tokens[s - 1] == tokens[t]]
+                 for t, row in enumerate(head)]
         sums = [sum(keys) for keys in found if keys]
         scores.append(sum(sums) / len(sums) if sums else 0.)
     return doubles(*scores)
@@ -380,35 +495,70 @@ def _copies(weights: Tensor, ids: Tensor) -> Tensor:
 
 check_copying = Checker("copying")
 
-@check_copying.property("the attention weight on positions after earlier occurrences", (_even(3), torch.tensor([4, 7, 4])), (_even(4), torch.tensor([1, 2, 1, 2])), (_attends(1, 5, 0), torch.tensor([3, 1, 2, 3, 1])), (_attends(1, 8, 1), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+@check_copying.property("the attention weight on positions after earlier occurrences",
+                        (_even(3), torch.tensor([4, 7, 4])), (_even(4), torch.tensor([1, 2, 1, 2])),
+                        (_attends(1, 5, 0), torch.tensor([3, 1, 2, 3, 1])),
+                        (_attends(1, 8, 1), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])))
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("each head has its own score", (_attends(3, 4, 2), torch.tensor([5, 6, 5, 6])), (_attends(4, 9, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+@check_copying.property("each head has its own score",
+                        (_attends(3, 4, 2), torch.tensor([5, 6, 5, 6])),
+                        (_attends(4, 9, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2])))
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("all earlier occurrences count, not only one", (_attends(2, 7, 4), torch.tensor([1, 2, 1, 3, 1, 4, 1])), (_attends(1, 6, 5), torch.tensor([2, 0, 2, 1, 2, 0])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+@check_copying.property("all earlier occurrences count, not only one",
+                        (_attends(2, 7, 4), torch.tensor([1, 2, 1, 3, 1, 4, 1])),
+                        (_attends(1, 6, 5), torch.tensor([2, 0, 2, 1, 2, 0])))
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("a token twice in a row: the position after the first is the second", (_even(2), torch.tensor([3, 3])), (_attends(2, 5, 6), torch.tensor([1, 1, 2, 2, 1])), (_attends(1, 4, 7), torch.tensor([5, 5, 5, 5])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+@check_copying.property("a token twice in a row: the position after the first is the second",
+                        (_even(2), torch.tensor([3, 3])),
+                        (_attends(2, 5, 6), torch.tensor([1, 1, 2, 2, 1])),
+                        (_attends(1, 4, 7), torch.tensor([5, 5, 5, 5])))
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("queries without an earlier occurrence are left out of the average", (_attends(2, 6, 8), torch.tensor([0, 1, 2, 3, 4, 0])), (_even(9), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 0])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+@check_copying.property("queries without an earlier occurrence are left out of the average",
+                        (_attends(2, 6, 8), torch.tensor([0, 1, 2, 3, 4, 0])),
+                        (_even(9), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 0])))
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("if nothing repeats, the score is 0", (_attends(2, 4, 9), torch.tensor([0, 1, 2, 3])), (_even(1, 3), torch.tensor([7])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+@check_copying.property("if nothing repeats, the score is 0",
+                        (_attends(2, 4, 9), torch.tensor([0, 1, 2, 3])),
+                        (_even(1, 3), torch.tensor([7])))
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("later positions do not count, even if they are attended to", (rounded(2, 5, 5, seed=10).softmax(-1), torch.tensor([1, 2, 1, 2, 1])), (rounded(1, 4, 4, seed=11).softmax(-1), torch.tensor([6, 0, 6, 0])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+@check_copying.property("later positions do not count, even if they are attended to",
+                        (rounded(2, 5, 5, seed=10).softmax(-1), torch.tensor([1, 2, 1, 2, 1])),
+                        (rounded(1, 4, 4, seed=11).softmax(-1), torch.tensor([6, 0, 6, 0])))
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("two tokens are equal only if all their digits are", (_attends(1, 3, 12), torch.tensor([100_000, 5, 100_001])), (_attends(2, 3, 13), torch.tensor([16_777_216, 5, 16_777_217])), (_attends(2, 9, 14), _drawn(9, seed=4)), (_attends(1, 5, 15), torch.tensor([-100, 0, -1, -100, 0])))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+@check_copying.property("two tokens are equal only if all their digits are",
+                        (_attends(1, 3, 12), torch.tensor([100_000, 5, 100_001])),
+                        (_attends(2, 3, 13), torch.tensor([16_777_216, 5, 16_777_217])),
+                        (_attends(2, 9, 14), _drawn(9, seed=4)),
+                        (_attends(1, 5, 15), torch.tensor([-100, 0, -1, -100, 0])))
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-@check_copying.property("an earlier occurrence may be far back", (_attends(1, 60, 16), torch.arange(60) % 50), (_attends(4, 4, 17), torch.tensor([0, 3, 3, 0])), (_even(260), torch.full((260,), 5)), (_attends(2, 200, 18), _drawn(200, seed=5)),
+@check_copying.property("an earlier occurrence may be far back",
+                        (_attends(1, 60, 16), torch.arange(60) % 50),
+                        (_attends(4, 4, 17), torch.tensor([0, 3, 3, 0])),
+                        (_even(260), torch.full((260,), 5)),
+                        (_attends(2, 200, 18), _drawn(200, seed=5)),
     (_even(1100), torch.arange(1100) % 1000))
-def _(attempt, weights, ids): expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
+def _(attempt, weights, ids):
+    expect(attempt(weights, ids), _copies(weights, ids), what="the tensor of scores")
 
-common_rules(check_copying, _copies, lambda seed: (_attends(9, 6, 60 + seed), torch.tensor([1, 2, 1, 3, 2, 1]).roll(seed)), linear_in=("weights",),
+common_rules(check_copying, _copies,
+             lambda seed: (_attends(9, 6, 60 + seed), torch.tensor([1, 2, 1, 3, 2, 1]).roll(seed)),
+             linear_in=("weights",),
     # nothing repeats
     also=((_attends(2, 4, 70), torch.arange(4)), (_attends(3, 1, 71), torch.tensor([5]))))
 
@@ -482,13 +632,15 @@ def _(attempt, question):
 _THREE = ("query", "key", "value")
 
 
-def _joint(C: int, seed: int = 0) -> tuple[Tensor, Tensor]: return rounded(C, 3 * C, seed=seed), rounded(3 * C, seed=seed + 50)
+def _joint(C: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    return rounded(C, 3 * C, seed=seed), rounded(3 * C, seed=seed + 50)
 
 
 def _named(attempt, weight: Tensor, bias: Tensor) -> dict:
     "The answer, if it is a dictionary with the right names and shapes."
     found = attempt(weight, bias)
-    if not isinstance(found, dict): raise Mismatch(f"it is {type(found).__name__}; expected a dictionary")
+    if not isinstance(found, dict):
+        raise Mismatch(f"it is {type(found).__name__}; expected a dictionary")
     wanted = sorted(f"{name}.{kind}" for name in _THREE for kind in ("weight", "bias"))
     gives(sorted(found), wanted, "its names")
     return found
@@ -496,32 +648,60 @@ def _named(attempt, weight: Tensor, bias: Tensor) -> dict:
 
 check_split_joint = Checker("split_joint")
 
-@check_split_joint.property("as linear layers, they give the three parts of the joint product", (doubles(2, 3, 5)[None], doubles(0, 1, 0), doubles(10)[None]), (*_joint(2), rounded(3, 2, seed=9)), (*_joint(4, 1), rounded(5, 4, seed=8)), (*_joint(3, 2), rounded(2, 3, seed=7)), (*_joint(20, 8), rounded(2, 20, seed=6)))
+@check_split_joint.property("as linear layers, they give the three parts of the joint product",
+                            (doubles(2, 3, 5)[None], doubles(0, 1, 0), doubles(10)[None]),
+                            (*_joint(2), rounded(3, 2, seed=9)),
+                            (*_joint(4, 1), rounded(5, 4, seed=8)),
+                            (*_joint(3, 2), rounded(2, 3, seed=7)),
+                            (*_joint(20, 8), rounded(2, 20, seed=6)))
 def _(attempt, weight, bias, x):
     found, C = _named(attempt, weight, bias), len(weight)
     for name, part in zip(_THREE, (x @ weight + bias).split(C, -1)):
-        if found[f"{name}.weight"].shape != (C, C): raise Mismatch(f"{name}.weight has shape {tuple(found[f'{name}.weight'].shape)}; expected {(C, C)}")
-        if found[f"{name}.bias"].shape != (C,): raise Mismatch(f"{name}.bias has shape {tuple(found[f'{name}.bias'].shape)}; expected {(C,)}")
-        expect(torch.nn.functional.linear(x, found[f"{name}.weight"], found[f"{name}.bias"]), part, what=f"the {name} of x")
+        if found[f"{name}.weight"].shape != (C, C):
+            raise Mismatch(
+                f"{name}.weight has shape {tuple(found[f'{name}.weight'].shape)}; expected {(C, C)}")
+        if found[f"{name}.bias"].shape != (C,):
+            raise Mismatch(
+                f"{name}.bias has shape {tuple(found[f'{name}.bias'].shape)}; expected {(C,)}")
+        expect(torch.nn.functional.linear(x, found[f"{name}.weight"], found[f"{name}.bias"]), part,
+               what=f"the {name} of x")
 
-@check_split_joint.property("each tensor is contiguous and has memory of its own", _joint(2, 3), _joint(5, 4), _joint(1, 9), (rounded(9, 3).T, rounded(9)), (rounded(4, 24)[:, ::2], rounded(3, 12)[1]), tuple(x.half() for x in _joint(3, 7)))
+@check_split_joint.property("each tensor is contiguous and has memory of its own", _joint(2, 3),
+                            _joint(5, 4), _joint(1, 9), (rounded(9, 3).T, rounded(9)),
+                            (rounded(4, 24)[:, ::2], rounded(3, 12)[1]),
+                            tuple(x.half() for x in _joint(3, 7)))
 def _(attempt, weight, bias):
     found = _named(attempt, weight, bias)
     for name, t in found.items():
-        if not t.is_contiguous(): raise Mismatch(f"{name} is not contiguous; expected a contiguous tensor")
-        if t.untyped_storage().nbytes() != t.numel() * t.element_size(): raise Mismatch(f"{name} shares a larger memory; expected a copy")
+        if not t.is_contiguous():
+            raise Mismatch(f"{name} is not contiguous; expected a contiguous tensor")
+        if t.untyped_storage().nbytes() != t.numel() * t.element_size():
+            raise Mismatch(f"{name} shares a larger memory; expected a copy")
     addresses = [t.untyped_storage().data_ptr() for t in (weight, bias, *found.values())]
-    if len(set(addresses)) < len(addresses): raise Mismatch("two tensors share memory; expected none to")
+    if len(set(addresses)) < len(addresses):
+        raise Mismatch("two tensors share memory; expected none to")
 
-@check_split_joint.property("the number type stays the same, and so does every digit", *(tuple(x.to(dtype) for x in _joint(C, C + 3)) for C, dtype in ((2, torch.float32), (3, torch.float16), (2, torch.bfloat16))), (rounded(2, 6) / 3e9, rounded(6) / 7e9), (rounded(2, 6) * 1e300, rounded(6) * 1e300), (rounded(2, 6) / 0., rounded(6) / 0.))
+@check_split_joint.property("the number type stays the same, and so does every digit",
+                            *(tuple(x.to(dtype) for x in _joint(C, C + 3))
+                              for C, dtype in ((2, torch.float32), (3, torch.float16),
+                                               (2, torch.bfloat16))),
+                            (rounded(2, 6) / 3e9, rounded(6) / 7e9),
+                            (rounded(2, 6) * 1e300, rounded(6) * 1e300),
+                            (rounded(2, 6) / 0., rounded(6) / 0.))
 def _(attempt, weight, bias):
     found = _named(attempt, weight, bias)
-    for (name, kind), right in zip(((n, k) for k in ("weight", "bias") for n in _THREE), _by_part(weight, bias)):
+    for (name, kind), right in zip(((n, k) for k in ("weight", "bias") for n in _THREE),
+                                   _by_part(weight, bias)):
         same_type(found[f"{name}.{kind}"], weight.dtype, f"{name}.{kind}")
         expect(found[f"{name}.{kind}"], right, 0, f"{name}.{kind}")
 
-@check_split_joint.property("shapes that do not fit are refused", (rounded(3, 8), rounded(8)), (rounded(9, 3), rounded(3)), (rounded(2, 8), rounded(8)), (rounded(2, 6), rounded(5)), (rounded(2, 6), rounded(2)),
-    (rounded(2, 6), rounded(7)), (rounded(2, 6), rounded(9)), (rounded(2, 6), rounded(1)), (rounded(9, 3), rounded(9)), (rounded(2, 5), rounded(6)), (rounded(2, 7), rounded(6)), (rounded(3, 8), rounded(9)), (rounded(3, 10), rounded(9)), (rounded(3, 3), rounded(9)),
+@check_split_joint.property("shapes that do not fit are refused", (rounded(3, 8), rounded(8)),
+                            (rounded(9, 3), rounded(3)), (rounded(2, 8), rounded(8)),
+                            (rounded(2, 6), rounded(5)), (rounded(2, 6), rounded(2)),
+    (rounded(2, 6), rounded(7)), (rounded(2, 6), rounded(9)), (rounded(2, 6), rounded(1)),
+                            (rounded(9, 3), rounded(9)), (rounded(2, 5), rounded(6)),
+                            (rounded(2, 7), rounded(6)), (rounded(3, 8), rounded(9)),
+                            (rounded(3, 10), rounded(9)), (rounded(3, 3), rounded(9)),
     *((rounded(2, n), rounded(m)) for n, m in itertools.product((0, 3, 6, 12, 18), repeat=2)
       if n != 6 or m != 6),
     *((rounded(2, 6), rounded(*shape)) for shape in ((2, 3), (3, 2), (1, 6))))
@@ -530,20 +710,25 @@ def _(attempt, weight, bias): refuses(lambda *case: [*attempt(*case)], weight, b
 def _by_part(weight: Tensor, bias: Tensor) -> tuple:
     "Three matrices, three biases, row by row."
     C = len(weight)
-    return *(torch.stack([weight[:, part * C + row] for row in range(C)]) for part in range(3)), *(bias[part * C:part * C + C].clone() for part in range(3))
+    return (*(torch.stack([weight[:, part * C + row] for row in range(C)]) for part in range(3)),
+            *(bias[part * C:part * C + C].clone() for part in range(3)))
 
 
 def _listed(attempt):
     "The attempt, its dictionary as a list."
-    return lambda *case: [_named(attempt, *case)[f"{name}.{kind}"] for kind in ("weight", "bias") for name in _THREE]
+    return lambda *case: [_named(attempt, *case)[f"{name}.{kind}"] for kind in ("weight", "bias")
+                          for name in _THREE]
 
 
 def _rules_of_parts() -> None:
     "The common rules, for the six tensors of the dictionary."
-    shared, names = Checker("split_joint"), [f"{name}.{kind}" for kind in ("weight", "bias") for name in _THREE]
+    shared, names = (Checker("split_joint"),
+                     [f"{name}.{kind}" for kind in ("weight", "bias") for name in _THREE])
     common_rules(shared, _by_part, lambda seed: _joint(9, 60 + seed), *names)
     for statement, test, cases in shared.properties:
-        check_split_joint.property(statement, *cases)(lambda attempt, *case, test=test: test(_listed(attempt), *case))
+        check_split_joint.property(statement,
+                                   *cases)(lambda attempt, *case, test=test: test(
+                                       _listed(attempt), *case))
 
 
 
@@ -590,7 +775,8 @@ def _(attempt, rewards): expect(attempt(rewards), _others(rewards))
 def _(attempt, rewards): refuses(attempt, rewards)
 
 common_rules(check_advantages_without_own, _others, lambda seed: (rounded(9, 4, seed=60 + seed),),
-             also=((rounded(4, 4, seed=5),),), linear_in=("rewards",), large=(rounded(24, 20, seed=6),))
+             also=((rounded(4, 4, seed=5),),), linear_in=("rewards",),
+             large=(rounded(24, 20, seed=6),))
 
 # %% ../../chapters/practice/10_decoders.ipynb #pull-checker
 def _pulls(good: Tensor, bad: Tensor, good_reference: Tensor, bad_reference: Tensor,

@@ -42,8 +42,11 @@ def _fits(attempt, *case):
 check_fitting = Checker("fitting")
 check_fitting.property("the text is the longest one that fits",
     (4, .15, 3.), (512, .15, 3.), (20, .15, 3.), (114, .15, 3.), (64, .5, 3.), (100, .3, 10.),
-    (1000, .15, 3.), (20_000, .15, 3.), (250_000, .15, 3.), (280, .15, 1.12), (3, .99, 1.), (172, .15, 3.), (316, .15, 3.), (70, .35, 3.), (50, .2, 1.), (2048, .15, 3.), (77, .4, 1.5))(_fits)
-check_fitting.property("a half is rounded to the even neighbour", (6, .5, 2.), (9, .5, 2.), (11, .25, 2.),
+    (1000, .15, 3.), (20_000, .15, 3.), (250_000, .15, 3.), (280, .15, 1.12), (3, .99, 1.),
+                       (172, .15, 3.), (316, .15, 3.), (70, .35, 3.), (50, .2, 1.), (2048, .15, 3.),
+                       (77, .4, 1.5))(_fits)
+check_fitting.property("a half is rounded to the even neighbour", (6, .5, 2.), (9, .5, 2.),
+                       (11, .25, 2.),
     (29, .25, 2.), (30, .5, 4.), (97, .125, 2.))(_fits)
 check_fitting.property("there is always a span, and a kept token before each",
     (3, .01, 3.), (5, .01, 8.), (9, .02, 3.), (3, .9, 1.), (5, .9, 1.), (12, .8, 1.), (31, .95, 2.),
@@ -88,13 +91,19 @@ check_two_sides = Checker("two_sides")
 
 @check_two_sides.property("each span is replaced by a sentinel, which precedes it in the targets",
     (torch.tensor([7, 8, 9, 5, 6]), torch.tensor([False, True, True, False, True]), 99),
-    _dropped(".x."), _dropped(".xxx.", 1), _dropped("..x.xx..x.xxx..", 2), _dropped(".x.x.x.x", 3, 32_099),
-    _dropped(".." + 5 * "xx....x." + "..", 4, 500), (torch.tensor([7, 7, 7, 5]), torch.tensor([False, False, True, False]), 99),
-    (torch.tensor([2**24 + 1, 3, 2**40 + 1]), torch.tensor([False, True, False]), 50_000), _dropped(".x" * 150, 6, 70_000), _dropped("..xxxx....", 5, 40, torch.int32))
+    _dropped(".x."), _dropped(".xxx.", 1), _dropped("..x.xx..x.xxx..", 2),
+                          _dropped(".x.x.x.x", 3, 32_099),
+    _dropped(".." + 5 * "xx....x." + "..", 4, 500),
+                          (torch.tensor([7, 7, 7, 5]),
+                           torch.tensor([False, False, True, False]), 99),
+    (torch.tensor([2**24 + 1, 3, 2**40 + 1]), torch.tensor([False, True, False]), 50_000),
+                          _dropped(".x" * 150, 6, 70_000),
+                          _dropped("..xxxx....", 5, 40, torch.int32))
 def _(attempt, *case): _agrees(attempt, _two_sides, case, _SIDES)
 
 @check_two_sides.property("a span may be at either end, or all of the text, and there may be none",
-    _dropped("x.", 6), _dropped("xx..x", 7), _dropped("x", 8), _dropped("xxxx", 9), _dropped(".", 10),
+    _dropped("x.", 6), _dropped("xx..x", 7), _dropped("x", 8), _dropped("xxxx", 9),
+                          _dropped(".", 10),
     _dropped("....", 11, 57), _dropped("", 12, 57), _dropped("x..xx.x", 13, 31, torch.int16))
 def _(attempt, *case):
     found = _agrees(attempt, _two_sides, case, _SIDES)
@@ -103,13 +112,15 @@ def _(attempt, *case):
         if len(part) and part.untyped_storage().data_ptr() == case[0].untyped_storage().data_ptr():
             raise Mismatch(f"the {name} are a view of the caller's ids; expected a new tensor")
 
-common_rules(check_two_sides, _two_sides, lambda seed: _dropped("x..xx.xxx.x..", 20 + seed, 60), *_SIDES,
+common_rules(check_two_sides, _two_sides,
+             lambda seed: _dropped("x..xx.xxx.x..", 20 + seed, 60), *_SIDES,
              flows=False, also=(_dropped(5 * ".xx.x..xx", 30, 90),))
 
 @check_two_sides.property("other spans in a text of the same length are found anew",
     (("..x..x", "xx..xx", "......", "x.x.x.", ".xxxx."),))
 def _(attempt, masks):
-    for seed, flags in enumerate(masks): compare(attempt, _two_sides, _dropped(flags, 40 + seed), _SIDES)
+    for seed, flags in enumerate(masks):
+        compare(attempt, _two_sides, _dropped(flags, 40 + seed), _SIDES)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #mixing-checker
 def _rates(sizes: list, limit: float, temperature: float) -> list[float]:
@@ -129,24 +140,33 @@ def _mixes(attempt, sizes, limit, temperature):
     own(found, given)
     if given != sizes: raise Mismatch("the list of sizes was changed; work on a copy")
     for n, (rate, right) in enumerate(zip(found, _rates(sizes, limit, temperature))):
-        if not isinstance(rate, float): raise Mismatch(f"rate {n} is {short(rate)}; expected a float")
+        if not isinstance(rate, float):
+            raise Mismatch(f"rate {n} is {short(rate)}; expected a float")
         if not abs(rate - right) <= 1e-9: expect(rate, right, 1e-9, f"rate {n}")
     asked_again(attempt, given, limit, temperature)
 
 
 check_mixing_rates.property("sizes are limited, then raised to the power, then normalised",
-    ([100, 400, 10_000], 1_600, 2.), ([3], 10, 1.), ([1, 5], 1.5, 1.), ([1], 5, 2.), ([0, 1], 3, 1.), ([1, 3], 100, 1.), ([10, 20, 70], 40, 1.),
+    ([100, 400, 10_000], 1_600, 2.), ([3], 10, 1.), ([1, 5], 1.5, 1.), ([1], 5, 2.),
+                            ([0, 1], 3, 1.), ([1, 3], 100, 1.), ([10, 20, 70], 40, 1.),
     ([500, 1_000, 30_000], 2_000, 1.5), ([8, 27, 64], 1_000, 3.), ([1, 2, 3, 4, 5], 3, .5),
-    ([7, 7], 5, 4.), ([100, 400, 10_000], 1_600, 8.), ([3, 81], 100, 50.), ([1, 10**6], 10**6, 1e4), ([*range(1, 22)], 18, 2.), ([15, 2, 900], 1, 2.))(_mixes)
-check_mixing_rates.property("limit and temperature may be infinite", ([100, 400, 10_000], math.inf, 2.),
-    ([100, 400, 10_000], 500, math.inf), ([1, 2, 3], math.inf, math.inf), ([9, 1, 6], math.inf, 1.))(_mixes)
-check_mixing_rates.property("a task without examples is never drawn", ([5, 0, 15], 10, 2.), ([0, 4, 0, 4], 3, 1.),
+    ([7, 7], 5, 4.), ([100, 400, 10_000], 1_600, 8.), ([3, 81], 100, 50.), ([1, 10**6], 10**6, 1e4),
+                            ([*range(1, 22)], 18, 2.), ([15, 2, 900], 1, 2.))(_mixes)
+check_mixing_rates.property("limit and temperature may be infinite",
+                            ([100, 400, 10_000], math.inf, 2.),
+    ([100, 400, 10_000], 500, math.inf), ([1, 2, 3], math.inf, math.inf),
+                            ([9, 1, 6], math.inf, 1.))(_mixes)
+check_mixing_rates.property("a task without examples is never drawn", ([5, 0, 15], 10, 2.),
+                            ([0, 4, 0, 4], 3, 1.),
     ([0, 8], 20, math.inf), ([6, 0, 12], math.inf, .001))(_mixes)
 check_mixing_rates.property("large sizes and low temperatures do no harm", ([3, 5, 4], 100, .001),
-    ([10**15, 10**14, 20], math.inf, .01), ([2 * 10**9, 3 * 10**9], 10**12, .002), ([10**6, 999_999], math.inf, .001),
-    ([10**15, 1], 10**15, 1.), ([2, 10**15, 3], 3, .001), ([1, 2], 2, .001), ([5, 3, 0, 2], 10**4, .003))(_mixes)
+    ([10**15, 10**14, 20], math.inf, .01), ([2 * 10**9, 3 * 10**9], 10**12, .002),
+                            ([10**6, 999_999], math.inf, .001),
+    ([10**15, 1], 10**15, 1.), ([2, 10**15, 3], 3, .001), ([1, 2], 2, .001),
+                            ([5, 3, 0, 2], 10**4, .003))(_mixes)
 
-@check_mixing_rates.property("a mixture of nothing is refused", ([], 10, 1.), ([0], 10, 2.), ([0, 0], 5, math.inf))
+@check_mixing_rates.property("a mixture of nothing is refused", ([], 10, 1.), ([0], 10, 2.),
+                             ([0, 0], 5, math.inf))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #batches-checker
@@ -254,8 +274,10 @@ check_broken_batch = Checker("broken_batch")
 @check_broken_batch.property("each batch has its cause", *((letter,) for letter in _FAULTS))
 def _(attempt, question):
     found = attempt(question)
-    if found not in _FAULTS.values(): raise Mismatch(f"it is {short(found)}; expected one of the eight causes")
-    if found != _FAULTS[question]: raise Mismatch(f"batch {question} is not «{found}»: {_LOOK[question]}")
+    if found not in _FAULTS.values():
+        raise Mismatch(f"it is {short(found)}; expected one of the eight causes")
+    if found != _FAULTS[question]:
+        raise Mismatch(f"batch {question} is not «{found}»: {_LOOK[question]}")
 
 @check_broken_batch.property("a model learns only what counts", ("never stops",))
 def _(attempt, question):
@@ -267,7 +289,9 @@ def _(attempt, question):
 def _(attempt, question):
     found = attempt(question)
     if found not in _FAULTS: raise Mismatch(f"it is {short(found)}; expected a letter")
-    if found != "F": raise Mismatch(f"it is {found!r}; of what does a batch have more if its texts differ in length?")
+    if found != "F":
+        raise Mismatch(
+            f"it is {found!r}; of what does a batch have more if its texts differ in length?")
 
 # %% ../../chapters/practice/11_denoisers.ipynb #packed-checker
 def _packed(document: Tensor, given: Tensor) -> Tensor:
@@ -283,7 +307,8 @@ def _packed(document: Tensor, given: Tensor) -> Tensor:
 def _rows(B: int, T: int, seed: int = 0, most: int = 3, dtype: torch.dtype = torch.int64) -> tuple:
     "Random rows: documents in any order, some padding, some tokens given."
     g = torch.Generator().manual_seed(seed)
-    document = torch.randint(0, most + 1, (B, T), generator=g).sort(1, descending=bool(seed % 2)).values
+    document = torch.randint(0, most + 1, (B, T), generator=g).sort(1,
+            descending=bool(seed % 2)).values
     return document.to(dtype), torch.rand(B, T, generator=g) < .5
 
 
@@ -294,8 +319,10 @@ def _exact(attempt, *case):
 
 check_packed_mask = Checker("packed_mask")
 check_packed_mask.property("attention stays in an example, and goes forward to what is given",
-    (torch.tensor([[4, 4, 4, 7, 0]]), torch.tensor([[True, True, False, False, False]])), _rows(1, 2), _rows(1, 5, 1),
-    _rows(2, 7, 2), _rows(3, 4, 3), _rows(2, 9, 4, 2, torch.int32), _rows(3, 3, 5, 1), _rows(1, 24, 6, 4))(_exact)
+    (torch.tensor([[4, 4, 4, 7, 0]]), torch.tensor([[True, True, False, False, False]])),
+                           _rows(1, 2), _rows(1, 5, 1),
+    _rows(2, 7, 2), _rows(3, 4, 3), _rows(2, 9, 4, 2, torch.int32), _rows(3, 3, 5, 1),
+                           _rows(1, 24, 6, 4))(_exact)
 check_packed_mask.property("padding attends to nothing, nor is it attended to",
     (torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0]]), torch.ones(2, 4, dtype=torch.bool)),
     (torch.tensor([[0, 2, 2, 0, 2]]), torch.tensor([[True, False, True, True, False]])),
@@ -303,10 +330,13 @@ check_packed_mask.property("padding attends to nothing, nor is it attended to",
 check_packed_mask.property("what is given may come late, and an example may be interrupted",
     (torch.tensor([[5, 5, 5, 5]]), torch.tensor([[False, False, True, False]])),
     (torch.tensor([[1, 2, 1, 2, 1]]), torch.tensor([[False, True, False, False, True]])),
-    (torch.tensor([[9, 3, 3, 9, 1, 9]]), torch.tensor([[False, False, True, True, True, True]])))(_exact)
-check_packed_mask.property("nothing given is causal, all given is an encoder, and there may be no row or token",
+    (torch.tensor([[9, 3, 3, 9, 1, 9]]),
+     torch.tensor([[False, False, True, True, True, True]])))(_exact)
+check_packed_mask.property(
+    "nothing given is causal, all given is an encoder, and there may be no row or token",
     (torch.ones(2, 4, dtype=torch.int64), torch.zeros(2, 4, dtype=torch.bool)),
-    (torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.bool)), _rows(0, 3), _rows(2, 0),
+    (torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.bool)), _rows(0, 3),
+    _rows(2, 0),
     (torch.full((1, 20), 3), torch.arange(20)[None] > 15))(_exact)
 check_packed_mask.property("the numbers of the documents may be large, and the row long",
     (torch.tensor([[300, 44, 300, 44, 12]]), torch.tensor([[False, True, False, False, False]])),
@@ -335,7 +365,8 @@ def _flops(*case) -> int: return sum(2 * a * b * c for a, b, c in _products(*cas
 
 
 _KINDS = "decoder", "encoder", "encoder-decoder"
-_SIZES = ((3, 2, 1, 2, 4, 10), (2, 1, 1, 1, 1, 1), (5, 3, 2, 4, 8, 7), (3, 3, 2, 5, 4, 2), (40, 6, 3, 8, 20, 31),
+_SIZES = ((3, 2, 1, 2, 4, 10), (2, 1, 1, 1, 1, 1), (5, 3, 2, 4, 8, 7), (3, 3, 2, 5, 4, 2),
+          (40, 6, 3, 8, 20, 31),
           (512, 114, 12, 768, 3072, 32_128), (7, 4, 1, 6, 5, 11), (1, 1, 4, 3, 2, 5))
 check_forward_flops = Checker("forward_flops")
 
@@ -344,16 +375,20 @@ check_forward_flops = Checker("forward_flops")
 def _(attempt, *case): expect_whole(attempt(*case), _flops(*case), "the number")
 
 @check_forward_flops.property("a decoder needs no inputs, and targets may be longer than inputs",
-    ("decoder", 0, 4, 2, 3, 5, 7), ("decoder", 2, 9, 1, 4, 3, 5), ("encoder-decoder", 2, 9, 1, 4, 3, 5),
+    ("decoder", 0, 4, 2, 3, 5, 7), ("decoder", 2, 9, 1, 4, 3, 5),
+                              ("encoder-decoder", 2, 9, 1, 4, 3, 5),
     ("encoder-decoder", 1, 20, 3, 2, 6, 4))
 
-@check_forward_flops.property("the number is exact, however large", ("decoder", 10**6 + 1, 1, 81, 16_383, 53_249, 128_257),
+@check_forward_flops.property("the number is exact, however large",
+                              ("decoder", 10**6 + 1, 1, 81, 16_383, 53_249, 128_257),
     ("encoder-decoder", 10**9 + 1, 7, 81, 16_383, 53_249, 128_257))
 def _(attempt, *case): expect_whole(attempt(*case), _flops(*case), "the number")
 
-@check_forward_flops.property("an unknown architecture is refused", ("encoder–decoder", 3, 2, 1, 2, 4, 10),
+@check_forward_flops.property("an unknown architecture is refused",
+                              ("encoder–decoder", 3, 2, 1, 2, 4, 10),
                               ("", 3, 2, 1, 2, 4, 10), ("prefix LM", 3, 2, 1, 2, 4, 10),
-                              ("Decoder", 3, 2, 1, 2, 4, 10), ("decoder ", 3, 2, 1, 2, 4, 10), ("prefix-decoder", 3, 2, 1, 2, 4, 10))
+                              ("Decoder", 3, 2, 1, 2, 4, 10), ("decoder ", 3, 2, 1, 2, 4, 10),
+                              ("prefix-decoder", 3, 2, 1, 2, 4, 10))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #infilling-checker
@@ -362,7 +397,8 @@ def _ways(text: list, seen: list, p: list) -> float:
     after = {len(text): 1.}
     for word in reversed(seen):
         if word == "_":
-            after = {i: sum(p[n] * after.get(i + n, 0.) for n in range(len(p))) for i in range(len(text) + 1)}
+            after = {i: sum(p[n] * after.get(i + n, 0.) for n in range(len(p)))
+                     for i in range(len(text) + 1)}
         else:
             after = {i: after.get(i + 1, 0.) for i, found in enumerate(text) if found == word}
     return after.get(0, 0.)
@@ -370,35 +406,54 @@ def _ways(text: list, seen: list, p: list) -> float:
 
 def _weighs(attempt, text, seen, p):
     found, right = attempt(text, seen, p), _ways(text, seen, p)
-    if not isinstance(found, float): raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a float")
-    if not abs(found - right) <= 1e-9 * right: expect(found / (right or 1.), right / (right or 1.), 1e-12,
-                                                      "it" if right == 0 else "it, divided by the right number,")
+    if not isinstance(found, float):
+        raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a float")
+    if not abs(found - right) <= 1e-9 * right:
+        expect(found / (right or 1.), right / (right or 1.), 1e-12,
+                                                      "it" if right == 0
+               else "it, divided by the right number,")
 
 
 _P = [.1, .2, .3, .4]
 _ONES = [1.] * 10
 check_infilling_weight = Checker("infilling_weight", seconds=2)
 check_infilling_weight.property("the weights of all ways are added",
-    ("a b a b".split(), "_ b _".split(), _P), ("a b c".split(), "a _ c".split(), _P), ("a a a".split(), "_ a _".split(), _P),
-    ("a b a b a".split(), "_ a _ b _".split(), _P), ("a b c d".split(), ["_"], _P), ("a a b a a b".split(), "_ b _ b".split(), [.5, .3, .2]),
-    ("a a a a".split(), "_ a _ a _".split(), _ONES), ("x y x".split(), "x _".split(), [.25, .5, .25]),
-    ("the cat saw the cat".split(), "the _ cat".split(), _P), ("a b b a b b a".split(), "_ b a _ a".split(), _P))(_weighs)
+    ("a b a b".split(), "_ b _".split(), _P), ("a b c".split(), "a _ c".split(), _P),
+                                ("a a a".split(), "_ a _".split(), _P),
+    ("a b a b a".split(), "_ a _ b _".split(), _P), ("a b c d".split(), ["_"], _P),
+                                ("a a b a a b".split(), "_ b _ b".split(), [.5, .3, .2]),
+    ("a a a a".split(), "_ a _ a _".split(), _ONES),
+                                ("x y x".split(), "x _".split(), [.25, .5, .25]),
+    ("the cat saw the cat".split(), "the _ cat".split(), _P),
+                                ("a b b a b b a".split(), "_ b a _ a".split(), _P))(_weighs)
 check_infilling_weight.property("a span may be empty, and two masks may be neighbours",
-    ("a b".split(), "a _ b".split(), _P), ("a b".split(), "a _ _ b".split(), _P), ("a b c d".split(), "a _ _ d".split(), _P),
-    ("a".split(), "_ _ a _".split(), _P), ([], ["_"], _P), ([], ["_"] * 60, [.1]), ([], ["_"] * 200, [.1]), (["ab"], ["a"], [1.]), ([], "_ _ _".split(), _P), ("a b c".split(), "_ _".split(), _P),
+    ("a b".split(), "a _ b".split(), _P), ("a b".split(), "a _ _ b".split(), _P),
+                                ("a b c d".split(), "a _ _ d".split(), _P),
+    ("a".split(), "_ _ a _".split(), _P), ([], ["_"], _P), ([], ["_"] * 60, [.1]),
+                                ([], ["_"] * 200, [.1]), (["ab"], ["a"], [1.]),
+                                ([], "_ _ _".split(), _P), ("a b c".split(), "_ _".split(), _P),
     ("a b".split(), "_ a b _".split(), [1.]))(_weighs)
-check_infilling_weight.property("without masks there is one way, or none", ("a b".split(), "a b".split(), _P), ([], [], _P),
-    ("a b".split(), "a".split(), _P), ("a b".split(), "a c".split(), _P), ([], ["a"], _P), (["a"], [], _P), ("a b".split(), "b a".split(), [.5, .5]),
-    ("tea ten".split(), "ten _".split(), _P), ("A a".split(), "a _".split(), _P), ("ten tea tent".split(), "_ tent".split(), _P))(_weighs)
+check_infilling_weight.property("without masks there is one way, or none",
+                                ("a b".split(), "a b".split(), _P), ([], [], _P),
+    ("a b".split(), "a".split(), _P), ("a b".split(), "a c".split(), _P), ([], ["a"], _P),
+                                (["a"], [], _P), ("a b".split(), "b a".split(), [.5, .5]),
+    ("tea ten".split(), "ten _".split(), _P), ("A a".split(), "a _".split(), _P),
+                                ("ten tea tent".split(), "_ tent".split(), _P))(_weighs)
 check_infilling_weight.property("what is too long, or in another order, is impossible",
-    ("a b c d e".split(), "a _ e".split(), [.2, .3, .5]), ("a b c".split(), "_ b a _".split(), _P), ("a b c".split(), "c _".split(), _P),
-    ("a b c d".split(), "_ _".split(), [.6, .4]), ("a b c d".split(), ["_"], [0., 0., 0., 1.]), ("a b".split(), "a _ b b".split(), _P))(_weighs)
+    ("a b c d e".split(), "a _ e".split(), [.2, .3, .5]), ("a b c".split(), "_ b a _".split(), _P),
+                                ("a b c".split(), "c _".split(), _P),
+    ("a b c d".split(), "_ _".split(), [.6, .4]), ("a b c d".split(), ["_"], [0., 0., 0., 1.]),
+                                ("a b".split(), "a _ b b".split(), _P))(_weighs)
 check_infilling_weight.property("long texts, with many masks, take no longer than a second or two",
     (["a"] * 60, ["_", "a"] * 12, _ONES), (["a", "b"] * 40, ["_", "a", "b", "_"] * 10, _P * 2),
-    ([*"abcab"] * 30, ["_", *"ca"] * 15, [.1] * 9), (["a"] * 200, ["_"] * 40 + ["a"] * 20, _P), ([*"ab"] * 60, ["_", *"ab"] * 60, [.5, .5]))(_weighs)
+    ([*"abcab"] * 30, ["_", *"ca"] * 15, [.1] * 9), (["a"] * 200, ["_"] * 40 + ["a"] * 20, _P),
+                                ([*"ab"] * 60, ["_", *"ab"] * 60, [.5, .5]))(_weighs)
 
-@check_infilling_weight.property("the lists are left as they are, and other ones of the same length are answered anew",
-                                 ((("a b a".split(), "_ a".split(), _P), ("a a a".split(), "_ a".split(), _P), ("a b a".split(), "a _".split(), _P),
+@check_infilling_weight.property(
+    "the lists are left as they are, and other ones of the same length are answered anew",
+                                 ((("a b a".split(), "_ a".split(), _P),
+                                   ("a a a".split(), "_ a".split(), _P),
+                                   ("a b a".split(), "a _".split(), _P),
                                    ("a b a".split(), "_ a".split(), _P[::-1])),))
 def _(attempt, cases):
     for case in cases:
@@ -410,7 +465,8 @@ _C, _D = 400, 25
 
 
 def _score(query: float, key: float, D: int = _D) -> float:
-    "The deviation of a score, from those of the matrices: a sum of D products of two sums of C products."
+    """The deviation of a score, from those of the matrices: a sum of D products of two sums of C
+    products."""
     return math.sqrt(D * (_C * query**2) * (_C * key**2))
 
 
@@ -418,10 +474,12 @@ _T5 = 1 / math.sqrt(_C * _D), 1 / math.sqrt(_C)
 _DEVIATIONS = {
     "query": math.sqrt(_C) * _T5[0], "T5": _score(*_T5), "both": _score(*_T5) / math.sqrt(_D),
     "plain": _score(1 / math.sqrt(_C), 1 / math.sqrt(_C)), "BERT": _score(.02, .02) / math.sqrt(_D),
-    "bias": math.hypot(_score(*_T5), 1.), "wider": _score(*_T5, 100), "logits": math.sqrt(_C), "scaled logits": 1.}
+    "bias": math.hypot(_score(*_T5), 1.), "wider": _score(*_T5, 100), "logits": math.sqrt(_C),
+    "scaled logits": 1.}
 check_standard_deviation = Checker("standard_deviation")
 
-@check_standard_deviation.property("the standard deviation is right to 0.1 per cent", *((q,) for q in _DEVIATIONS))
+@check_standard_deviation.property("the standard deviation is right to 0.1 per cent",
+                                   *((q,) for q in _DEVIATIONS))
 def _(attempt, question):
     right_answer(attempt(question), _DEVIATIONS[question], .001 * _DEVIATIONS[question])
 
@@ -448,19 +506,30 @@ check_offsets_of = Checker("offsets_of")
 def _gives_offsets(attempt, *case): gives(attempt(*case), _offsets(*case), "your answer")
 
 
-check_offsets_of.property("offsets of both directions, as T5's encoder has them", (9, 32, 128, True),
-    *((b, 32, 128, True) for b in range(32) if b not in (9, 16)), *((b, 8, 20, True) for b in (0, 1, 2, 3, 5, 6, 7)),
+check_offsets_of.property("offsets of both directions, as T5's encoder has them",
+                          (9, 32, 128, True),
+    *((b, 32, 128, True) for b in range(32) if b not in (9, 16)),
+                          *((b, 8, 20, True) for b in (0, 1, 2, 3, 5, 6, 7)),
     *((b, 16, 11, True) for b in (4, 6, 13, 15)))(_gives_offsets)
-check_offsets_of.property("offsets of one direction, as T5's decoder has them", *((b, 32, 128, False) for b in (1, 7, 16, 17, 24, 30, 31)),
-    *((b, 8, 30, False) for b in range(8)), *((b, 4, 9, False) for b in range(4)), *((b, 12, 100, False) for b in (0, 6, 7, 11)))(_gives_offsets)
-check_offsets_of.property("a bucket without offsets is None", (16, 32, 128, True), (4, 8, 20, True), (2, 4, 7, True), (9, 32, 18, True), (25, 32, 18, True),
-    (18, 32, 17, False), (9, 16, 9, False), (10, 16, 9, False), (14, 16, 9, False), (15, 16, 9, False))(_gives_offsets)
-check_offsets_of.property("the first distance of a bucket is exact where the formula gives a whole number",
-    *((b, 32, 128, True) for b in (9, 10, 13, 14, 29)), *((b, 16, 256, True) for b in (4, 5, 6, 7)), (4, 8, 64, False), (5, 8, 64, False),
-    (9, 12, 6 * 3**6, False), (10, 12, 6 * 3**6, False), (7, 8, 4 * 5**4, False), (6, 8, 4 * 5**4, False),
-    (12, 20, 320, False), (14, 20, 320, False), (28, 40, 640, False), (9, 12, 1350, False), (21, 24, 192, False), (18, 24, 675, False), (10, 12, 10**5, False))(_gives_offsets)
+check_offsets_of.property("offsets of one direction, as T5's decoder has them",
+                          *((b, 32, 128, False) for b in (1, 7, 16, 17, 24, 30, 31)),
+    *((b, 8, 30, False) for b in range(8)), *((b, 4, 9, False) for b in range(4)),
+                          *((b, 12, 100, False) for b in (0, 6, 7, 11)))(_gives_offsets)
+check_offsets_of.property("a bucket without offsets is None", (16, 32, 128, True), (4, 8, 20, True),
+                          (2, 4, 7, True), (9, 32, 18, True), (25, 32, 18, True),
+    (18, 32, 17, False), (9, 16, 9, False), (10, 16, 9, False), (14, 16, 9, False),
+                          (15, 16, 9, False))(_gives_offsets)
+check_offsets_of.property(
+    "the first distance of a bucket is exact where the formula gives a whole number",
+    *((b, 32, 128, True) for b in (9, 10, 13, 14, 29)), *((b, 16, 256, True) for b in (4, 5, 6, 7)),
+    (4, 8, 64, False), (5, 8, 64, False),
+    (9, 12, 6 * 3**6, False), (10, 12, 6 * 3**6, False), (7, 8, 4 * 5**4, False),
+    (6, 8, 4 * 5**4, False),
+    (12, 20, 320, False), (14, 20, 320, False), (28, 40, 640, False), (9, 12, 1350, False),
+    (21, 24, 192, False), (18, 24, 675, False), (10, 12, 10**5, False))(_gives_offsets)
 
-@check_offsets_of.property("what is no bucket is refused", (32, 32, 128, True), (-1, 32, 128, True), (8, 8, 30, False), (-8, 8, 30, False), (99, 16, 11, True))
+@check_offsets_of.property("what is no bucket is refused", (32, 32, 128, True), (-1, 32, 128, True),
+                           (8, 8, 30, False), (-8, 8, 30, False), (99, 16, 11, True))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #step-checker
@@ -493,12 +562,14 @@ def _one_step() -> dict:
 
 def _answers() -> dict:
     "All answers, from the definitions."
-    at_once, best = _one_step(), [max(_given(i, {}).items(), key=lambda pair: pair[1]) for i in (0, 1)]
+    at_once, best = (_one_step(),
+                     [max(_given(i, {}).items(), key=lambda pair: pair[1]) for i in (0, 1)])
     loss = [-math.log(_given(i, {})[word]) for i, word in enumerate(("New", "York"))]
     late = [-math.log(_given(0, {1: "York"})["New"]), -math.log(_given(1, {0: "New"})["York"])]
     return {"impossible": sum(p for text, p in at_once.items() if text not in _LANGUAGE),
             "New York, one step": at_once["New York"],
-            "New York, two steps": .5 * math.exp(-loss[0] - late[1]) + .5 * math.exp(-loss[1] - late[0]),
+            "New York, two steps": .5 * math.exp(-loss[0] - late[1]) + .5
+            * math.exp(-loss[1] - late[0]),
             "greedy, one step": f"{best[0][0]} {best[1][0]}",
             "greedy, first word first": _greedy(0, 1), "greedy, second word first": _greedy(1, 0),
             "greedy, confident": _greedy(0, 1) if best[0][1] > best[1][1] else _greedy(1, 0),
@@ -520,11 +591,14 @@ def _(attempt, question): right_answer(attempt(question), _WRITTEN[question])
 # %% ../../chapters/practice/11_denoisers.ipynb #table-checker
 _COLUMNS = "GLUE", "CNN/DM", "SQuAD", "SuperGLUE"
 _NOISE = .235, .065, .343, .416
-_ED, _SHARED, _SIX, _LM, _PREFIX = ("Encoder–decoder", "Encoder–decoder, shared", "Encoder–decoder, 6 layers",
+_ED, _SHARED, _SIX, _LM, _PREFIX = ("Encoder–decoder", "Encoder–decoder, shared",
+                                    "Encoder–decoder, 6 layers",
                                     "Language model", "Prefix LM")
 _T5_ROWS = {
-    (_ED, "denoising"): (83.28, 19.24, 80.88, 71.36), (_SHARED, "denoising"): (82.81, 18.78, 80.63, 70.73),
-    (_SIX, "denoising"): (80.88, 18.97, 77.59, 68.42), (_LM, "denoising"): (74.70, 17.93, 61.14, 55.02),
+    (_ED, "denoising"): (83.28, 19.24, 80.88, 71.36),
+    (_SHARED, "denoising"): (82.81, 18.78, 80.63, 70.73),
+    (_SIX, "denoising"): (80.88, 18.97, 77.59, 68.42),
+    (_LM, "denoising"): (74.70, 17.93, 61.14, 55.02),
     (_PREFIX, "denoising"): (81.82, 18.61, 78.94, 68.11), (_ED, "LM"): (79.56, 18.59, 76.02, 64.29),
     (_SHARED, "LM"): (79.60, 18.13, 76.35, 63.50), (_SIX, "LM"): (78.67, 18.26, 75.32, 64.06),
     (_LM, "LM"): (73.78, 17.54, 53.81, 56.51), (_PREFIX, "LM"): (79.68, 17.84, 76.87, 64.86)}
@@ -543,9 +617,12 @@ _IN_TABLE = {
     "architecture": _score_of(_ED, "LM", "GLUE") - _score_of(_LM, "LM", "GLUE"),
     "interaction": _by_denoising(_ED, "GLUE") - _by_denoising(_LM, "GLUE"),
     "mask": _score_of(_PREFIX, "denoising", "SQuAD") - _score_of(_LM, "denoising", "SQuAD"),
-    "sharing": _score_of(_ED, "denoising", "SuperGLUE") - _score_of(_SHARED, "denoising", "SuperGLUE"),
-    "same budget": max((row for row in _T5_ROWS if row[0] != _ED), key=lambda row: _score_of(*row, "SuperGLUE")),
-    "beyond noise": [c for c, s in zip(_COLUMNS, _NOISE) if _by_denoising(_LM, c) > 2 * math.sqrt(2) * s],
+    "sharing": _score_of(_ED, "denoising", "SuperGLUE") - _score_of(_SHARED, "denoising",
+            "SuperGLUE"),
+    "same budget": max((row for row in _T5_ROWS if row[0] != _ED),
+                       key=lambda row: _score_of(*row, "SuperGLUE")),
+    "beyond noise": [c for c, s in zip(_COLUMNS, _NOISE) if _by_denoising(_LM, c) > 2
+                     * math.sqrt(2) * s],
     "exception": next((a, c) for a, _ in _T5_ROWS for c in _COLUMNS if _by_denoising(a, c) < 0)}
 check_t5_table = Checker("t5_table")
 
@@ -563,7 +640,8 @@ def _(attempt, question): right_answer(attempt(question), _IN_TABLE[question], .
 
 @check_t5_table.property("the rows and columns are those that the table gives",
                          *((q,) for q, right in _IN_TABLE.items() if not isinstance(right, float)))
-def _(attempt, question): right_answer(_hyphenated(attempt(question)), _hyphenated(_IN_TABLE[question]))
+def _(attempt, question):
+    right_answer(_hyphenated(attempt(question)), _hyphenated(_IN_TABLE[question]))
 
 # %% ../../chapters/practice/11_denoisers.ipynb #bound-checker
 def _bound(losses: Tensor) -> Tensor:
@@ -587,35 +665,48 @@ def _visible(T: int, value: float, seed: int = 0) -> tuple:
 _PAPER = torch.tensor([[9., 9.], [1., 9.], [9., 2.], [3., 5.]], dtype=torch.float64),
 check_exact_bound = Checker("exact_bound")
 
-@check_exact_bound.property("it is the expectation over all masks", _PAPER, (rounded(2, 1),), (rounded(4, 2, seed=1),),
-                            (rounded(8, 3, seed=2),), (rounded(16, 4, seed=3),), (rounded(32, 5, seed=4),), (rounded(128, 7, seed=5),), (rounded(512, 9, seed=6),))
+@check_exact_bound.property("it is the expectation over all masks", _PAPER, (rounded(2, 1),),
+                            (rounded(4, 2, seed=1),),
+                            (rounded(8, 3, seed=2),), (rounded(16, 4, seed=3),),
+                            (rounded(32, 5, seed=4),), (rounded(128, 7, seed=5),),
+                            (rounded(512, 9, seed=6),))
 def _(attempt, losses): compare(attempt, _bound, (losses,), ())
 
-@check_exact_bound.property("it is a tensor without axes", (rounded(4, 2, seed=8),), (rounded(8, 3, seed=9).float(),), (rounded(2, 1, seed=10),))
+@check_exact_bound.property("it is a tensor without axes", (rounded(4, 2, seed=8),),
+                            (rounded(8, 3, seed=9).float(),), (rounded(2, 1, seed=10),))
 def _(attempt, losses):
     same_type(found := attempt(losses), losses.dtype)
-    if found.ndim: raise Mismatch(f"it has shape {tuple(found.shape)}; expected a tensor without axes")
+    if found.ndim:
+        raise Mismatch(f"it has shape {tuple(found.shape)}; expected a tensor without axes")
 
 @check_exact_bound.property("what is not hidden has no influence, whatever it is",
-    *(_visible(T, value, seed) for seed, (T, value) in enumerate(itertools.product((1, 2, 3, 5), (math.inf, -math.inf, math.nan, 1e300)))))
+    *(_visible(T, value, seed)
+      for seed, (T, value) in enumerate(itertools.product((1, 2, 3, 5),
+              (math.inf, -math.inf, math.nan, 1e300)))))
 def _(attempt, losses):
-    compare(attempt, lambda x: _bound(x.nan_to_num(0, 0, 0).where(x.abs() < 1e200, 0)), (losses,), ())
+    compare(attempt, lambda x: _bound(x.nan_to_num(0, 0, 0).where(x.abs() < 1e200, 0)),
+            (losses,), ())
 
-@check_exact_bound.property("nor has it any influence on the gradient, which is finite", _visible(2, math.nan, 3), _visible(3, math.inf, 4), _visible(4, 1., 5))
+@check_exact_bound.property("nor has it any influence on the gradient, which is finite",
+                            _visible(2, math.nan, 3), _visible(3, math.inf, 4), _visible(4, 1., 5))
 def _(attempt, losses):
     x, y = (z.clone().requires_grad_() for z in (losses, torch.zeros_like(losses)))
     [grad], [right] = (torch.autograd.grad(f(z), [z]) for f, z in ((attempt, x), (_bound, y)))
     expect(grad, right, 1e-9, "the gradient at losses")
 
-@check_exact_bound.property("an impossible token makes it infinite", (_visible(3, 0., 6)[0].index_fill(0, torch.tensor([7]), math.inf),),
-    (torch.zeros(4, 2).double().index_put((torch.tensor(3), torch.tensor(0)), torch.tensor(math.inf).double()),))
+@check_exact_bound.property("an impossible token makes it infinite",
+                            (_visible(3, 0., 6)[0].index_fill(0, torch.tensor([7]), math.inf),),
+    (torch.zeros(4, 2).double().index_put((torch.tensor(3), torch.tensor(0)),
+                                          torch.tensor(math.inf).double()),))
 def _(attempt, losses): compare(attempt, _bound, (losses,), ())
 
-common_rules(check_exact_bound, _bound, lambda seed: (rounded(8, 3, seed=20 + seed),), linear_in=("losses",),
+common_rules(check_exact_bound, _bound, lambda seed: (rounded(8, 3, seed=20 + seed),),
+             linear_in=("losses",),
              also=((rounded(32, 5, seed=30),),), large=(rounded(64, 6, seed=31),))
 
 # %% ../../chapters/practice/11_denoisers.ipynb #order-checker
-def _bits(p: float) -> float: return 0. if p in (0., 1.) else -p * math.log2(p) - (1 - p) * math.log2(1 - p)
+def _bits(p: float) -> float:
+    return 0. if p in (0., 1.) else -p * math.log2(p) - (1 - p) * math.log2(1 - p)
 
 
 def _entropy(stay: list, positions: list) -> float:
@@ -649,10 +740,12 @@ def _plan(attempt, stay, steps, most):
     found = attempt(given, steps)
     if given != stay: raise Mismatch("the list of probabilities was changed; work on a copy")
     if not isinstance(found, list) or not all(isinstance(group, list) and group for group in found):
-        raise Mismatch(f"your answer is {short(found)}; expected a list of lists, none of them empty")
+        raise Mismatch(
+            f"your answer is {short(found)}; expected a list of lists, none of them empty")
     if not all(type(i) is int for group in found for i in group):
         raise Mismatch(f"your answer is {short(found)}; expected positions that are whole numbers")
-    if len(found) > steps: raise Mismatch(f"your plan has {len(found)} groups; expected at most {steps}")
+    if len(found) > steps:
+        raise Mismatch(f"your plan has {len(found)} groups; expected at most {steps}")
     try: lost = bits_lost(stay, found)
     except ValueError as error: raise Mismatch(f"your answer is {short(found)}: {error}") from None
     if lost > most: raise Mismatch(f"your plan loses {lost:.3f} bits; expected at most {most}")
@@ -660,11 +753,15 @@ def _plan(attempt, stay, steps, most):
 
 
 check_unmasking_order.property("a plan of so few steps loses no more than this",
-    ([.9], 2, .001), ([.9] * 3, 1, 1.6), ([.9] * 2, 2, .001), ([.9], 4, .001), ([.9] * 6, 7, .001), ([.8] * 6, 2, .2), ([.9] * 7, 2, .62),
-    ([.9] * 6, 3, .001), ([.9] * 7, 3, .13), (_UNEVEN, 2, .1), (_UNEVEN, 3, .012), ([.5, .9, .5, .9, .5], 2, .001), ([.05] * 7, 2, .67),
-    ([.99, .6, .99, .6, .99, .6, .99], 2, .09), ([.9] * 13, 4, .001), ([.9] * 17, 4, .03), ([], 1, .001))(_plan)
+    ([.9], 2, .001), ([.9] * 3, 1, 1.6), ([.9] * 2, 2, .001), ([.9], 4, .001), ([.9] * 6, 7, .001),
+                               ([.8] * 6, 2, .2), ([.9] * 7, 2, .62),
+    ([.9] * 6, 3, .001), ([.9] * 7, 3, .13), (_UNEVEN, 2, .1), (_UNEVEN, 3, .012),
+                               ([.5, .9, .5, .9, .5], 2, .001), ([.05] * 7, 2, .67),
+    ([.99, .6, .99, .6, .99, .6, .99], 2, .09), ([.9] * 13, 4, .001), ([.9] * 17, 4, .03),
+                               ([], 1, .001))(_plan)
 
-@check_unmasking_order.property("a plan that is changed afterwards does not change the next one", ([.9] * 2, 2, .001), ([.9] * 4, 3, .01))
+@check_unmasking_order.property("a plan that is changed afterwards does not change the next one",
+                                ([.9] * 2, 2, .001), ([.9] * 4, 3, .01))
 def _(attempt, *case):
     found = _plan(attempt, *case)
     for group in found: group.clear()

@@ -22,7 +22,8 @@ from ..workbench import (
 # %% ../../chapters/practice/17_flash_attention.ipynb #running-checker
 _INF = math.inf
 _RUNS = (
-    ([0., math.log(3), 0.], [8., 4., 0.]), ([], []), ([1.], [5.]), ([2., 4., 3.], [10., 20., 60.]), ([3., 2., 1., 0.], [1., -1., 2., 5.]),
+    ([0., math.log(3), 0.], [8., 4., 0.]), ([], []), ([1.], [5.]), ([2., 4., 3.], [10., 20., 60.]),
+    ([3., 2., 1., 0.], [1., -1., 2., 5.]),
     (rounded(9, seed=1).tolist(), rounded(9, seed=2).tolist()))
 
 
@@ -30,7 +31,8 @@ def _softmax_average(scores: list, values: list) -> float:
     "The weighted average, from the definition."
     visible = [(s, v) for s, v in zip(scores, values) if s > -_INF]
     top = max((s for s, _ in visible), default=0.)
-    return sum(math.exp(s - top) * v for s, v in visible) / (sum(math.exp(s - top) for s, _ in visible) or 1.)
+    return (sum(math.exp(s - top) * v for s, v in visible)
+            / (sum(math.exp(s - top) for s, _ in visible) or 1.))
 
 
 def _run(attempt, scores: list, values: list) -> tuple[list, list]:
@@ -53,9 +55,13 @@ def _run(attempt, scores: list, values: list) -> tuple[list, list]:
 def _averages_right(attempt, scores: list, values: list, every: int = 1) -> None:
     "Raise a Mismatch unless the average is right after every so many pairs."
     found = _run(attempt, scores, values)[0]
-    if len(found) != len(scores): raise Mismatch(f"it yielded {len(found)} averages for {len(scores)} pairs; expected one after each pair")
+    if len(found) != len(scores):
+        raise Mismatch(
+            f"it yielded {len(found)} averages for {len(scores)} pairs; expected one after each pair")
     ends = range(every, len(scores) + 1, every)
-    expect(doubles(*found[every - 1::every]), [_softmax_average(scores[:n], values[:n]) for n in ends], what="the sequence of averages")
+    expect(doubles(*found[every - 1::every]),
+           [_softmax_average(scores[:n], values[:n]) for n in ends],
+           what="the sequence of averages")
 
 
 def _waves(count: int): return ((math.sin(n), math.cos(n)) for n in range(count))
@@ -73,7 +79,8 @@ def _bytes_held(attempt, count: int, *after: int) -> list[int]:
 
 
 def _grows(attempt, count: int) -> bool:
-    "Does it hold more after nearly all pairs than after a fifth of them, in tensors or in Python objects?"
+    """Does it hold more after nearly all pairs than after a fifth of them, in tensors or in
+    Python objects?"""
     with Watch() as watch: list(attempt(_waves(count)))
     early, late = _bytes_held(attempt, count, count // 5, count - 10)
     return watch.largest > 8 or late > early + count
@@ -81,25 +88,40 @@ def _grows(attempt, count: int) -> bool:
 
 check_running = Checker("running")
 
-check_running.property("after each pair it yields the weighted average so far", *_RUNS)(_averages_right)
+check_running.property("after each pair it yields the weighted average so far",
+                       *_RUNS)(_averages_right)
 
-check_running.property("large scores are safe", ([900., 901.], [1., 2.]), ([-900., -901.], [1., 2.]), ([0., 5000., 4999., -5000.], [1., 2., 4., 8.]), ([5000., -5000.], [3., 9.]), ([-5000., -4999.], [4., 8.]),
+check_running.property("large scores are safe", ([900., 901.], [1., 2.]),
+                       ([-900., -901.], [1., 2.]), ([0., 5000., 4999., -5000.], [1., 2., 4., 8.]),
+                       ([5000., -5000.], [3., 9.]), ([-5000., -4999.], [4., 8.]),
     ([-1e30, -1e30], [3., 5.]), ([5000., 5000.0001], [0., 1.]))(_averages_right)
 
-check_running.property("a pair with the score −∞ is hidden", ([-_INF], [7.]), ([1., -_INF, 1.], [2., 9., 4.]), ([-_INF, -_INF, 3., -_INF], [1., 2., 5., 6.]))(_averages_right)
+check_running.property("a pair with the score −∞ is hidden", ([-_INF], [7.]),
+                       ([1., -_INF, 1.], [2., 9., 4.]),
+                       ([-_INF, -_INF, 3., -_INF], [1., 2., 5., 6.]))(_averages_right)
 
-check_running.property("a tiny weight of a huge value counts", ([0., -25.], [0., 1e12]), ([-100., 0.], [1e45, 0.]), ([0., -9., -25.], [1e-9, 0., 0.]))(_averages_right)
+check_running.property("a tiny weight of a huge value counts", ([0., -25.], [0., 1e12]),
+                       ([-100., 0.], [1e45, 0.]),
+                       ([0., -9., -25.], [1e-9, 0., 0.]))(_averages_right)
 
-check_running.property("a long run averages all its pairs", (rounded(1000, seed=3).tolist(), rounded(1000, seed=4).tolist(), 250), ([0.] + 1000 * [-5000.] + [0.], [5.] + 1001 * [1.], 501))(_averages_right)
+check_running.property("a long run averages all its pairs",
+                       (rounded(1000, seed=3).tolist(), rounded(1000, seed=4).tolist(), 250),
+                       ([0.] + 1000 * [-5000.] + [0.], [5.] + 1001 * [1.], 501))(_averages_right)
 
 @check_running.property("it answers before it requests the next pair", *_RUNS[:3])
-def _(attempt, scores, values): gives(_run(attempt, scores, values)[1], list(range(1, len(scores) + 1)), "the numbers of pairs requested at each answer")
+def _(attempt, scores, values):
+    gives(_run(attempt, scores, values)[1], list(range(1, len(scores) + 1)),
+          "the numbers of pairs requested at each answer")
 
 @check_running.property("earlier pairs are not kept", (500,))
 def _(attempt, count):
-    if _grows(attempt, count): raise Mismatch("its memory grows with the number of pairs; expected three numbers, however many have come")
+    if _grows(attempt, count):
+        raise Mismatch(
+            "its memory grows with the number of pairs; expected three numbers, however many have come")
 
-check_running.property("the value of a hidden pair does not matter", ([0., -_INF, 2.], [1., _INF, 3.]), ([-_INF, 0.], [math.nan, 4.]), ([1., -_INF], [2., -_INF]))(_averages_right)
+check_running.property("the value of a hidden pair does not matter",
+                       ([0., -_INF, 2.], [1., _INF, 3.]), ([-_INF, 0.], [math.nan, 4.]),
+                       ([1., -_INF], [2., -_INF]))(_averages_right)
 
 check_running.property("several thousand pairs are averaged as few are",
     (rounded(6000, seed=5).tolist(), rounded(6000, seed=6).tolist(), 1500))(_averages_right)
@@ -167,9 +189,12 @@ for _letter in _PROGRAMS: check_faults.property(f"program {_letter}", (_letter,)
 # %% ../../chapters/practice/17_flash_attention.ipynb #merge-checker
 _NONE = torch.full((1,), -_INF, dtype=torch.float64)
 _ANSWERS = (
-    (doubles(1)[None], doubles(math.log(3)), doubles(5)[None], doubles(0)), (doubles(1, 2)[None], doubles(0), doubles(3, 8)[None], doubles(0)),
-    (rounded(3, 2), rounded(3, seed=1), rounded(3, 2, seed=2), rounded(3, seed=3)), (rounded(2, 4, 3), rounded(2, 4, seed=5), rounded(2, 4, 3, seed=6), rounded(2, 4, seed=7)),
-    (doubles(0)[None], doubles(0), doubles(4)[None], doubles(0)), (doubles(0, 0)[None], doubles(-20), doubles(1e9, 0)[None], doubles(-45)),
+    (doubles(1)[None], doubles(math.log(3)), doubles(5)[None], doubles(0)),
+    (doubles(1, 2)[None], doubles(0), doubles(3, 8)[None], doubles(0)),
+    (rounded(3, 2), rounded(3, seed=1), rounded(3, 2, seed=2), rounded(3, seed=3)),
+    (rounded(2, 4, 3), rounded(2, 4, seed=5), rounded(2, 4, 3, seed=6), rounded(2, 4, seed=7)),
+    (doubles(0)[None], doubles(0), doubles(4)[None], doubles(0)),
+    (doubles(0, 0)[None], doubles(-20), doubles(1e9, 0)[None], doubles(-45)),
     (doubles(0)[None], doubles(0), doubles(1e20)[None], doubles(-45)))
 
 
@@ -182,32 +207,45 @@ def _merged(out_a, lse_a, out_b, lse_b) -> tuple[Tensor, Tensor]:
 
 def _merges(attempt, *case) -> None:
     "Raise a Mismatch unless both parts of the answer are right."
-    for found, wanted, what in zip(parts(attempt(*case), "output", "log-sum-exp"), _merged(*case), ("the output", "the log-sum-exp")): expect(found, wanted, what=what)
+    for found, wanted, what in zip(parts(attempt(*case), "output", "log-sum-exp"), _merged(*case),
+                                   ("the output", "the log-sum-exp")):
+        expect(found, wanted, what=what)
 
 
 check_merge_answers = Checker("merge_answers")
 
-@check_merge_answers.property("each output is weighted by its sum of exponentials, and the sums are added", *_ANSWERS)
+@check_merge_answers.property(
+    "each output is weighted by its sum of exponentials, and the sums are added", *_ANSWERS)
 def _(attempt, *case): _merges(attempt, *case)
 
 @check_merge_answers.property("large log-sum-exps are safe",
-    (doubles(1)[None], doubles(5000), doubles(5)[None], doubles(4999)), (doubles(1)[None], doubles(-5000), doubles(5)[None], doubles(-4999)), (doubles(1)[None], doubles(-5000), doubles(5)[None], doubles(5000)),
+    (doubles(1)[None], doubles(5000), doubles(5)[None], doubles(4999)),
+                              (doubles(1)[None], doubles(-5000), doubles(5)[None], doubles(-4999)),
+                              (doubles(1)[None], doubles(-5000), doubles(5)[None], doubles(5000)),
     (rounded(2, 1), doubles(5000, -4000), rounded(2, 1, seed=1), doubles(4999, -4001)))
 def _(attempt, *case): _merges(attempt, *case)
 
 @check_merge_answers.property("a half whose keys are all hidden changes nothing",
-    (doubles(2)[None], doubles(1), doubles(0)[None], _NONE), (doubles(0)[None], _NONE, doubles(2)[None], doubles(-3)),
-    (rounded(2, 2), torch.cat([_NONE, doubles(1)]), rounded(2, 2, seed=1), torch.cat([doubles(2), _NONE])))
+    (doubles(2)[None], doubles(1), doubles(0)[None], _NONE),
+                              (doubles(0)[None], _NONE, doubles(2)[None], doubles(-3)),
+    (rounded(2, 2), torch.cat([_NONE, doubles(1)]), rounded(2, 2, seed=1),
+     torch.cat([doubles(2), _NONE])))
 def _(attempt, *case): _merges(attempt, *case)
 
-@check_merge_answers.property("where all keys of both are hidden, the output is 0 and the log-sum-exp −∞", (doubles(0)[None], _NONE, doubles(0)[None], _NONE),
-    (doubles(0, 3)[:, None], torch.cat([_NONE, doubles(1)]), doubles(0, 4)[:, None], torch.cat([_NONE, doubles(0)])))
+@check_merge_answers.property(
+    "where all keys of both are hidden, the output is 0 and the log-sum-exp −∞",
+    (doubles(0)[None], _NONE, doubles(0)[None], _NONE),
+    (doubles(0, 3)[:, None], torch.cat([_NONE, doubles(1)]), doubles(0, 4)[:, None],
+     torch.cat([_NONE, doubles(0)])))
 def _(attempt, *case): _merges(attempt, *case)
 
-@check_merge_answers.property("three parts, merged from either side, are the same", (rounded(4, 2), rounded(4, 2, seed=1), rounded(4, 2, seed=2), 9 * rounded(4, seed=3), rounded(4, seed=4), 9 * rounded(4, seed=5)))
+@check_merge_answers.property("three parts, merged from either side, are the same",
+                              (rounded(4, 2), rounded(4, 2, seed=1), rounded(4, 2, seed=2),
+                               9 * rounded(4, seed=3), rounded(4, seed=4), 9 * rounded(4, seed=5)))
 def _(attempt, a, b, c, x, y, z):
     left, right = attempt(*attempt(a, x, b, y), c, z), attempt(a, x, *attempt(b, y, c, z))
-    for one, other, what in zip(left, right, ("the output", "the log-sum-exp")): expect(one, other, what=what + ", merged from the left,")
+    for one, other, what in zip(left, right, ("the output", "the log-sum-exp")):
+        expect(one, other, what=what + ", merged from the left,")
 
 @check_merge_answers.property("either half may be the first",
     *((*case[2:], *case[:2]) for case in _ANSWERS))
@@ -223,8 +261,10 @@ def _two(*lead: int, W: int, seed: int = 0, hide: tuple = ((), ())) -> tuple:
     return tuple(answers)
 
 
-common_rules(check_merge_answers, _merged, lambda seed: _two(9, W=3, seed=seed), "output", "log-sum-exp", linear_in=("out_b",), large=_two(300, W=3, seed=9),
-    also=(_two(2, 1, 3, 2, W=2, seed=5), _two(3, W=3, seed=6, hide=((0, 1), (1, 2))), _two(1, W=1, seed=7, hide=((0,), (0,))),
+common_rules(check_merge_answers, _merged, lambda seed: _two(9, W=3, seed=seed), "output",
+             "log-sum-exp", linear_in=("out_b",), large=_two(300, W=3, seed=9),
+    also=(_two(2, 1, 3, 2, W=2, seed=5), _two(3, W=3, seed=6, hide=((0, 1), (1, 2))),
+          _two(1, W=1, seed=7, hide=((0,), (0,))),
     _two(4, 50, W=2, seed=11, hide=((3, 9, 150), (7, 9)))))
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #tiles-checker
@@ -234,65 +274,99 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _sizes(T: int, S: int, D: int, W: int, rows: int, cols: int, scale: float = 1.) -> tuple:
-    return scale * rounded(T, D, seed=T), rounded(S, D, seed=S + 1), rounded(S, W, seed=W + 2), rows, cols
+    return (scale * rounded(T, D, seed=T), rounded(S, D, seed=S + 1),
+            rounded(S, W, seed=W + 2), rows, cols)
 
 
 check_in_tiles = Checker("in_tiles")
 
-@check_in_tiles.property("one tile is attention", _sizes(1, 1, 1, 1, 1, 1), _sizes(2, 3, 2, 2, 2, 3), _sizes(3, 2, 4, 1, 8, 8))
+@check_in_tiles.property("one tile is attention", _sizes(1, 1, 1, 1, 1, 1),
+                         _sizes(2, 3, 2, 2, 2, 3), _sizes(3, 2, 4, 1, 8, 8))
 def _(attempt, *case): expect(attempt(*case), _attention(*case[:3]))
 
-@check_in_tiles.property("several tiles are the same attention", _sizes(2, 4, 2, 2, 1, 2), _sizes(4, 4, 2, 2, 2, 2), _sizes(6, 8, 3, 2, 3, 2), _sizes(8, 6, 2, 5, 2, 3), _sizes(3, 3, 3, 3, 1, 1))
+@check_in_tiles.property("several tiles are the same attention", _sizes(2, 4, 2, 2, 1, 2),
+                         _sizes(4, 4, 2, 2, 2, 2), _sizes(6, 8, 3, 2, 3, 2),
+                         _sizes(8, 6, 2, 5, 2, 3), _sizes(3, 3, 3, 3, 1, 1))
 def _(attempt, *case): expect(attempt(*case), _attention(*case[:3]))
 
-@check_in_tiles.property("tiles need not divide the lengths", _sizes(3, 2, 2, 2, 2, 2), _sizes(2, 3, 2, 2, 2, 2), _sizes(7, 11, 3, 2, 4, 3), _sizes(5, 5, 2, 3, 3, 4), _sizes(50, 170, 6, 5, 16, 48),
+@check_in_tiles.property("tiles need not divide the lengths", _sizes(3, 2, 2, 2, 2, 2),
+                         _sizes(2, 3, 2, 2, 2, 2), _sizes(7, 11, 3, 2, 4, 3),
+                         _sizes(5, 5, 2, 3, 3, 4), _sizes(50, 170, 6, 5, 16, 48),
     _sizes(90, 700, 3, 2, 40, 90))
 def _(attempt, *case): expect(attempt(*case), _attention(*case[:3]))
 
-@check_in_tiles.property("large scores are safe", _sizes(2, 4, 2, 2, 2, 2, 900.), _sizes(5, 9, 3, 2, 2, 2, -3000.), (doubles(-2000)[None], doubles(1, 1.1, 1)[:, None], doubles(3, 1, 5)[:, None], 1, 2),
-    (doubles(1000, -999, 1, 0)[:, None], doubles(2, 3, 2.9, -3)[:, None], doubles(3, 1, 5, 2)[:, None], 4, 1))
+@check_in_tiles.property("large scores are safe", _sizes(2, 4, 2, 2, 2, 2, 900.),
+                         _sizes(5, 9, 3, 2, 2, 2, -3000.),
+                         (doubles(-2000)[None], doubles(1, 1.1, 1)[:, None],
+                          doubles(3, 1, 5)[:, None], 1, 2),
+    (doubles(1000, -999, 1, 0)[:, None], doubles(2, 3, 2.9, -3)[:, None],
+     doubles(3, 1, 5, 2)[:, None], 4, 1))
 def _(attempt, *case): expect(attempt(*case), _attention(*case[:3]))
 
-@check_in_tiles.property("a tiny weight of a huge value counts", (doubles(1)[None], doubles(0, -25)[:, None], doubles(0, 1e12)[:, None], 1, 1), (doubles(1, 2)[:, None], doubles(-60, 0)[:, None], doubles(1e30, 0)[:, None], 2, 2))
+@check_in_tiles.property("a tiny weight of a huge value counts",
+                         (doubles(1)[None], doubles(0, -25)[:, None], doubles(0, 1e12)[:, None], 1,
+                          1), (doubles(1, 2)[:, None], doubles(-60, 0)[:, None],
+                               doubles(1e30, 0)[:, None], 2, 2))
 def _(attempt, *case): expect(attempt(*case), _attention(*case[:3]))
 
-def _turned(q: Tensor, k: Tensor, v: Tensor, *tiles: int) -> tuple: return q.T.contiguous().T, k.T.contiguous().T, v.T.contiguous().T, *tiles
+def _turned(q: Tensor, k: Tensor, v: Tensor, *tiles: int) -> tuple:
+    return q.T.contiguous().T, k.T.contiguous().T, v.T.contiguous().T, *tiles
 
 
 def _stays_small(attempt, q, k, v, rows, cols) -> None:
     "Raise a Mismatch if a tensor that it makes is larger than any that it needs."
     most, (T, D), W = watched(attempt, q, k, v, rows, cols).largest, q.shape, v.shape[-1]
     limit = max(T * W, rows * cols, rows * max(D, W), cols * max(D, W))
-    if most > limit: raise Mismatch(f"with {T} queries, {len(k)} keys and tiles of {rows} × {cols} it made a tensor of {most} numbers; expected at most {limit}")
+    if most > limit:
+        raise Mismatch(
+            f"with {T} queries, {len(k)} keys and tiles of {rows} × {cols} it made a tensor of "
+            f"{most} numbers; expected at most {limit}")
 
 
-check_in_tiles.property("no tensor is larger than a tile, or the output", _sizes(16, 60, 2, 2, 8, 6), _sizes(10, 100, 4, 4, 5, 7))(_stays_small)
+check_in_tiles.property("no tensor is larger than a tile, or the output",
+                        _sizes(16, 60, 2, 2, 8, 6), _sizes(10, 100, 4, 4, 5, 7))(_stays_small)
 
-@check_in_tiles.property("a tile is computed as a whole, whatever its size", _sizes(12, 2, 2, 2, 12, 2), _sizes(2, 12, 2, 2, 2, 12), _sizes(12, 12, 2, 2, 12, 12), _sizes(16, 16, 2, 2, 8, 8), _sizes(20, 9, 2, 2, 10, 4), cast(_sizes(16, 16, 2, 2, 8, 8), torch.float32))
+@check_in_tiles.property("a tile is computed as a whole, whatever its size",
+                         _sizes(12, 2, 2, 2, 12, 2), _sizes(2, 12, 2, 2, 2, 12),
+                         _sizes(12, 12, 2, 2, 12, 12), _sizes(16, 16, 2, 2, 8, 8),
+                         _sizes(20, 9, 2, 2, 10, 4),
+                         cast(_sizes(16, 16, 2, 2, 8, 8), torch.float32))
 def _(attempt, *case):
     q, k, _, rows, cols = case
     down, right = -(-len(q) // rows), -(-len(k) // cols)
     small, large = (watched(attempt, *c).calls for c in (_sizes(down, right, 2, 2, 1, 1), case))
-    if large > 1.5 * small: raise Mismatch(f"{down} × {right} tiles of {rows} × {cols} take {large} operations, the same number of tiles of 1 × 1 takes {small}; expected the same number")
+    if large > 1.5 * small:
+        raise Mismatch(
+            f"{down} × {right} tiles of {rows} × {cols} take {large} operations, the same number "
+            f"of tiles of 1 × 1 takes {small}; expected the same number")
 
 _FORBIDDEN = "scaled_dot", "softmax", "logsumexp"
 
-@check_in_tiles.property("PyTorch's attention, softmax and logsumexp are not called", _sizes(4, 6, 2, 2, 2, 3), _sizes(3, 2, 2, 2, 4, 4), _sizes(1, 1, 1, 1, 1, 1), _turned(*_sizes(4, 6, 2, 3, 2, 2)), cast(_sizes(4, 6, 2, 2, 2, 3), torch.float32),
+@check_in_tiles.property("PyTorch's attention, softmax and logsumexp are not called",
+                         _sizes(4, 6, 2, 2, 2, 3), _sizes(3, 2, 2, 2, 4, 4),
+                         _sizes(1, 1, 1, 1, 1, 1), _turned(*_sizes(4, 6, 2, 3, 2, 2)),
+                         cast(_sizes(4, 6, 2, 2, 2, 3), torch.float32),
     _sizes(5, 800, 2, 2, 3, 100))
 def _(attempt, *case): does_without(_FORBIDDEN, attempt, *case)
 
-check_in_tiles.property("no tensor is larger with other widths, for views, for 32 bits, or with more rows",
+check_in_tiles.property(
+    "no tensor is larger with other widths, for views, for 32 bits, or with more rows",
     _sizes(12, 24, 16, 1, 4, 4), _turned(*_sizes(8, 40, 4, 2, 4, 4)),
     cast(_sizes(8, 40, 4, 2, 4, 4), torch.float32), _sizes(9, 800, 3, 2, 4, 50),
     _sizes(800, 9, 3, 2, 50, 4), _sizes(600, 700, 3, 2, 100, 90))(_stays_small)
 
-@check_in_tiles.property("with more keys it holds no more at one time", _sizes(4, 48, 3, 2, 4, 4), cast(_sizes(3, 48, 3, 2, 4, 4), torch.float32),
+@check_in_tiles.property("with more keys it holds no more at one time", _sizes(4, 48, 3, 2, 4, 4),
+                         cast(_sizes(3, 48, 3, 2, 4, 4), torch.float32),
     _sizes(4, 800, 3, 2, 4, 4))
 def _(attempt, q, k, v, rows, cols):
     few, all_ = (watched(attempt, q, k[:n], v[:n], rows, cols).most for n in (12, len(k)))
-    if all_ > few: raise Mismatch(f"its tensors hold {few} numbers at one time with 12 keys, {all_} with {len(k)}; expected no more")
+    if all_ > few:
+        raise Mismatch(
+            f"its tensors hold {few} numbers at one time with 12 keys, {all_} with {len(k)}; "
+            "expected no more")
 
-@check_in_tiles.property("where gradients are required, no tensor is larger, and none of these is called",
+@check_in_tiles.property(
+    "where gradients are required, no tensor is larger, and none of these is called",
     _sizes(16, 60, 2, 2, 8, 6), _sizes(9, 800, 3, 2, 4, 50), _sizes(3, 2, 2, 2, 4, 4),
     cast(_sizes(12, 24, 4, 2, 4, 4), torch.float32))
 def _(attempt, q, k, v, *tiles):
@@ -316,15 +390,19 @@ def _(attempt, q, k, *others):
                        f"{limit:,} bytes at one time; expected a tile at most")
 
 common_rules(check_in_tiles, lambda q, k, v, rows, cols: _attention(q, k, v),
-    lambda seed: (rounded(9, 3, seed=seed), rounded(7, 3, seed=seed + 2), rounded(7, 2, seed=seed + 4), 4, 3), linear_in=("v",), also=(_sizes(3, 2, 1, 2, 4, 4),))
+    lambda seed: (rounded(9, 3, seed=seed), rounded(7, 3, seed=seed + 2),
+                  rounded(7, 2, seed=seed + 4), 4, 3), linear_in=("v",),
+             also=(_sizes(3, 2, 1, 2, 4, 4),))
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #back-checker
 def _whole_row(scores: Tensor, v: Tensor, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    "Output, log-sum-exp and the gradient with respect to all scores, by autograd; rows of −∞ alone give zeros."
+    """Output, log-sum-exp and the gradient with respect to all scores, by autograd; rows of −∞
+    alone give zeros."""
     empty = (scores == -_INF).all(1, keepdim=True)
     z = scores.masked_fill(empty, 0).requires_grad_()
     out = z.softmax(1).masked_fill(empty, 0) @ v
-    return out.detach(), scores.logsumexp(1), torch.autograd.grad(out, z, dout)[0].masked_fill(scores == -_INF, 0)
+    return (out.detach(), scores.logsumexp(1),
+            torch.autograd.grad(out, z, dout)[0].masked_fill(scores == -_INF, 0))
 
 
 def _one_tile(scores: Tensor, v: Tensor, dout: Tensor, start: int, stop: int) -> tuple:
@@ -333,7 +411,8 @@ def _one_tile(scores: Tensor, v: Tensor, dout: Tensor, start: int, stop: int) ->
     return (scores[:, start:stop], v[start:stop], out, lse, dout), wanted[:, start:stop]
 
 
-def _gradient_case(T: int, S: int, W: int, start: int, stop: int, scale: float = 1., hide: tuple = (), shift: float = 0.) -> tuple:
+def _gradient_case(T: int, S: int, W: int, start: int, stop: int, scale: float = 1.,
+                   hide: tuple = (), shift: float = 0.) -> tuple:
     scores = scale * rounded(T, S, seed=T + S) + shift
     for t, s in hide: scores[t, s] = -_INF
     return scores, rounded(S, W, seed=W), rounded(T, W, seed=12), start, stop
@@ -341,34 +420,53 @@ def _gradient_case(T: int, S: int, W: int, start: int, stop: int, scale: float =
 
 check_tile_gradient = Checker("tile_gradient")
 
-@check_tile_gradient.property("with all keys in one tile it is the gradient of attention", _gradient_case(1, 2, 1, 0, 2), _gradient_case(2, 3, 2, 0, 3), _gradient_case(4, 5, 3, 0, 5), (doubles(0, 0)[None], doubles(1, -1)[:, None], doubles(1)[None], 0, 2))
+@check_tile_gradient.property("with all keys in one tile it is the gradient of attention",
+                              _gradient_case(1, 2, 1, 0, 2), _gradient_case(2, 3, 2, 0, 3),
+                              _gradient_case(4, 5, 3, 0, 5),
+                              (doubles(0, 0)[None], doubles(1, -1)[:, None],
+                               doubles(1)[None], 0, 2))
 def _(attempt, *case):
     given, wanted = _one_tile(*case)
     expect(attempt(*given), wanted, what="the gradient")
 
-@check_tile_gradient.property("a tile needs nothing of the others", _gradient_case(1, 4, 1, 0, 2), _gradient_case(1, 4, 1, 2, 4), _gradient_case(3, 7, 2, 2, 3), _gradient_case(5, 9, 4, 4, 9), _gradient_case(3, 3, 3, 0, 1), _gradient_case(20, 150, 3, 40, 90),
+@check_tile_gradient.property("a tile needs nothing of the others", _gradient_case(1, 4, 1, 0, 2),
+                              _gradient_case(1, 4, 1, 2, 4), _gradient_case(3, 7, 2, 2, 3),
+                              _gradient_case(5, 9, 4, 4, 9), _gradient_case(3, 3, 3, 0, 1),
+                              _gradient_case(20, 150, 3, 40, 90),
     _gradient_case(3, 5, 300, 1, 4))
 def _(attempt, *case):
     given, wanted = _one_tile(*case)
     expect(attempt(*given), wanted, what="the gradient")
 
-@check_tile_gradient.property("large scores are safe", _gradient_case(2, 4, 2, 1, 3, 2000.), _gradient_case(3, 6, 2, 3, 6, -900.), _gradient_case(2, 3, 1, 0, 2, shift=-3000.),
-    _gradient_case(2, 3, 1, 0, 2, shift=-100_000.), _gradient_case(2, 3, 1, 1, 3, shift=100_000.), (doubles(-90_000, -90_001, 90_000, 90_000).view(2, 2), doubles(1, 3)[:, None], doubles(2, 5)[:, None], 0, 2))
+@check_tile_gradient.property("large scores are safe", _gradient_case(2, 4, 2, 1, 3, 2000.),
+                              _gradient_case(3, 6, 2, 3, 6, -900.),
+                              _gradient_case(2, 3, 1, 0, 2, shift=-3000.),
+    _gradient_case(2, 3, 1, 0, 2, shift=-100_000.), _gradient_case(2, 3, 1, 1, 3, shift=100_000.),
+                              (doubles(-90_000, -90_001, 90_000, 90_000).view(2, 2),
+                               doubles(1, 3)[:, None], doubles(2, 5)[:, None], 0, 2))
 def _(attempt, *case):
     given, wanted = _one_tile(*case)
     expect(attempt(*given), wanted, what="the gradient")
 
-@check_tile_gradient.property("a tiny weight of a huge value counts", (doubles(0, -20)[None], doubles(0, 1e9)[:, None], doubles(1)[None], 0, 2), (doubles(0, -60, 1)[None], doubles(0, 1e27, 0)[:, None], doubles(1)[None], 1, 3))
+@check_tile_gradient.property("a tiny weight of a huge value counts",
+                              (doubles(0, -20)[None], doubles(0, 1e9)[:, None], doubles(1)[None], 0,
+                               2), (doubles(0, -60, 1)[None], doubles(0, 1e27, 0)[:, None],
+                                    doubles(1)[None], 1, 3))
 def _(attempt, *case):
     given, wanted = _one_tile(*case)
     expect(attempt(*given), wanted, what="the gradient")
 
-@check_tile_gradient.property("a hidden score has the gradient 0", _gradient_case(1, 3, 1, 0, 3, hide=((0, 1),)), _gradient_case(3, 6, 2, 2, 5, hide=((0, 2), (1, 3), (1, 4), (2, 0), (0, 3), (0, 4))))
+@check_tile_gradient.property("a hidden score has the gradient 0",
+                              _gradient_case(1, 3, 1, 0, 3, hide=((0, 1),)),
+                              _gradient_case(3, 6, 2, 2, 5,
+                                             hide=((0, 2), (1, 3), (1, 4), (2, 0), (0, 3), (0, 4))))
 def _(attempt, *case):
     given, wanted = _one_tile(*case)
     expect(attempt(*given), wanted, what="the gradient")
 
-@check_tile_gradient.property("so has a query whose keys are all hidden", _gradient_case(1, 2, 1, 0, 2, hide=((0, 0), (0, 1))), _gradient_case(2, 4, 2, 1, 3, hide=tuple((1, s) for s in range(4))))
+@check_tile_gradient.property("so has a query whose keys are all hidden",
+                              _gradient_case(1, 2, 1, 0, 2, hide=((0, 0), (0, 1))),
+                              _gradient_case(2, 4, 2, 1, 3, hide=tuple((1, s) for s in range(4))))
 def _(attempt, *case):
     given, wanted = _one_tile(*case)
     expect(attempt(*given), wanted, what="the gradient")
@@ -432,38 +530,47 @@ for _question in _QUESTIONS: check_reading.property(_question, (_question,))(_re
 def _tiles_from_the_mask(T: int, S: int, rows: int, cols: int) -> dict:
     "Tile by tile, from the mask."
     visible = torch.ones(T, S, dtype=torch.bool).tril(S - T)
-    tiles = {(i, j): visible[i * rows:(i + 1) * rows, j * cols:(j + 1) * cols] for i in range(-(-T // rows)) for j in range(-(-S // cols))}
+    tiles = {(i, j): visible[i * rows:(i + 1) * rows, j * cols:(j + 1) * cols]
+             for i in range(-(-T // rows)) for j in range(-(-S // cols))}
     return {at: not bool(tile.all()) for at, tile in tiles.items() if tile.any()}
 
 
-def _needs(attempt, *case) -> None: gives(attempt(*case), _tiles_from_the_mask(*case), "the dictionary of tiles")
+def _needs(attempt, *case) -> None:
+    gives(attempt(*case), _tiles_from_the_mask(*case), "the dictionary of tiles")
 
 
 check_causal_tiles = Checker("causal_tiles")
 
-@check_causal_tiles.property("square tiles of a square matrix", (1, 1, 1, 1), (2, 2, 1, 1), (4, 4, 2, 2), (6, 6, 2, 2), (12, 12, 4, 4))
+@check_causal_tiles.property("square tiles of a square matrix", (1, 1, 1, 1), (2, 2, 1, 1),
+                             (4, 4, 2, 2), (6, 6, 2, 2), (12, 12, 4, 4))
 def _(attempt, *case): _needs(attempt, *case)
 
-@check_causal_tiles.property("tiles with more columns than rows, or more rows than columns", (4, 4, 1, 2), (4, 4, 2, 1), (8, 8, 2, 4), (12, 12, 6, 2), (6, 6, 6, 6))
+@check_causal_tiles.property("tiles with more columns than rows, or more rows than columns",
+                             (4, 4, 1, 2), (4, 4, 2, 1), (8, 8, 2, 4), (12, 12, 6, 2), (6, 6, 6, 6))
 def _(attempt, *case): _needs(attempt, *case)
 
-@check_causal_tiles.property("fewer queries than keys: the last query is aligned with the last key", (1, 4, 1, 2), (2, 6, 2, 2), (3, 8, 2, 3), (4, 10, 2, 4))
+@check_causal_tiles.property("fewer queries than keys: the last query is aligned with the last key",
+                             (1, 4, 1, 2), (2, 6, 2, 2), (3, 8, 2, 3), (4, 10, 2, 4))
 def _(attempt, *case): _needs(attempt, *case)
 
-@check_causal_tiles.property("fewer keys than queries: the first queries have no visible key", (4, 2, 1, 1), (6, 3, 2, 2), (9, 4, 2, 3), (2, 1, 2, 1), (5, 2, 3, 1))
+@check_causal_tiles.property("fewer keys than queries: the first queries have no visible key",
+                             (4, 2, 1, 1), (6, 3, 2, 2), (9, 4, 2, 3), (2, 1, 2, 1), (5, 2, 3, 1))
 def _(attempt, *case): _needs(attempt, *case)
 
-@check_causal_tiles.property("lengths that no tile divides", (3, 3, 2, 2), (5, 7, 3, 2), (7, 5, 2, 4), (11, 13, 4, 5), (5, 5, 8, 8))
+@check_causal_tiles.property("lengths that no tile divides", (3, 3, 2, 2), (5, 7, 3, 2),
+                             (7, 5, 2, 4), (11, 13, 4, 5), (5, 5, 8, 8))
 def _(attempt, *case): _needs(attempt, *case)
 
-@check_causal_tiles.property("all small sizes", *itertools.product(range(1, 5), range(1, 5), range(1, 4), range(1, 4)))
+@check_causal_tiles.property("all small sizes",
+                             *itertools.product(range(1, 5), range(1, 5), range(1, 4), range(1, 4)))
 def _(attempt, *case): _needs(attempt, *case)
 
 @check_causal_tiles.property("tiles larger than the matrix", (1, 5, 600, 8), (1, 5, 8, 600),
     (5, 9, 600, 2), (6, 2, 700, 700), (4, 4, 1000, 1000), (3, 1500, 2000, 9000))
 def _(attempt, *case): _needs(attempt, *case)
 
-@check_causal_tiles.property("large sizes", (128, 128, 64, 64), (300, 1200, 128, 256), (1000, 70, 250, 30),
+@check_causal_tiles.property("large sizes", (128, 128, 64, 64), (300, 1200, 128, 256),
+                             (1000, 70, 250, 30),
     (4096, 5000, 512, 300), (5000, 3000, 700, 256))
 def _(attempt, *case): _needs(attempt, *case)
 
@@ -472,8 +579,10 @@ def _walk(T: int, S: int, D: int, W: int, cols: int) -> int:
     "The numbers that move, one row at a time."
     moved = 0
     for start in range(0, S, cols):
-        moved += sum(D + W for _ in range(start, min(start + cols, S)))          # the tile's keys and values
-        for _ in range(T): moved += D + (2 + W) + (2 + W)                        # a query, its state in and out
+        # the tile's keys and values
+        moved += sum(D + W for _ in range(start, min(start + cols, S)))
+        # a query, its state in and out
+        for _ in range(T): moved += D + (2 + W) + (2 + W)
     return moved
 
 
@@ -482,19 +591,25 @@ def _counts(attempt, *case) -> None: expect_whole(attempt(*case), _walk(*case), 
 
 check_keys_outside = Checker("keys_outside")
 
-@check_keys_outside.property("one tile of keys: everything once, the state twice", (1, 1, 1, 1, 1), (2, 3, 1, 1, 3), (3, 2, 4, 2, 2), (8, 8, 2, 2, 16),
+@check_keys_outside.property("one tile of keys: everything once, the state twice", (1, 1, 1, 1, 1),
+                             (2, 3, 1, 1, 3), (3, 2, 4, 2, 2), (8, 8, 2, 2, 16),
     (10, 20, 4, 4, 64), (3, 500, 2, 5, 501), (7, 9, 3, 2, 10_000))
 def _(attempt, *case): _counts(attempt, *case)
 
-@check_keys_outside.property("every further tile of keys loads all queries again", (1, 2, 1, 1, 1), (2, 4, 1, 3, 2), (8, 8, 2, 2, 4), (16, 64, 8, 4, 8))
+@check_keys_outside.property("every further tile of keys loads all queries again", (1, 2, 1, 1, 1),
+                             (2, 4, 1, 3, 2), (8, 8, 2, 2, 4), (16, 64, 8, 4, 8))
 def _(attempt, *case): _counts(attempt, *case)
 
-@check_keys_outside.property("so does a tile that is not full", (2, 3, 1, 1, 2), (5, 7, 3, 2, 4), (10, 100, 8, 8, 33))
+@check_keys_outside.property("so does a tile that is not full", (2, 3, 1, 1, 2), (5, 7, 3, 2, 4),
+                             (10, 100, 8, 8, 33))
 def _(attempt, *case): _counts(attempt, *case)
 
-@check_keys_outside.property("many keys are counted exactly", (1000, 2**20, 128, 64, 100), (10**14 + 1, 10**4 + 1, 127, 64, 30), (1, 10**17 + 1, 1, 1, 10**17),
+@check_keys_outside.property("many keys are counted exactly", (1000, 2**20, 128, 64, 100),
+                             (10**14 + 1, 10**4 + 1, 127, 64, 30), (1, 10**17 + 1, 1, 1, 10**17),
     (10**16, 10**6, 128, 128, 64), (10**30, 10**20 + 1, 64, 3, 10**12))
-def _(attempt, T, S, D, W, cols): expect_whole(attempt(T, S, D, W, cols), S * (D + W) + -(-S // cols) * T * (D + 2 * W + 4), "the count")
+def _(attempt, T, S, D, W, cols):
+    expect_whole(attempt(T, S, D, W, cols), S * (D + W) + -(-S // cols) * T * (D + 2 * W + 4),
+                 "the count")
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #choose-checker
 _CAPACITY, _N, _D = 228 * 1024 // 2, 16_384, 128
@@ -553,27 +668,36 @@ def _by_time(N: int, D: int, crossings: int, size: int, peak: float, bandwidth: 
 def _reaches(attempt, *case) -> None:
     found, right = expect_number(attempt(*case), "the rate"), _by_time(*case)
     if math.isclose(found, right, rel_tol=1e-9): return
-    if (two := apart(found, right)) is None: raise Mismatch("the rate is right in its first digits only; expected more of them")
+    if (two := apart(found, right)) is None:
+        raise Mismatch("the rate is right in its first digits only; expected more of them")
     raise Mismatch(f"the rate is {two[0]} operations a second; expected {two[1]}")
 
 
 check_attainable = Checker("attainable")
 
-@check_attainable.property("where it is memory-bound", (16_384, 128, 4, *_H100), (16_384, 64, 4, *_H100), (100, 64, 1, 4, 1e12, 1e9), (1, 1, 0, 1, 1e9, 1.),
+@check_attainable.property("where it is memory-bound", (16_384, 128, 4, *_H100),
+                           (16_384, 64, 4, *_H100), (100, 64, 1, 4, 1e12, 1e9),
+                           (1, 1, 0, 1, 1e9, 1.),
     (4096, 64, 40, *_H100), (300, 32, 11, *_H100), (2048, 128, 5000, *_H100))
 def _(attempt, *case): _reaches(attempt, *case)
 
-@check_attainable.property("where it is compute-bound", (16_384, 128, 0, *_H100), (4096, 64, 0, *_H100), (4096, 4096, 4, *_H100), (4096, 64, 0, 4, 2e13, 3.35e12))
+@check_attainable.property("where it is compute-bound", (16_384, 128, 0, *_H100),
+                           (4096, 64, 0, *_H100), (4096, 4096, 4, *_H100),
+                           (4096, 64, 0, 4, 2e13, 3.35e12))
 def _(attempt, *case): _reaches(attempt, *case)
 
-@check_attainable.property("numbers of 1, 4, 8 and any other number of bytes", (16_384, 128, 4, 1, 1979e12, 3.35e12), (2048, 64, 4, 4, 6e13, 3.35e12), (512, 32, 6, 8, 3e13, 3.35e12),
+@check_attainable.property("numbers of 1, 4, 8 and any other number of bytes",
+                           (16_384, 128, 4, 1, 1979e12, 3.35e12), (2048, 64, 4, 4, 6e13, 3.35e12),
+                           (512, 32, 6, 8, 3e13, 3.35e12),
     (4096, 64, 4, 3, 1e15, 3e12), (4096, 64, 4, 16, 1e15, 3e12), (1000, 80, 2, 100, 1e15, 3e12))
 def _(attempt, *case): _reaches(attempt, *case)
 
-@check_attainable.property("short sequences, in which queries and keys are most of what moves", (16, 128, 4, *_H100), (64, 256, 0, *_H100), (128, 64, 2, *_H100))
+@check_attainable.property("short sequences, in which queries and keys are most of what moves",
+                           (16, 128, 4, *_H100), (64, 256, 0, *_H100), (128, 64, 2, *_H100))
 def _(attempt, *case): _reaches(attempt, *case)
 
-@check_attainable.property("whole numbers larger than 64 bits", (2**29, 4096, 4, 2, 1e15, 3e12), (2**60, 2**20, 1, 4, 1e19, 3e12))
+@check_attainable.property("whole numbers larger than 64 bits", (2**29, 4096, 4, 2, 1e15, 3e12),
+                           (2**60, 2**20, 1, 4, 1e19, 3e12))
 def _(attempt, *case): _reaches(attempt, *case)
 
 # %% ../../chapters/practice/17_flash_attention.ipynb #break-given
@@ -595,7 +719,8 @@ def _bounded(attempt) -> tuple[list, list]:
     row = parts(attempt(), "scores", "values")
     for name, numbers, low, high in (("scores", row[0], -5, 5), ("values", row[1], 0, 1)):
         if not isinstance(numbers, list) or not 1 <= len(numbers) <= 1024:
-            raise Mismatch(f"the {name} are {short(numbers)}; expected a list of 1 to 1,024 numbers")
+            raise Mismatch(
+                f"the {name} are {short(numbers)}; expected a list of 1 to 1,024 numbers")
         if not all(isinstance(x, int | float) and low <= x <= high for x in numbers):
             raise Mismatch(f"not all {name} are numbers from {low} to {high}")
     if len(row[0]) != len(row[1]):

@@ -21,7 +21,8 @@ from ..workbench import (
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
 def _one_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    "Attention of one head of one sequence, row by row; `mask` (T, S) is True where a query may attend."
+    """Attention of one head of one sequence, row by row; `mask` (T, S) is True where a query may
+    attend."""
     rows = []
     for t in range(len(q)):
         scores = (k[mask[t]] * q[t]).sum(-1) / math.sqrt(len(q[t]))
@@ -34,7 +35,8 @@ def _lower(T: int) -> Tensor: return torch.ones(T, T, dtype=torch.bool).tril()
 
 
 def _some(*shape: int, seed: int = 0) -> Tensor:
-    "A random mask whose last axis is that of the keys: each row shows at least one key, and most hide one."
+    """A random mask whose last axis is that of the keys: each row shows at least one key, and
+    most hide one."""
     drawn = rounded(*shape, seed=seed)
     return (drawn > 0) | (drawn == drawn.amax(-1, keepdim=True))
 
@@ -52,9 +54,12 @@ def _split_by_loop(x: Tensor, n_heads: int) -> Tensor:
 
 check_split_heads = Checker("split_heads")
 _WIDE = (
-    (torch.arange(12.).view(1, 3, 4), 2), (torch.arange(16.).view(1, 4, 4), 2), (torch.arange(12.).view(1, 2, 6), 3),
-    (rounded(2, 2, 4), 2), (rounded(3, 2, 8), 8), (rounded(2, 5, 3), 1), (rounded(2, 1, 4), 2), (rounded(1, 1, 3), 3), (rounded(0, 3, 4), 2), (rounded(2, 7, 48), 12),
-    (rounded(2, 4, 3).mT, 2), (rounded(3, 2, 4).transpose(0, 1), 2), (rounded(3, 5, 8)[1:, 2:4], 4), (rounded(2, 3, 12)[..., 1::2], 3))
+    (torch.arange(12.).view(1, 3, 4), 2), (torch.arange(16.).view(1, 4, 4), 2),
+    (torch.arange(12.).view(1, 2, 6), 3),
+    (rounded(2, 2, 4), 2), (rounded(3, 2, 8), 8), (rounded(2, 5, 3), 1), (rounded(2, 1, 4), 2),
+    (rounded(1, 1, 3), 3), (rounded(0, 3, 4), 2), (rounded(2, 7, 48), 12),
+    (rounded(2, 4, 3).mT, 2), (rounded(3, 2, 4).transpose(0, 1), 2), (rounded(3, 5, 8)[1:, 2:4], 4),
+    (rounded(2, 3, 12)[..., 1::2], 3))
 
 @check_split_heads.property("head h of token t holds the h-th block of its features", *_WIDE)
 def _(attempt, x, n_heads): expect(attempt(x, n_heads), _split_by_loop(x, n_heads))
@@ -62,18 +67,26 @@ def _(attempt, x, n_heads): expect(attempt(x, n_heads), _split_by_loop(x, n_head
 @check_split_heads.property("nothing is copied: it is a view of x", *_WIDE)
 def _(attempt, x, n_heads):
     found = attempt(x, n_heads)
-    if found.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(): raise Mismatch("it has memory of its own; expected a view of x")
+    if found.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
+        raise Mismatch("it has memory of its own; expected a view of x")
 
-@check_split_heads.property("a width that the heads do not divide raises a ValueError", (rounded(1, 2, 6), 4), (rounded(1, 4, 3), 2), (rounded(1, 2, 2), 4),
-    *((rounded(B, T, C), n_heads) for B, T, C in ((2, 1, 3), (1, 2, 3), (2, 2, 3), (4, 4, 6), (3, 3, 10)) for n_heads in (2, 3, 4, 7, 9, 12) if C % n_heads))
+@check_split_heads.property("a width that the heads do not divide raises a ValueError",
+                            (rounded(1, 2, 6), 4), (rounded(1, 4, 3), 2), (rounded(1, 2, 2), 4),
+    *((rounded(B, T, C), n_heads) for B, T, C in ((2, 1, 3), (1, 2, 3), (2, 2, 3), (4, 4, 6),
+                                                  (3, 3, 10)) for n_heads in (2, 3, 4, 7, 9, 12)
+      if C % n_heads))
 def _(attempt, x, n_heads): refuses(attempt, x, n_heads)
 
-common_rules(check_split_heads, _split_by_loop, lambda seed: (rounded(2, 5, 6, seed=seed), 3), also=((rounded(3, 1, 4), 2), (rounded(1, 3, 3), 1)))
+common_rules(check_split_heads, _split_by_loop, lambda seed: (rounded(2, 5, 6, seed=seed), 3),
+             also=((rounded(3, 1, 4), 2), (rounded(1, 3, 3), 1)))
 
 # %% ../../chapters/practice/05_heads.ipynb #count-checker
-def _four_matrices(d_model: int, n_heads: int, n_kv_heads: int, head_dim: int, value_dim: int, bias: bool) -> int:
-    "Parameters of the four projections, as PyTorch counts them; a bias is one more row of its matrix."
-    shapes = ((d_model, n_heads * head_dim), (d_model, n_kv_heads * head_dim), (d_model, n_kv_heads * value_dim), (n_heads * value_dim, d_model))
+def _four_matrices(d_model: int, n_heads: int, n_kv_heads: int, head_dim: int, value_dim: int,
+                   bias: bool) -> int:
+    """Parameters of the four projections, as PyTorch counts them; a bias is one more row of its
+    matrix."""
+    shapes = ((d_model, n_heads * head_dim), (d_model, n_kv_heads * head_dim),
+              (d_model, n_kv_heads * value_dim), (n_heads * value_dim, d_model))
     return sum(torch.empty(inside + bias, out, device="meta").numel() for inside, out in shapes)
 
 
@@ -81,7 +94,8 @@ check_parameters = Checker("parameters")
 
 def _counted(attempt, *case) -> None:
     found = attempt(*case)
-    if type(found) is not int: raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected an integer")
+    if type(found) is not int:
+        raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected an integer")
     expect(found, _four_matrices(*case), tol=0)
 
 class _Made(Watch):
@@ -94,50 +108,68 @@ def _drawn(seed: int) -> tuple:
     "Sizes drawn at random, often small and equal."
     draw = random.Random(seed)
     n_kv_heads, high = draw.randint(1, 4), draw.choice((3, 9, 300))
-    return draw.randint(1, high), n_kv_heads * draw.randint(1, 4), n_kv_heads, draw.randint(1, high), draw.randint(1, high), draw.random() < .5
+    return (draw.randint(1, high), n_kv_heads * draw.randint(1, 4), n_kv_heads,
+            draw.randint(1, high), draw.randint(1, high), draw.random() < .5)
 
 
-@check_parameters.property("the layer is not built", (512, 8, 8, 64, 64, False), (512, 8, 2, 64, 64, True))
+@check_parameters.property("the layer is not built", (512, 8, 8, 64, 64, False),
+                           (512, 8, 2, 64, 64, True))
 def _(attempt, *case):
     with _Made() as watch: attempt(*case)
     tracemalloc.start()                                   # also counts NumPy arrays and lists
     try: taken = max(4 * watch.largest, attempt(*case) and tracemalloc.get_traced_memory()[1])
     finally: tracemalloc.stop()
-    if taken > 500_000: raise Mismatch(f"it takes {taken / 1e6:.1f} million bytes; expected a count without building the layer")
+    if taken > 500_000:
+        raise Mismatch(
+            f"it takes {taken / 1e6:.1f} million bytes; expected a count without building the layer")
 
-@check_parameters.property("with a key/value head for each query head, of width C / H, there are 4 C²", (4, 1, 1, 4, 4, False), (8, 4, 4, 2, 2, False), (512, 8, 8, 64, 64, False), (12288, 96, 96, 128, 128, False))
+@check_parameters.property(
+    "with a key/value head for each query head, of width C / H, there are 4 C²",
+    (4, 1, 1, 4, 4, False), (8, 4, 4, 2, 2, False), (512, 8, 8, 64, 64, False),
+    (12288, 96, 96, 128, 128, False))
 def _(attempt, *case): _counted(attempt, *case)
 
-@check_parameters.property("heads may be wider or narrower than C / H", (8, 2, 2, 3, 3, False), (1024, 128, 128, 128, 128, False), (8, 2, 2, 4, 5, False), (8, 2, 2, 5, 4, False))
+@check_parameters.property("heads may be wider or narrower than C / H", (8, 2, 2, 3, 3, False),
+                           (1024, 128, 128, 128, 128, False), (8, 2, 2, 4, 5, False),
+                           (8, 2, 2, 5, 4, False))
 def _(attempt, *case): _counted(attempt, *case)
 
-@check_parameters.property("shared keys and values have fewer parameters", (8, 4, 1, 2, 2, False), (8, 4, 2, 2, 3, False), (4096, 32, 8, 128, 128, False))
+@check_parameters.property("shared keys and values have fewer parameters", (8, 4, 1, 2, 2, False),
+                           (8, 4, 2, 2, 3, False), (4096, 32, 8, 128, 128, False))
 def _(attempt, *case): _counted(attempt, *case)
 
-@check_parameters.property("each projection has a bias as long as its output", (8, 4, 4, 2, 2, True), (768, 12, 12, 64, 64, True), (8, 4, 2, 3, 5, True))
+@check_parameters.property("each projection has a bias as long as its output",
+                           (8, 4, 4, 2, 2, True), (768, 12, 12, 64, 64, True),
+                           (8, 4, 2, 3, 5, True))
 def _(attempt, *case): _counted(attempt, *case)
 
 @check_parameters.property("any sizes, with biases and without", *map(_drawn, range(24)))
 def _(attempt, *case): _counted(attempt, *case)
 
-@check_parameters.property("large layers are counted to the last digit", *((*sizes, bias) for bias in (False, True) for sizes in ((5001, 1, 1, 5001, 5001), (32_768, 256, 256, 128, 128), (99_999_999, 7, 7, 9_999_999, 9_999_997))))
+@check_parameters.property("large layers are counted to the last digit",
+                           *((*sizes, bias) for bias in (False, True)
+                             for sizes in ((5001, 1, 1, 5001, 5001), (32_768, 256, 256, 128, 128),
+                                           (99_999_999, 7, 7, 9_999_999, 9_999_997))))
 def _(attempt, *case): _counted(attempt, *case)
 
 # %% ../../chapters/practice/05_heads.ipynb #many-checker
 def _heads_by_loop(x, w_q, w_k, w_v, w_o, n_heads, mask) -> Tensor:
     "Sequence by sequence, head by head."
     B, T, D = *x.shape[:2], x.shape[-1] // n_heads
-    whole = torch.ones(B, n_heads, T, T, dtype=torch.bool) if mask is None else mask.expand(B, n_heads, T, T)
+    whole = (torch.ones(B, n_heads, T, T, dtype=torch.bool) if mask is None
+             else mask.expand(B, n_heads, T, T))
     rows = []
     for b in range(B):
-        outs = [_one_head(*(x[b] @ w[:, h * D:(h + 1) * D] for w in (w_q, w_k, w_v)), whole[b, h]) for h in range(n_heads)]
+        outs = [_one_head(*(x[b] @ w[:, h * D:(h + 1) * D] for w in (w_q, w_k, w_v)), whole[b, h])
+                for h in range(n_heads)]
         rows.append(sum(out @ w_o[h * D:(h + 1) * D] for h, out in enumerate(outs)))
     return torch.stack(rows)
 
 
 def _layer_case(B: int, T: int, C: int, n_heads: int, mask=None, seed: int = 0) -> tuple:
     "An input, four matrices, a number of heads and a mask."
-    return (rounded(B, T, C, seed=seed), *(rounded(C, C, seed=seed + i) for i in range(1, 5)), n_heads, mask)
+    return (rounded(B, T, C, seed=seed), *(rounded(C, C, seed=seed + i) for i in range(1, 5)),
+            n_heads, mask)
 
 
 check_many_heads = Checker("many_heads")
@@ -151,56 +183,86 @@ def _large(case: tuple, size: float) -> tuple:
 def _attended(attempt, *case) -> None: expect(attempt(*case), _heads_by_loop(*case), 1e-9)
 
 
-@check_many_heads.property("with one head it is the attention of chapter 4", _layer_case(1, 2, 2, 1), _layer_case(2, 3, 4, 1))
+@check_many_heads.property("with one head it is the attention of chapter 4",
+                           _layer_case(1, 2, 2, 1), _layer_case(2, 3, 4, 1))
 def _(attempt, *case): _attended(attempt, *case)
 
 @check_many_heads.property("each head attends with its own columns, and W_O adds their outputs",
-    _layer_case(1, 2, 4, 2), _layer_case(2, 3, 4, 2), _layer_case(2, 5, 6, 3, seed=9), _layer_case(3, 4, 8, 8, seed=7),
-    _layer_case(1, 1, 2, 1), _layer_case(3, 1, 6, 2), _layer_case(4, 4, 4, 4), _layer_case(2, 9, 20, 5))
+    _layer_case(1, 2, 4, 2), _layer_case(2, 3, 4, 2), _layer_case(2, 5, 6, 3, seed=9),
+                           _layer_case(3, 4, 8, 8, seed=7),
+    _layer_case(1, 1, 2, 1), _layer_case(3, 1, 6, 2), _layer_case(4, 4, 4, 4),
+                           _layer_case(2, 9, 20, 5))
 def _(attempt, *case): _attended(attempt, *case)
 
 @check_many_heads.property("hidden keys get no weight",
-    _layer_case(1, 3, 4, 2, _lower(3)), _layer_case(2, 3, 4, 2, _padding_mask(3, 2)), _layer_case(2, 3, 4, 2, _padding_mask(3, 1) & _lower(3)), _layer_case(2, 3, 4, 2, _PER_HEAD))
+    _layer_case(1, 3, 4, 2, _lower(3)), _layer_case(2, 3, 4, 2, _padding_mask(3, 2)),
+                           _layer_case(2, 3, 4, 2, _padding_mask(3, 1) & _lower(3)),
+                           _layer_case(2, 3, 4, 2, _PER_HEAD))
 def _(attempt, *case): _attended(attempt, *case)
 
 @check_many_heads.property("masks of one to four axes, even if several axes have the same length",
-    *(_layer_case(B, T, 2 * H, H, _some(*shape, seed=T)) for B, H, T in ((2, 2, 3), (3, 3, 3), (2, 3, 1))
-      for shape in ((T,), (1, T), (T, T), (H, 1, T), (H, T, T), (B, 1, 1, T), (B, 1, T, T), (1, H, T, T), (B, H, T, T))))
+    *(_layer_case(B, T, 2 * H, H, _some(*shape, seed=T))
+      for B, H, T in ((2, 2, 3), (3, 3, 3), (2, 3, 1))
+      for shape in ((T,), (1, T), (T, T), (H, 1, T), (H, T, T), (B, 1, 1, T), (B, 1, T, T),
+                    (1, H, T, T), (B, H, T, T))))
 def _(attempt, *case): _attended(attempt, *case)
 
 @check_many_heads.property("scores of any size, of visible keys and of hidden ones",
-    *(_large(_layer_case(2, 4, 6, 2, mask, seed=3), size) for size in (20., 1e3, 1e12) for mask in (None, _lower(4), _some(2, 2, 4, 4))))
+    *(_large(_layer_case(2, 4, 6, 2, mask, seed=3), size) for size in (20., 1e3, 1e12)
+      for mask in (None, _lower(4), _some(2, 2, 4, 4))))
 def _(attempt, *case): _attended(attempt, *case)
 
-@check_many_heads.property("eight heads take as few operations as two", *((n_heads, hides, kind) for n_heads in (8, 128) for hides in (False, True) for kind in (torch.float64, torch.float32)))
+@check_many_heads.property("eight heads take as few operations as two",
+                           *((n_heads, hides, kind) for n_heads in (8, 128)
+                             for hides in (False, True) for kind in (torch.float64, torch.float32)))
 def _(attempt, n_heads, hides, kind):
     def calls(h):
         *layer, mask = _layer_case(2, 2, n_heads, h, _lower(2) if hides else None)
-        return watched(attempt, *(x.to(kind) if isinstance(x, Tensor) else x for x in layer), mask).calls
-    many, two = calls(n_heads), calls(2)                       # some operations are skipped with one head
-    if many > 2 * two: raise Mismatch(f"{n_heads} heads took {many} operations of PyTorch, two heads took {two}; expected about as many")
+        return watched(attempt,
+                       *(x.to(kind) if isinstance(x, Tensor) else x for x in layer), mask).calls
+    # some operations are skipped with one head
+    many, two = calls(n_heads), calls(2)
+    if many > 2 * two:
+        raise Mismatch(
+            f"{n_heads} heads took {many} operations of PyTorch, two heads took {two}; expected "
+            "about as many")
 
-@check_many_heads.property("PyTorch's attention is not called", *(_layer_case(*shape, mask) for shape in ((1, 3, 4, 2), (2, 1, 3, 1)) for mask in (None, _some(shape[1]), _some(*shape[:1], 1, 1, shape[1]))))
+@check_many_heads.property("PyTorch's attention is not called",
+                           *(_layer_case(*shape, mask) for shape in ((1, 3, 4, 2), (2, 1, 3, 1))
+                             for mask in (None, _some(shape[1]),
+                                          _some(*shape[:1], 1, 1, shape[1]))))
 def _(attempt, *case):
     for kind in (torch.float64, torch.float32):
-        does_without(("scaled_dot", "multi_head", "multihead"), attempt, *(x.to(kind) if isinstance(x, Tensor) and x.is_floating_point() else x for x in case))
+        does_without(("scaled_dot", "multi_head", "multihead"), attempt,
+                     *(x.to(kind) if isinstance(x, Tensor) and x.is_floating_point() else x
+                       for x in case))
 
-common_rules(check_many_heads, _heads_by_loop, lambda seed: _layer_case(2, 4, 6, 3, rounded(2, 1, 4, 4, seed=seed) + 9 * torch.eye(4) > 0, 6 * seed),
+common_rules(check_many_heads, _heads_by_loop,
+             lambda seed: _layer_case(2, 4, 6, 3, rounded(2, 1, 4, 4, seed=seed) + 9
+                                      * torch.eye(4) > 0, 6 * seed),
     also=(_layer_case(3, 1, 2, 1), _layer_case(2, 3, 6, 2, _some(3))), linear_in=("w_v", "w_o"))
 
 # %% ../../chapters/practice/05_heads.ipynb #table-checker
 _TABLE = {1: (5.29, 24.9), 4: (5.00, 25.5), 8: (4.92, 25.8), 16: (4.91, 25.8), 32: (5.01, 25.4)}
-_ANSWERS = {"parameters": 32 * 16 * 2048 - 1 * 512 * 2048, "nats": math.log(_TABLE[1][0] / _TABLE[8][0]), "rank": 512 // 32,
-            "worse": [h for h, (perplexity, bleu) in _TABLE.items() if perplexity > _TABLE[8][0] and bleu < _TABLE[8][1]]}
+_ANSWERS = {"parameters": 32 * 16 * 2048 - 1 * 512 * 2048,
+            "nats": math.log(_TABLE[1][0] / _TABLE[8][0]), "rank": 512 // 32,
+            "worse": [h for h, (perplexity, bleu) in _TABLE.items() if perplexity > _TABLE[8][0]
+                      and bleu < _TABLE[8][1]]}
 check_heads_table = Checker("heads_table")
 
-@check_heads_table.property("each answer follows from the table", *((question,) for question in _ANSWERS))
+@check_heads_table.property("each answer follows from the table",
+                            *((question,) for question in _ANSWERS))
 def _(attempt, question):
     found = attempt()
-    if not isinstance(found, dict) or question not in found: raise Mismatch(f"there is no answer to {question!r}; expected a dictionary with {', '.join(_ANSWERS)}")
+    if not isinstance(found, dict) or question not in found:
+        raise Mismatch(
+            f"there is no answer to {question!r}; expected a dictionary with {', '.join(_ANSWERS)}")
     right, given = _ANSWERS[question], found[question]
-    fits = isinstance(given, int | float) and abs(given - right) < 1e-3 if isinstance(right, float) else type(given) is type(right) and given == right
-    if not fits: raise Mismatch(f"the answer to {question!r} is {short(given)}; the table says something else")
+    fits = (isinstance(given, int | float) and abs(given - right) < 1e-3 if isinstance(right, float)
+            else type(given) is type(right) and given == right)
+    if not fits:
+        raise Mismatch(
+            f"the answer to {question!r} is {short(given)}; the table says something else")
 
 # %% ../../chapters/practice/05_heads.ipynb #without-checker
 def _sum_of_heads(z: Tensor, w_o: Tensor, b_o: Tensor, kept: list[int]) -> Tensor:
@@ -212,7 +274,8 @@ def _sum_of_heads(z: Tensor, w_o: Tensor, b_o: Tensor, kept: list[int]) -> Tenso
 
 def _found(B: int, H: int, T: int, D: int, C: int, *removed: int) -> tuple:
     "The outputs of the heads, W_O, its bias, and the heads to remove."
-    return rounded(B, H, T, D, seed=C), rounded(H * D, C, seed=H), rounded(C, seed=T), tuple(removed)
+    return (rounded(B, H, T, D, seed=C), rounded(H * D, C, seed=H), rounded(C, seed=T),
+            tuple(removed))
 
 
 def _left(z: Tensor, w_o: Tensor, b_o: Tensor, removed: tuple[int, ...]) -> Tensor:
@@ -224,7 +287,8 @@ def _same_sum(attempt, *case) -> None: expect(attempt(*case), _left(*case), 1e-9
 
 
 def _spoilt(case: tuple, part: int, *spots: tuple) -> tuple:
-    "The case with numbers of z (part 0) or of W_O (part 1) replaced; each spot is an index and a value."
+    """The case with numbers of z (part 0) or of W_O (part 1) replaced; each spot is an index and
+    a value."""
     z, w_o, *rest = case
     parts = [z.clone(), w_o.unflatten(0, (z.shape[1], -1)).clone()]
     for at, value in spots: parts[part][at] = value
@@ -235,45 +299,65 @@ check_without_heads = Checker("without_heads")
 _HUGE = (math.nan, math.inf, -math.inf, 1e30)
 _ALL, _FIVE = slice(None), _found(2, 3, 2, 2, 5, 0, 2)
 
-@check_without_heads.property("with no head removed it is the layer's output", _found(1, 2, 2, 1, 2), _found(2, 3, 2, 2, 5), _found(3, 1, 1, 4, 4))
-def _(attempt, z, w_o, b_o, removed): expect(attempt(z, w_o, b_o, removed), z.transpose(1, 2).flatten(2) @ w_o + b_o, 1e-9)
+@check_without_heads.property("with no head removed it is the layer's output",
+                              _found(1, 2, 2, 1, 2), _found(2, 3, 2, 2, 5), _found(3, 1, 1, 4, 4))
+def _(attempt, z, w_o, b_o, removed):
+    expect(attempt(z, w_o, b_o, removed), z.transpose(1, 2).flatten(2) @ w_o + b_o, 1e-9)
 
 @check_without_heads.property("each removed head takes its own term from the sum, and nothing else",
-    _found(1, 2, 2, 1, 2, 0), _found(1, 2, 1, 2, 2, 1), _found(2, 4, 3, 2, 8, 1), _found(2, 4, 3, 2, 5, 0, 3), _found(2, 4, 4, 4, 4, 3, 2, 0), _found(2, 4, 1, 3, 2, 2, 1), _found(2, 12, 7, 3, 10, 0, 11, 5))
+    _found(1, 2, 2, 1, 2, 0), _found(1, 2, 1, 2, 2, 1), _found(2, 4, 3, 2, 8, 1),
+                              _found(2, 4, 3, 2, 5, 0, 3), _found(2, 4, 4, 4, 4, 3, 2, 0),
+                              _found(2, 4, 1, 3, 2, 2, 1), _found(2, 12, 7, 3, 10, 0, 11, 5))
 def _(attempt, *case): _same_sum(attempt, *case)
 
-@check_without_heads.property("a head that is listed twice is removed once", _found(1, 3, 2, 1, 2, 1, 1), _found(2, 3, 1, 2, 4, 2, 0, 2))
+@check_without_heads.property("a head that is listed twice is removed once",
+                              _found(1, 3, 2, 1, 2, 1, 1), _found(2, 3, 1, 2, 4, 2, 0, 2))
 def _(attempt, *case): _same_sum(attempt, *case)
 
-@check_without_heads.property("with all heads removed only the bias is left", _found(1, 1, 2, 2, 2, 0), _found(2, 3, 2, 2, 4, 0, 1, 2), _found(2, 2, 1, 3, 5, 1, 0))
-def _(attempt, z, w_o, b_o, removed): expect(attempt(z, w_o, b_o, removed), b_o.expand(len(z), z.shape[2], -1))
+@check_without_heads.property("with all heads removed only the bias is left",
+                              _found(1, 1, 2, 2, 2, 0), _found(2, 3, 2, 2, 4, 0, 1, 2),
+                              _found(2, 2, 1, 3, 5, 1, 0))
+def _(attempt, z, w_o, b_o, removed):
+    expect(attempt(z, w_o, b_o, removed), b_o.expand(len(z), z.shape[2], -1))
 
 @check_without_heads.property("a removed head leaves no trace, whatever it contains",
-    *(_spoilt(_found(1, 2, 2, 1, 2, 1), 0, ((_ALL, 1), huge)) for huge in _HUGE), *(_spoilt(_FIVE, 0, ((1, 2, 1, 0), huge)) for huge in _HUGE), _spoilt(_FIVE, 0, ((0, 0), math.nan), ((1, 2), math.inf)))
+    *(_spoilt(_found(1, 2, 2, 1, 2, 1), 0, ((_ALL, 1), huge)) for huge in _HUGE),
+                              *(_spoilt(_FIVE, 0, ((1, 2, 1, 0), huge)) for huge in _HUGE),
+                              _spoilt(_FIVE, 0, ((0, 0), math.nan), ((1, 2), math.inf)))
 def _(attempt, *case): _same_sum(attempt, *case)
 
 @check_without_heads.property("what a remaining head contains is not hidden",
-    *(_spoilt(_found(1, 2, 2, 1, 2, *removed), 0, ((0, 0, 0, 0), huge)) for huge in _HUGE for removed in ((), (1,))), _spoilt(_found(1, 2, 2, 1, 2, 1), 0, ((0, _ALL, 0, 0), math.nan)),
+    *(_spoilt(_found(1, 2, 2, 1, 2, *removed), 0, ((0, 0, 0, 0), huge)) for huge in _HUGE
+      for removed in ((), (1,))), _spoilt(_found(1, 2, 2, 1, 2, 1), 0, ((0, _ALL, 0, 0), math.nan)),
     _spoilt(_FIVE, 0, ((1, 1, 0, 1), math.inf), ((0, 2), math.nan)))
 def _(attempt, *case): _same_sum(attempt, *case)
 
-@check_without_heads.property("its rows of W_O leave no trace either, and those of a remaining head are not hidden",
-    *(_spoilt(_FIVE, 1, (0, huge)) for huge in _HUGE), *(_spoilt(_FIVE, 1, ((1, 1, 3), huge)) for huge in _HUGE), _spoilt(_spoilt(_FIVE, 1, ((2, 1), math.inf)), 0, ((_ALL, 2), math.nan)))
+@check_without_heads.property(
+    "its rows of W_O leave no trace either, and those of a remaining head are not hidden",
+    *(_spoilt(_FIVE, 1, (0, huge)) for huge in _HUGE),
+    *(_spoilt(_FIVE, 1, ((1, 1, 3), huge)) for huge in _HUGE),
+    _spoilt(_spoilt(_FIVE, 1, ((2, 1), math.inf)), 0, ((_ALL, 2), math.nan)))
 def _(attempt, *case): _same_sum(attempt, *case)
 
-@check_without_heads.property("a removed head leaves no trace in a gradient", *(_spoilt(_FIVE, part, (at, huge)) for part, at in ((0, (_ALL, 2)), (1, 0)) for huge in _HUGE[:2]))
+@check_without_heads.property("a removed head leaves no trace in a gradient",
+                              *(_spoilt(_FIVE, part, (at, huge))
+                                for part, at in ((0, (_ALL, 2)), (1, 0)) for huge in _HUGE[:2]))
 def _(attempt, *case): gradients_flow(attempt, _left, case, ())
 
-@check_without_heads.property("without a bias the output is in proportion to tiny numbers", _found(2, 3, 2, 2, 5, 1))
+@check_without_heads.property("without a bias the output is in proportion to tiny numbers",
+                              _found(2, 3, 2, 2, 5, 1))
 def _(attempt, z, w_o, b_o, removed):
     tiny = 1e-9 * z, w_o, 0 * b_o, removed
     in_proportion(attempt(*tiny), _left(*tiny), 1e-9, "it")
 
-common_rules(check_without_heads, _left, lambda seed: (rounded(2, 3, 4, 2, seed=seed), rounded(6, 5, seed=seed + 2), rounded(5, seed=seed + 4), (1,)), also=(_found(2, 2, 1, 1, 3), _found(1, 3, 2, 2, 6, 2, 0, 1)))
+common_rules(check_without_heads, _left, lambda seed: (rounded(2, 3, 4, 2, seed=seed),
+        rounded(6, 5, seed=seed + 2), rounded(5, seed=seed + 4), (1,)),
+             also=(_found(2, 2, 1, 1, 3), _found(1, 3, 2, 2, 6, 2, 0, 1)))
 
 # %% ../../chapters/practice/05_heads.ipynb #unpack-checker
 def _packed(n_heads: int, D: int, *d_model: int) -> tuple:
-    "A joint tensor whose entries say where they belong: 100 · (0, 1, 2 for q, k, v) + 10 · head + row, and the column after the decimal point."
+    """A joint tensor whose entries say where they belong: 100 · (0, 1, 2 for q, k, v) + 10 ·
+    head + row, and the column after the decimal point."""
     rows = [100 * part + 10 * h + d for h in range(n_heads) for part in range(3) for d in range(D)]
     joint = torch.tensor(rows, dtype=torch.float64)
     return (joint[:, None] + torch.arange(d_model[0]) / 10 if d_model else joint), n_heads
@@ -285,37 +369,47 @@ _PARTS = ("queries", "keys", "values")
 def _unpacked_by_row(joint: Tensor, n_heads: int) -> tuple[Tensor, ...]:
     "The three parts, row by row."
     D = len(joint) // (3 * n_heads)
-    return tuple(torch.stack([joint[(3 * h + part) * D + d] for h in range(n_heads) for d in range(D)]) for part in range(3))
+    return tuple(torch.stack([joint[(3 * h + part) * D + d] for h in range(n_heads)
+                              for d in range(D)]) for part in range(3))
 
 
 def _unpacked(attempt, joint: Tensor, n_heads: int) -> None:
     found = parts(attempt(joint, n_heads), *_PARTS)
     for part, wanted, name in zip(found, _unpacked_by_row(joint, n_heads), _PARTS):
-        expect(part, wanted, what=f"the matrix of the {name}" if joint.ndim > 1 else f"the bias of the {name}")
+        expect(part, wanted, what=f"the matrix of the {name}" if joint.ndim > 1
+               else f"the bias of the {name}")
 
 
 check_unpack = Checker("unpack")
 
-@check_unpack.property("one head: queries, then keys, then values", _packed(1, 1, 1), _packed(1, 2, 3))
+@check_unpack.property("one head: queries, then keys, then values", _packed(1, 1, 1),
+                       _packed(1, 2, 3))
 def _(attempt, joint, n_heads): _unpacked(attempt, joint, n_heads)
 
-@check_unpack.property("head after head", _packed(2, 1, 1), _packed(2, 2, 2), _packed(3, 2, 4), _packed(4, 3, 2), _packed(5, 1, 3), _packed(8, 5, 7))
+@check_unpack.property("head after head", _packed(2, 1, 1), _packed(2, 2, 2), _packed(3, 2, 4),
+                       _packed(4, 3, 2), _packed(5, 1, 3), _packed(8, 5, 7))
 def _(attempt, joint, n_heads): _unpacked(attempt, joint, n_heads)
 
-@check_unpack.property("a matrix with as many columns as rows", _packed(1, 1, 3), _packed(2, 1, 6), _packed(2, 2, 12))
+@check_unpack.property("a matrix with as many columns as rows", _packed(1, 1, 3), _packed(2, 1, 6),
+                       _packed(2, 2, 12))
 def _(attempt, joint, n_heads): _unpacked(attempt, joint, n_heads)
 
-@check_unpack.property("a bias too", _packed(1, 2), _packed(3, 2), _packed(1, 1), _packed(4, 1), _packed(2, 5))
+@check_unpack.property("a bias too", _packed(1, 2), _packed(3, 2), _packed(1, 1), _packed(4, 1),
+                       _packed(2, 5))
 def _(attempt, joint, n_heads): _unpacked(attempt, joint, n_heads)
 
-@check_unpack.property("rows that cannot be divided raise a ValueError", (rounded(7, 2), 1), (rounded(9, 2), 2), (rounded(6), 4),
-    *((rounded(rows, *d_model), n_heads) for n_heads in range(1, 5) for rows in range(1, 19) for d_model in ((), (2,), (3 * n_heads,)) if rows % (3 * n_heads)))
+@check_unpack.property("rows that cannot be divided raise a ValueError", (rounded(7, 2), 1),
+                       (rounded(9, 2), 2), (rounded(6), 4),
+    *((rounded(rows, *d_model), n_heads) for n_heads in range(1, 5) for rows in range(1, 19)
+      for d_model in ((), (2,), (3 * n_heads,)) if rows % (3 * n_heads)))
 def _(attempt, joint, n_heads): refuses(attempt, joint, n_heads)
 
-common_rules(check_unpack, _unpacked_by_row, lambda seed: (rounded(18, 2, seed=seed), 3), *_PARTS, also=((rounded(6), 2), (rounded(6, 6), 1)))
+common_rules(check_unpack, _unpacked_by_row, lambda seed: (rounded(18, 2, seed=seed), 3), *_PARTS,
+             also=((rounded(6), 2), (rounded(6, 6), 1)))
 
 # %% ../../chapters/practice/05_heads.ipynb #faults-checker
-_SEEN = {"A": "yynyy", "B": "nnyny", "C": "yynnn", "D": "ynnnn", "E": "nyyny", "F": "yyynn"}      # y: yes, n: no
+# y: yes, n: no
+_SEEN = {"A": "yynyy", "B": "nnyny", "C": "yynnn", "D": "ynnnn", "E": "nyyny", "F": "yyynn"}
 _FAULTS = ("scale", "split", "merge", "axis", "inverted", "same")
 
 
@@ -324,23 +418,29 @@ def _faulty(x: Tensor, w: tuple, H: int, fault: str = "") -> Tensor:
     B, T, C = x.shape
     w_q, w_k, w_v, w_o = w
     if fault == "same": w_q, w_k, w_v = (m[:, :C // H].repeat(1, H) for m in (w_q, w_k, w_v))
-    q, k, v = ((x @ m).reshape(B, H, T, -1) if fault == "split" else (x @ m).unflatten(-1, (H, -1)).transpose(1, 2) for m in (w_q, w_k, w_v))
+    q, k, v = ((x @ m).reshape(B, H, T, -1) if fault == "split"
+               else (x @ m).unflatten(-1, (H, -1)).transpose(1, 2) for m in (w_q, w_k, w_v))
     visible = _lower(T) ^ (fault == "inverted")
     powers = (q @ k.mT / math.sqrt(C if fault == "scale" else C // H)).exp() * visible
     total = powers.sum(-2 if fault == "axis" else -1, keepdim=True)
     out = torch.where(total > 0, powers / total, 0) @ v
-    return (out.reshape(B, T, C) if fault in ("split", "merge") else out.transpose(1, 2).flatten(2)) @ w_o
+    return (out.reshape(B, T, C) if fault in ("split", "merge")
+            else out.transpose(1, 2).flatten(2)) @ w_o
 
 
 def _tests(fault: str) -> str:
     "What the five tests say of a layer with this mistake."
     x, *w = rounded(2, 5, 8), *(rounded(8, 8, seed=i) for i in range(1, 5))
-    later, equal, order = x.clone(), x[:, :1].expand(-1, 5, -1), [*range(2, 4), *range(2), *range(4, 8)]
+    later, equal, order = (x.clone(), x[:, :1].expand(-1, 5, -1),
+                           [*range(2, 4), *range(2), *range(4, 8)])
     later[:, -1] += 1
     exchanged = [*(m[:, order] for m in w[:3]), w[3][order]]
     def layer(x, w=w, H=4): return _faulty(x, w, H, fault)
-    seen = [torch.allclose(layer(x, H=1), _faulty(x, w, 1)), torch.allclose(layer(x[:, :1]), _faulty(x[:, :1], w, 4)),
-            not torch.allclose(layer(later)[:, :-1], layer(x)[:, :-1]), torch.allclose(layer(equal), equal @ w[2] @ w[3]), torch.allclose(layer(x, exchanged), layer(x))]
+    seen = [torch.allclose(layer(x, H=1), _faulty(x, w, 1)),
+            torch.allclose(layer(x[:, :1]), _faulty(x[:, :1], w, 4)),
+            not torch.allclose(layer(later)[:, :-1], layer(x)[:, :-1]),
+            torch.allclose(layer(equal), equal @ w[2] @ w[3]),
+            torch.allclose(layer(x, exchanged), layer(x))]
     return "".join("ny"[s] for s in seen)
 
 
@@ -349,22 +449,29 @@ check_broken_layers = Checker("broken_layers")
 @check_broken_layers.property("the mistake of each layer", *((layer,) for layer in _SEEN))
 def _(attempt, layer):
     found = attempt()
-    if not isinstance(found, dict) or layer not in found: raise Mismatch(f"there is no label for layer {layer}; expected one of {_FAULTS}")
-    if found[layer] not in _FAULTS: raise Mismatch(f"the label of layer {layer} is {short(found[layer])}; expected one of {_FAULTS}")
-    if _tests(found[layer]) != _SEEN[layer]: raise Mismatch(f"{found[layer]!r} does not explain what layer {layer} does")
+    if not isinstance(found, dict) or layer not in found:
+        raise Mismatch(f"there is no label for layer {layer}; expected one of {_FAULTS}")
+    if found[layer] not in _FAULTS:
+        raise Mismatch(
+            f"the label of layer {layer} is {short(found[layer])}; expected one of {_FAULTS}")
+    if _tests(found[layer]) != _SEEN[layer]:
+        raise Mismatch(f"{found[layer]!r} does not explain what layer {layer} does")
 
 # %% ../../chapters/practice/05_heads.ipynb #ablate-checker
 def ablation_case() -> tuple[Tensor, Tensor, Tensor]:
     "Outputs of four heads for 300 examples (300, 4, 3), W_O by head (4, 3, 3), and labels (300,)."
     digit = torch.arange(300) * 7 % 10
-    labels = (digit > 4).long() + (digit > 7).long()                          # 150, 90 and 60 examples
-    one_hot, offset = torch.eye(3, dtype=torch.float64)[labels], torch.tensor([0., 0., 6.], dtype=torch.float64)
+    # 150, 90 and 60 examples
+    labels = (digit > 4).long() + (digit > 7).long()
+    one_hot, offset = (torch.eye(3, dtype=torch.float64)[labels],
+                       torch.tensor([0., 0., 6.], dtype=torch.float64))
     z = 0.8 * rounded(300, 4, 3, seed=5)
     z[:, 0] += 2 * one_hot + offset
     z[:, 1] = 0.1 * z[:, 1] - offset
     z[:, 3] += one_hot
     mixing = rounded(4, 3, 3, seed=6) + 3 * torch.eye(3, dtype=torch.float64)
-    z = torch.einsum("nhd,hdk->nhk", z, torch.linalg.inv(mixing))               # what a head writes is spread over its features
+    # what a head writes is spread over its features
+    z = torch.einsum("nhd,hdk->nhk", z, torch.linalg.inv(mixing))
     return z, mixing, labels
 
 
@@ -385,111 +492,167 @@ check_zero_or_mean = Checker("zero_or_mean")
 
 def _part(attempt, name: str):
     found = attempt()
-    if not isinstance(found, dict) or name not in found: raise Mismatch(f"there is no answer for {name!r}; expected a dictionary with baseline, all, zero, mean and misjudged")
+    if not isinstance(found, dict) or name not in found:
+        raise Mismatch(
+            f"there is no answer for {name!r}; expected a dictionary with baseline, all, zero, "
+            "mean and misjudged")
     return found[name]
 
 
 def _close(found, right: float, what: str) -> None:
-    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found - right) <= 0.005: raise Mismatch(f"{what} is {short(found)}; measure it again")
+    if (isinstance(found, bool) or not isinstance(found, int | float)
+        or not abs(found - right) <= 0.005):
+        raise Mismatch(f"{what} is {short(found)}; measure it again")
 
 
 @check_zero_or_mean.property("the accuracy of the baseline", ("baseline",))
-def _(attempt, name): _close(_part(attempt, name), float(ablation_case()[2].bincount().max()) / 300, "the baseline")
+def _(attempt, name):
+    _close(_part(attempt, name), float(ablation_case()[2].bincount().max()) / 300, "the baseline")
 
 @check_zero_or_mean.property("the accuracy with all heads", ("all",))
-def _(attempt, name): _close(_part(attempt, name), _accuracy(*ablation_case()), "the accuracy with all heads")
+def _(attempt, name):
+    _close(_part(attempt, name), _accuracy(*ablation_case()), "the accuracy with all heads")
 
-@check_zero_or_mean.property("the accuracy without each head", *((how, h) for how in ("zero", "mean") for h in range(4)))
+@check_zero_or_mean.property("the accuracy without each head",
+                             *((how, h) for how in ("zero", "mean") for h in range(4)))
 def _(attempt, how, h):
     found = _part(attempt, how)
-    if not isinstance(found, list | tuple) or len(found) != 4: raise Mismatch(f"{how!r} is {short(found)}; expected four accuracies")
-    _close(found[h], _without(h, how), f"the accuracy with head {h} replaced by {'its mean' if how == 'mean' else 'zero'}")
+    if not isinstance(found, list | tuple) or len(found) != 4:
+        raise Mismatch(f"{how!r} is {short(found)}; expected four accuracies")
+    _close(found[h], _without(h, how),
+           f"the accuracy with head {h} replaced by {'its mean' if how == 'mean' else 'zero'}")
 
 @check_zero_or_mean.property("the head that zero ablation misjudges", ("misjudged",))
 def _(attempt, name):
     cost = [_without(h, "mean") - _without(h, "zero") for h in range(4)]
-    if type(_part(attempt, name)) is not int or _part(attempt, name) != cost.index(max(cost)): raise Mismatch(f"it is not head {short(_part(attempt, name))}; compare the two ablations")
+    if type(_part(attempt, name)) is not int or _part(attempt, name) != cost.index(max(cost)):
+        raise Mismatch(f"it is not head {short(_part(attempt, name))}; compare the two ablations")
 
 # %% ../../chapters/practice/05_heads.ipynb #shared-checker
 def _shared_by_loop(q, k, v, mask) -> Tensor:
     "Sequence by sequence, head by head."
     (B, H, T, _), (G, S) = q.shape, k.shape[1:3]
     whole = torch.ones(B, H, T, S, dtype=torch.bool) if mask is None else mask.expand(B, H, T, S)
-    return torch.stack([torch.stack([_one_head(q[b, h], k[b, h * G // H], v[b, h * G // H], whole[b, h]) for h in range(H)]) for b in range(B)])
+    return torch.stack(
+        [torch.stack([_one_head(q[b, h], k[b, h * G // H], v[b, h * G // H], whole[b, h])
+                      for h in range(H)]) for b in range(B)])
 
 
-def _shared_case(B: int, H: int, G: int, T: int, S: int, mask=None, D: int = 2, W: int = 3) -> tuple:
+def _shared_case(B: int, H: int, G: int, T: int, S: int, mask=None, D: int = 2,
+                 W: int = 3) -> tuple:
     "Queries, keys and values of several widths, and a mask."
-    return rounded(B, H, T, D, seed=H), rounded(B, G, S, D, seed=H + 1), rounded(B, G, S, W, seed=H + 2), mask
+    return (rounded(B, H, T, D, seed=H), rounded(B, G, S, D, seed=H + 1),
+            rounded(B, G, S, W, seed=H + 2), mask)
 
 
 def _agrees(attempt, *case) -> None: expect(attempt(*case), _shared_by_loop(*case), 1e-9)
 
 
 class _Repeats(Watch):
-    "The size of the largest tensor whose numbers are all ± the same: keys or values of ±1, copied, scaled or not."
+    """The size of the largest tensor whose numbers are all ± the same: keys or values of ±1,
+    copied, scaled or not."""
     def count(self, x: Tensor, memory) -> None:
-        if x.is_floating_point() and x.numel() > self.largest and 0 < float(x.abs().min()) == float(x.abs().max()): self.largest = x.numel()
+        if (x.is_floating_point() and x.numel() > self.largest and 0 < float(x.abs().min())
+            == float(x.abs().max())):
+            self.largest = x.numel()
 
 
 check_shared_keys = Checker("shared_keys")
-_BY_HEAD = torch.tensor([[[True, True, False]], [[True, False, True]], [[False, True, True]], [[True, True, True]]])[None]    # (1, 4, 1, 3)
-_ROWS_DIFFER = torch.tensor([[True, False, False], [False, True, True]])                                                       # (2, 3)
+# (1, 4, 1, 3)
+_BY_HEAD = torch.tensor([[[True, True, False]], [[True, False, True]], [[False, True, True]],
+                         [[True, True, True]]])[None]
+# (2, 3)
+_ROWS_DIFFER = torch.tensor([[True, False, False], [False, True, True]])
 
-@check_shared_keys.property("with a key/value head for each query head it is plain attention", _shared_case(1, 1, 1, 1, 2), _shared_case(2, 2, 2, 3, 2), _shared_case(3, 3, 3, 3, 3, D=3))
+@check_shared_keys.property("with a key/value head for each query head it is plain attention",
+                            _shared_case(1, 1, 1, 1, 2), _shared_case(2, 2, 2, 3, 2),
+                            _shared_case(3, 3, 3, 3, 3, D=3))
 def _(attempt, *case): _agrees(attempt, *case)
 
 @check_shared_keys.property("neighbouring query heads read the same key/value head",
-    _shared_case(1, 2, 1, 1, 2), _shared_case(1, 4, 2, 1, 3), _shared_case(1, 6, 2, 2, 3), _shared_case(2, 4, 2, 2, 4), _shared_case(3, 6, 3, 2, 1),
-    _shared_case(2, 2, 1, 2, 2, D=1, W=1), _shared_case(2, 12, 3, 5, 9, D=3, W=2), _shared_case(1, 16, 1, 1, 4), _shared_case(1, 10, 5, 3, 2),
+    _shared_case(1, 2, 1, 1, 2), _shared_case(1, 4, 2, 1, 3), _shared_case(1, 6, 2, 2, 3),
+                            _shared_case(2, 4, 2, 2, 4), _shared_case(3, 6, 3, 2, 1),
+    _shared_case(2, 2, 1, 2, 2, D=1, W=1), _shared_case(2, 12, 3, 5, 9, D=3, W=2),
+                            _shared_case(1, 16, 1, 1, 4), _shared_case(1, 10, 5, 3, 2),
     _shared_case(1, 2, 1, 20, 33))
 def _(attempt, *case): _agrees(attempt, *case)
 
 @check_shared_keys.property("hidden keys get no weight",
-    _shared_case(1, 2, 1, 2, 3, _ROWS_DIFFER), _shared_case(1, 4, 2, 2, 3, _ROWS_DIFFER), _shared_case(2, 4, 2, 2, 3, _padding_mask(3, 1)),
-    _shared_case(1, 4, 2, 1, 3, _BY_HEAD), _shared_case(2, 4, 2, 2, 3, _BY_HEAD), _shared_case(2, 4, 1, 3, 3, _lower(3)), _shared_case(2, 4, 2, 2, 3, _BY_HEAD & _ROWS_DIFFER | _some(2, 1, 1, 3)))
+    _shared_case(1, 2, 1, 2, 3, _ROWS_DIFFER), _shared_case(1, 4, 2, 2, 3, _ROWS_DIFFER),
+                            _shared_case(2, 4, 2, 2, 3, _padding_mask(3, 1)),
+    _shared_case(1, 4, 2, 1, 3, _BY_HEAD), _shared_case(2, 4, 2, 2, 3, _BY_HEAD),
+                            _shared_case(2, 4, 1, 3, 3, _lower(3)),
+                            _shared_case(2, 4, 2, 2, 3, _BY_HEAD & _ROWS_DIFFER
+                                         | _some(2, 1, 1, 3)))
 def _(attempt, *case): _agrees(attempt, *case)
 
 @check_shared_keys.property("masks of one to four axes, even if several axes have the same length",
-    *(_shared_case(B, H, G, T, S, _some(*shape, seed=S)) for B, H, G, T, S in ((2, 2, 1, 3, 4), (3, 3, 3, 3, 3), (2, 4, 2, 1, 3))
-      for shape in ((S,), (1, S), (T, S), (H, 1, S), (H, T, S), (B, 1, 1, S), (B, 1, T, S), (1, H, T, S), (B, H, T, S))))
+    *(_shared_case(B, H, G, T, S, _some(*shape, seed=S))
+      for B, H, G, T, S in ((2, 2, 1, 3, 4), (3, 3, 3, 3, 3), (2, 4, 2, 1, 3))
+      for shape in ((S,), (1, S), (T, S), (H, 1, S), (H, T, S), (B, 1, 1, S), (B, 1, T, S),
+                    (1, H, T, S), (B, H, T, S))))
 def _(attempt, *case): _agrees(attempt, *case)
 
 @check_shared_keys.property("scores of any size, of visible keys and of hidden ones",
-    *((size * q, size * k, v, mask) for size in (20., 1e3, 1e12) for q, k, v, mask in (_shared_case(2, 4, 2, 3, 4), _shared_case(2, 4, 2, 3, 4, _some(3, 4)), _shared_case(2, 4, 2, 3, 4, _some(2, 4, 3, 4)))))
+    *((size * q, size * k, v, mask) for size in (20., 1e3, 1e12)
+      for q, k, v, mask in (_shared_case(2, 4, 2, 3, 4), _shared_case(2, 4, 2, 3, 4, _some(3, 4)),
+                            _shared_case(2, 4, 2, 3, 4, _some(2, 4, 3, 4)))))
 def _(attempt, *case): _agrees(attempt, *case)
 
-_SIZES = ((1, 8, 2, 1, 64, None, 16, 16), (1, 8, 1, 1, 64, None, 16, 16), (1, 4, 2, 2, 64, _some(2, 64), 16, 16), (2, 8, 2, 1, 64, None, 16, 16), (1, 6, 2, 1, 64, None, 8, 24), (1, 64, 2, 1, 256, None, 8, 8))
+_SIZES = ((1, 8, 2, 1, 64, None, 16, 16), (1, 8, 1, 1, 64, None, 16, 16),
+          (1, 4, 2, 2, 64, _some(2, 64), 16, 16), (2, 8, 2, 1, 64, None, 16, 16),
+          (1, 6, 2, 1, 64, None, 8, 24), (1, 64, 2, 1, 256, None, 8, 8))
 
-@check_shared_keys.property("no new tensor is larger than those that are needed", *(_shared_case(*sizes) for sizes in _SIZES))
+@check_shared_keys.property("no new tensor is larger than those that are needed",
+                            *(_shared_case(*sizes) for sizes in _SIZES))
 def _(attempt, q, k, v, mask):
     (B, H, T, _), (S, W) = q.shape, v.shape[2:]
-    found, most = watched(attempt, q, k, v, mask).largest, max(q.numel(), k.numel(), v.numel(), B * H * T * S, B * H * T * W)
-    if found > most: raise Mismatch(f"a tensor of {found:,} numbers was made; expected at most {most:,}, the size of the largest of q, k, v, scores and output")
+    found, most = (watched(attempt, q, k, v, mask).largest,
+                   max(q.numel(), k.numel(), v.numel(), B * H * T * S, B * H * T * W))
+    if found > most:
+        raise Mismatch(
+            f"a tensor of {found:,} numbers was made; expected at most {most:,}, the size of the "
+            "largest of q, k, v, scores and output")
 
-@check_shared_keys.property("no new tensor holds keys or values several times, for any number of queries",
-    *((1, 8, 2, 8, None), (2, 8, 2, 8, _some(8)), (1, 8, 1, 16, _some(8, 16, 8)), (2, 6, 3, 1, None), (1, 4, 2, 3, _some(3, 8))))
+@check_shared_keys.property(
+    "no new tensor holds keys or values several times, for any number of queries",
+    *((1, 8, 2, 8, None), (2, 8, 2, 8, _some(8)), (1, 8, 1, 16, _some(8, 16, 8)),
+      (2, 6, 3, 1, None), (1, 4, 2, 3, _some(3, 8))))
 def _(attempt, B, H, G, T, mask):
     for kind in (torch.float64, torch.float32):
         q, k, v = (rounded(B, n, s, 64, seed=n, dtype=kind) for n, s in ((H, T), (G, 8), (G, 8)))
-        for name, given in (("keys", (q, k.sign() + (k == 0), v, mask)), ("values", (q, k, v.sign() + (v == 0), mask))):
+        for name, given in (("keys", (q, k.sign() + (k == 0), v, mask)),
+                            ("values", (q, k, v.sign() + (v == 0), mask))):
             with _Repeats() as watch: attempt(*given)
-            if watch.largest > k.numel(): raise Mismatch(f"{watch.largest:,} numbers of {name} were made from the given {k.numel():,}; expected no copies")
+            if watch.largest > k.numel():
+                raise Mismatch(
+                    f"{watch.largest:,} numbers of {name} were made from the given {k.numel():,}; "
+                    "expected no copies")
 
-@check_shared_keys.property("PyTorch's attention is not called", *(_shared_case(*sizes, mask) for sizes in ((1, 2, 1, 1, 2), (2, 2, 2, 2, 2), (1, 4, 2, 3, 2)) for mask in (None, _some(2), _some(1, 1, 1, 2))))
+@check_shared_keys.property("PyTorch's attention is not called",
+                            *(_shared_case(*sizes, mask)
+                              for sizes in ((1, 2, 1, 1, 2), (2, 2, 2, 2, 2), (1, 4, 2, 3, 2))
+                              for mask in (None, _some(2), _some(1, 1, 1, 2))))
 def _(attempt, q, k, v, mask):
-    for kind in (torch.float64, torch.float32): does_without(("scaled_dot", "multi_head"), attempt, q.to(kind), k.to(kind), v.to(kind), mask)
+    for kind in (torch.float64, torch.float32):
+        does_without(("scaled_dot", "multi_head"), attempt, q.to(kind), k.to(kind),
+                     v.to(kind), mask)
 
-common_rules(check_shared_keys, _shared_by_loop, lambda seed: (rounded(2, 4, 2, 3, seed=seed), rounded(2, 2, 3, 3, seed=seed + 2), rounded(2, 2, 3, 4, seed=seed + 4), _some(4, 2, 3, seed=seed)),
-    also=(_shared_case(1, 2, 1, 1, 1), _shared_case(2, 3, 3, 3, 3, _some(3, 3, 3))), linear_in=("v",))
+common_rules(check_shared_keys, _shared_by_loop, lambda seed: (rounded(2, 4, 2, 3, seed=seed),
+        rounded(2, 2, 3, 3, seed=seed + 2), rounded(2, 2, 3, 4, seed=seed + 4),
+        _some(4, 2, 3, seed=seed)),
+    also=(_shared_case(1, 2, 1, 1, 1), _shared_case(2, 3, 3, 3, 3, _some(3, 3, 3))),
+             linear_in=("v",))
 
 # %% ../../chapters/practice/05_heads.ipynb #ring-checker
 def _matrices(attempt, n: int, m: int) -> tuple:
     "The four matrices of an attempt, of the right shapes and finite, in 64 bits."
     found = parts(attempt(n, m), "W_Q", "W_K", "W_V", "W_O")
-    for name, w, shape in zip(("W_Q", "W_K", "W_V", "W_O"), found, ((n + m, 2 * n), (n + m, 2 * n), (n + m, 2 * m), (2 * m, 2 * m))):
+    for name, w, shape in zip(("W_Q", "W_K", "W_V", "W_O"), found,
+                              ((n + m, 2 * n), (n + m, 2 * n), (n + m, 2 * m), (2 * m, 2 * m))):
         if not isinstance(w, Tensor): raise Mismatch(f"{name} is {short(w)}; expected a tensor")
-        if tuple(w.shape) != shape: raise Mismatch(f"{name} has shape {tuple(w.shape)}; expected {shape}")
+        if tuple(w.shape) != shape:
+            raise Mismatch(f"{name} has shape {tuple(w.shape)}; expected {shape}")
         if not w.isfinite().all(): raise Mismatch(f"{name} holds numbers that are not finite")
     return tuple(w.double() for w in found)
 
@@ -498,7 +661,8 @@ def _ring_layer(matrices: tuple, carried: Tensor) -> Tensor:
     "What the layer reports (n, 2m) if the tokens carry these numbers (n, m)."
     w_q, w_k, w_v, w_o = matrices
     x = torch.cat([torch.eye(len(carried), dtype=torch.float64), carried], -1)
-    outs = [((x @ q) @ (x @ k).T / math.sqrt(q.shape[1])).softmax(-1) @ (x @ v) for q, k, v in zip(w_q.chunk(2, 1), w_k.chunk(2, 1), w_v.chunk(2, 1))]
+    outs = [((x @ q) @ (x @ k).T / math.sqrt(q.shape[1])).softmax(-1) @ (x @ v)
+            for q, k, v in zip(w_q.chunk(2, 1), w_k.chunk(2, 1), w_v.chunk(2, 1))]
     return torch.cat(outs, -1) @ w_o
 
 
@@ -508,30 +672,41 @@ def _lonely(n: int, m: int) -> Tensor:
 
 
 def _patterns(n: int, m: int) -> list[Tensor]:
-    "Numbers that tokens may carry, up to 1,000: one token differs from all others, random signs, and numbers of all sizes."
-    return [_lonely(n, m), -_lonely(n, m), _lonely(n, m).flip(0), *(2000. * (rounded(n, m, seed=seed) >= 0) - 1000 for seed in range(6)), 200 * rounded(n, m, seed=n)]
+    """Numbers that tokens may carry, up to 1,000: one token differs from all others, random
+    signs, and numbers of all sizes."""
+    return [_lonely(n, m), -_lonely(n, m), _lonely(n, m).flip(0),
+            *(2000. * (rounded(n, m, seed=seed) >= 0) - 1000 for seed in range(6)),
+            200 * rounded(n, m, seed=n)]
 
 
 def _reports(attempt, n: int, m: int, patterns: list[Tensor], *halves: int) -> None:
-    "Raise a Mismatch unless these halves of the report (0: the predecessor, 1: the successor) are right for each of these patterns."
+    """Raise a Mismatch unless these halves of the report (0: the predecessor, 1: the successor)
+    are right for each of these patterns."""
     matrices = _matrices(attempt, n, m)
     for carried in patterns:
-        wrong = (_ring_layer(matrices, carried.double()) - torch.cat([carried.roll(1, 0), carried.roll(-1, 0)], 1)).abs()
+        wrong = (_ring_layer(matrices, carried.double())
+                 - torch.cat([carried.roll(1, 0), carried.roll(-1, 0)], 1)).abs()
         for half in halves:
             off = float(wrong[:, half * m:half * m + m].max())
-            if not off <= 1e-3: raise Mismatch(f"if the tokens carry numbers up to {float(carried.abs().max()):,.4g}, those of the {('predecessor', 'successor')[half]} are off by up to {off:.2g}; expected at most 0.001")
+            if not off <= 1e-3:
+                raise Mismatch(
+                    f"if the tokens carry numbers up to {float(carried.abs().max()):,.4g}, those "
+                    f"of the {('predecessor', 'successor')[half]} are off by up to {off:.2g}; "
+                    "expected at most 0.001")
 
 
 check_ring_by_hand = Checker("ring_by_hand")
 _RINGS = ((3, 1), (4, 2), (7, 3), (12, 1))
 
-@check_ring_by_hand.property("the first half of the report is what the predecessor carries", *_RINGS)
+@check_ring_by_hand.property("the first half of the report is what the predecessor carries",
+                             *_RINGS)
 def _(attempt, n, m): _reports(attempt, n, m, [rounded(n, m, seed=n + m)], 0)
 
 @check_ring_by_hand.property("the second half is what the successor carries", *_RINGS)
 def _(attempt, n, m): _reports(attempt, n, m, [rounded(n, m, seed=n + m)], 1)
 
-@check_ring_by_hand.property("for all carried numbers up to 1,000", (3, 1), (3, 2), (4, 1), (5, 4), (12, 2))
+@check_ring_by_hand.property("for all carried numbers up to 1,000", (3, 1), (3, 2), (4, 1),
+                             (5, 4), (12, 2))
 def _(attempt, n, m): _reports(attempt, n, m, _patterns(n, m), 0, 1)
 
 @check_ring_by_hand.property("more numbers than tokens", (3, 4), (4, 4), (3, 16), (5, 60))
@@ -549,36 +724,49 @@ check_pool_heads = Checker("pool_heads")
 def _pooled_by_row(w: Tensor, n_heads: int, n_kv_heads: int) -> Tensor:
     "The mean of each group, row by row."
     D, R = len(w) // n_heads, n_heads // n_kv_heads
-    return torch.stack([sum(w[(g * R + r) * D + d] for r in range(R)) / R for g in range(n_kv_heads) for d in range(D)])
+    return torch.stack([sum(w[(g * R + r) * D + d] for r in range(R)) / R for g in range(n_kv_heads)
+                        for d in range(D)])
 
 
 def _pooled(attempt, *case) -> None: expect(attempt(*case), _pooled_by_row(*case), 1e-9)
 
-@check_pool_heads.property("as many groups as heads: nothing changes", (rounded(2, 1), 2, 2), (rounded(6, 4), 3, 3))
+@check_pool_heads.property("as many groups as heads: nothing changes", (rounded(2, 1), 2, 2),
+                           (rounded(6, 4), 3, 3))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("one group: the mean of all heads, row by row", (rounded(2, 1), 2, 1), (rounded(6, 2), 3, 1), (rounded(8, 3), 2, 1), (rounded(5, 1), 5, 1), (rounded(7, 2), 7, 1), (rounded(12, 2), 6, 1))
+@check_pool_heads.property("one group: the mean of all heads, row by row", (rounded(2, 1), 2, 1),
+                           (rounded(6, 2), 3, 1), (rounded(8, 3), 2, 1), (rounded(5, 1), 5, 1),
+                           (rounded(7, 2), 7, 1), (rounded(12, 2), 6, 1))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("neighbouring heads are pooled", (rounded(4, 1), 4, 2), (rounded(8, 3), 4, 2), (rounded(12, 2), 6, 2), (rounded(12, 2), 6, 3),
-    (rounded(8, 8), 4, 2), (rounded(8, 1), 8, 4), (rounded(10, 3), 10, 2), (rounded(72, 5), 24, 2), (rounded(64, 4), 32, 8))
+@check_pool_heads.property("neighbouring heads are pooled", (rounded(4, 1), 4, 2),
+                           (rounded(8, 3), 4, 2), (rounded(12, 2), 6, 2), (rounded(12, 2), 6, 3),
+    (rounded(8, 8), 4, 2), (rounded(8, 1), 8, 4), (rounded(10, 3), 10, 2), (rounded(72, 5), 24, 2),
+                           (rounded(64, 4), 32, 8))
 def _(attempt, *case): _pooled(attempt, *case)
 
-@check_pool_heads.property("groups that do not divide the heads raise a ValueError", (rounded(8, 2), 4, 3), (rounded(4, 2), 2, 4),
-    *((rounded(rows * n_heads, 2), n_heads, n_kv_heads) for rows in (1, 2, 12) for n_heads in range(1, 7) for n_kv_heads in range(2, 8) if n_heads % n_kv_heads))
+@check_pool_heads.property("groups that do not divide the heads raise a ValueError",
+                           (rounded(8, 2), 4, 3), (rounded(4, 2), 2, 4),
+    *((rounded(rows * n_heads, 2), n_heads, n_kv_heads) for rows in (1, 2, 12)
+      for n_heads in range(1, 7) for n_kv_heads in range(2, 8) if n_heads % n_kv_heads))
 def _(attempt, *case): refuses(attempt, *case)
 
-@check_pool_heads.property("nan and infinity are not skipped", *((rounded(rows, 2, seed=1).masked_fill(rounded(rows, 2) > 0.9, bad), n_heads, n_kv_heads)
+@check_pool_heads.property("nan and infinity are not skipped",
+                           *((rounded(rows, 2, seed=1).masked_fill(rounded(rows, 2) > 0.9, bad),
+                              n_heads, n_kv_heads)
     for bad in (math.nan, math.inf) for rows, n_heads, n_kv_heads in ((2, 2, 1), (12, 6, 2))))
 def _(attempt, *case): _pooled(attempt, *case)
 
-common_rules(check_pool_heads, _pooled_by_row, lambda seed: (rounded(16, 3, seed=seed), 4, 2), also=((rounded(3, 1), 3, 1), (rounded(6, 6), 6, 6)), linear_in=("w",))
+common_rules(check_pool_heads, _pooled_by_row, lambda seed: (rounded(16, 3, seed=seed), 4, 2),
+             also=((rounded(3, 1), 3, 1), (rounded(6, 6), 6, 6)), linear_in=("w",))
 
 # %% ../../chapters/practice/05_heads.ipynb #single-checker
 def _variance_left(matrices: tuple) -> float:
-    "The fraction of the variance that a layer with these matrices leaves, on 500 rings of eight tokens."
+    """The fraction of the variance that a layer with these matrices leaves, on 500 rings of
+    eight tokens."""
     w_q, w_k, w_v, w_o = (w.double() for w in matrices)
-    carried = torch.randn(500, 8, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    carried = torch.randn(500, 8, 1, generator=torch.Generator().manual_seed(0),
+                          dtype=torch.float64)
     x = torch.cat([torch.eye(8, dtype=torch.float64).expand(500, 8, 8), carried], -1)
     out = ((x @ w_q) @ (x @ w_k).mT / 4).softmax(-1) @ (x @ w_v) @ w_o
     wanted = torch.cat([carried.roll(1, 1), carried.roll(-1, 1)], -1)
@@ -587,7 +775,8 @@ def _variance_left(matrices: tuple) -> float:
 
 check_one_head_by_hand = Checker("one_head_by_hand")
 
-@check_one_head_by_hand.property("less is left than if one neighbour were reported and the other ignored", (0.45,))
+@check_one_head_by_hand.property(
+    "less is left than if one neighbour were reported and the other ignored", (0.45,))
 def _(attempt, most): _at_most(attempt, most)
 
 @check_one_head_by_hand.property("at most a tenth of the variance is left", (0.1,))
@@ -596,7 +785,9 @@ def _(attempt, most): _at_most(attempt, most)
 def _at_most(attempt, most: float) -> None:
     found = parts(attempt(), "W_Q", "W_K", "W_V", "W_O")
     for name, w, shape in zip(("W_Q", "W_K", "W_V", "W_O"), found, 3 * ((9, 16),) + ((16, 2),)):
-        if not isinstance(w, Tensor) or tuple(w.shape) != shape: raise Mismatch(f"{name} is {short(w)}; expected a tensor of shape {shape}")
+        if not isinstance(w, Tensor) or tuple(w.shape) != shape:
+            raise Mismatch(f"{name} is {short(w)}; expected a tensor of shape {shape}")
         if not w.isfinite().all(): raise Mismatch(f"{name} holds numbers that are not finite")
     left = _variance_left(found)
-    if not left <= most: raise Mismatch(f"{left:.3g} of the variance is left; expected at most {most}")
+    if not left <= most:
+        raise Mismatch(f"{left:.3g} of the variance is left; expected at most {most}")

@@ -51,7 +51,8 @@ def _(attempt, *case): expect(attempt(*case), _replaced(*case))
 
 @check_ablate.property("any other kind raises a ValueError", (rounded(2, 2, 2, 2), 0, "median"),
     (rounded(2, 2, 2, 2), 1, "Zero"),
-    *((_HEADS[2], 0, kind) for kind in ("random", "zeros", "z", "means", "max", "resampled", "", None)))
+    *((_HEADS[2], 0, kind) for kind in ("random", "zeros", "z", "means", "max",
+                                        "resampled", "", None)))
 def _(attempt, *case): refuses(attempt, *case)
 
 common_rules(check_ablate, _replaced,
@@ -486,7 +487,8 @@ def _dictionary(T: int, C: int, M: int, k: int, seed: int = 0) -> tuple:
 check_sparse_code = Checker("sparse_code")
 _PAPER = (doubles(0.6, 0.8)[None], torch.stack([doubles(2., 0.), doubles(0.6, 0.8)]), 1)
 # it points to one of the three
-_FEW = (doubles(1., 0.)[None], torch.stack([doubles(2., 1.), doubles(-1., 1.), doubles(-3., -1.)]), 2)
+_FEW = (doubles(1., 0.)[None],
+        torch.stack([doubles(2., 1.), doubles(-1., 1.), doubles(-3., -1.)]), 2)
 
 @check_sparse_code.property("on paper", _PAPER)
 def _(attempt, *case): expect(attempt(*case), _one_code(*case), what="the codes")
@@ -501,7 +503,8 @@ def _(attempt, *case): expect(attempt(*case), _one_code(*case), what="the codes"
     _dictionary(3, 2, 3, 3, seed=20), _dictionary(4, 5, 6, 6, seed=24))
 def _(attempt, *case): expect(attempt(*case), _one_code(*case), what="the codes")
 
-common_rules(check_sparse_code, _one_code, lambda seed: _dictionary(9, 4, 8, 3, seed=60 + 10 * seed),
+common_rules(check_sparse_code, _one_code,
+             lambda seed: _dictionary(9, 4, 8, 3, seed=60 + 10 * seed),
     linear_in=("x",), large=_dictionary(20, 12, 17, 5, seed=90))
 
 # %% ../../chapters/practice/22_inside.ipynb #pursue-checker

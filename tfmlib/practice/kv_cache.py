@@ -26,12 +26,15 @@ def _reads(prompt: int, new: int) -> tuple:
 
 check_tokens_read = Checker("tokens_read")
 
-@check_tokens_read.property("every pass is counted", (3, 4), (1, 1), (5, 0), (1, 7), (4, 1), (10, 2), (2, 30), (100, 3))
+@check_tokens_read.property("every pass is counted", (3, 4), (1, 1), (5, 0), (1, 7), (4, 1),
+                            (10, 2), (2, 30), (100, 3))
 def _(attempt, *case): gives(attempt(*case), _reads(*case), "your answer")
 
-@check_tokens_read.property("the numbers are exact, however long the prompt is", (10**18 + 9, 3), (2**53, 2), (2**31, 5))
+@check_tokens_read.property("the numbers are exact, however long the prompt is", (10**18 + 9, 3),
+                            (2**53, 2), (2**31, 5))
 def _(attempt, prompt, new):
-    without, cached = _reads(1, new)                       # each pass reads the rest of the prompt, too
+    # each pass reads the rest of the prompt, too
+    without, cached = _reads(1, new)
     wanted = without + new * (prompt - 1), cached + prompt - 1
     gives(attempt(prompt, new), wanted, "your answer")
 
@@ -45,14 +48,17 @@ def _ring(n: int, window: int, n_sinks: int) -> list:
 
 check_ring_contents = Checker("ring_contents")
 
-@check_ring_contents.property("the position in each slot", (7, 3, 1), (0, 2, 1), (2, 3, 0), (3, 3, 0), (4, 3, 0), (2, 4, 2), (1, 2, 3), (11, 4, 2), (100, 7, 5), (9, 1, 0), (9, 1, 2))
+@check_ring_contents.property("the position in each slot", (7, 3, 1), (0, 2, 1), (2, 3, 0),
+                              (3, 3, 0), (4, 3, 0), (2, 4, 2), (1, 2, 3), (11, 4, 2), (100, 7, 5),
+                              (9, 1, 0), (9, 1, 2))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _ring(*case), "your answer")
     asked_again(attempt, *case)
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #law-checker
-_OBEYS = {"T5 bias": True, "YaRN": True, "switch": False, "slots": False, "window": True, "int8": False, "whole int8": True, "batch": False, "prefix": False}
+_OBEYS = {"T5 bias": True, "YaRN": True, "switch": False, "slots": False, "window": True,
+          "int8": False, "whole int8": True, "batch": False, "prefix": False}
 check_obeys = Checker("obeys")
 
 @check_obeys.property("the answer is True or False", *((model,) for model in _OBEYS))
@@ -74,9 +80,16 @@ def _masked(queries: list, keys: list, window: int | None, n_sinks: int) -> list
 
 check_mask_of = Checker("mask_of")
 
-@check_mask_of.property("who attends to whom", ([5, -1], [0, 6, 2, -1, 3, 5], 3, 1), ([0], [0], None, 0), ([3, 0], [0, 1, 2, 3], 0, 2), ([2, 3], [0, 1, 2, 3], None, 2), ([3], [3, 2, 1, 0], 1, 0), ([-1], [-1, 0], 2, 1),
-    ([4, 0, 2], [4, -1, 1, 0], 2, 0), ([], [0, 1], 3, 1), ([7], [], 3, 1), ([9], [*range(10)], 4, 2), ([1], [0, 1, 2], 5, 4), ([3, 9], [8, 1, 0, 7, 9, 3, 2], 2, 3),
-    ([3, 1, 2], [0, 3, 1], 2, 0), ([5, 4, 8, 2], [4, 8, 0, 3], None, 0), ([*range(-2, 19)], [*range(20, -2, -1)], 4, 3), ([*range(22, -1, -1)], [*range(-1, 19)], None, 1))
+@check_mask_of.property("who attends to whom", ([5, -1], [0, 6, 2, -1, 3, 5], 3, 1),
+                        ([0], [0], None, 0), ([3, 0], [0, 1, 2, 3], 0, 2),
+                        ([2, 3], [0, 1, 2, 3], None, 2), ([3], [3, 2, 1, 0], 1, 0),
+                        ([-1], [-1, 0], 2, 1),
+    ([4, 0, 2], [4, -1, 1, 0], 2, 0), ([], [0, 1], 3, 1), ([7], [], 3, 1),
+                        ([9], [*range(10)], 4, 2), ([1], [0, 1, 2], 5, 4),
+                        ([3, 9], [8, 1, 0, 7, 9, 3, 2], 2, 3),
+    ([3, 1, 2], [0, 3, 1], 2, 0), ([5, 4, 8, 2], [4, 8, 0, 3], None, 0),
+                        ([*range(-2, 19)], [*range(20, -2, -1)], 4, 3),
+                        ([*range(22, -1, -1)], [*range(-1, 19)], None, 1))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _masked(*case), "your answer")
@@ -105,10 +118,19 @@ def _used(steps: list, size: int) -> list:
 _STEPS = [("new", 5), ("fork", 0), ("write", 0), ("write", 1), ("end", 0)]
 check_blocks_used = Checker("blocks_used")
 
-@check_blocks_used.property("blocks after each step", (_STEPS, 4), ([], 4), ([("new", 4), ("write", 0)], 4), ([("new", 4), ("fork", 0), ("write", 1)], 4), ([("new", 1)] * 3, 2), ([("new", 3), ("fork", 0), ("fork", 1), ("write", 0), ("write", 1), ("write", 2), ("write", 2), ("end", 1)], 4),
-    ([("new", 9), ("fork", 0), ("end", 0), ("write", 1), ("write", 1)], 4), ([("new", 2), ("fork", 0), ("write", 0), ("fork", 1), ("write", 1), ("end", 0), ("write", 2)], 1), ([("new", 7), ("end", 0), ("new", 3)], 2),
-    ([("new", 6), ("fork", 0), ("write", 0), ("write", 0), ("write", 0), ("end", 0), ("new", 1), ("write", 2)], 4),
-    ([("new", 5), *[("fork", n) for n in range(9)], *[("write", n % 10) for n in range(31)], *[("end", n) for n in range(9)]], 3))
+@check_blocks_used.property("blocks after each step", (_STEPS, 4), ([], 4),
+                            ([("new", 4), ("write", 0)], 4),
+                            ([("new", 4), ("fork", 0), ("write", 1)], 4), ([("new", 1)] * 3, 2),
+                            ([("new", 3), ("fork", 0), ("fork", 1), ("write", 0), ("write", 1),
+                              ("write", 2), ("write", 2), ("end", 1)], 4),
+    ([("new", 9), ("fork", 0), ("end", 0), ("write", 1), ("write", 1)], 4),
+                            ([("new", 2), ("fork", 0), ("write", 0), ("fork", 1), ("write", 1),
+                              ("end", 0), ("write", 2)], 1),
+                            ([("new", 7), ("end", 0), ("new", 3)], 2),
+    ([("new", 6), ("fork", 0), ("write", 0), ("write", 0), ("write", 0), ("end", 0), ("new", 1),
+      ("write", 2)], 4),
+    ([("new", 5), *[("fork", n) for n in range(9)], *[("write", n % 10) for n in range(31)],
+      *[("end", n) for n in range(9)]], 3))
 def _(attempt, steps, size):
     found = attempt(steps, size)
     gives(found, _used(steps, size), "your answer")
@@ -124,17 +146,23 @@ def _yields(p: list, q: list, K: int) -> float:
 
 check_tokens_per_pass = Checker("tokens_per_pass")
 
-@check_tokens_per_pass.property("the mean number of tokens", ([.5, .3, .2], [.2, .2, .6], 2), ([.5, .5], [.5, .5], 3), ([1., 0.], [0., 1.], 4), ([.7, .3], [.3, .7], 0), ([.7, .3], [.3, .7], 1), ([.1, .2, .3, .4], [.4, .3, .2, .1], 5),
-    ([1.], [1.], 7), ([.9, .1], [.2, .8], 1), ([1 / 3, 2 / 3], [2 / 7, 5 / 7], 40), ([.9, .1, 0.], [.5, 0., .5], 8), ([.25, .75], [.75, .25], 30),
+@check_tokens_per_pass.property("the mean number of tokens", ([.5, .3, .2], [.2, .2, .6], 2),
+                                ([.5, .5], [.5, .5], 3), ([1., 0.], [0., 1.], 4),
+                                ([.7, .3], [.3, .7], 0), ([.7, .3], [.3, .7], 1),
+                                ([.1, .2, .3, .4], [.4, .3, .2, .1], 5),
+    ([1.], [1.], 7), ([.9, .1], [.2, .8], 1), ([1 / 3, 2 / 3], [2 / 7, 5 / 7], 40),
+                                ([.9, .1, 0.], [.5, 0., .5], 8), ([.25, .75], [.75, .25], 30),
     ([n / 210 for n in range(21)], [n / 210 for n in range(20, -1, -1)], 3),
     ([.5 + 1e-9, .5 - 1e-9], [.5, .5], 5), ([.5 + 3e-13, .5 - 3e-13], [.5, .5], 9))
 def _(attempt, *case):
     found, right = expect_number(attempt(*case), "your answer"), _yields(*case)
     near = "; the digits beyond these differ" if f"{found:.6g}" == f"{right:.6g}" else ""
-    if not abs(found - right) < 1e-9 * right: raise Mismatch(f"your answer is {found:.6g}; expected {right:.6g}{near}")
+    if not abs(found - right) < 1e-9 * right:
+        raise Mismatch(f"your answer is {found:.6g}; expected {right:.6g}{near}")
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #table-checker
-_TABLE = {"numbers": 60 * 576, "MHA": 2 * 128 * 128 * 60, "groups": 576 / 256, "MQA": 576 / 256, "tokens": 40e9 / (2 * 60 * 576) / 1000, "rank": 256 - 64}
+_TABLE = {"numbers": 60 * 576, "MHA": 2 * 128 * 128 * 60, "groups": 576 / 256, "MQA": 576 / 256,
+          "tokens": 40e9 / (2 * 60 * 576) / 1000, "rank": 256 - 64}
 check_cache_table = Checker("cache_table")
 
 @check_cache_table.property("the number follows from the table", *((q,) for q in _TABLE))
@@ -147,15 +175,23 @@ def _shared(prompts: list, size: int) -> int:
     root, own_ends = {}, 0
     for prompt in prompts:
         node, own_ends = root, own_ends + (len(prompt) % size > 0)
-        for start in range(0, len(prompt) - size + 1, size): node = node.setdefault(tuple(prompt[start:start + size]), {})
+        for start in range(0, len(prompt) - size + 1, size):
+            node = node.setdefault(tuple(prompt[start:start + size]), {})
     def count(node): return sum(1 + count(child) for child in node.values())
     return own_ends + count(root)
 
 
 check_shared_blocks = Checker("shared_blocks")
 
-@check_shared_blocks.property("the fewest blocks", ([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9, 2, 3, 4]], 2), ([], 3), ([[]], 2), ([[1, 2], [1, 2]], 2), ([[1], [1]], 2), ([[1, 2, 3, 4], [3, 4, 3, 4]], 2), ([[5, 5, 5, 5, 5, 5]], 2), ([[1, 2, 3], [1, 2, 3], [1, 2, 4]], 1),
-    ([[1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2]], 4), ([[7, 8, 9, 7, 8, 9, 1], [7, 8, 9, 7, 8, 9, 2], [7, 8, 9, 1, 8, 9]], 3), ([[0, 1, 0, 1], [1, 0, 1, 0]], 2), ([[12, 3], [1, 23]], 2), ([[256, 1], [0, 1]], 2), ([[0, 31], [1, 0]], 2),
+@check_shared_blocks.property("the fewest blocks",
+                              ([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9, 2, 3, 4]], 2), ([], 3),
+                              ([[]], 2), ([[1, 2], [1, 2]], 2), ([[1], [1]], 2),
+                              ([[1, 2, 3, 4], [3, 4, 3, 4]], 2), ([[5, 5, 5, 5, 5, 5]], 2),
+                              ([[1, 2, 3], [1, 2, 3], [1, 2, 4]], 1),
+    ([[1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2]], 4),
+                              ([[7, 8, 9, 7, 8, 9, 1], [7, 8, 9, 7, 8, 9, 2], [7, 8, 9, 1, 8, 9]],
+                               3), ([[0, 1, 0, 1], [1, 0, 1, 0]], 2), ([[12, 3], [1, 23]], 2),
+                              ([[256, 1], [0, 1]], 2), ([[0, 31], [1, 0]], 2),
     ([[n % 5, n % 3, 7] for n in range(24)], 1), ([[*range(40)], [*range(20), *range(25)]], 2))
 def _(attempt, prompts, size):
     expect_whole(attempt(prompts, size), _shared(prompts, size), "the number of blocks")
@@ -164,7 +200,8 @@ def _(attempt, prompts, size):
 # %% ../../chapters/practice/16_kv_cache.ipynb #finish-checker
 def _finish(lengths: list, slots: int, rule: str) -> list:
     "Step by step."
-    left, waiting, running, found, now = [*lengths], [*range(len(lengths))], [], [0] * len(lengths), 0
+    left, waiting, running, found, now = ([*lengths], [*range(len(lengths))], [],
+                                          [0] * len(lengths), 0)
     while waiting or running:
         if rule == "continuous" or not running:
             while waiting and len(running) < slots: running.append(waiting.pop(0))
@@ -174,12 +211,15 @@ def _finish(lengths: list, slots: int, rule: str) -> list:
     return found
 
 
-_BOTH = [([2, 5, 3, 2], 2), ([], 3), ([4], 2), ([3, 1, 2], 1), ([1, 1, 1], 5), ([5, 1, 1, 1, 1], 2), ([1, 9, 2, 8, 3, 7], 3), ([2, 2, 2, 2], 2), ([4, 1, 3, 1, 5, 9, 2, 6], 4),
+_BOTH = [([2, 5, 3, 2], 2), ([], 3), ([4], 2), ([3, 1, 2], 1), ([1, 1, 1], 5), ([5, 1, 1, 1, 1], 2),
+         ([1, 9, 2, 8, 3, 7], 3), ([2, 2, 2, 2], 2), ([4, 1, 3, 1, 5, 9, 2, 6], 4),
          ([7 * n % 11 + 1 for n in range(23)], 3),
          ([9, 8, 7, 6, 5, 4, 3, 2], 6), ([300, 10, 400, 20, 500], 2)]
 check_finish_times = Checker("finish_times")
 
-@check_finish_times.property("the step after which each is finished", *((*case, rule) for case in _BOTH for rule in ("continuous", "static")))
+@check_finish_times.property("the step after which each is finished",
+                             *((*case, rule) for case in _BOTH
+                               for rule in ("continuous", "static")))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _finish(*case), "your answer")
@@ -198,7 +238,10 @@ def _tree(parents: list, length: int) -> list:
 
 check_tree_sees = Checker("tree_sees")
 
-@check_tree_sees.property("position, and who is seen", ([2, -1, -1, 0], 5), ([-1], 1), ([], 3), ([-1, 0, 1, 2], 2), ([1, 2, 3, -1], 4), ([-1, -1, -1], 7), ([-1, -1, 0, 0, 1, 1], 8), ([3, 0, 0, 4, -1, 1, 1], 1), ([-1, 4, 1, 1, 0, -1, 5, 5, 2], 20),
+@check_tree_sees.property("position, and who is seen", ([2, -1, -1, 0], 5), ([-1], 1), ([], 3),
+                          ([-1, 0, 1, 2], 2), ([1, 2, 3, -1], 4), ([-1, -1, -1], 7),
+                          ([-1, -1, 0, 0, 1, 1], 8), ([3, 0, 0, 4, -1, 1, 1], 1),
+                          ([-1, 4, 1, 1, 0, -1, 5, 5, 2], 20),
     ([*range(-1, 24)], 6), ([*range(1, 20), -1], 300))
 def _(attempt, *case):
     gives(attempt(*case), _tree(*case), "your answer")
@@ -216,13 +259,19 @@ def _best(rates: list, n: int) -> float:
 
 check_best_tree = Checker("best_tree")
 
-@check_best_tree.property("tokens per pass, on average", ([[.5, .2], [.4, .1]], 3), ([[.5, .2], [.4, .1]], 0), ([], 3), ([[.5, .2], [.4, .1]], 100), ([[.2, .5], [.1, .4]], 2), ([[.9, .1], [.8, .2], [.7, .3]], 5), ([[.3, .3, .3], [.9, .05]], 4), ([[1.0], [1.0], [1.0]], 2),
-    ([[0.0, 0.0], [.5, .5]], 3), ([[.1, .6, .2], [.5], [.3, .3]], 6), ([[.5], [.1], [.9, .05], [.9]], 4), ([[.25] * 4] * 3, 20), ([[.4, .35], [.3, .25, .2], [.6, .3]], 9),
+@check_best_tree.property("tokens per pass, on average", ([[.5, .2], [.4, .1]], 3),
+                          ([[.5, .2], [.4, .1]], 0), ([], 3), ([[.5, .2], [.4, .1]], 100),
+                          ([[.2, .5], [.1, .4]], 2), ([[.9, .1], [.8, .2], [.7, .3]], 5),
+                          ([[.3, .3, .3], [.9, .05]], 4), ([[1.0], [1.0], [1.0]], 2),
+    ([[0.0, 0.0], [.5, .5]], 3), ([[.1, .6, .2], [.5], [.3, .3]], 6),
+                          ([[.5], [.1], [.9, .05], [.9]], 4), ([[.25] * 4] * 3, 20),
+                          ([[.4, .35], [.3, .25, .2], [.6, .3]], 9),
     ([[.3 * .6**n for n in range(19)], [.5]], 18), ([[.9]] * 20, 19))
 def _(attempt, *case):
     found, right = expect_number(attempt(*case), "your answer"), _best(*case)
     near = "; the digits beyond these differ" if f"{found:.6g}" == f"{right:.6g}" else ""
-    if not abs(found - right) < 1e-9 * right: raise Mismatch(f"your answer is {found:.6g}; expected {right:.6g}{near}")
+    if not abs(found - right) < 1e-9 * right:
+        raise Mismatch(f"your answer is {found:.6g}; expected {right:.6g}{near}")
 
 # %% ../../chapters/practice/16_kv_cache.ipynb #chunks-checker
 def _chunked(requests: list, budget: int) -> list:
@@ -245,8 +294,14 @@ def _chunked(requests: list, budget: int) -> list:
 
 check_token_passes = Checker("token_passes")
 
-@check_token_passes.property("the pass that gives each token", ([(0, 1, 3), (1, 7, 2)], 4), ([], 4), ([(0, 5, 1)], 5), ([(0, 5, 1)], 2), ([(3, 4, 2)], 4), ([(0, 4, 1), (0, 4, 1)], 8), ([(0, 4, 2), (0, 4, 2)], 5), ([(0, 2, 6), (1, 9, 3), (2, 3, 4)], 4), ([(0, 3, 2), (9, 3, 2)], 3),
-    ([(0, 6, 4), (0, 1, 5), (2, 8, 1), (2, 1, 1)], 5), ([(0, 1, 9), (0, 1, 9), (0, 10, 2)], 3), ([(1, 20, 3), (4, 2, 8), (4, 2, 8), (30, 7, 2)], 6), *(([(n, 3 + n % 4, 1 + n % 5) for n in range(most)], most + 1) for most in (12, 20)))
+@check_token_passes.property("the pass that gives each token", ([(0, 1, 3), (1, 7, 2)], 4), ([], 4),
+                             ([(0, 5, 1)], 5), ([(0, 5, 1)], 2), ([(3, 4, 2)], 4),
+                             ([(0, 4, 1), (0, 4, 1)], 8), ([(0, 4, 2), (0, 4, 2)], 5),
+                             ([(0, 2, 6), (1, 9, 3), (2, 3, 4)], 4), ([(0, 3, 2), (9, 3, 2)], 3),
+    ([(0, 6, 4), (0, 1, 5), (2, 8, 1), (2, 1, 1)], 5), ([(0, 1, 9), (0, 1, 9), (0, 10, 2)], 3),
+                             ([(1, 20, 3), (4, 2, 8), (4, 2, 8), (30, 7, 2)], 6),
+                             *(([(n, 3 + n % 4, 1 + n % 5) for n in range(most)], most + 1)
+                               for most in (12, 20)))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _chunked(*case), "your answer")
@@ -271,18 +326,27 @@ def _trace(seed: int, n: int, longest: int, heaviest: int) -> tuple:
 
 def _known(lengths: list, weights: list, slots: int) -> int:
     "The cost of the book's order."
-    return _cost(lengths, weights, slots, sorted(range(len(lengths)), key=lambda i: lengths[i] / weights[i]))
+    return _cost(lengths, weights, slots,
+                 sorted(range(len(lengths)), key=lambda i: lengths[i] / weights[i]))
 
 
-_TRACES = [([3, 1], [1, 1], 1), ([4, 2, 6], [1, 1, 9], 1), (*_trace(1, 12, 30, 1), 2), (*_trace(2, 20, 50, 9), 3), (*_trace(3, 60, 100, 1), 4), (*_trace(4, 200, 300, 20), 8), (*_trace(5, 200, 20, 200), 1)]
+_TRACES = [([3, 1], [1, 1], 1), ([4, 2, 6], [1, 1, 9], 1), (*_trace(1, 12, 30, 1), 2),
+           (*_trace(2, 20, 50, 9), 3), (*_trace(3, 60, 100, 1), 4), (*_trace(4, 200, 300, 20), 8),
+           (*_trace(5, 200, 20, 200), 1)]
 check_best_order = Checker("best_order")
 
-@check_best_order.property("an order of all requests, at a low cost", *_TRACES, ([], [], 2), ([5], [3], 4))
+@check_best_order.property("an order of all requests, at a low cost", *_TRACES, ([], [], 2),
+                           ([5], [3], 4))
 def _(attempt, lengths, weights, slots):
     order = attempt(lengths, weights, slots)
-    whole = isinstance(order, list) and all(type(i) is int for i in order) and sorted(order) == [*range(len(lengths))]
-    if not whole: raise Mismatch(f"your answer is {short(order)}; expected a list with each number from 0 to {len(lengths) - 1} once")
+    whole = (isinstance(order, list) and all(type(i) is int for i in order) and sorted(order)
+             == [*range(len(lengths))])
+    if not whole:
+        raise Mismatch(
+            f"your answer is {short(order)}; expected a list with each number from 0 to "
+            f"{len(lengths) - 1} once")
     own(order, lengths, weights)
     asked_again(attempt, lengths, weights, slots)
     found, known = _cost(lengths, weights, slots, order), _known(lengths, weights, slots)
-    if found > 1.02 * known: raise Mismatch(f"the cost is {found}; expected at most 102 % of {known}")
+    if found > 1.02 * known:
+        raise Mismatch(f"the cost is {found}; expected at most 102 % of {known}")

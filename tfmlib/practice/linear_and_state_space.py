@@ -37,7 +37,10 @@ class _Chunked:
 
     def __call__(self, x: Tensor) -> Tensor:
         self.calls += 1
-        if not isinstance(x, Tensor) or tuple(x.shape) != (self.T, self.D) or x.dtype != torch.float64: raise ValueError(f"x: {getattr(x, 'shape', x)}; expected ({self.T}, {self.D}), of 64 bits")
+        if (not isinstance(x, Tensor) or tuple(x.shape) != (self.T, self.D) or x.dtype !=
+            torch.float64):
+            raise ValueError(
+                f"x: {getattr(x, 'shape', x)}; expected ({self.T}, {self.D}), of 64 bits")
         rows, state = [], torch.zeros(self.D, dtype=torch.float64)
         for t, row in enumerate(x):
             state = (0 if t % self.chunk == 0 else .9) * state + self.W @ row
@@ -47,11 +50,16 @@ class _Chunked:
 
 check_chunk_of = Checker("chunk_of")
 
-@check_chunk_of.property("the rows of a chunk", (6, 2, 4, 1, ()), (5, 1, 1, 2, ()), (8, 3, 8, 3, (0,)), (7, 3, 10, 4, ()), (16, 2, 5, 5, (0,)), (16, 2, 5, 6, (1,)), (9, 4, 3, 7, (0, 1, 2)), (9, 4, 3, 8, (1, 2, 3)), (1, 2, 3, 9, ()), (40, 3, 16, 10, (2,)), (40, 2, 39, 11, ()), (40, 2, 20, 12, ()), (33, 2, 32, 13, ()), (12, 5, 2, 14, ()))
+@check_chunk_of.property("the rows of a chunk", (6, 2, 4, 1, ()), (5, 1, 1, 2, ()),
+                         (8, 3, 8, 3, (0,)), (7, 3, 10, 4, ()), (16, 2, 5, 5, (0,)),
+                         (16, 2, 5, 6, (1,)), (9, 4, 3, 7, (0, 1, 2)), (9, 4, 3, 8, (1, 2, 3)),
+                         (1, 2, 3, 9, ()), (40, 3, 16, 10, (2,)), (40, 2, 39, 11, ()),
+                         (40, 2, 20, 12, ()), (33, 2, 32, 13, ()), (12, 5, 2, 14, ()))
 def _(attempt, T, D, chunk, seed, dead):
     layer = _Chunked(T, D, chunk, seed, dead)
     expect_whole(attempt(layer, T, D), min(chunk, T), "your answer")
-    if layer.calls > 2: raise Mismatch(f"the layer was called {layer.calls} times; expected at most twice")
+    if layer.calls > 2:
+        raise Mismatch(f"the layer was called {layer.calls} times; expected at most twice")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #decay-checker
 def _decayed(k: Tensor, v: Tensor, factors: Tensor) -> Tensor:
@@ -64,27 +72,39 @@ def _decayed(k: Tensor, v: Tensor, factors: Tensor) -> Tensor:
     return state
 
 
-_WRITES = ((doubles(1, 0, 0, 1, 1, 1).view(3, 2), doubles(10, 20, 60)[:, None], doubles(1, .5, .25)), (doubles(2)[None], doubles(3)[None], doubles(.5)),
-    (rounded(4, 2, seed=1), rounded(4, 3, seed=2), doubles(.5, 1, .25, .75)), (rounded(5, 3, seed=3), rounded(5, 1, seed=4), doubles(.9, .8, 0, 1, .5)), (rounded(3, 1, seed=5), rounded(3, 4, seed=6), doubles(0, 1, 1)),
-    (rounded(3, 2, seed=9), rounded(3, 2, seed=8), doubles(.3, .6, 0)), (rounded(40, 3, seed=5), rounded(40, 2, seed=6), torch.full((40,), .9).double()),
-    (rounded(1200, 1, seed=5), rounded(1200, 1, seed=6), torch.full((1200,), .5).double()), (rounded(300, 2, seed=7), rounded(300, 1, seed=8), torch.ones(300).double()))
+_WRITES = ((doubles(1, 0, 0, 1, 1, 1).view(3, 2), doubles(10, 20, 60)[:, None],
+            doubles(1, .5, .25)), (doubles(2)[None], doubles(3)[None], doubles(.5)),
+    (rounded(4, 2, seed=1), rounded(4, 3, seed=2), doubles(.5, 1, .25, .75)),
+           (rounded(5, 3, seed=3), rounded(5, 1, seed=4), doubles(.9, .8, 0, 1, .5)),
+           (rounded(3, 1, seed=5), rounded(3, 4, seed=6), doubles(0, 1, 1)),
+    (rounded(3, 2, seed=9), rounded(3, 2, seed=8), doubles(.3, .6, 0)),
+           (rounded(40, 3, seed=5), rounded(40, 2, seed=6), torch.full((40,), .9).double()),
+    (rounded(1200, 1, seed=5), rounded(1200, 1, seed=6), torch.full((1200,), .5).double()),
+           (rounded(300, 2, seed=7), rounded(300, 1, seed=8), torch.ones(300).double()))
 check_decayed_state = Checker("decayed_state")
 
 @check_decayed_state.property("decay, then write, for every token", *_WRITES)
 def _(attempt, *case): _tensor(attempt(*case), _decayed(*case))
 
-common_rules(check_decayed_state, _decayed, lambda seed: (rounded(4, 3, seed=seed), rounded(4, 2, seed=seed + 2), rounded(4, seed=seed + 4).sigmoid()), also=(_WRITES[0], _WRITES[1], _WRITES[3], _WRITES[4], (rounded(3, 3, seed=1), rounded(3, 3, seed=2), doubles(.5, .2, .7))), linear_in=("k", "v"),
+common_rules(check_decayed_state, _decayed, lambda seed: (rounded(4, 3, seed=seed),
+        rounded(4, 2, seed=seed + 2), rounded(4, seed=seed + 4).sigmoid()),
+             also=(_WRITES[0], _WRITES[1], _WRITES[3], _WRITES[4],
+                   (rounded(3, 3, seed=1), rounded(3, 3, seed=2), doubles(.5, .2, .7))),
+             linear_in=("k", "v"),
     large=(rounded(5, 12, seed=1), rounded(5, 10, seed=2), rounded(5, seed=3).sigmoid()))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #read-checker
-_READS = {"sum": Fraction(13), "decay": Fraction(4), "twice": Fraction(40), "replace": Fraction(30), "half": Fraction(35, 2), "disturb": Fraction(16), "orthogonal to the first": Fraction(10), "between": Fraction(22),
+_READS = {"sum": Fraction(13), "decay": Fraction(4), "twice": Fraction(40), "replace": Fraction(30),
+          "half": Fraction(35, 2), "disturb": Fraction(16), "orthogonal to the first": Fraction(10),
+          "between": Fraction(22),
     "long": Fraction(-80), "gated": Fraction(15)}
 check_what_is_read = Checker("what_is_read")
 
 @check_what_is_read.property("the number that is read", *((case,) for case in _READS))
 def _(attempt, case):
     found = expect_number(attempt(case), "your answer")
-    if not abs(found - float(_READS[case])) <= 1e-6: raise Mismatch(f"your answer is {found:g}; expected another number")
+    if not abs(found - float(_READS[case])) <= 1e-6:
+        raise Mismatch(f"your answer is {found:g}; expected another number")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #delta-checker
 def _delta_writes(k: Tensor, v: Tensor, beta: Tensor, state: Tensor) -> Tensor:
@@ -97,25 +117,39 @@ def _delta_writes(k: Tensor, v: Tensor, beta: Tensor, state: Tensor) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-_DELTAS = ((doubles(1, 0, .6, .8).view(2, 2), doubles(10, 20)[:, None], doubles(1, 1), torch.zeros(2, 1).double()), (doubles(1)[None], doubles(3)[None], doubles(.5), doubles(2)[None]),
-    *((F.normalize(rounded(T, D, seed=T), dim=-1), rounded(T, W, seed=T + 1), rounded(T, seed=T + 2).sigmoid(), rounded(D, W, seed=T + 3)) for T, D, W in ((3, 2, 1), (4, 3, 2), (7, 2, 3), (24, 5, 2))),
-    (F.normalize(rounded(5, 3, seed=1), dim=-1), rounded(5, 2, seed=2), torch.zeros(5).double(), rounded(3, 2, seed=3)),
-    (F.normalize(rounded(6, 3, seed=4), dim=-1), rounded(6, 2, seed=5), 2 * rounded(6, seed=6).sigmoid(), rounded(3, 2, seed=7)),
-    (torch.ones(24, 1).double(), rounded(24, 2, seed=8), torch.ones(24).double(), rounded(1, 2, seed=9)))
+_DELTAS = ((doubles(1, 0, .6, .8).view(2, 2), doubles(10, 20)[:, None], doubles(1, 1),
+            torch.zeros(2, 1).double()),
+           (doubles(1)[None], doubles(3)[None], doubles(.5), doubles(2)[None]),
+    *((F.normalize(rounded(T, D, seed=T), dim=-1), rounded(T, W, seed=T + 1),
+       rounded(T, seed=T + 2).sigmoid(), rounded(D, W, seed=T + 3))
+      for T, D, W in ((3, 2, 1), (4, 3, 2), (7, 2, 3), (24, 5, 2))),
+    (F.normalize(rounded(5, 3, seed=1), dim=-1), rounded(5, 2, seed=2), torch.zeros(5).double(),
+     rounded(3, 2, seed=3)),
+    (F.normalize(rounded(6, 3, seed=4), dim=-1), rounded(6, 2, seed=5),
+     2 * rounded(6, seed=6).sigmoid(), rounded(3, 2, seed=7)),
+    (torch.ones(24, 1).double(), rounded(24, 2, seed=8), torch.ones(24).double(),
+     rounded(1, 2, seed=9)))
 check_delta_writes = Checker("delta_writes")
 
 @check_delta_writes.property("what each token writes", *_DELTAS)
 def _(attempt, *case): _tensor(attempt(*case), _delta_writes(*case))
 
-common_rules(check_delta_writes, _delta_writes, lambda seed: (F.normalize(rounded(5, 3, seed=seed), dim=-1), rounded(5, 2, seed=seed + 2), rounded(5, seed=seed + 4).sigmoid(), rounded(3, 2, seed=seed + 6)),
-    also=(_DELTAS[1], _DELTAS[2], _DELTAS[-3], (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2), rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4)),
-    (F.normalize(rounded(3, 3, seed=1), dim=-1), rounded(3, 3, seed=2), rounded(3, seed=3).sigmoid(), rounded(3, 3, seed=4))))
+common_rules(check_delta_writes, _delta_writes,
+             lambda seed: (F.normalize(rounded(5, 3, seed=seed), dim=-1),
+                           rounded(5, 2, seed=seed + 2), rounded(5, seed=seed + 4).sigmoid(),
+                           rounded(3, 2, seed=seed + 6)),
+    also=(_DELTAS[1], _DELTAS[2], _DELTAS[-3],
+          (F.normalize(rounded(4, 2, seed=1), dim=-1), rounded(4, 3, seed=2),
+           rounded(4, seed=3).sigmoid(), rounded(2, 3, seed=4)),
+    (F.normalize(rounded(3, 3, seed=1), dim=-1), rounded(3, 3, seed=2),
+     rounded(3, seed=3).sigmoid(), rounded(3, 3, seed=4))))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #probe-checker
 def _layer(M: Tensor, calls: list):
     "A layer that counts its calls and refuses values of another shape."
     def layer(v: Tensor) -> Tensor:
-        if not isinstance(v, Tensor) or v.ndim != 2 or len(v) != len(M): raise ValueError(f"v: {getattr(v, 'shape', v)}; expected ({len(M)}, W)")
+        if not isinstance(v, Tensor) or v.ndim != 2 or len(v) != len(M):
+            raise ValueError(f"v: {getattr(v, 'shape', v)}; expected ({len(M)}, W)")
         calls.append(1)
         return M @ v
     return layer
@@ -131,23 +165,30 @@ class _Layer:
 
 check_matrix_of = Checker("matrix_of")
 
-@check_matrix_of.property("the matrix, by a single call", (2, 1), (1, 2), (3, 3), (5, 4), (9, 5), (4, 6), (2, 7, False), (5, 8, False))
+@check_matrix_of.property("the matrix, by a single call", (2, 1), (1, 2), (3, 3), (5, 4), (9, 5),
+                          (4, 6), (2, 7, False), (5, 8, False))
 def _(attempt, T, seed, causal=True):
     probe = _Layer(T, seed, causal)
     found = attempt(probe.layer, T)
     _tensor(found, probe.M)
-    if len(probe.calls) != 1: raise Mismatch(f"the layer was called {len(probe.calls)} times; expected once")
+    if len(probe.calls) != 1:
+        raise Mismatch(f"the layer was called {len(probe.calls)} times; expected once")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #diagnose-checker
-_CAUSES = {"explodes": "unnormalised keys", "one is right": "no decay within a chunk", "first chunk is right": "state not passed on", "grows": "decay passed as a factor", "batch": "padding written to the state",
-    "recent": "state fades too fast at first", "never learns": "no short convolution", "too good": "no causal mask within a chunk"}
+_CAUSES = {"explodes": "unnormalised keys", "one is right": "no decay within a chunk",
+           "first chunk is right": "state not passed on", "grows": "decay passed as a factor",
+           "batch": "padding written to the state",
+    "recent": "state fades too fast at first", "never learns": "no short convolution",
+           "too good": "no causal mask within a chunk"}
 check_cause_of = Checker("cause_of")
 
 @check_cause_of.property("the cause of each symptom", *((symptom,) for symptom in _CAUSES))
 def _(attempt, symptom):
     found = attempt(symptom)
-    if found not in _CAUSES.values(): raise Mismatch(f"your answer is {found!r}; expected one of the eight causes")
-    if found != _CAUSES[symptom]: raise Mismatch(f"your answer is {found!r}; expected another cause")
+    if found not in _CAUSES.values():
+        raise Mismatch(f"your answer is {found!r}; expected one of the eight causes")
+    if found != _CAUSES[symptom]:
+        raise Mismatch(f"your answer is {found!r}; expected another cause")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #scan-checker
 def _combined(A1: Tensor, B1: Tensor, A2: Tensor, B2: Tensor) -> tuple:
@@ -165,16 +206,21 @@ def _combined(A1: Tensor, B1: Tensor, A2: Tensor, B2: Tensor) -> tuple:
 
 def _steps(D: int, W: int, seed: int) -> tuple:
     "Two steps."
-    return rounded(D, D, seed=seed), rounded(D, W, seed=seed + 1), rounded(D, D, seed=seed + 2), rounded(D, W, seed=seed + 3)
+    return (rounded(D, D, seed=seed), rounded(D, W, seed=seed + 1), rounded(D, D, seed=seed + 2),
+            rounded(D, W, seed=seed + 3))
 
 
 check_combine = Checker("combine")
 
-@check_combine.property("one step that does both", *(_steps(D, W, s) for D, W, s in ((1, 1, 1), (2, 1, 2), (2, 2, 3), (3, 2, 4), (4, 1, 5), (9, 7, 6), (18, 17, 7))))
+@check_combine.property("one step that does both",
+                        *(_steps(D, W, s) for D, W, s in ((1, 1, 1), (2, 1, 2), (2, 2, 3),
+                                (3, 2, 4), (4, 1, 5), (9, 7, 6), (18, 17, 7))))
 def _(attempt, *case):
-    for part, wanted, name in zip(parts(attempt(*case), "A", "B"), _combined(*case), "AB"): _tensor(part, wanted, name)
+    for part, wanted, name in zip(parts(attempt(*case), "A", "B"), _combined(*case), "AB"):
+        _tensor(part, wanted, name)
 
-common_rules(check_combine, _combined, lambda seed: _steps(3, 2, seed), "A", "B", also=(_steps(1, 1, 7), _steps(2, 3, 8)))
+common_rules(check_combine, _combined, lambda seed: _steps(3, 2, seed), "A", "B",
+             also=(_steps(1, 1, 7), _steps(2, 3, 8)))
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #hold-checker
 def _held(a: float, b: float, step: float) -> tuple:
@@ -189,15 +235,22 @@ def _held(a: float, b: float, step: float) -> tuple:
 
 check_hold = Checker("hold")
 
-@check_hold.property("both numbers, to nine digits", (0., 2., 3.), (-1., 1., math.log(2)), (-3., 1., 1.), (.5, 2., 1.5), (-1e-12, 1., 1.), (1e-9, -3., 2.), (-5e-9, 1., 1.), (9e-5, 1., 1.), (-9e-4, 2., 1.), (1e-300, 1., 1.), (-2., 0., 1.), (-20., 1., .5), (0., -1., .25), (-.1, 5., 1e-7), (2., 1e6, 3.), (1e-12, 1., 1e11), (-1e-17, 2., 1e17), (9e-6, 1., 1e5))
+@check_hold.property("both numbers, to nine digits", (0., 2., 3.), (-1., 1., math.log(2)),
+                     (-3., 1., 1.), (.5, 2., 1.5), (-1e-12, 1., 1.), (1e-9, -3., 2.),
+                     (-5e-9, 1., 1.), (9e-5, 1., 1.), (-9e-4, 2., 1.), (1e-300, 1., 1.),
+                     (-2., 0., 1.), (-20., 1., .5), (0., -1., .25), (-.1, 5., 1e-7), (2., 1e6, 3.),
+                     (1e-12, 1., 1e11), (-1e-17, 2., 1e17), (9e-6, 1., 1e5))
 def _(attempt, a, b, step):
     found = attempt(a, b, step)
-    if not isinstance(found, tuple) or len(found) != 2: raise Mismatch("your answer is not a tuple of two numbers")
-    for part, wanted, name in zip(found, _held(a, b, step), ("the factor of the state", "the factor of the input")):
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise Mismatch("your answer is not a tuple of two numbers")
+    for part, wanted, name in zip(found, _held(a, b, step),
+                                  ("the factor of the state", "the factor of the input")):
         number = expect_number(part, name)
         if abs(number - wanted) <= 1e-9 * abs(wanted): continue
         seen, right = f"{number:.4g}", f"{wanted:.4g}"
-        if seen == right: raise Mismatch(f"{name} is right in its first digits only; expected nine of them")
+        if seen == right:
+            raise Mismatch(f"{name} is right in its first digits only; expected nine of them")
         raise Mismatch(f"{name} is {seen}; expected {right}")
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #tune-checker
@@ -224,11 +277,14 @@ def _share(pairs: int, writes: int, beta: float, seed: int = 5) -> float:
 
 check_best_rate = Checker("best_rate")
 
-@check_best_rate.property("at least 97 % of the best recall", (8, 1), (32, 1), (24, 1), (6, 2), (12, 2), (32, 2), (8, 4), (24, 4))
+@check_best_rate.property("at least 97 % of the best recall", (8, 1), (32, 1), (24, 1), (6, 2),
+                          (12, 2), (32, 2), (8, 4), (24, 4))
 def _(attempt, pairs, writes):
     beta = expect_number(attempt(pairs, writes), "your answer")
     if not 0 <= beta <= 1: raise Mismatch(f"your answer is {beta:g}; expected a rate from 0 to 1")
     again = expect_number(attempt(pairs, writes), "your second answer")
     if again != beta: raise Mismatch(f"your second answer is {again:g}; expected {beta:g} again")
     found, best = _share(pairs, writes, beta), max(_share(pairs, writes, b) for b in _GRID)
-    if found < .97 * best: raise Mismatch(f"{100 * found:.1f} % are recalled; expected at least 97 % of {100 * best:.1f} %")
+    if found < .97 * best:
+        raise Mismatch(
+            f"{100 * found:.1f} % are recalled; expected at least 97 % of {100 * best:.1f} %")

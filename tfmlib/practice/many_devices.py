@@ -25,7 +25,8 @@ def _ring(kind: str, n: int, p: int) -> int:
 
 check_ring_bytes = Checker("ring_bytes")
 
-@check_ring_bytes.property("every rank sends one chunk in each step", *((kind, n, p) for kind in ("all_reduce", "reduce_scatter", "all_gather")
+@check_ring_bytes.property("every rank sends one chunk in each step",
+                           *((kind, n, p) for kind in ("all_reduce", "reduce_scatter", "all_gather")
     for n, p in ((16, 4), (12, 3), (8, 1), (10, 2), (30, 5), (2**40, 1024), (3**40, 27))))
 def _(attempt, *case): expect_whole(attempt(*case), _ring(*case), "the number of bytes")
 
@@ -37,7 +38,9 @@ def _sent(rank: int, step: int, p: int) -> int:
 
 check_chunk_sent = Checker("chunk_sent")
 
-@check_chunk_sent.property("it is the chunk that has just arrived", *((r, s, p) for p in (2, 3, 4, 7) for r in range(p) for s in range(2 * p - 2)))
+@check_chunk_sent.property("it is the chunk that has just arrived",
+                           *((r, s, p) for p in (2, 3, 4, 7) for r in range(p)
+                             for s in range(2 * p - 2)))
 def _(attempt, *case): expect_whole(attempt(*case), _sent(*case), "the chunk")
 
 # %% ../../chapters/practice/15_many_devices.ipynb #state-checker
@@ -58,25 +61,37 @@ def _ranks(P: int, p: int, rate: float, seed: int) -> tuple:
     "Weights, gradients and momenta for p ranks; some are views."
     size = -(-P // p)
     every = rounded(P, seed=seed)
-    return rounded(2 * P, seed=seed + 1)[::2], rounded(P, p, seed=seed + 2).T, [every[r * size:(r + 1) * size] for r in range(p)], rate
+    return (rounded(2 * P, seed=seed + 1)[::2], rounded(P, p, seed=seed + 2).T,
+            [every[r * size:(r + 1) * size] for r in range(p)], rate)
 
 
 check_sharded_step = Checker("sharded_step")
 
-@check_sharded_step.property("the step of a single process", (4, 2, .5, 1), (4, 2, .5, 21), (3, 3, .5, 22), (3, 1, .1, 2), (6, 3, .25, 3), (5, 4, .5, 4), (7, 3, 2., 5), (1, 3, .5, 6), (2, 5, 1., 7), (9, 4, .125, 8), (64, 8, .01, 9))
+@check_sharded_step.property("the step of a single process", (4, 2, .5, 1), (4, 2, .5, 21),
+                             (3, 3, .5, 22), (3, 1, .1, 2), (6, 3, .25, 3), (5, 4, .5, 4),
+                             (7, 3, 2., 5), (1, 3, .5, 6), (2, 5, 1., 7), (9, 4, .125, 8),
+                             (64, 8, .01, 9))
 def _(attempt, P, p, rate, seed):
     case = _ranks(P, p, rate, seed)
     found, (weights, momenta) = attempt(*case), _one_process(*case)
-    if not isinstance(found, tuple) or len(found) != 2: raise Mismatch(f"your answer is {short(found)}; expected a tuple of two")
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise Mismatch(f"your answer is {short(found)}; expected a tuple of two")
     expect(found[0], weights, 1e-9, "the new weights")
-    if not isinstance(found[1], list) or len(found[1]) != p: raise Mismatch(f"the new momenta are {short(found[1])}; expected a list of {p} tensors")
-    for r, (a, b) in enumerate(zip(found[1], momenta)): expect(a, b, 1e-9, f"the new momenta of rank {r}")
+    if not isinstance(found[1], list) or len(found[1]) != p:
+        raise Mismatch(f"the new momenta are {short(found[1])}; expected a list of {p} tensors")
+    for r, (a, b) in enumerate(zip(found[1], momenta)):
+        expect(a, b, 1e-9, f"the new momenta of rank {r}")
 
-@check_sharded_step.property("its arguments are left as they were, and so are the answers of before", (4, 2, .5, 1), (7, 3, 2., 5))
+@check_sharded_step.property(
+    "its arguments are left as they were, and so are the answers of before", (4, 2, .5, 1),
+    (7, 3, 2., 5))
 def _(attempt, P, p, rate, seed):
     case, kept = _ranks(P, p, rate, seed), _ranks(P, p, rate, seed)
     attempt(*case)
-    for name, a, b in (("weights", case[0], kept[0]), ("gradients", case[1], kept[1]), *((f"momenta[{r}]", x, y) for r, (x, y) in enumerate(zip(case[2], kept[2])))): expect(a, b, 0, f"{name}, after the call,")
+    for name, a, b in (("weights", case[0], kept[0]), ("gradients", case[1], kept[1]),
+                       *((f"momenta[{r}]", x, y)
+                         for r, (x, y) in enumerate(zip(case[2], kept[2])))):
+        expect(a, b, 0, f"{name}, after the call,")
     asked_again(attempt, *case)
 
 # %% ../../chapters/practice/15_many_devices.ipynb #buckets-checker
@@ -92,9 +107,14 @@ def _buckets(sizes: list, limit: int) -> list:
 
 check_fill_buckets = Checker("fill_buckets")
 
-@check_fill_buckets.property("buckets are sent in the order of the backward pass, and do not exceed the limit", ([3, 3, 4, 9], 8), ([1], 8), ([4, 4, 4, 4], 8), ([9, 9, 9], 8),
-    ([1, 2, 3, 4, 5], 6), ([5, 4, 3, 2, 1], 6), ([8, 1, 8], 8), ([2, 9, 2], 4), ([1] * 7, 3), ([7, 1, 6, 2, 5, 3], 8),
-    ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4], 9), ([2, 7, 1, 8] * 9, 8), ([9] * 20, 8), ([9, 0, 3, 9, 0], 8), ([1, 1, 2**24], 2**24 + 1), ([1, 1, 2**53], 2**53 + 1))
+@check_fill_buckets.property(
+    "buckets are sent in the order of the backward pass, and do not exceed the limit",
+    ([3, 3, 4, 9], 8), ([1], 8), ([4, 4, 4, 4], 8), ([9, 9, 9], 8),
+    ([1, 2, 3, 4, 5], 6), ([5, 4, 3, 2, 1], 6), ([8, 1, 8], 8), ([2, 9, 2], 4), ([1] * 7, 3),
+    ([7, 1, 6, 2, 5, 3], 8),
+    ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4], 9),
+    ([2, 7, 1, 8] * 9, 8), ([9] * 20, 8), ([9, 0, 3, 9, 0], 8), ([1, 1, 2**24], 2**24 + 1),
+    ([1, 1, 2**53], 2**53 + 1))
 def _(attempt, sizes, limit):
     gives(attempt(sizes, limit), _buckets(sizes, limit), "your answer")
     asked_again(attempt, sizes, limit)
@@ -102,21 +122,28 @@ def _(attempt, sizes, limit):
 # %% ../../chapters/practice/15_many_devices.ipynb #norm-checker
 def _norm(pieces: list, copies: dict) -> float:
     "Count every piece once."
-    return math.sqrt(math.fsum(square / copies[name] for rank in pieces for name, square in rank.items()))
+    return math.sqrt(math.fsum(square / copies[name] for rank in pieces
+                               for name, square in rank.items()))
 
 
-_NORMS = [([{"w": 9., "g": 9.}, {"w": 7., "g": 9.}], {"w": 1, "g": 2}), ([{"w": 4.}], {"w": 1}), ([{"a": 1.}, {"b": 8.}], {"a": 1, "b": 1}),
+_NORMS = [([{"w": 9., "g": 9.}, {"w": 7., "g": 9.}], {"w": 1, "g": 2}), ([{"w": 4.}], {"w": 1}),
+          ([{"a": 1.}, {"b": 8.}], {"a": 1, "b": 1}),
           ([{"t": 5., "a": 1.}, {"b": 2.}, {"t": 5., "c": 3.}], {"t": 2, "a": 1, "b": 1, "c": 1}),
-          ([{"w": 1., "g": 2.}, {"w": 3., "g": 2.}, {"w": 1., "g": 2.}, {"w": 3., "g": 2.}], {"w": 2, "g": 4}), ([{"w": 0.}, {"w": 0.}], {"w": 2}), ([{"w": 8.}, {"w": 8.}], {"w": 1}),
+          ([{"w": 1., "g": 2.}, {"w": 3., "g": 2.}, {"w": 1., "g": 2.}, {"w": 3., "g": 2.}],
+           {"w": 2, "g": 4}), ([{"w": 0.}, {"w": 0.}], {"w": 2}),
+          ([{"w": 8.}, {"w": 8.}], {"w": 1}),
           ([{"w": 1.}, {"w": 1.}, {"w": 3.}, {"w": 3.}], {"w": 2}),
-          ([{"w": float(r), "g": 3.} for r in range(24)], {"w": 1, "g": 24}), ([{f"w{n}": n / 2 for n in range(20)}], {f"w{n}": 1 for n in range(20)}),
-          ([{"w": .1, "g": .3}, {"w": .7, "g": .3}], {"w": 1, "g": 2}), ([{"w": 1e-24}, {"w": 3e-24}], {"w": 1})]
+          ([{"w": float(r), "g": 3.} for r in range(24)], {"w": 1, "g": 24}),
+          ([{f"w{n}": n / 2 for n in range(20)}], {f"w{n}": 1 for n in range(20)}),
+          ([{"w": .1, "g": .3}, {"w": .7, "g": .3}], {"w": 1, "g": 2}),
+          ([{"w": 1e-24}, {"w": 3e-24}], {"w": 1})]
 check_global_norm = Checker("global_norm")
 
 @check_global_norm.property("every piece counts once", *_NORMS)
 def _(attempt, pieces, copies):
     found, wanted = expect_number(attempt(pieces, copies), "the length"), _norm(pieces, copies)
-    if not abs(found - wanted) <= 1e-9 * wanted: raise Mismatch(f"the length is {found:.6g}; expected {wanted:.6g}, to nine digits")
+    if not abs(found - wanted) <= 1e-9 * wanted:
+        raise Mismatch(f"the length is {found:.6g}; expected {wanted:.6g}, to nine digits")
 
 # %% ../../chapters/practice/15_many_devices.ipynb #zigzag-checker
 def _zigzag(length: int, rank: int, p: int) -> list:
@@ -128,13 +155,16 @@ def _zigzag(length: int, rank: int, p: int) -> list:
 
 check_zigzag = Checker("zigzag")
 
-@check_zigzag.property("the r-th chunk from each end", *((n, r, p) for n, p in ((8, 2), (4, 2), (6, 1), (16, 4), (24, 3), (10, 5), (0, 2)) for r in range(p)))
+@check_zigzag.property("the r-th chunk from each end",
+                       *((n, r, p) for n, p in ((8, 2), (4, 2), (6, 1), (16, 4), (24, 3), (10, 5),
+                                                (0, 2)) for r in range(p)))
 def _(attempt, *case):
     gives(attempt(*case), _zigzag(*case), "your answer")
     asked_again(attempt, *case)
 
 
-@check_zigzag.property("a length that is not a multiple of 2p is refused", (6, 0, 2), (9, 1, 3), (3, 0, 1), (5, 0, 2), (7, 1, 2), (8, 2, 3))
+@check_zigzag.property("a length that is not a multiple of 2p is refused", (6, 0, 2), (9, 1, 3),
+                       (3, 0, 1), (5, 0, 2), (7, 1, 2), (8, 2, 3))
 def _(attempt, *case):
     try: found = attempt(*case)
     except ValueError: return
@@ -145,14 +175,17 @@ def _orders(stage: int, stages: int, micros: int) -> list:
     "A stage that may keep at most stages - stage microbatches."
     found, forward, backward = [], 0, 0
     while backward < micros:
-        if forward < micros and forward - backward < stages - stage: found, forward = [*found, f"F{forward}"], forward + 1
+        if forward < micros and forward - backward < stages - stage:
+            found, forward = [*found, f"F{forward}"], forward + 1
         else: found, backward = [*found, f"B{backward}"], backward + 1
     return found
 
 
 check_one_f_one_b = Checker("one_f_one_b")
 
-@check_one_f_one_b.property("a stage works as early as it can, and keeps few microbatches", *((s, p, m) for p, m in ((3, 4), (1, 3), (2, 2), (4, 8), (4, 2), (5, 1)) for s in range(p)))
+@check_one_f_one_b.property("a stage works as early as it can, and keeps few microbatches",
+                            *((s, p, m) for p, m in ((3, 4), (1, 3), (2, 2), (4, 8), (4, 2), (5, 1))
+                              for s in range(p)))
 def _(attempt, *case):
     gives(attempt(*case), _orders(*case), "your answer")
     asked_again(attempt, *case)
@@ -160,29 +193,37 @@ def _(attempt, *case):
 # %% ../../chapters/practice/15_many_devices.ipynb #plans-checker
 def _plans(devices: int, per_node: int, H: int, G: int, L: int, rows: int) -> list:
     "Try all of them."
-    def fits(d, t, s): return d * t * s == devices and not (per_node % t or H % t or G % t or L % s or rows % d)
+    def fits(d, t, s):
+        return d * t * s == devices and not (per_node % t or H % t or G % t or L % s or rows % d)
     n = range(1, devices + 1)
-    return [(d, t, s) for d in n if devices % d == 0 for t in n if devices % (d * t) == 0 for s in [devices // (d * t)] if fits(d, t, s)]
+    return [(d, t, s) for d in n if devices % d == 0 for t in n if devices % (d * t) == 0
+            for s in [devices // (d * t)] if fits(d, t, s)]
 
 
 check_plans = Checker("plans")
 
-@check_plans.property("exactly the plans that fit", (4, 2, 4, 4, 6, 8), (8, 8, 8, 2, 4, 8), (8, 4, 8, 8, 3, 8), (6, 6, 6, 3, 6, 4), (12, 8, 4, 4, 6, 9), (1, 8, 4, 2, 3, 5),
-    (7, 8, 4, 4, 4, 4), (8, 8, 6, 4, 4, 8), (6, 8, 6, 3, 6, 6), (16, 8, 32, 8, 32, 64), (64, 8, 128, 8, 126, 2048))
+@check_plans.property("exactly the plans that fit", (4, 2, 4, 4, 6, 8), (8, 8, 8, 2, 4, 8),
+                      (8, 4, 8, 8, 3, 8), (6, 6, 6, 3, 6, 4), (12, 8, 4, 4, 6, 9),
+                      (1, 8, 4, 2, 3, 5),
+    (7, 8, 4, 4, 4, 4), (8, 8, 6, 4, 4, 8), (6, 8, 6, 3, 6, 6), (16, 8, 32, 8, 32, 64),
+                      (64, 8, 128, 8, 126, 2048))
 def _(attempt, *case):
     gives(attempt(*case), _plans(*case), "your answer")
     asked_again(attempt, *case)
 
 # %% ../../chapters/practice/15_many_devices.ipynb #causes-checker
-_CAUSES = {"A": "sum taken for mean", "B": "norms saw some tokens", "C": "tied table not summed", "D": "gradients never summed", "E": "copies in the norm"}
+_CAUSES = {"A": "sum taken for mean", "B": "norms saw some tokens", "C": "tied table not summed",
+           "D": "gradients never summed", "E": "copies in the norm"}
 check_causes = Checker("causes")
 
 @check_causes.property("every run has one of the causes", ())
 def _(attempt):
     found = attempt()
-    if not isinstance(found, dict) or set(found) != set(_CAUSES): raise Mismatch("it is not a mapping with the keys A to E")
+    if not isinstance(found, dict) or set(found) != set(_CAUSES):
+        raise Mismatch("it is not a mapping with the keys A to E")
     for run, cause in found.items():
-        if cause not in _CAUSES.values(): raise Mismatch(f"run {run}: the cause is none of the five")
+        if cause not in _CAUSES.values():
+            raise Mismatch(f"run {run}: the cause is none of the five")
 
 
 @check_causes.property("each cause explains its run", ())
@@ -201,7 +242,8 @@ def _seconds(devices: int, rows: int, d: int, t: int, s: int, m: int) -> float:
 
 def _room(rows: int, d: int, t: int, s: int, m: int) -> float:
     "Bytes on a device."
-    return 70e9 / (t * s) * (4 + 12 / d) + 34 * 8192 * 8192 * 80 / (s * t) * min(m, s) * rows / (d * m)
+    return (70e9 / (t * s) * (4 + 12 / d) + 34 * 8192 * 8192 * 80 / (s * t) * min(m, s)
+            * rows / (d * m))
 
 
 def _allowed(devices: int, rows: int, d: int, t: int, s: int, m: int) -> bool:
@@ -212,16 +254,23 @@ def _allowed(devices: int, rows: int, d: int, t: int, s: int, m: int) -> bool:
 
 def _least(devices: int, rows: int) -> float:
     "The smallest time of all plans."
-    return min(_seconds(devices, rows, d, t, s, m) for t in (1, 2, 4, 8) for s in range(1, 81) if devices % (t * s) == 0 for d in [devices // (t * s)]
+    return min(_seconds(devices, rows, d, t, s, m) for t in (1, 2, 4, 8) for s in range(1, 81)
+               if devices % (t * s) == 0 for d in [devices // (t * s)]
                for m in range(1, rows // d + 1) if _allowed(devices, rows, d, t, s, m))
 
 
 check_best_plan = Checker("best_plan")
 
-@check_best_plan.property("a plan that fits, within 2 per cent of the fastest", (64, 64), (512, 512), (1024, 512), (128, 1024))
+@check_best_plan.property("a plan that fits, within 2 per cent of the fastest", (64, 64),
+                          (512, 512), (1024, 512), (128, 1024))
 def _(attempt, devices, rows):
     found = attempt(devices, rows)
-    if not (isinstance(found, tuple) and len(found) == 4 and all(type(n) is int and n > 0 for n in found)): raise Mismatch("it is not a tuple of four whole numbers above 0")
-    if not _allowed(devices, rows, *found): raise Mismatch(f"{found} breaks a rule, or takes {_room(rows, *found) / 1e9:.0f} GB; expected at most 70")
+    if not (isinstance(found, tuple) and len(found) == 4
+            and all(type(n) is int and n > 0 for n in found)):
+        raise Mismatch("it is not a tuple of four whole numbers above 0")
+    if not _allowed(devices, rows, *found):
+        raise Mismatch(
+            f"{found} breaks a rule, or takes {_room(rows, *found) / 1e9:.0f} GB; expected at most 70")
     took, least = _seconds(devices, rows, *found), _least(devices, rows)
-    if took > 1.02 * least: raise Mismatch(f"{found} takes {took:.2f} s; expected at most {1.02 * least:.2f}")
+    if took > 1.02 * least:
+        raise Mismatch(f"{found} takes {took:.2f} s; expected at most {1.02 * least:.2f}")

@@ -17,10 +17,12 @@ from ..workbench import (
 
 def _near(found, wanted: list, what: str = "your answer") -> None:
     "Raise a Mismatch unless `found` is a list of these numbers, up to rounding."
-    if not isinstance(found, list) or len(found) != len(wanted): raise Mismatch(f"{what} is {short(found)}; expected a list of {len(wanted)} numbers")
+    if not isinstance(found, list) or len(found) != len(wanted):
+        raise Mismatch(f"{what} is {short(found)}; expected a list of {len(wanted)} numbers")
     for i, (a, b) in enumerate(zip(found, wanted)):
         a = expect_number(a, f"{what}[{i}]")
-        if not abs(a - b) <= 1e-9 * abs(b): raise Mismatch(f"{what}[{i}] is {a:.6g}; expected {b:.6g}, to nine digits")
+        if not abs(a - b) <= 1e-9 * abs(b):
+            raise Mismatch(f"{what}[{i}] is {a:.6g}; expected {b:.6g}, to nine digits")
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #route-checker
 def _route(probabilities: list, k: int, renormalise: bool) -> list:
@@ -35,19 +37,32 @@ def _route(probabilities: list, k: int, renormalise: bool) -> list:
 
 check_route = Checker("route")
 
-@check_route.property("the experts and their weights", ([.2, .5, .3], 2, True), ([.2, .5, .3], 2, False), ([.5, .5], 1, True), ([.25, .25, .25, .25], 3, False), ([.1, .2, .3, .4], 4, True), ([.1, .2, .3, .4], 4, False), ([1.], 1, False),
-    ([.7, .1, .2], 1, True), ([.7, .1, .2], 1, False), ([.05, .4, .05, .4, .1], 3, True), ([n / 210 for n in range(1, 21)], 18, True), ([n / 210 for n in range(20, 0, -1)], 20, False),
-    ([.3, .3 + 1e-12, .4 - 1e-12], 2, True), ([.25 + n * 1e-12 for n in (-1, 0, 1, 0)], 3, False), ([.6, 0., .4, 0.], 3, False), ([.05] * 20, 19, False), ([(1 + n % 3) / 200 for n in range(100)], 50, False))
+@check_route.property("the experts and their weights", ([.2, .5, .3], 2, True),
+                      ([.2, .5, .3], 2, False), ([.5, .5], 1, True),
+                      ([.25, .25, .25, .25], 3, False), ([.1, .2, .3, .4], 4, True),
+                      ([.1, .2, .3, .4], 4, False), ([1.], 1, False),
+    ([.7, .1, .2], 1, True), ([.7, .1, .2], 1, False), ([.05, .4, .05, .4, .1], 3, True),
+                      ([n / 210 for n in range(1, 21)], 18, True),
+                      ([n / 210 for n in range(20, 0, -1)], 20, False),
+    ([.3, .3 + 1e-12, .4 - 1e-12], 2, True), ([.25 + n * 1e-12 for n in (-1, 0, 1, 0)], 3, False),
+                      ([.6, 0., .4, 0.], 3, False), ([.05] * 20, 19, False),
+                      ([(1 + n % 3) / 200 for n in range(100)], 50, False))
 def _(attempt, *case):
     found, wanted = attempt(*case), _route(*case)
-    whole = isinstance(found, list) and len(found) == len(wanted) and all(isinstance(p, tuple) and len(p) == 2 for p in found)
-    if not whole: raise Mismatch(f"your answer is {short(found)}; expected a list of {len(wanted)} tuples (expert, weight)")
+    whole = (isinstance(found, list) and len(found) == len(wanted)
+             and all(isinstance(p, tuple) and len(p) == 2 for p in found))
+    if not whole:
+        raise Mismatch(
+            f"your answer is {short(found)}; expected a list of {len(wanted)} tuples (expert, "
+            "weight)")
     gives([e for e, _ in found], [e for e, _ in wanted], "the experts")
     _near([w for _, w in found], [w for _, w in wanted], "the weights")
     asked_again(attempt, *case)
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #learns-checker
-_LEARNS = {"before, 1": True, "after, 1": False, "after, 2": True, "after, all": True, "sigmoid, 1": True, "sigmoid, 1, divided": False, "noisy, after, 1": False, "equal": False, "silent": False, "hard": False}
+_LEARNS = {"before, 1": True, "after, 1": False, "after, 2": True, "after, all": True,
+           "sigmoid, 1": True, "sigmoid, 1, divided": False, "noisy, after, 1": False,
+           "equal": False, "silent": False, "hard": False}
 check_learns = Checker("learns")
 
 @check_learns.property("the answer is True or False", *((router,) for router in _LEARNS))
@@ -69,7 +84,12 @@ def _sorted_pairs(experts: list, n_experts: int) -> tuple:
 
 check_sorted_pairs = Checker("sorted_pairs")
 
-@check_sorted_pairs.property("the order and the starts", ([2, 0, 2, 0, 3], 4), ([], 2), ([0], 1), ([1, 1, 1], 3), ([1, 0], 2), ([3, 2, 1, 0], 4), ([0, 1, 0, 1, 0, 1], 2), ([5, 0, 5, 5, 3, 0, 1], 7), ([2, 2, 0, 1, 0, 2, 1, 1, 0], 3), ([0, 1, 2], 3), ([7 * n % 19 for n in range(40)], 20), ([7 * n % 300 for n in range(400)], 300),
+@check_sorted_pairs.property("the order and the starts", ([2, 0, 2, 0, 3], 4), ([], 2), ([0], 1),
+                             ([1, 1, 1], 3), ([1, 0], 2), ([3, 2, 1, 0], 4),
+                             ([0, 1, 0, 1, 0, 1], 2), ([5, 0, 5, 5, 3, 0, 1], 7),
+                             ([2, 2, 0, 1, 0, 2, 1, 1, 0], 3), ([0, 1, 2], 3),
+                             ([7 * n % 19 for n in range(40)], 20),
+                             ([7 * n % 300 for n in range(400)], 300),
     ([7 * n % 1_100 for n in range(1_200)], 1_100))
 def _(attempt, *case):
     found = attempt(*case)
@@ -78,12 +98,15 @@ def _(attempt, *case):
     asked_again(attempt, *case)
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #table-checker
-_MIXTRAL = {"expert": 3 * 4096 * 14_336, "routers": 32 * 4096 * 8, "share": 32 * 8 * 3 * 4096 * 14_336 / 46_702_792_704, "one": 12_879_925_248 - 32 * 3 * 4096 * 14_336, "attention": 1, "gigabytes": 2 * 46.702792704, "batch": 9}
+_MIXTRAL = {"expert": 3 * 4096 * 14_336, "routers": 32 * 4096 * 8, "share": 32 * 8 * 3 * 4096
+            * 14_336 / 46_702_792_704, "one": 12_879_925_248 - 32 * 3 * 4096 * 14_336,
+            "attention": 1, "gigabytes": 2 * 46.702792704, "batch": 9}
 check_mixtral_table = Checker("mixtral_table")
 
 @check_mixtral_table.property("the number follows from the table", *((q,) for q in _MIXTRAL))
 def _(attempt, question):
-    right_answer(attempt(question), _MIXTRAL[question], digits=3 * (question in ("share", "gigabytes")))
+    right_answer(attempt(question), _MIXTRAL[question],
+                 digits=3 * (question in ("share", "gigabytes")))
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #gradient-checker
 def _loss(z: list, s: list, chosen: list, renormalise: bool) -> float:
@@ -99,22 +122,35 @@ def _router_gradient(p: list, s: list, k: int, renormalise: bool) -> list:
     chosen = sorted(range(len(p)), key=lambda e: -p[e])[:k]
     def slope(j: int, h: float) -> float:
         ends = [[math.log(x) + sign * h * (i == j) for i, x in enumerate(p)] for sign in (1, -1)]
-        return (_loss(ends[0], s, chosen, renormalise) - _loss(ends[1], s, chosen, renormalise)) / (2 * h)
+        return ((_loss(ends[0], s, chosen, renormalise)
+                 - _loss(ends[1], s, chosen, renormalise)) / (2 * h))
     return [(4 * slope(j, 5e-4) - slope(j, 1e-3)) / 3 for j in range(len(p))]
 
 
 check_router_gradient = Checker("router_gradient")
 
-@check_router_gradient.property("the derivative with respect to each logit", ([.5, .3, .2], [4., -2., 10.], 2, False), ([.5, .3, .2], [4., -2., 10.], 2, True), ([.6, .4], [1., 5.], 1, False), ([.6, .4], [1., 5.], 1, True), ([.1, .2, .7], [3., 1., 2.], 3, True),
-    ([.1, .2, .7], [3., 1., 2.], 3, False), ([.4, .1, .3, .2], [-1., 7., 2., 0.], 2, False), ([.4, .1, .3, .2], [-1., 7., 2., 0.], 3, True), ([1.], [5.], 1, False), ([.6, .4], [0., 0.], 1, False),
-    ([n / 210 for n in range(1, 21)], [(-2.) ** (n % 5) for n in range(20)], 7, True), ([n / 210 for n in range(20, 0, -1)], [float(n % 7) for n in range(20)], 11, False),
-    ([.3 - 1e-12, .3, .4 + 1e-12], [4., -2., 10.], 2, True), ([.5 + 1e-12, .5 - 1e-12], [1., 5.], 1, False))
+@check_router_gradient.property("the derivative with respect to each logit",
+                                ([.5, .3, .2], [4., -2., 10.], 2, False),
+                                ([.5, .3, .2], [4., -2., 10.], 2, True),
+                                ([.6, .4], [1., 5.], 1, False), ([.6, .4], [1., 5.], 1, True),
+                                ([.1, .2, .7], [3., 1., 2.], 3, True),
+    ([.1, .2, .7], [3., 1., 2.], 3, False), ([.4, .1, .3, .2], [-1., 7., 2., 0.], 2, False),
+                                ([.4, .1, .3, .2], [-1., 7., 2., 0.], 3, True),
+                                ([1.], [5.], 1, False), ([.6, .4], [0., 0.], 1, False),
+    ([n / 210 for n in range(1, 21)], [(-2.) ** (n % 5) for n in range(20)], 7, True),
+                                ([n / 210 for n in range(20, 0, -1)],
+                                 [float(n % 7) for n in range(20)], 11, False),
+    ([.3 - 1e-12, .3, .4 + 1e-12], [4., -2., 10.], 2, True),
+                                ([.5 + 1e-12, .5 - 1e-12], [1., 5.], 1, False))
 def _(attempt, *case):
     found, wanted = attempt(*case), _router_gradient(*case)
-    if not isinstance(found, list) or len(found) != len(wanted): raise Mismatch(f"your answer is {short(found)}; expected a list of {len(wanted)} numbers")
+    if not isinstance(found, list) or len(found) != len(wanted):
+        raise Mismatch(f"your answer is {short(found)}; expected a list of {len(wanted)} numbers")
     for j, (a, b) in enumerate(zip(found, wanted)):
         a = expect_number(a, f"your answer[{j}]")
-        if not abs(a - b) < 1e-8 * (1 + abs(b)): raise Mismatch(f"your answer[{j}] is {a:.8g}; expected {round(b, 9) + 0.:.8g}, to eight digits")
+        if not abs(a - b) < 1e-8 * (1 + abs(b)):
+            raise Mismatch(
+                f"your answer[{j}] is {a:.8g}; expected {round(b, 9) + 0.:.8g}, to eight digits")
     own(found, *case)
     asked_again(attempt, *case)
 
@@ -130,23 +166,39 @@ def _balancing_loss(probabilities: list, k: int) -> float:
 
 check_balancing_loss = Checker("balancing_loss")
 
-@check_balancing_loss.property("the loss of a batch", ([[.7, .3], [.6, .4]], 1), ([[.51, .49]] * 9 + [[.01, .99]], 1), ([[1.]], 1), ([[.2, .3, .5]], 2), ([[.2, .3, .5], [.5, .3, .2], [.1, .7, .2]], 1), ([[.2, .3, .5], [.5, .3, .2], [.1, .7, .2]], 2),
-    ([[.2, .3, .5], [.5, .3, .2]], 3), ([[.1, .2, .3, .4]] * 3, 2), ([[(1 + (3 * n + 5 * e) % 19) / 190 for e in range(19)] for n in range(24)], 4), ([[.3, .3 + 1e-12, .4 - 1e-12], [.2, .5 - 1e-12, .3 + 1e-12]], 2))
+@check_balancing_loss.property("the loss of a batch", ([[.7, .3], [.6, .4]], 1),
+                               ([[.51, .49]] * 9 + [[.01, .99]], 1), ([[1.]], 1),
+                               ([[.2, .3, .5]], 2), ([[.2, .3, .5], [.5, .3, .2], [.1, .7, .2]], 1),
+                               ([[.2, .3, .5], [.5, .3, .2], [.1, .7, .2]], 2),
+    ([[.2, .3, .5], [.5, .3, .2]], 3), ([[.1, .2, .3, .4]] * 3, 2),
+                               ([[(1 + (3 * n + 5 * e) % 19) / 190 for e in range(19)]
+                                 for n in range(24)], 4),
+                               ([[.3, .3 + 1e-12, .4 - 1e-12], [.2, .5 - 1e-12, .3 + 1e-12]], 2))
 def _(attempt, *case):
     found, wanted = expect_number(attempt(*case), "your answer"), _balancing_loss(*case)
-    if not abs(found - wanted) <= 1e-9 * wanted: raise Mismatch(f"your answer is {found:.9g}; expected {wanted:.9g}, to nine digits")
+    if not abs(found - wanted) <= 1e-9 * wanted:
+        raise Mismatch(f"your answer is {found:.9g}; expected {wanted:.9g}, to nine digits")
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #drop-checker
 def _dropped(choices: list, most: int) -> list:
     "Sorts all pairs by rank and token, and fills the experts in this order."
-    pairs = sorted((rank, token, e) for token, row in enumerate(choices) for rank, e in enumerate(row))
-    return sorted((t, e) for i, (_, t, e) in enumerate(pairs) if sum(other == e for _, _, other in pairs[:i]) >= most)
+    pairs = sorted((rank, token, e) for token, row in enumerate(choices)
+                   for rank, e in enumerate(row))
+    return sorted((t, e) for i, (_, t, e) in enumerate(pairs)
+                  if sum(other == e for _, _, other in pairs[:i]) >= most)
 
 
 check_dropped = Checker("dropped")
 
-@check_dropped.property("the pairs that are dropped", ([[0, 1], [0, 1], [1, 0]], 2), ([[0], [0], [0]], 1), ([[0], [1], [0]], 2), ([], 1), ([[0, 1]], 1), ([[1, 0], [0, 1]], 1), ([[0, 1], [2, 0], [0, 2], [2, 0]], 1), ([[0, 1], [2, 0], [0, 2], [2, 0]], 2),
-    ([[3, 1, 0], [1, 0, 3], [0, 1, 2], [3, 0, 2], [1, 3, 0]], 2), ([[2, 0], [0, 2], [1, 0], [2, 1], [0, 1], [2, 0]], 3), ([[0], [0, 1], [1, 0, 2], [], [2, 0]], 1), ([[n % 3, (n + 1) % 3] for n in range(24)], 5), ([[0], [1, 0]], 0), ([[0, 1, 2, 3], [1, 0, 3, 2], [0, 1, 2, 3]], 1))
+@check_dropped.property("the pairs that are dropped", ([[0, 1], [0, 1], [1, 0]], 2),
+                        ([[0], [0], [0]], 1), ([[0], [1], [0]], 2), ([], 1), ([[0, 1]], 1),
+                        ([[1, 0], [0, 1]], 1), ([[0, 1], [2, 0], [0, 2], [2, 0]], 1),
+                        ([[0, 1], [2, 0], [0, 2], [2, 0]], 2),
+    ([[3, 1, 0], [1, 0, 3], [0, 1, 2], [3, 0, 2], [1, 3, 0]], 2),
+                        ([[2, 0], [0, 2], [1, 0], [2, 1], [0, 1], [2, 0]], 3),
+                        ([[0], [0, 1], [1, 0, 2], [], [2, 0]], 1),
+                        ([[n % 3, (n + 1) % 3] for n in range(24)], 5), ([[0], [1, 0]], 0),
+                        ([[0, 1, 2, 3], [1, 0, 3, 2], [0, 1, 2, 3]], 1))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _dropped(*case), "your answer")
@@ -174,7 +226,8 @@ def _loads(fault: str, seed: int) -> list:
 _FAULTS = "works", "frozen", "backwards", "too fast"
 check_diagnose = Checker("diagnose")
 
-@check_diagnose.property("what happened?", *((fault, seed) for seed in range(3) for fault in _FAULTS))
+@check_diagnose.property("what happened?",
+                         *((fault, seed) for seed in range(3) for fault in _FAULTS))
 def _(attempt, fault, seed):
     loads = _loads(fault, seed)
     kept = [[*load] for load in loads]
@@ -194,9 +247,13 @@ def _ratio(rule, seed: int) -> float:
         ratios.append(max(load) * E / N)
         given = [*bias], [*load]
         before, bias = bias, rule(*given, step)
-        if given != (before, load): raise Mismatch("its arguments have changed; expected them as they were")
-        whole = isinstance(bias, list) and len(bias) == E and all(isinstance(b, int | float) and math.isfinite(b) for b in bias)
-        if not whole: raise Mismatch(f"after step {step}, your answer is {short(bias)}; expected a list of {E} numbers")
+        if given != (before, load):
+            raise Mismatch("its arguments have changed; expected them as they were")
+        whole = (isinstance(bias, list) and len(bias) == E
+                 and all(isinstance(b, int | float) and math.isfinite(b) for b in bias))
+        if not whole:
+            raise Mismatch(
+                f"after step {step}, your answer is {short(bias)}; expected a list of {E} numbers")
     return sum(ratios[40:]) / len(ratios[40:])
 
 
@@ -205,6 +262,9 @@ check_next_bias = Checker("next_bias")
 @check_next_bias.property("a nearly even load, in spite of the drift", (0,), (1,))
 def _(attempt, seed):
     asked_again(attempt, [.1, 0., 0., 0., 0., -.1], [10, 30, 20, 20, 25, 15], 3)
-    def known(bias, load, step): return [b + .5 * (1 - n * len(load) / sum(load)) for b, n in zip(bias, load)]
+    def known(bias, load, step):
+        return [b + .5 * (1 - n * len(load) / sum(load)) for b, n in zip(bias, load)]
     found, best = _ratio(attempt, seed), _ratio(known, seed)
-    if not found <= 1.02 * best: raise Mismatch(f"with seed {seed}, the mean ratio is {found:.3f}; expected at most 102 % of {best:.3f}")
+    if not found <= 1.02 * best:
+        raise Mismatch(
+            f"with seed {seed}, the mean ratio is {found:.3f}; expected at most 102 % of {best:.3f}")

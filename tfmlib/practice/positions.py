@@ -24,16 +24,19 @@ def _rotated(t: Tensor, positions: Tensor, base: float, interleaved: bool) -> Te
     "RoPE in 64 bits, pair by pair: t (B, H, T, D), positions (T,) or (B, T)."
     D, out = t.shape[-1], t.double().clone()
     for i in range(D // 2):
-        angle = positions.double()[..., None, :] * base ** (-2 * i / D)           # (1, T) or (B, 1, T)
+        # (1, T) or (B, 1, T)
+        angle = positions.double()[..., None, :] * base ** (-2 * i / D)
         i, j = (2 * i, 2 * i + 1) if interleaved else (i, i + D // 2)
         a, b = t[..., i].double(), t[..., j].double()                             # (B, H, T)
-        out[..., i], out[..., j] = a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()
+        out[..., i], out[..., j] = (a * angle.cos() - b * angle.sin(),
+                                    a * angle.sin() + b * angle.cos())
     return out
 
 
 def _in_full(found, what: str = "it") -> None:
     "Raise a Mismatch if a tensor has less than 32 bits."
-    if isinstance(found, Tensor) and found.dtype not in (torch.float32, torch.float64): raise Mismatch(f"{what} has type {found.dtype}; expected 32 bits or more")
+    if isinstance(found, Tensor) and found.dtype not in (torch.float32, torch.float64):
+        raise Mismatch(f"{what} has type {found.dtype}; expected 32 bits or more")
 
 
 def _positions(*values) -> Tensor: return torch.tensor(values)
@@ -43,7 +46,8 @@ check_sinusoids = Checker("sinusoids")
 
 def _waves(positions: Tensor, dim: int, base: float) -> Tensor:
     "The formula, feature by feature."
-    rows = [[wave(p / base ** (2 * i / dim)) for i in range(dim // 2) for wave in (math.sin, math.cos)] for p in positions.flatten().tolist()]
+    rows = [[wave(p / base ** (2 * i / dim)) for i in range(dim // 2)
+             for wave in (math.sin, math.cos)] for p in positions.flatten().tolist()]
     return doubles(*sum(rows, [])).view(*positions.shape, dim)
 
 
@@ -53,32 +57,51 @@ def _sines(attempt, positions: Tensor, *arguments) -> None:
     same_type(found, torch.float64)
     expect(found, _waves(positions, *arguments))
 
-@check_sinusoids.property("at position 0 every sine is 0 and every cosine is 1", (_positions(0), 2, 10_000.), (_positions(0), 6, 10_000.))
+@check_sinusoids.property("at position 0 every sine is 0 and every cosine is 1",
+                          (_positions(0), 2, 10_000.), (_positions(0), 6, 10_000.))
 def _(attempt, *case): _sines(attempt, *case)
 
 @check_sinusoids.property("both features of pair i turn by b^(−2i/C) from one position to the next",
-    (_positions(0, 1), 2, 10_000.), (_positions(0, 1, 2), 4, 10_000.), (torch.arange(5), 10, 10_000.))
+    (_positions(0, 1), 2, 10_000.), (_positions(0, 1, 2), 4, 10_000.),
+                          (torch.arange(5), 10, 10_000.))
 def _(attempt, *case): _sines(attempt, *case)
 
-@check_sinusoids.property("the base is the argument", (_positions(0, 1), 4, 100.), (_positions(0, 1, 2), 6, 500_000.), (_positions(1), 4, 2.), (_positions(3), 2, 7.),
+@check_sinusoids.property("the base is the argument", (_positions(0, 1), 4, 100.),
+                          (_positions(0, 1, 2), 6, 500_000.), (_positions(1), 4, 2.),
+                          (_positions(3), 2, 7.),
     (torch.arange(12), 32, 10_000.), (_positions(2, 5, 7), 10, 50.), (_positions(9), 128, 1e6),
     *((_positions(0, 3), 4, base) for base in (100., 100.4, 99.7, 100.04)))
 def _(attempt, *case): _sines(attempt, *case)
 
 @check_sinusoids.property("positions in any order and of any shape",
-    (_positions(3), 4, 10_000.), (_positions(7, 2, 2, -5), 4, 100.), (_positions([0, 1], [40, 3], [9, 9]), 6, 10_000.), (_positions(5, 4).int(), 8, 10_000.), (5 * torch.arange(16).view(4, 4), 6, 100.), (torch.arange(40), 4, 100.),
-    (torch.tensor(5), 4, 10_000.), (torch.arange(24).view(2, 3, 4), 6, 100.), (torch.arange(6).view(2, 3).mT, 4, 10_000.), (_positions([[7]]).short(), 2, 10.), (torch.arange(0), 4, 100.), (torch.arange(0).view(0, 3), 6, 100.),
-    (torch.arange(24).view(2, 1, 4, 3), 4, 100.), (torch.arange(32).view(2, 2, 2, 2, 2, 1), 4, 100.))
+    (_positions(3), 4, 10_000.), (_positions(7, 2, 2, -5), 4, 100.),
+                          (_positions([0, 1], [40, 3], [9, 9]), 6, 10_000.),
+                          (_positions(5, 4).int(), 8, 10_000.),
+                          (5 * torch.arange(16).view(4, 4), 6, 100.), (torch.arange(40), 4, 100.),
+    (torch.tensor(5), 4, 10_000.), (torch.arange(24).view(2, 3, 4), 6, 100.),
+                          (torch.arange(6).view(2, 3).mT, 4, 10_000.),
+                          (_positions([[7]]).short(), 2, 10.), (torch.arange(0), 4, 100.),
+                          (torch.arange(0).view(0, 3), 6, 100.),
+    (torch.arange(24).view(2, 1, 4, 3), 4, 100.),
+                          (torch.arange(32).view(2, 2, 2, 2, 2, 1), 4, 100.))
 def _(attempt, *case): _sines(attempt, *case)
 
-@check_sinusoids.property("far positions keep their digits", *((_positions(-p if p % 2 else p), 64, 10_000.) for p in (999, 4_002, 32_771, 99_999, 1_000_002)),
-    (_positions(1_000_003), 4, 10_000.), (_positions(100_000_007, 99_999_999), 8, 10_000.), (_positions(-100_000_007), 6, 500.), (_positions(3_000_000_019, 10_000_000_019), 2, 10_000.))
+@check_sinusoids.property("far positions keep their digits",
+                          *((_positions(-p if p % 2 else p), 64, 10_000.)
+                            for p in (999, 4_002, 32_771, 99_999, 1_000_002)),
+    (_positions(1_000_003), 4, 10_000.), (_positions(100_000_007, 99_999_999), 8, 10_000.),
+                          (_positions(-100_000_007), 6, 500.),
+                          (_positions(3_000_000_019, 10_000_000_019), 2, 10_000.))
 def _(attempt, *case): _sines(attempt, *case)
 
-@check_sinusoids.property("an odd width is refused", (_positions(0, 1), 3, 10_000.), (_positions(0), 1, 100.), *((torch.arange(n), dim, 100.) for n in (1, 2, 9) for dim in (1, 5, 7, 9, 15, 33)))
+@check_sinusoids.property("an odd width is refused", (_positions(0, 1), 3, 10_000.),
+                          (_positions(0), 1, 100.),
+                          *((torch.arange(n), dim, 100.) for n in (1, 2, 9)
+                            for dim in (1, 5, 7, 9, 15, 33)))
 def _(attempt, *case): refuses(attempt, *case)
 
-common_rules(check_sinusoids, _waves, lambda seed: (torch.arange(9) * 7 + seed, 6, 100.), flows=False, also=((torch.arange(6).view(2, 3), 4, 50.),))
+common_rules(check_sinusoids, _waves, lambda seed: (torch.arange(9) * 7 + seed, 6, 100.),
+             flows=False, also=((torch.arange(6).view(2, 3), 4, 50.),))
 
 # %% ../../chapters/practice/06_positions.ipynb #survive-checker
 _CHANGES = {"shift": lambda p: p + 1000, "reverse": lambda p: 5 - p, "stretch": lambda p: 3 * p}
@@ -91,25 +114,34 @@ def _all_scores(encoding: str, positions: Tensor) -> Tensor:
     if encoding == "sinusoidal":
         x = rounded(6, 8, seed=3) + _waves(positions, 8, 10_000.)
         q, k = x @ rounded(8, 8, seed=4), x @ rounded(8, 8, seed=5)
-    if encoding == "RoPE": q, k = (_rotated(t[None, None], positions, 10_000., True)[0, 0] for t in (q, k))
-    bias = {"T5": rounded(17, seed=6)[offset.clamp(-8, 8) + 8], "ALiBi": -.5 * offset.abs()}.get(encoding, 0.)
+    if encoding == "RoPE":
+        q, k = (_rotated(t[None, None], positions, 10_000., True)[0, 0] for t in (q, k))
+    bias = {"T5": rounded(17, seed=6)[offset.clamp(-8, 8) + 8],
+            "ALiBi": -.5 * offset.abs()}.get(encoding, 0.)
     return q @ k.T + bias
 
 
 def _survives(encoding: str, change: str) -> bool:
     "Are all scores the same at the changed positions?"
     positions = torch.arange(6)
-    return torch.allclose(_all_scores(encoding, positions), _all_scores(encoding, _CHANGES[change](positions)), atol=1e-9)
+    return torch.allclose(_all_scores(encoding, positions),
+                          _all_scores(encoding, _CHANGES[change](positions)), atol=1e-9)
 
 
 def _row(attempt, encoding: str) -> None:
     "Compare one row of the table with the experiment."
     found = attempt()
-    if not isinstance(found, dict) or set(found) != set(_ENCODINGS): raise Mismatch(f"it is {short(found)}; expected a dictionary with the keys {', '.join(_ENCODINGS)}")
+    if not isinstance(found, dict) or set(found) != set(_ENCODINGS):
+        raise Mismatch(
+            f"it is {short(found)}; expected a dictionary with the keys {', '.join(_ENCODINGS)}")
     row = found[encoding]
-    if not isinstance(row, set | list | tuple) or not set(row) <= set(_CHANGES): raise Mismatch(f"the row is {short(row)}; expected a set of {', '.join(_CHANGES)}")
+    if not isinstance(row, set | list | tuple) or not set(row) <= set(_CHANGES):
+        raise Mismatch(f"the row is {short(row)}; expected a set of {', '.join(_CHANGES)}")
     for change in _CHANGES:
-        if (change in row) != _survives(encoding, change): raise Mismatch(f"you predict that «{change}» {'leaves' if change in row else 'does not leave'} all scores as they are; in the experiment it is the other way round")
+        if (change in row) != _survives(encoding, change):
+            raise Mismatch(
+                f"you predict that «{change}» {'leaves' if change in row else 'does not leave'} "
+                "all scores as they are; in the experiment it is the other way round")
 
 
 check_invariances = Checker("invariances")
@@ -119,7 +151,8 @@ for _name in _ENCODINGS: check_invariances.property(f"the row of {_name}", (_nam
 def _steep(n_heads: int) -> list[float]:
     "ALiBi's slopes, one by one."
     n = 2 ** int(math.log2(n_heads) + 1e-9)
-    return [2 ** (-8 * (h + 1) / n) for h in range(n)] + [2 ** (-4 * (2 * h + 1) / n) for h in range(n_heads - n)]
+    return ([2 ** (-8 * (h + 1) / n) for h in range(n)]
+            + [2 ** (-4 * (2 * h + 1) / n) for h in range(n_heads - n)])
 
 
 def _penalties(attempt, n_heads: int, T: int, S: int) -> None:
@@ -128,22 +161,28 @@ def _penalties(attempt, n_heads: int, T: int, S: int) -> None:
     wanted = doubles(*_steep(n_heads))[:, None, None] * -distance.clamp(min=0)
     found = attempt(n_heads, T, S)
     _in_full(found)
-    if isinstance(found, Tensor) and found.shape == wanted.shape: found = torch.where(distance >= 0, found, 0.)
+    if isinstance(found, Tensor) and found.shape == wanted.shape:
+        found = torch.where(distance >= 0, found, 0.)
     expect(found, wanted)
 
 
 check_alibi = Checker("alibi")
 
-@check_alibi.property("the penalty grows with the distance and is 0 for the query's own key; the last slope is 2⁻⁸", (1, 1, 1), (1, 2, 2), (1, 3, 3))
+@check_alibi.property(
+    "the penalty grows with the distance and is 0 for the query's own key; the last slope is 2⁻⁸",
+    (1, 1, 1), (1, 2, 2), (1, 3, 3))
 def _(attempt, *case): _penalties(attempt, *case)
 
-@check_alibi.property("slopes for a power of two", (2, 2, 2), (4, 2, 2), (8, 2, 2), (16, 2, 2), *((2 ** n, 2, 2) for n in range(5, 11)))
+@check_alibi.property("slopes for a power of two", (2, 2, 2), (4, 2, 2), (8, 2, 2), (16, 2, 2),
+                      *((2 ** n, 2, 2) for n in range(5, 11)))
 def _(attempt, *case): _penalties(attempt, *case)
 
-@check_alibi.property("slopes for other numbers", (3, 2, 2), (6, 2, 2), (12, 2, 2), (7, 2, 2), (71, 2, 2), *((n_heads, 2, 2) for n_heads in range(9, 41)))
+@check_alibi.property("slopes for other numbers", (3, 2, 2), (6, 2, 2), (12, 2, 2), (7, 2, 2),
+                      (71, 2, 2), *((n_heads, 2, 2) for n_heads in range(9, 41)))
 def _(attempt, *case): _penalties(attempt, *case)
 
-@check_alibi.property("the queries are the last T of the S keys", (1, 1, 2), (1, 1, 3), (2, 2, 4), (3, 4, 5), (5, 3, 70), (1, 5, 5), (12, 7, 20), (3, 0, 2),
+@check_alibi.property("the queries are the last T of the S keys", (1, 1, 2), (1, 1, 3), (2, 2, 4),
+                      (3, 4, 5), (5, 3, 70), (1, 5, 5), (12, 7, 20), (3, 0, 2),
     (2, 0, 0), (5, 0, 0))
 def _(attempt, *case): _penalties(attempt, *case)
 
@@ -151,49 +190,70 @@ def _(attempt, *case): _penalties(attempt, *case)
     (2, 64, 64), (3, 100, 300), (1, 600, 700))
 def _(attempt, *case): _penalties(attempt, *case)
 
-@check_alibi.property("more queries than keys are refused", (2, 3, 2), (1, 1, 0), (3, 4, 3), (1, 9, 8), (6, 50, 2))
+@check_alibi.property("more queries than keys are refused", (2, 3, 2), (1, 1, 0), (3, 4, 3),
+                      (1, 9, 8), (6, 50, 2))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/06_positions.ipynb #turn-checker
 check_turn = Checker("turn")
 
-def _turns(attempt, t: Tensor, positions: Tensor, base: float, interleaved: bool, tol: float = 0) -> None:
+def _turns(attempt, t: Tensor, positions: Tensor, base: float, interleaved: bool,
+           tol: float = 0) -> None:
     "Compare with RoPE computed pair by pair in 64 bits."
     found = attempt(t, positions, base, interleaved)
     same_type(found, t.dtype)
-    expect(found, _rotated(t, positions, base, interleaved), tol or max(torch.finfo(t.dtype).eps, 1e-5))
+    expect(found, _rotated(t, positions, base, interleaved),
+           tol or max(torch.finfo(t.dtype).eps, 1e-5))
 
 
 def _token(*values: float) -> Tensor: return doubles(*values).view(1, 1, 1, -1)
 
 
 _FAR = (_positions(5003), _positions(1_000_001), _positions(3_000_017))
-_WAY = (_positions(40), _positions(301), _positions(-2_049), _positions(4001), _positions(-65_537), _positions(-1_000_001))
+_WAY = (_positions(40), _positions(301), _positions(-2_049), _positions(4001), _positions(-65_537),
+        _positions(-1_000_001))
 _FAR_OWN = _positions([5003, 1_000_001], [-3_000_017, 40])          # for each of two sequences
 _INTEGERS = {torch.int8: (100, -128, 127), torch.uint8: (200, 0, 255),
     torch.int16: (30_000, -32_768, 9), torch.int32: (2_000_000, 0, -5)}
 
-@check_turn.property("at position 0 nothing is rotated, at position 1 the first pair by the angle 1, from x towards y",
-    *((_token(1, 0), _positions(p), 10_000., n) for p, n in ((0, True), (0, False), (1, True), (1, False))))
+@check_turn.property(
+    "at position 0 nothing is rotated, at position 1 the first pair by the angle 1, from x towards y",
+    *((_token(1, 0), _positions(p), 10_000., n) for p, n in ((0, True), (0, False), (1, True),
+            (1, False))))
 def _(attempt, *case): _turns(attempt, *case)
 
 @check_turn.property("interleaved: features 2i and 2i + 1 are a pair",
-    (_token(1, 0, 2, 0), _positions(1), 10_000., True), (rounded(1, 1, 2, 6), _positions(1, 2), 100., True), (rounded(2, 3, 4, 8), torch.arange(4), 10_000., True), (rounded(1, 1, 1, 2), _positions(2), 7., True), (rounded(3, 1, 5, 12), torch.arange(5), 50., True))
+    (_token(1, 0, 2, 0), _positions(1), 10_000., True), (rounded(1, 1, 2, 6), _positions(1, 2),
+            100., True), (rounded(2, 3, 4, 8), torch.arange(4), 10_000., True),
+                     (rounded(1, 1, 1, 2), _positions(2), 7., True),
+                     (rounded(3, 1, 5, 12), torch.arange(5), 50., True))
 def _(attempt, *case): _turns(attempt, *case)
 
 @check_turn.property("half-split: features i and i + D/2 are a pair",
-    (_token(1, 2, 0, 0), _positions(1), 10_000., False), (rounded(1, 1, 2, 6), _positions(1, 2), 100., False), (rounded(2, 3, 4, 8), torch.arange(4), 10_000., False), (rounded(1, 1, 1, 2), _positions(2), 7., False), (rounded(3, 1, 5, 12), torch.arange(5), 50., False))
+    (_token(1, 2, 0, 0), _positions(1), 10_000., False), (rounded(1, 1, 2, 6), _positions(1, 2),
+            100., False), (rounded(2, 3, 4, 8), torch.arange(4), 10_000., False),
+                     (rounded(1, 1, 1, 2), _positions(2), 7., False),
+                     (rounded(3, 1, 5, 12), torch.arange(5), 50., False))
 def _(attempt, *case): _turns(attempt, *case)
 
-@check_turn.property("positions in any order", (rounded(1, 1, 3, 4), _positions(7, 2, 7), 10_000., False), (rounded(2, 2, 3, 6), _positions(40, -3, 0), 500_000., True), (rounded(3, 1, 2, 4).mT.contiguous().mT, _positions(9, 5).int(), 3., True))
+@check_turn.property("positions in any order",
+                     (rounded(1, 1, 3, 4), _positions(7, 2, 7), 10_000., False),
+                     (rounded(2, 2, 3, 6), _positions(40, -3, 0), 500_000., True),
+                     (rounded(3, 1, 2, 4).mT.contiguous().mT, _positions(9, 5).int(), 3., True))
 def _(attempt, *case): _turns(attempt, *case)
 
 @check_turn.property("one list of positions is for all sequences, however many there are",
-    *((rounded(n, n_heads, n, 4, seed=n), 3 * torch.arange(n) + 1, 100., way) for n, n_heads in ((1, 1), (2, 1), (3, 3)) for way in (False, True)), *((rounded(1, 2, 0, 4), torch.arange(0), 100., way) for way in (True, False)))
+    *((rounded(n, n_heads, n, 4, seed=n), 3 * torch.arange(n) + 1, 100., way)
+      for n, n_heads in ((1, 1), (2, 1), (3, 3)) for way in (False, True)),
+                     *((rounded(1, 2, 0, 4), torch.arange(0), 100., way) for way in (True, False)))
 def _(attempt, *case): _turns(attempt, *case)
 
-@check_turn.property("each sequence has its own positions", *((rounded(*shape, seed=7), torch.tensor(p), 10_000., n) for n in (False, True) for shape, p in (
-    ((2, 1, 1, 2), [[0], [1]]), ((2, 2, 1, 4), [[5], [1]]), ((2, 3, 2, 4), [[0, 1], [8, 9]]), ((3, 3, 3, 6), [[0, 1, 2], [0, 0, 1], [9, 4, 5]]), ((1, 2, 3, 4), [[2, 3, 4]]), ((3, 1, 1, 2), [[4], [0], [-7]]),
+@check_turn.property("each sequence has its own positions",
+                     *((rounded(*shape, seed=7), torch.tensor(p), 10_000., n) for n in (False, True)
+                       for shape, p in (
+    ((2, 1, 1, 2), [[0], [1]]), ((2, 2, 1, 4), [[5], [1]]), ((2, 3, 2, 4), [[0, 1], [8, 9]]),
+                           ((3, 3, 3, 6), [[0, 1, 2], [0, 0, 1], [9, 4, 5]]),
+                           ((1, 2, 3, 4), [[2, 3, 4]]), ((3, 1, 1, 2), [[4], [0], [-7]]),
     ((2, 1, 3, 4), [[0, 1, 5], [0, 4, 5]]), ((3, 2, 2, 4), [[0, 1], [0, 1], [6, 1]]),
     ((3, 1, 4, 2), [[3, 4, 5, 6], [3, 4, 5, 6], [3, 4, 9, 6]]))),
     *((rounded(2, 2, 0, 4), torch.arange(0).view(2, 0), 100., n) for n in (False, True)))
@@ -201,22 +261,30 @@ def _(attempt, *case): _turns(attempt, *case)
 
 @check_turn.property("far positions are right, in 32 bits and in 64",
     *((_token(1, 1, 1, 1).float(), far, 10_000., n) for far in _FAR for n in (False, True)),
-    *((rounded(1, 1, 1, D, seed=2, dtype=kind), far, 500_000., D == 8) for far, D in ((*((p, 8) for p in (*_WAY, *_FAR)), (_WAY[3], 128), (_WAY[5], 128))) for kind in (torch.float32, torch.float64)),
+    *((rounded(1, 1, 1, D, seed=2, dtype=kind), far, 500_000., D == 8)
+      for far, D in ((*((p, 8) for p in (*_WAY, *_FAR)), (_WAY[3], 128), (_WAY[5], 128)))
+      for kind in (torch.float32, torch.float64)),
     *((t.to(kind), p, 10_000., n) for kind in (torch.float32, torch.float64) for n in (False, True)
       for t, p in ((rounded(2, 2, 2, 4), _FAR_OWN),
                    (rounded(1, 1, 600, 4), torch.arange(600) + 3_000_000))))
 def _(attempt, *case): _turns(attempt, *case, tol=1e-9 if case[0].dtype == torch.float64 else 1e-5)
 
 @check_turn.property("half precision in, half precision out, and far positions are right",
-    *((rounded(1, 1, 1, 4, dtype=kind), p, 10_000., n) for kind in (torch.bfloat16, torch.float16) for n in (True, False) for p in (_positions(3), _positions(-4001), *_FAR)),
-    *((_token(1000, 642).to(kind), _positions(1), 100., n) for kind in (torch.float16, torch.bfloat16) for n in (False, True)),
-    *(((77 * t).to(kind), p, 100., n) for kind in (torch.float16, torch.bfloat16) for n in (False, True)
+    *((rounded(1, 1, 1, 4, dtype=kind), p, 10_000., n) for kind in (torch.bfloat16, torch.float16)
+      for n in (True, False) for p in (_positions(3), _positions(-4001), *_FAR)),
+    *((_token(1000, 642).to(kind), _positions(1), 100., n)
+      for kind in (torch.float16, torch.bfloat16) for n in (False, True)),
+    *(((77 * t).to(kind), p, 100., n) for kind in (torch.float16, torch.bfloat16)
+      for n in (False, True)
       for t, p in ((rounded(1, 2, 40, 4), torch.arange(40)), (rounded(2, 2, 2, 6), _FAR_OWN),
                    (rounded(1, 1, 0, 4), torch.arange(0)))))
 def _(attempt, *case): _turns(attempt, *case)
 
-@check_turn.property("an odd number of features is refused", (rounded(1, 1, 1, 3), _positions(1), 10_000., True), (rounded(1, 2, 1, 5), _positions(1), 10_000., False),
-    *((rounded(2, 2, T, D), torch.arange(T), 100., way) for T, D in ((1, 1), (2, 3), (4, 7), (3, 9)) for way in (False, True)))
+@check_turn.property("an odd number of features is refused",
+                     (rounded(1, 1, 1, 3), _positions(1), 10_000., True),
+                     (rounded(1, 2, 1, 5), _positions(1), 10_000., False),
+    *((rounded(2, 2, T, D), torch.arange(T), 100., way) for T, D in ((1, 1), (2, 3), (4, 7), (3, 9))
+      for way in (False, True)))
 def _(attempt, *case): refuses(attempt, *case)
 
 @check_turn.property("positions may be integers of any type",
@@ -224,15 +292,20 @@ def _(attempt, *case): refuses(attempt, *case)
       for kind, p in _INTEGERS.items() for n in (False, True)))
 def _(attempt, *case): _turns(attempt, *case)
 
-common_rules(check_turn, _rotated, lambda seed: (rounded(2, 1, 9, 6, seed=seed), torch.arange(9) + 5 * seed, 100., True),
-    also=((rounded(2, 2, 3, 4), torch.arange(6).view(2, 3), 50., False),), linear_in=("t",), large=(rounded(2, 3, 7, 16), 11 * torch.arange(7), 10_000., False))
+common_rules(check_turn, _rotated,
+             lambda seed: (rounded(2, 1, 9, 6, seed=seed), torch.arange(9) + 5 * seed, 100., True),
+    also=((rounded(2, 2, 3, 4), torch.arange(6).view(2, 3), 50., False),), linear_in=("t",),
+             large=(rounded(2, 3, 7, 16), 11 * torch.arange(7), 10_000., False))
 
 # %% ../../chapters/practice/06_positions.ipynb #diagnose-checker
 _FAULTS = ("base", "bfloat16", "direction", "keys", "layout", "restart")
-_PATIENTS = {"A": "keys", "B": "restart", "C": "layout", "D": "bfloat16", "E": "base", "F": "direction"}
+_PATIENTS = {"A": "keys", "B": "restart", "C": "layout", "D": "bfloat16", "E": "base",
+             "F": "direction"}
 _WHOLE = doubles(1, .5, -1, 2, .5, 1, 1.5, -.5), doubles(2, -1, .5, 1, 1, -2, .5, 1)
-_PROBES = {"(0, 0)": (_WHOLE, 0, 0), "(5, 0)": (_WHOLE, 5, 0), "(50, 45)": (_WHOLE, 50, 45), "(5000, 4995)": (_WHOLE, 5000, 4995), "(0, 5)": (_WHOLE, 0, 5),
-           "(4100, 4095)": (_WHOLE, 4100, 4095), "(5, 0), features 0 and 1": ((doubles(1, 1, 0, 0, 0, 0, 0, 0),) * 2, 5, 0)}
+_PROBES = {"(0, 0)": (_WHOLE, 0, 0), "(5, 0)": (_WHOLE, 5, 0), "(50, 45)": (_WHOLE, 50, 45),
+           "(5000, 4995)": (_WHOLE, 5000, 4995), "(0, 5)": (_WHOLE, 0, 5),
+           "(4100, 4095)": (_WHOLE, 4100, 4095),
+           "(5, 0), features 0 and 1": ((doubles(1, 1, 0, 0, 0, 0, 0, 0),) * 2, 5, 0)}
 
 
 def _ported(fault: str, t: Tensor, p: int) -> Tensor:
@@ -240,9 +313,11 @@ def _ported(fault: str, t: Tensor, p: int) -> Tensor:
     half, out = len(t) // 2, t.clone()
     for i in range(half):
         frequency = doubles((500. if fault == "base" else 10_000.) ** (-i / half))
-        angle = (torch.tensor([p]).bfloat16() * frequency.bfloat16()).double() if fault == "bfloat16" else p * frequency
+        angle = ((torch.tensor([p]).bfloat16() * frequency.bfloat16()).double() if fault
+                 == "bfloat16" else p * frequency)
         a, b = (i, i + half) if fault == "layout" else (2 * i, 2 * i + 1)
-        out[a], out[b] = t[a] * angle.cos() - t[b] * angle.sin(), t[a] * angle.sin() + t[b] * angle.cos()
+        out[a], out[b] = (t[a] * angle.cos() - t[b] * angle.sin(), t[a] * angle.sin() + t[b]
+                          * angle.cos())
     return out
 
 
@@ -259,11 +334,18 @@ def _symptoms(fault: str) -> dict[str, float]:
 def _cured(attempt, patient: str) -> None:
     "Compare the symptoms of the fault that was named with those of the program."
     found = attempt()
-    if not isinstance(found, dict) or set(found) != set(_PATIENTS): raise Mismatch(f"it is {short(found)}; expected a dictionary with the keys {', '.join(_PATIENTS)}")
-    if found[patient] not in _FAULTS: raise Mismatch(f"program {patient}: {short(found[patient])}; expected one of {', '.join(_FAULTS)}")
+    if not isinstance(found, dict) or set(found) != set(_PATIENTS):
+        raise Mismatch(
+            f"it is {short(found)}; expected a dictionary with the keys {', '.join(_PATIENTS)}")
+    if found[patient] not in _FAULTS:
+        raise Mismatch(
+            f"program {patient}: {short(found[patient])}; expected one of {', '.join(_FAULTS)}")
     named, real = _symptoms(found[patient]), _symptoms(_PATIENTS[patient])
     for probe in _PROBES:
-        if abs(named[probe] - real[probe]) > .03: raise Mismatch(f"with «{found[patient]}» the score at {probe} would be {named[probe]}; program {patient} gives {real[probe]}")
+        if abs(named[probe] - real[probe]) > .03:
+            raise Mismatch(
+                f"with «{found[patient]}» the score at {probe} would be {named[probe]}; program "
+                f"{patient} gives {real[probe]}")
 
 
 check_broken_ports = Checker("broken_ports")
@@ -286,18 +368,21 @@ def _offsets(offsets, *arguments) -> tuple:
 
 
 def _drawn_offsets(seed: int) -> tuple:
-    "Offsets of every size for random arguments, with 0, e, the maximum distance and their neighbours among them."
+    """Offsets of every size for random arguments, with 0, e, the maximum distance and their
+    neighbours among them."""
     draw = random.Random(seed)
     bidirectional, n = draw.random() < .5, draw.choice((2, 3, draw.randint(4, 70)))
     max_distance = n // 2 + draw.choice((1, draw.randint(1, 40), draw.randint(40, 100_000)))
     edges = [edge + step for edge in (0, n // 2, max_distance) for step in (-1, 0, 1)]
     drawn = [int(10 ** draw.uniform(0, 5.5)) for _ in range(12)]
-    return _offsets([sign * o for o in (*edges, *drawn) for sign in (-1, 1)], n * (1 + bidirectional), max_distance, bidirectional)
+    return _offsets([sign * o for o in (*edges, *drawn) for sign in (-1, 1)],
+                    n * (1 + bidirectional), max_distance, bidirectional)
 
 
 def _all_buckets(offset: Tensor, *arguments) -> Tensor:
     "The buckets, one by one."
-    return torch.tensor([_bucket(o, *arguments) for o in offset.flatten().tolist()], dtype=torch.long).view(offset.shape)
+    return torch.tensor([_bucket(o, *arguments) for o in offset.flatten().tolist()],
+                        dtype=torch.long).view(offset.shape)
 
 
 def _buckets(attempt, offset: Tensor, *arguments) -> None:
@@ -309,30 +394,48 @@ def _buckets(attempt, offset: Tensor, *arguments) -> None:
 
 check_bucket = Checker("bucket")
 
-@check_bucket.property("near keys have a bucket each, numbered by the distance", _offsets([0, -1], 4, 16, False), _offsets([0, -1, -2, -3], 8, 20, False), _offsets(range(0, -16, -1), 32, 128, False))
+@check_bucket.property("near keys have a bucket each, numbered by the distance",
+                       _offsets([0, -1], 4, 16, False), _offsets([0, -1, -2, -3], 8, 20, False),
+                       _offsets(range(0, -16, -1), 32, 128, False))
 def _(attempt, *case): _buckets(attempt, *case)
 
-@check_bucket.property("a key after the query falls into bucket 0, unless bidirectional", _offsets([1], 8, 20, False), _offsets([0, 1, 2, 5, 30, 500], 32, 128, False))
+@check_bucket.property("a key after the query falls into bucket 0, unless bidirectional",
+                       _offsets([1], 8, 20, False), _offsets([0, 1, 2, 5, 30, 500], 32, 128, False))
 def _(attempt, *case): _buckets(attempt, *case)
 
-@check_bucket.property("far keys fall into buckets that widen logarithmically", _offsets([-2, -3, -5, -9], 4, 16, False),
-    _offsets(range(-4, -20, -1), 8, 20, False), _offsets(range(-16, -128, -7), 32, 128, False), _offsets(range(-16, -400, -17), 64, 400, False), _offsets(range(-2, -40, -3), 5, 40, False))
+@check_bucket.property("far keys fall into buckets that widen logarithmically",
+                       _offsets([-2, -3, -5, -9], 4, 16, False),
+    _offsets(range(-4, -20, -1), 8, 20, False), _offsets(range(-16, -128, -7), 32, 128, False),
+                       _offsets(range(-16, -400, -17), 64, 400, False),
+                       _offsets(range(-2, -40, -3), 5, 40, False))
 def _(attempt, *case): _buckets(attempt, *case)
 
-@check_bucket.property("from the maximum distance on it is the last bucket", _offsets([-16, -17, -100], 4, 16, False), _offsets([-128, -129, -5000, -1_000_000], 32, 128, False))
+@check_bucket.property("from the maximum distance on it is the last bucket",
+                       _offsets([-16, -17, -100], 4, 16, False),
+                       _offsets([-128, -129, -5000, -1_000_000], 32, 128, False))
 def _(attempt, *case): _buckets(attempt, *case)
 
-@check_bucket.property("bidirectional: half of the buckets for each side, the query's own key in bucket 0", _offsets([0, -1, 1], 8, 20, True), _offsets(range(-7, 8), 32, 128, True))
+@check_bucket.property(
+    "bidirectional: half of the buckets for each side, the query's own key in bucket 0",
+    _offsets([0, -1, 1], 8, 20, True), _offsets(range(-7, 8), 32, 128, True))
 def _(attempt, *case): _buckets(attempt, *case)
 
-@check_bucket.property("bidirectional: far keys on either side", _offsets([-2, 2, -5, 5, 19, 20, -40, 40], 8, 20, True), _offsets(range(-300, 301, 23), 32, 128, True))
+@check_bucket.property("bidirectional: far keys on either side",
+                       _offsets([-2, 2, -5, 5, 19, 20, -40, 40], 8, 20, True),
+                       _offsets(range(-300, 301, 23), 32, 128, True))
 def _(attempt, *case): _buckets(attempt, *case)
 
-@check_bucket.property("offsets of any shape", *((torch.arange(S) - torch.arange(S - T, S)[:, None], 8, 20, ways) for T, S in ((2, 3), (1, 4)) for ways in (False, True)), (torch.tensor(-3), 8, 20, True),
-    *((torch.arange(0).view(shape), 32, 128, ways) for shape in ((0,), (2, 0)) for ways in (False, True)), (torch.arange(-6, 6).view(2, 3, 2).mT.int(), 32, 128, True))
+@check_bucket.property("offsets of any shape",
+                       *((torch.arange(S) - torch.arange(S - T, S)[:, None], 8, 20, ways)
+                         for T, S in ((2, 3), (1, 4)) for ways in (False, True)),
+                       (torch.tensor(-3), 8, 20, True),
+    *((torch.arange(0).view(shape), 32, 128, ways) for shape in ((0,), (2, 0))
+      for ways in (False, True)), (torch.arange(-6, 6).view(2, 3, 2).mT.int(), 32, 128, True))
 def _(attempt, *case): _buckets(attempt, *case)
 
-@check_bucket.property("any number of buckets and any maximum distance", _offsets([-1, -2, -5], 2, 8, False), _offsets([-2, -6], 3, 8, False), _offsets([3, -100, 50], 10, 20, True), *map(_drawn_offsets, range(30)))
+@check_bucket.property("any number of buckets and any maximum distance",
+                       _offsets([-1, -2, -5], 2, 8, False), _offsets([-2, -6], 3, 8, False),
+                       _offsets([3, -100, 50], 10, 20, True), *map(_drawn_offsets, range(30)))
 def _(attempt, *case): _buckets(attempt, *case)
 
 _EVERY_TYPE = {torch.int8: (-128, 5, 127), torch.uint8: (0, 1, 5, 255),
@@ -347,7 +450,8 @@ _EVERY_TYPE = {torch.int8: (-128, 5, 127), torch.uint8: (0, 1, 5, 255),
       for kind, offsets in _EVERY_TYPE.items() for ways in (False, True)))
 def _(attempt, *case): _buckets(attempt, *case)
 
-common_rules(check_bucket, _all_buckets, lambda seed: (torch.arange(9) - 8 - seed, 32, 128, False), flows=False, also=((torch.arange(6).view(2, 3) - 3, 16, 50, True),))
+common_rules(check_bucket, _all_buckets, lambda seed: (torch.arange(9) - 8 - seed, 32, 128, False),
+             flows=False, also=((torch.arange(6).view(2, 3) - 3, 16, 50, True),))
 
 # %% ../../chapters/practice/06_positions.ipynb #ntk-checker
 check_ntk_base = Checker("ntk_base")
@@ -359,25 +463,32 @@ def _stretched(attempt, dim: int, base: float, s: float) -> None:
         raise Mismatch(f"the new base is the tensor {short(found)}; expected a Python number")
     if not new > 0: raise Mismatch(f"the new base is {short(new)}; expected more than 0")
     slowest = [b ** -((dim - 2) / dim) for b in (base, new)]
-    expect(slowest[0] / slowest[1], s, 1e-9, "the slowest pair's wavelength, as a multiple of what it was,")
+    expect(slowest[0] / slowest[1], s, 1e-9,
+           "the slowest pair's wavelength, as a multiple of what it was,")
 
 def _drawn_texts(seed: int) -> tuple:
     "A width, a base and a factor of many sizes."
     draw = random.Random(seed)
-    return 2 * draw.choice((2, 3, draw.randint(4, 300))), 10 ** draw.uniform(.1, 7), 10 ** draw.uniform(0, 6)
+    return (2 * draw.choice((2, 3, draw.randint(4, 300))), 10 ** draw.uniform(.1, 7),
+            10 ** draw.uniform(0, 6))
 
 
-@check_ntk_base.property("for texts of the same length the base stays", (4, 100., 1.), (128, 10_000., 1.), (6, 123_456.7, 1.))
+@check_ntk_base.property("for texts of the same length the base stays", (4, 100., 1.),
+                         (128, 10_000., 1.), (6, 123_456.7, 1.))
 def _(attempt, *case): _stretched(attempt, *case)
 
-@check_ntk_base.property("the wavelength of the slowest pair is stretched by s", (4, 100., 2.), (6, 10_000., 4.), (16, 10_000., 4.))
+@check_ntk_base.property("the wavelength of the slowest pair is stretched by s", (4, 100., 2.),
+                         (6, 10_000., 4.), (16, 10_000., 4.))
 def _(attempt, *case): _stretched(attempt, *case)
 
-@check_ntk_base.property("for any width, base and s", (128, 10_000., 8.), (64, 500_000., 1.5), (256, 10_000., 32.), (10, 2., 3.), (4, 10_000., 100.), (128, 10_000., 1000.), *map(_drawn_texts, range(24)),
+@check_ntk_base.property("for any width, base and s", (128, 10_000., 8.), (64, 500_000., 1.5),
+                         (256, 10_000., 32.), (10, 2., 3.), (4, 10_000., 100.),
+                         (128, 10_000., 1000.), *map(_drawn_texts, range(24)),
     (4, 1e7, 1e10), (6, 1e12, 1e20), (8, 1e60, 1e90))
 def _(attempt, *case): _stretched(attempt, *case)
 
-@check_ntk_base.property("a single pair cannot be both the fastest and the slowest: refused", (2, 10_000., 4.), (2, 500_000., 1.5), (2, 100., 1.), (2, 2., 1e6),
+@check_ntk_base.property("a single pair cannot be both the fastest and the slowest: refused",
+                         (2, 10_000., 4.), (2, 500_000., 1.5), (2, 100., 1.), (2, 2., 1e6),
     *((2, base, s) for base in (1.5, 1.001, 1e12) for s in (1., 4., 1e9)))
 def _(attempt, *case): refuses(attempt, *case)
 
@@ -400,49 +511,69 @@ def fit_scores(
 # %% ../../chapters/practice/06_positions.ipynb #tune-checker
 def _reported(attempt) -> tuple[float, ...]:
     "The four numbers of a report."
-    return tuple(expect_number(x, name) for x, name in zip(parts(attempt(), "base", "ridge", "error", "largest far score"), ("the base", "the ridge", "the error", "the largest far score")))
+    return tuple(expect_number(x, name)
+                 for x, name in zip(parts(attempt(), "base", "ridge", "error", "largest far score"),
+                                    ("the base", "the ridge", "the error",
+                                     "the largest far score")))
 
 
 def _measured(attempt) -> tuple[float, float]:
     "Error and largest far score for the base and ridge of a report."
     base, ridge, *_ = _reported(attempt)
-    if not (base > 1 and ridge >= 0 and base < math.inf and ridge < math.inf): raise Mismatch(f"base {short(base)} and ridge {short(ridge)}; expected a base above 1 and a ridge of at least 0")
+    if not (base > 1 and ridge >= 0 and base < math.inf and ridge < math.inf):
+        raise Mismatch(
+            f"base {short(base)} and ridge {short(ridge)}; expected a base above 1 and a ridge of "
+            "at least 0")
     return fit_scores(base, ridge)
 
 
 check_tuned = Checker("tuned")
 
-@check_tuned.property("the reported numbers are those of the experiment, to one per cent", ("your base and ridge",))
+@check_tuned.property("the reported numbers are those of the experiment, to one per cent",
+                      ("your base and ridge",))
 def _(attempt, _):
     measured = doubles(*_measured(attempt))
-    expect(doubles(*_reported(attempt)[2:]) / measured, torch.ones(2), tol=.01, what="the reported error and largest far score, in units of the measured ones,")
+    expect(doubles(*_reported(attempt)[2:]) / measured, torch.ones(2), tol=.01,
+           what="the reported error and largest far score, in units of the measured ones,")
 
 @check_tuned.property("the error at trained distances is at most 0.1", ("your base and ridge",))
 def _(attempt, _):
-    if (error := _measured(attempt)[0]) > .1: raise Mismatch(f"the error is {error:.3f}; expected at most 0.1: the head cannot tell near distances apart")
+    if (error := _measured(attempt)[0]) > .1:
+        raise Mismatch(
+            f"the error is {error:.3f}; expected at most 0.1: the head cannot tell near distances apart")
 
 @check_tuned.property("no far key scores above 3", ("your base and ridge",))
 def _(attempt, _):
-    if (far := _measured(attempt)[1]) > 3: raise Mismatch(f"the largest score at an untrained distance is {far:.2f}; expected at most 3: a far key competes with the nearest")
+    if (far := _measured(attempt)[1]) > 3:
+        raise Mismatch(
+            f"the largest score at an untrained distance is {far:.2f}; expected at most 3: a far "
+            "key competes with the nearest")
 
 # %% ../../chapters/practice/06_positions.ipynb #convert-checker
 def _rearranged(w: Tensor, n_heads: int) -> Tensor:
     "Row by row: of each head the even rows, then the odd ones."
     D = len(w) // n_heads
-    return torch.stack([w[h * D + r] for h in range(n_heads) for r in (*range(0, D, 2), *range(1, D, 2))])
+    return torch.stack([w[h * D + r] for h in range(n_heads)
+                        for r in (*range(0, D, 2), *range(1, D, 2))])
 
 
-def _weights(n_heads: int, n_kv_heads: int, D: int, *C: int, dtype: torch.dtype = torch.float64) -> tuple:
-    "Three matrices (or biases) whose rows are numbered where C is 1 or missing, and random otherwise."
-    def rows(n, start): return (torch.arange(start, start + n).to(dtype).view(n, *C) if sum(C) < 2 else rounded(n, *C, seed=start, dtype=dtype))
-    return rows(n_heads * D, 0), rows(n_kv_heads * D, 100), rows(n_kv_heads * D, 200), n_heads, n_kv_heads
+def _weights(n_heads: int, n_kv_heads: int, D: int, *C: int,
+             dtype: torch.dtype = torch.float64) -> tuple:
+    """Three matrices (or biases) whose rows are numbered where C is 1 or missing, and random
+    otherwise."""
+    def rows(n, start):
+        return (torch.arange(start, start + n).to(dtype).view(n, *C) if sum(C) < 2
+                else rounded(n, *C, seed=start, dtype=dtype))
+    return (rows(n_heads * D, 0), rows(n_kv_heads * D, 100), rows(n_kv_heads * D, 200),
+            n_heads, n_kv_heads)
 
 
 def _rows(rows: int, *C: int) -> Tensor: return rounded(rows, *C)
 
 
 def _converted(attempt, w_q, w_k, w_v, n_heads, n_kv_heads, only: str = "QKV") -> None:
-    found = dict(zip("QKV", parts(attempt(w_q, w_k, w_v, n_heads, n_kv_heads), "W_Q", "W_K", "W_V")))
+    found = dict(zip("QKV", parts(attempt(w_q, w_k, w_v, n_heads, n_kv_heads), "W_Q",
+                                  "W_K", "W_V")))
     wanted = {"Q": _rearranged(w_q, n_heads), "K": _rearranged(w_k, n_kv_heads), "V": w_v}
     for name in only:
         same_type(found[name], w_q.dtype, f"W_{name}")
@@ -452,50 +583,75 @@ def _converted(attempt, w_q, w_k, w_v, n_heads, n_kv_heads, only: str = "QKV") -
 def _scores(w_q: Tensor, w_k: Tensor, n_heads: int, n_kv_heads: int, interleaved: bool) -> Tensor:
     "Scores of five tokens at positions 3, 4, 9, 0, 20: (H, 5, 5)."
     x, positions = rounded(1, 5, w_q.shape[1], seed=5), _positions(3, 4, 9, 0, 20)
-    q, k = ((x @ w.double().T).unflatten(-1, (n, -1)).transpose(1, 2) for w, n in ((w_q, n_heads), (w_k, n_kv_heads)))
+    q, k = ((x @ w.double().T).unflatten(-1, (n, -1)).transpose(1, 2)
+            for w, n in ((w_q, n_heads), (w_k, n_kv_heads)))
     q, k = (_rotated(t, positions, 100., interleaved)[0] for t in (q, k))
     return q @ k.repeat_interleave(n_heads // n_kv_heads, 0).mT
 
 
 check_for_halves = Checker("for_halves")
 
-@check_for_halves.property("one head: rows 0, 2, 4 … come first, then 1, 3, 5 …", _weights(1, 1, 4, 1), _weights(1, 1, 6, 1), _weights(1, 1, 10, 1), _weights(1, 1, 2, 1), _weights(1, 1, 34, 1))
+@check_for_halves.property("one head: rows 0, 2, 4 … come first, then 1, 3, 5 …",
+                           _weights(1, 1, 4, 1), _weights(1, 1, 6, 1), _weights(1, 1, 10, 1),
+                           _weights(1, 1, 2, 1), _weights(1, 1, 34, 1))
 def _(attempt, *case): _converted(attempt, *case, only="QK")
 
-@check_for_halves.property("each head keeps its rows", _weights(2, 2, 2, 1), _weights(2, 2, 4, 1), _weights(3, 3, 6, 1), _weights(7, 7, 4, 1))
+@check_for_halves.property("each head keeps its rows", _weights(2, 2, 2, 1), _weights(2, 2, 4, 1),
+                           _weights(3, 3, 6, 1), _weights(7, 7, 4, 1))
 def _(attempt, *case): _converted(attempt, *case, only="QK")
 
-@check_for_halves.property("the keys have n_kv_heads heads", _weights(2, 1, 4, 1), _weights(4, 2, 6, 1), _weights(6, 2, 8, 3), _weights(8, 1, 10, 4))
+@check_for_halves.property("the keys have n_kv_heads heads", _weights(2, 1, 4, 1),
+                           _weights(4, 2, 6, 1), _weights(6, 2, 8, 3), _weights(8, 1, 10, 4))
 def _(attempt, *case): _converted(attempt, *case, only="QK")
 
-@check_for_halves.property("rows are rearranged and columns are not, as many as there may be", *(_weights(n_heads, n_kv_heads, D, C)
-    for n_heads, n_kv_heads, D in ((1, 1, 4), (1, 1, 6), (2, 1, 6), (2, 2, 4)) for C in (n_heads * D, n_kv_heads * D, D, 2)),
+@check_for_halves.property("rows are rearranged and columns are not, as many as there may be",
+                           *(_weights(n_heads, n_kv_heads, D, C)
+    for n_heads, n_kv_heads, D in ((1, 1, 4), (1, 1, 6), (2, 1, 6), (2, 2, 4))
+                             for C in (n_heads * D, n_kv_heads * D, D, 2)),
     _weights(4, 2, 128, 1), _weights(3, 1, 200, 2))
 def _(attempt, *case): _converted(attempt, *case, only="QK")
 
-@check_for_halves.property("values are never rotated: they stay as they are", _weights(1, 1, 4, 1), _weights(2, 1, 6, 2))
+@check_for_halves.property("values are never rotated: they stay as they are", _weights(1, 1, 4, 1),
+                           _weights(2, 1, 6, 2))
 def _(attempt, *case): _converted(attempt, *case)
 
-@check_for_halves.property("biases too, and half precision", _weights(1, 1, 4), _weights(2, 2, 6), _weights(4, 2, 6), _weights(1, 1, 2), _weights(2, 1, 6, 3, dtype=torch.bfloat16), _weights(2, 1, 6, dtype=torch.float16), _weights(2, 2, 300))
+@check_for_halves.property("biases too, and half precision", _weights(1, 1, 4), _weights(2, 2, 6),
+                           _weights(4, 2, 6), _weights(1, 1, 2),
+                           _weights(2, 1, 6, 3, dtype=torch.bfloat16),
+                           _weights(2, 1, 6, dtype=torch.float16), _weights(2, 2, 300))
 def _(attempt, *case): _converted(attempt, *case)
 
-@check_for_halves.property("the scores are those of the old layout", _weights(1, 1, 6, 4), _weights(4, 2, 8, 5))
+@check_for_halves.property("the scores are those of the old layout", _weights(1, 1, 6, 4),
+                           _weights(4, 2, 8, 5))
 def _(attempt, w_q, w_k, w_v, n_heads, n_kv_heads):
     new_q, new_k, _ = parts(attempt(w_q, w_k, w_v, n_heads, n_kv_heads), "W_Q", "W_K", "W_V")
-    expect(_scores(new_q, new_k, n_heads, n_kv_heads, False), _scores(w_q, w_k, n_heads, n_kv_heads, True))
+    expect(_scores(new_q, new_k, n_heads, n_kv_heads, False),
+           _scores(w_q, w_k, n_heads, n_kv_heads, True))
 
-@check_for_halves.property("an odd number of rows in a head is refused", _weights(1, 1, 3, 1), _weights(2, 2, 3, 1), (*_weights(2, 2, 2, 1)[:3], 3, 3), (*_weights(2, 2, 6)[:3], 4, 4),
-    *((_rows(rows, *C), _rows(2 * n_kv_heads, *C), _rows(2 * n_kv_heads, *C), n_heads, n_kv_heads) for C in ((), (3,)) for n_heads, n_kv_heads in ((1, 1), (2, 1), (3, 2), (4, 4)) for rows in range(1, 13) if rows % (2 * n_heads)),
-    *((_rows(4 * n_heads, *C), _rows(rows, *C), _rows(rows, *C), n_heads, n_kv_heads) for C in ((), (3,)) for n_heads, n_kv_heads in ((1, 1), (2, 1), (2, 2), (6, 3)) for rows in range(1, 10) if rows % (2 * n_kv_heads)),
-    *((_rows(q), _rows(k), _rows(k), n_heads, n_kv_heads) for q, k, n_heads, n_kv_heads in ((12, 18, 3, 2), (4, 2, 1, 2))))
+@check_for_halves.property("an odd number of rows in a head is refused", _weights(1, 1, 3, 1),
+                           _weights(2, 2, 3, 1), (*_weights(2, 2, 2, 1)[:3], 3, 3),
+                           (*_weights(2, 2, 6)[:3], 4, 4),
+    *((_rows(rows, *C), _rows(2 * n_kv_heads, *C), _rows(2 * n_kv_heads, *C), n_heads, n_kv_heads)
+      for C in ((), (3,)) for n_heads, n_kv_heads in ((1, 1), (2, 1), (3, 2), (4, 4))
+      for rows in range(1, 13) if rows % (2 * n_heads)),
+    *((_rows(4 * n_heads, *C), _rows(rows, *C), _rows(rows, *C), n_heads, n_kv_heads)
+      for C in ((), (3,)) for n_heads, n_kv_heads in ((1, 1), (2, 1), (2, 2), (6, 3))
+      for rows in range(1, 10) if rows % (2 * n_kv_heads)),
+    *((_rows(q), _rows(k), _rows(k), n_heads, n_kv_heads)
+      for q, k, n_heads, n_kv_heads in ((12, 18, 3, 2), (4, 2, 1, 2))))
 def _(attempt, *case): refuses(attempt, *case)
 
-common_rules(check_for_halves, lambda w_q, w_k, w_v, n_heads, n_kv_heads: (_rearranged(w_q, n_heads), _rearranged(w_k, n_kv_heads), w_v.clone()),
-    lambda seed: (rounded(12, 3, seed=seed), rounded(6, 3, seed=seed + 2), rounded(6, 3, seed=seed + 4), 2, 1), "W_Q", "W_K", "W_V",
-    also=((rounded(4), rounded(4, seed=1), rounded(4, seed=2), 1, 1), (rounded(8, 8), rounded(4, 8, seed=1), rounded(4, 8, seed=2), 2, 1)))
+common_rules(check_for_halves,
+             lambda w_q, w_k, w_v, n_heads, n_kv_heads: (_rearranged(w_q, n_heads),
+                     _rearranged(w_k, n_kv_heads), w_v.clone()),
+    lambda seed: (rounded(12, 3, seed=seed), rounded(6, 3, seed=seed + 2),
+                  rounded(6, 3, seed=seed + 4), 2, 1), "W_Q", "W_K", "W_V",
+    also=((rounded(4), rounded(4, seed=1), rounded(4, seed=2), 1, 1),
+          (rounded(8, 8), rounded(4, 8, seed=1), rounded(4, 8, seed=2), 2, 1)))
 
 # %% ../../chapters/practice/06_positions.ipynb #bands-checker
-def _stretches(dim: int, base: float, s: float, trained: int, slow: float, fast: float) -> list[float]:
+def _stretches(dim: int, base: float, s: float, trained: int, slow: float,
+               fast: float) -> list[float]:
     "How many times more slowly each pair turns under Llama 3's rule."
     turns = [trained * base ** (-2 * i / dim) / math.tau for i in range(dim // 2)]
     parts_kept = [min(max((u - slow) / (fast - slow), 0), 1) for u in turns]
@@ -505,38 +661,54 @@ def _stretches(dim: int, base: float, s: float, trained: int, slow: float, fast:
 def _bands(attempt, dim: int, base: float, *rule) -> None:
     found = attempt(dim, base, *rule)
     _in_full(found)
-    if not isinstance(found, Tensor) or found.shape != (dim // 2,): expect(found, torch.zeros(dim // 2), what="the answer")
+    if not isinstance(found, Tensor) or found.shape != (dim // 2,):
+        expect(found, torch.zeros(dim // 2), what="the answer")
     slower = base ** (-torch.arange(0, dim, 2).double() / dim) / found.double()
-    expect(slower, doubles(*_stretches(dim, base, *rule)), tol=1e-4, what="how many times more slowly the pairs turn")
+    expect(slower, doubles(*_stretches(dim, base, *rule)), tol=1e-4,
+           what="how many times more slowly the pairs turn")
 
 
 def _drawn_bands(seed: int) -> tuple:
     "A rule of many sizes."
     draw = random.Random(seed)
     slow = draw.choice((0., draw.uniform(.1, 10)))
-    return 2 * draw.choice((1, draw.randint(1, 150))), 10 ** draw.uniform(.5, 6), draw.uniform(1, 9), int(10 ** draw.uniform(1, 6.5)), slow, 2 * slow + 10 ** draw.uniform(0, 2)
+    return (2 * draw.choice((1, draw.randint(1, 150))), 10 ** draw.uniform(.5, 6),
+            draw.uniform(1, 9), int(10 ** draw.uniform(1, 6.5)), slow,
+            2 * slow + 10 ** draw.uniform(0, 2))
 
 
 check_three_bands = Checker("three_bands")
 
-@check_three_bands.property("pairs that complete less than one turn become s times slower", (4, 100., 8., 6, 1., 4.), (8, 10_000., 3., 5, 1., 4.))
+@check_three_bands.property("pairs that complete less than one turn become s times slower",
+                            (4, 100., 8., 6, 1., 4.), (8, 10_000., 3., 5, 1., 4.))
 def _(attempt, *case): _bands(attempt, *case)
 
-@check_three_bands.property("pairs that turn often keep their frequency", (4, 100., 8., 1000, 1., 4.), (6, 100., 4., 8192, 1., 4.))
+@check_three_bands.property("pairs that turn often keep their frequency",
+                            (4, 100., 8., 1000, 1., 4.), (6, 100., 4., 8192, 1., 4.))
 def _(attempt, *case): _bands(attempt, *case)
 
-@check_three_bands.property("between them the part of the old frequency grows linearly with the turns", (2, 100., 8., 16, 1., 4.), (6, 100., 8., 64, 1., 4.), (16, 10_000., 8., 128, 1., 4.))
+@check_three_bands.property(
+    "between them the part of the old frequency grows linearly with the turns",
+    (2, 100., 8., 16, 1., 4.), (6, 100., 8., 64, 1., 4.), (16, 10_000., 8., 128, 1., 4.))
 def _(attempt, *case): _bands(attempt, *case)
 
-@check_three_bands.property("other limits", (2, 100., 4., 16, 2., 3.), (12, 10_000., 4., 256, 1., 32.), (16, 500_000., 16., 4096, .5, 100.), (8, 10_000., 8., 128, 0., 4.), (4, 100., 8., 100, 1., 1 + 1e-8), *map(_drawn_bands, range(24)),
+@check_three_bands.property("other limits", (2, 100., 4., 16, 2., 3.),
+                            (12, 10_000., 4., 256, 1., 32.), (16, 500_000., 16., 4096, .5, 100.),
+                            (8, 10_000., 8., 128, 0., 4.), (4, 100., 8., 100, 1., 1 + 1e-8),
+                            *map(_drawn_bands, range(24)),
     *((8, 10_000., 8., 128, *limits)
       for limits in ((-1., 4.), (-2., 40.), (-30., 5.), (-3., 0.), (-4., -1.), (1., 1e12))))
 def _(attempt, *case): _bands(attempt, *case)
 
-@check_three_bands.property("the rule of Llama 3.1", (16, 500_000., 8., 8192, 1., 4.), (128, 500_000., 8., 8192, 1., 4.), (256, 500_000., 8., 8_192_000, 1., 4.))
+@check_three_bands.property("the rule of Llama 3.1", (16, 500_000., 8., 8192, 1., 4.),
+                            (128, 500_000., 8., 8192, 1., 4.),
+                            (256, 500_000., 8., 8_192_000, 1., 4.))
 def _(attempt, *case): _bands(attempt, *case)
 
-@check_three_bands.property("limits that leave nothing between them are refused", (8, 10_000., 8., 128, 4., 1.), (8, 10_000., 8., 128, 2., 2.), (4, 100., 2., 50, 0., 0.), (2, 100., 1., 7, .5, .25), (8, 10_000., 8., 128, 1 + 1e-8, 1.),
+@check_three_bands.property("limits that leave nothing between them are refused",
+                            (8, 10_000., 8., 128, 4., 1.), (8, 10_000., 8., 128, 2., 2.),
+                            (4, 100., 2., 50, 0., 0.), (2, 100., 1., 7, .5, .25),
+                            (8, 10_000., 8., 128, 1 + 1e-8, 1.),
     (8, 10_000., 8., 128, -1., -4.), (6, 100., 2., 64, -2., -2.))
 def _(attempt, *case): refuses(attempt, *case)
 
@@ -548,9 +720,11 @@ _ANYTHING = (7., math.nan, math.inf, -1e30)
 
 
 def _texts(lengths: tuple, n_heads: int) -> tuple:
-    "Left-padded queries and keys (B, H, S, 2H + 2), which columns hold tokens, and all keys and queries rotated, padding included."
+    """Left-padded queries and keys (B, H, S, 2H + 2), which columns hold tokens, and all keys
+    and queries rotated, padding included."""
     B, S, D = len(lengths), max(lengths), 2 * n_heads + 2
-    before = torch.arange(S) - (S - torch.tensor(lengths))[:, None]                # tokens before; negative in the padding
+    # tokens before; negative in the padding
+    before = torch.arange(S) - (S - torch.tensor(lengths))[:, None]
     q, k = rounded(B, n_heads, S, D, seed=S), rounded(B, n_heads, S, D, seed=S + 1)
     return q, k, before >= 0, _rotate_text(k, before), _rotate_text(q, before)
 
@@ -558,11 +732,14 @@ def _texts(lengths: tuple, n_heads: int) -> tuple:
 def _continued(attempt, lengths: tuple, n_heads: int, *calls: int) -> None:
     "Pass the columns in calls of these sizes, after the cached ones, and compare after each."
     q, k, padding_mask, keys, queries = _texts(lengths, n_heads)
-    filled = [torch.where(padding_mask[:, None, :, None], x, _ANYTHING[sum(lengths) % 4]) for x in (q, k, keys)]         # meaningless where there is padding
+    # meaningless where there is padding
+    filled = [torch.where(padding_mask[:, None, :, None], x, _ANYTHING[sum(lengths) % 4])
+              for x in (q, k, keys)]
     S = max(lengths) - sum(calls)
     cached = filled[2][:, :, :S]
     for T in calls:
-        S, given = S + T, (filled[0][:, :, S:S + T].clone(), filled[1][:, :, S:S + T].clone(), cached, padding_mask[:, :S + T].clone(), _rotate_text)
+        S, given = (S + T, (filled[0][:, :, S:S + T].clone(), filled[1][:, :, S:S + T].clone(),
+                            cached, padding_mask[:, :S + T].clone(), _rotate_text))
         scores, cached = parts(answered(attempt, given), "scores", "keys")
         _same_scores(scores, cached, padding_mask[:, :S], keys[:, :, :S], queries[:, :, S - T:S])
 
@@ -570,10 +747,15 @@ def _continued(attempt, lengths: tuple, n_heads: int, *calls: int) -> None:
 def _same_scores(scores, cached, padding_mask: Tensor, keys: Tensor, queries: Tensor) -> None:
     "Compare the mask, the scores and the keys, where there is no padding."
     T, S = queries.shape[2], keys.shape[2]
-    seen = padding_mask[:, None, None] & (torch.arange(S) <= torch.arange(S - T, S)[:, None])      # (B, 1, T, S)
+    # (B, 1, T, S)
+    seen = padding_mask[:, None, None] & (torch.arange(S) <= torch.arange(S - T, S)[:, None])
     wanted = (queries @ keys.mT / math.sqrt(keys.shape[-1])).masked_fill(~seen, -math.inf)
-    for name, found, right, column in (("the first answer, scores,", scores, wanted, padding_mask[:, None, S - T:, None]), ("the second answer, keys,", cached, keys, padding_mask[:, None, :, None])):
-        if not isinstance(found, Tensor) or found.shape != right.shape: expect(found, right, what=name)
+    for name, found, right, column in (("the first answer, scores,", scores, wanted,
+                                        padding_mask[:, None, S - T:, None]),
+                                       ("the second answer, keys,", cached, keys,
+                                        padding_mask[:, None, :, None])):
+        if not isinstance(found, Tensor) or found.shape != right.shape:
+            expect(found, right, what=name)
         found, right = (torch.where(column, x.double(), 0.) for x in (found, right))
         expect(found != -math.inf, right != -math.inf, what="the mask (where a score is not −∞)")
         expect(found, right, what=name)
@@ -581,20 +763,27 @@ def _same_scores(scores, cached, padding_mask: Tensor, keys: Tensor, queries: Te
 
 check_next_scores = Checker("next_scores")
 
-@check_next_scores.property("one text: a new token comes after the cached ones", ((2,), 1, 1), ((3,), 1, 1), ((6,), 2, 1), ((1, 1), 2, 1))
+@check_next_scores.property("one text: a new token comes after the cached ones", ((2,), 1, 1),
+                            ((3,), 1, 1), ((6,), 2, 1), ((1, 1), 2, 1))
 def _(attempt, *case): _continued(attempt, *case)
 
-@check_next_scores.property("several new tokens: each at its own position, and none attends ahead", ((2,), 1, 2), ((4,), 1, 2), ((6,), 2, 3))
+@check_next_scores.property("several new tokens: each at its own position, and none attends ahead",
+                            ((2,), 1, 2), ((4,), 1, 2), ((6,), 2, 3))
 def _(attempt, *case): _continued(attempt, *case)
 
-@check_next_scores.property("padded texts: positions are counted from each text's first token, and padding is masked",
-    ((3, 2), 1, 1), ((1, 3), 1, 1), ((5, 3, 4), 2, 2), *(((4, n), 1, 1) for n in (1, 2, 3)), *(((7, 3, n), 2, 2) for n in (2, 3, 4, 5)))
+@check_next_scores.property(
+    "padded texts: positions are counted from each text's first token, and padding is masked",
+    ((3, 2), 1, 1), ((1, 3), 1, 1), ((5, 3, 4), 2, 2), *(((4, n), 1, 1) for n in (1, 2, 3)),
+    *(((7, 3, n), 2, 2) for n in (2, 3, 4, 5)))
 def _(attempt, *case): _continued(attempt, *case)
 
-@check_next_scores.property("the first call: nothing is cached, and some columns are padding", ((2, 2), 1, 2), ((3, 1), 1, 3), ((4, 2, 3), 3, 4), ((1,), 1, 1), *(((5, n), 1, 5) for n in (1, 2, 3, 4)))
+@check_next_scores.property("the first call: nothing is cached, and some columns are padding",
+                            ((2, 2), 1, 2), ((3, 1), 1, 3), ((4, 2, 3), 3, 4), ((1,), 1, 1),
+                            *(((5, n), 1, 5) for n in (1, 2, 3, 4)))
 def _(attempt, *case): _continued(attempt, *case)
 
-@check_next_scores.property("several calls, each with the keys that the last one returned", ((3, 3), 1, 1, 1, 1), ((7, 4, 5), 2, 4, 1, 1, 1), ((6, 5), 2, 3, 2, 1))
+@check_next_scores.property("several calls, each with the keys that the last one returned",
+                            ((3, 3), 1, 1, 1, 1), ((7, 4, 5), 2, 4, 1, 1, 1), ((6, 5), 2, 3, 2, 1))
 def _(attempt, *case): _continued(attempt, *case)
 
 @check_next_scores.property("long texts, too", ((130, 3), 1, 1), ((300, 290), 1, 2, 1),
@@ -606,11 +795,13 @@ def _next_of_whole_texts(q, k, cached, padding_mask, rotate) -> tuple[Tensor, Te
     T, S = q.shape[2], padding_mask.shape[1]
     positions = torch.arange(S - T, S)
     keys, queries = torch.cat([cached, rotate(k, positions)], 2), rotate(q, positions)
-    scores = torch.stack([(queries * keys[:, :, s:s + 1]).sum(-1).masked_fill(positions < s, -math.inf) for s in range(S)], -1)
+    scores = torch.stack([(queries * keys[:, :, s:s + 1]).sum(-1).masked_fill(positions < s,
+            -math.inf) for s in range(S)], -1)
     return scores / math.sqrt(q.shape[-1]), keys
 
 
-def _rotate_in_type(t: Tensor, positions: Tensor) -> Tensor: return _rotate_text(t, positions).to(t.dtype)
+def _rotate_in_type(t: Tensor, positions: Tensor) -> Tensor:
+    return _rotate_text(t, positions).to(t.dtype)
 
 
 def _stay(t: Tensor, positions: Tensor) -> Tensor: return t
@@ -618,10 +809,12 @@ def _stay(t: Tensor, positions: Tensor) -> Tensor: return t
 
 def _new(B: int, n_heads: int, cached: int, T: int, D: int, rotate, seed: int = 0) -> tuple:
     "New columns, those that are cached, and no padding."
-    return *(rounded(B, n_heads, n, D, seed=seed + i) for i, n in ((1, T), (3, T), (5, cached))), torch.ones(B, cached + T, dtype=torch.bool), rotate
+    return (*(rounded(B, n_heads, n, D, seed=seed + i) for i, n in ((1, T), (3, T), (5, cached))),
+            torch.ones(B, cached + T, dtype=torch.bool), rotate)
 
 
-common_rules(check_next_scores, _next_of_whole_texts, lambda seed: _new(9, 2, 4, 1, 6, _rotate_in_type, seed), "scores", "keys",
+common_rules(check_next_scores, _next_of_whole_texts,
+             lambda seed: _new(9, 2, 4, 1, 6, _rotate_in_type, seed), "scores", "keys",
     also=(_new(2, 1, 2, 3, 4, _rotate_in_type), _new(1, 1, 2, 1, 6, _stay)))
 
 
@@ -654,7 +847,8 @@ def _(attempt, lengths, T, content):
         for x, name in zip(found, ("scores", "keys")): same_type(x, q.dtype, name)
         return torch.where(token[:, :, S - T:], found[0], 0.), torch.where(token, found[1], 0.)
 
-    def right(q, k, cached): return _next_of_padded_texts(q, k, cached, padding_mask, _rotate_in_type)
+    def right(q, k, cached):
+        return _next_of_padded_texts(q, k, cached, padding_mask, _rotate_in_type)
     case = tuple(rounded(len(lengths), 2, n, 4, seed=n) for n in (T, T, S - T))
     gradients_flow(of_tokens, right, case, ("scores", "keys"))
 
@@ -666,17 +860,20 @@ def _rope(q, k, m, n, base=10_000., digits=15):
     "RoPE's score of two lists of features, in halves, each product rounded."
     half, total = len(q) // 2, 0.
     for i in range(half):
-        a, b = (complex(t[i], t[i + half]) * complex(math.cos(p * base ** (-i / half)), math.sin(p * base ** (-i / half))) for t, p in ((q, m), (k, n)))
+        a, b = (complex(t[i], t[i + half]) * complex(math.cos(p * base ** (-i / half)),
+                math.sin(p * base ** (-i / half))) for t, p in ((q, m), (k, n)))
         total += round(a.real * b.real + a.imag * b.imag, digits)
     return total
 
 
 def _added(q, k, m, n):
-    codes = [[wave(p / 100 ** (2 * i / len(q))) for i in range(len(q) // 2) for wave in (math.sin, math.cos)] for p in (m, n)]
+    codes = [[wave(p / 100 ** (2 * i / len(q))) for i in range(len(q) // 2)
+              for wave in (math.sin, math.cos)] for p in (m, n)]
     return _dot([a + b for a, b in zip(q, codes[0])], [a + b for a, b in zip(k, codes[1])])
 
 
-def _eight_bits(p): return 0 if p == 0 else round(p / (unit := 2 ** max(p.bit_length() - 8, 0))) * unit
+def _eight_bits(p):
+    return 0 if p == 0 else round(p / (unit := 2 ** max(p.bit_length() - 8, 0))) * unit
 
 
 _KEEP = {
@@ -685,29 +882,41 @@ _KEEP = {
     "no positions": _dot,
     "always 0": lambda q, k, m, n: 0.,
     "ALiBi": lambda q, k, m, n: _dot(q, k) - .5 * abs(m - n),
-    "T5's bias": lambda q, k, m, n: _dot(q, k) + math.sin(9 * min(abs(n - m).bit_length(), 12)) + (n > m),
-    "decay, and nothing ahead": lambda q, k, m, n: _dot(q, k) * math.exp((n - m) / 1000) if n <= m else 0.}
+    "T5's bias": lambda q, k, m, n: _dot(q, k)
+    + math.sin(9 * min(abs(n - m).bit_length(), 12)) + (n > m),
+    "decay, and nothing ahead": lambda q, k, m, n: _dot(q, k) * math.exp((n - m) / 1000)
+    if n <= m else 0.}
 _BREAK = {
     "sines added to the vectors": _added,
     "only keys are rotated": lambda q, k, m, n: _rope(q, k, 0, n),
     "a penalty on the key's position": lambda q, k, m, n: _dot(q, k) - .5 * n,
     "RoPE, positions in 8 bits": lambda q, k, m, n: _rope(q, k, _eight_bits(m), _eight_bits(n)),
-    "RoPE, positions in thousands": lambda q, k, m, n: _rope(q, k, m // 1000 * 1000, n // 1000 * 1000),
-    "RoPE, positions from 0 again at 65,536": lambda q, k, m, n: _rope(q, k, m % 65_536, n % 65_536),
-    "RoPE, twice as strong beyond 60,000": lambda q, k, m, n: _rope(q, k, m, n) * (1 + (max(m, n) > 60_000)),
-    "RoPE, a different base beyond 60,000": lambda q, k, m, n: _rope(q, k, m, n, 10_000. if max(m, n) <= 60_000 else 80_000.),
+    "RoPE, positions in thousands": lambda q, k, m, n: _rope(q, k, m // 1000 * 1000,
+            n // 1000 * 1000),
+    "RoPE, positions from 0 again at 65,536": lambda q, k, m, n: _rope(q, k, m % 65_536,
+            n % 65_536),
+    "RoPE, twice as strong beyond 60,000": lambda q, k, m, n: _rope(q, k, m, n)
+    * (1 + (max(m, n) > 60_000)),
+    "RoPE, a different base beyond 60,000": lambda q, k, m, n: _rope(q, k, m, n,
+            10_000. if max(m, n) <= 60_000 else 80_000.),
     "RoPE, and ahead the key's position": lambda q, k, m, n: _rope(q, k, m if n <= m else 0, n),
-    "RoPE, and near keys by their position": lambda q, k, m, n: _rope(q, k, m, n) + (abs(m - n) < 100) * math.sin(n) * _dot(q, k),
-    "RoPE, and far keys by their position": lambda q, k, m, n: _rope(q, k, m, n) + (abs(m - n) > 50_000) * math.sin(n) * _dot(q, k),
-    "RoPE, and one feature by its position": lambda q, k, m, n: _rope(q, k, m, n) + 2 * math.sin(m) * q[-1] * k[-1],
-    "RoPE, and a term that is 0 where q = k": lambda q, k, m, n: _rope(q, k, m, n) + math.sin(m) * (q[0] * k[1] - q[1] * k[0])}
+    "RoPE, and near keys by their position": lambda q, k, m, n: _rope(q, k, m, n)
+    + (abs(m - n) < 100) * math.sin(n) * _dot(q, k),
+    "RoPE, and far keys by their position": lambda q, k, m, n: _rope(q, k, m, n)
+    + (abs(m - n) > 50_000) * math.sin(n) * _dot(q, k),
+    "RoPE, and one feature by its position": lambda q, k, m, n: _rope(q, k, m, n) + 2 * math.sin(m)
+    * q[-1] * k[-1],
+    "RoPE, and a term that is 0 where q = k": lambda q, k, m, n: _rope(q, k, m, n) + math.sin(m)
+    * (q[0] * k[1] - q[1] * k[0])}
 _REGIONS = {
     "beyond 60,000": lambda m, n: max(m, n) > 60_000,
     "ahead": lambda m, n: n > m,
     "behind": lambda m, n: n < m,
     "near": lambda m, n: abs(n - m) < 100,
     "far": lambda m, n: abs(n - m) > 50_000}
-_BOTH = (("beyond 60,000", "ahead"), ("beyond 60,000", "behind"), ("beyond 60,000", "near"), ("beyond 60,000", "far"), ("near", "ahead"), ("near", "behind"), ("far", "ahead"), ("far", "behind"))
+_BOTH = (("beyond 60,000", "ahead"), ("beyond 60,000", "behind"), ("beyond 60,000", "near"),
+         ("beyond 60,000", "far"), ("near", "ahead"), ("near", "behind"), ("far", "ahead"),
+         ("far", "behind"))
 _PERIODS = (1000, 2, 5, 64, 7, 3, 4, 6, *range(8, 33),
     60, 90, 97, 100, 128, 255, 360, 365, 500, 512, 720, 997, 999)
 
@@ -716,31 +925,44 @@ def _size(q, k): return math.sqrt(_dot(q, q) * _dot(k, k))
 
 
 def _only(regions: tuple, period: int = 0):
-    "A score with a term that depends on the query's position, where these regions overlap; of this period, if there is one."
+    """A score with a term that depends on the query's position, where these regions overlap; of
+    this period, if there is one."""
     def term(m): return math.sin(m) if not period else math.cos(math.tau * m / period)
-    return lambda q, k, m, n: _dot(q, k) + .05 * _size(q, k) * term(m) * all(_REGIONS[r](m, n) for r in regions)
+    return lambda q, k, m, n: _dot(q, k) + .05 * _size(q, k) * term(m) * all(_REGIONS[r](m, n)
+            for r in regions)
 
 
 class _Unseen:
-    "A score with a term that depends on the position but is 0 for the first two vectors that it is called with, as query (side 0) or key (1)."
+    """A score with a term that depends on the position but is 0 for the first two vectors that
+    it is called with, as query (side 0) or key (1)."""
     def __init__(self, side: int): self.side, self.met, self.free = side, [], None
 
     def __call__(self, q, k, m, n):
         asked = (q, k)[self.side]
         if asked not in self.met and len(self.met) < min(2, len(q) - 1):
             self.met.append(asked)
-            self.free = torch.linalg.qr(torch.tensor(self.met, dtype=torch.float64).T, mode="complete")[0][:, -1].tolist()     # at right angles to those
-        return _dot(q, k) + math.sin(m) * _dot(asked, self.free) * math.sqrt(_dot(*[(k, q)[self.side]] * 2))
+            # at right angles to those
+            self.free = torch.linalg.qr(torch.tensor(self.met, dtype=torch.float64).T,
+                                        mode="complete")[0][:, -1].tolist()
+        return (_dot(q, k) + math.sin(m) * _dot(asked, self.free)
+                * math.sqrt(_dot(*[(k, q)[self.side]] * 2)))
 
 
-_HIDDEN = {f"a term that is 0 for the first {what} of the test": _Unseen(side) for side, what in enumerate(("queries", "keys"))}
-_NARROW = {f"a term by position, only {' and '.join(regions)}": _only(regions) for regions in (*((r,) for r in _REGIONS), *_BOTH)}
-_PERIODIC = {f"a term of period {_PERIODS[i % 6]}, only {' and '.join(regions)}": _only(regions, _PERIODS[i % 6]) for i, regions in enumerate((*((r,) for r in _REGIONS), *_BOTH))}
+_HIDDEN = {f"a term that is 0 for the first {what} of the test": _Unseen(side)
+           for side, what in enumerate(("queries", "keys"))}
+_NARROW = {f"a term by position, only {' and '.join(regions)}": _only(regions)
+           for regions in (*((r,) for r in _REGIONS), *_BOTH)}
+_PERIODIC = {f"a term of period {_PERIODS[i % 6]}, only {' and '.join(regions)}": _only(regions,
+        _PERIODS[i % 6]) for i, regions in enumerate((*((r,) for r in _REGIONS), *_BOTH))}
 _PERIODIC |= {f"a term of period {p}": _only((), p) for p in _PERIODS}
-_BREAK |= _HIDDEN | _NARROW | _PERIODIC | {"a term of little more than the least size": lambda q, k, m, n: _dot(q, k) + .0075 * _size(q, k) * math.sin(m)}
+_BREAK |= (_HIDDEN | _NARROW | _PERIODIC
+           | {"a term of little more than the least size": lambda q, k, m, n: _dot(q, k) + .0075
+              * _size(q, k) * math.sin(m)})
 _KEEP |= {
-    "noise of little less than the largest size": lambda q, k, m, n: _dot(q, k) + 4.5e-5 * _size(q, k) * math.sin(m * n + 3 * m),
-    "RoPE, near keys twice as strong": lambda q, k, m, n: _rope(q, k, m, n) * (1 + (abs(n - m) < 100))}
+    "noise of little less than the largest size": lambda q, k, m, n: _dot(q, k) + 4.5e-5
+    * _size(q, k) * math.sin(m * n + 3 * m),
+    "RoPE, near keys twice as strong": lambda q, k, m, n: _rope(q, k, m, n)
+    * (1 + (abs(n - m) < 100))}
 _ASKED = 20_000
 
 check_offset_only = Checker("offset_only")
@@ -753,46 +975,65 @@ def _judged(attempt, name: str, dim: int) -> None:
         nonlocal asked
         asked += 1
         if asked > _ASKED: raise Mismatch(f"it asked for more than {_ASKED} scores")
-        if len(q) != dim or len(k) != dim: raise ValueError(f"q and k: {len(q)} and {len(k)} features; expected {dim}")
-        if not all(p == int(p) and 0 <= p < 100_000 for p in (m, n)): raise ValueError(f"m, n: {m}, {n}; expected integers from 0 to 99,999")
+        if len(q) != dim or len(k) != dim:
+            raise ValueError(f"q and k: {len(q)} and {len(k)} features; expected {dim}")
+        if not all(p == int(p) and 0 <= p < 100_000 for p in (m, n)):
+            raise ValueError(f"m, n: {m}, {n}; expected integers from 0 to 99,999")
         return rule(q.tolist(), k.tolist(), int(m), int(n))
 
     said = attempt(score, dim)
-    if isinstance(said, Tensor) and said.dtype == torch.bool and said.numel() == 1: said = bool(said)
-    if type(said) is not bool: raise Mismatch(f"it returned {short(said)} ({type(said).__name__}); expected True or False")
-    if said != (name in _KEEP): raise Mismatch(f"it returned {said} after {asked} scores; expected {not said}")
+    if isinstance(said, Tensor) and said.dtype == torch.bool and said.numel() == 1:
+        said = bool(said)
+    if type(said) is not bool:
+        raise Mismatch(f"it returned {short(said)} ({type(said).__name__}); expected True or False")
+    if said != (name in _KEEP):
+        raise Mismatch(f"it returned {said} after {asked} scores; expected {not said}")
 
-@check_offset_only.property("RoPE depends on the offset only, despite rounding", ("RoPE", 2), ("RoPE", 8), ("RoPE rounded", 8), ("RoPE rounded", 16))
+@check_offset_only.property("RoPE depends on the offset only, despite rounding", ("RoPE", 2),
+                            ("RoPE", 8), ("RoPE rounded", 8), ("RoPE rounded", 16))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("so do other scores", *((name, 8) for name in list(_KEEP)[2:]), *(("noise of little less than the largest size", dim) for dim in (2, 64)),
+@check_offset_only.property("so do other scores", *((name, 8) for name in list(_KEEP)[2:]),
+                            *(("noise of little less than the largest size", dim)
+                              for dim in (2, 64)),
     ("no positions", 1), ("ALiBi", 3), ("T5's bias", 5), ("decay, and nothing ahead", 9))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("a score that depends on the positions themselves is found", *((name, 8) for name in list(_BREAK)[:3]),
+@check_offset_only.property("a score that depends on the positions themselves is found",
+                            *((name, 8) for name in list(_BREAK)[:3]),
     *(("a penalty on the key's position", dim) for dim in (1, 3, 5, 9)))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("positions that are too coarse, or that begin again", *((name, 8) for name in list(_BREAK)[3:6]))
+@check_offset_only.property("positions that are too coarse, or that begin again",
+                            *((name, 8) for name in list(_BREAK)[3:6]))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("a fault only at far positions, only ahead, only near or only for large offsets", *((name, 8) for name in list(_BREAK)[6:11]))
+@check_offset_only.property(
+    "a fault only at far positions, only ahead, only near or only for large offsets",
+    *((name, 8) for name in list(_BREAK)[6:11]))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("a fault that some vectors hide", *((name, dim) for name in (*list(_BREAK)[11:13], *_HIDDEN) for dim in (2, 8)))
+@check_offset_only.property("a fault that some vectors hide",
+                            *((name, dim) for name in (*list(_BREAK)[11:13], *_HIDDEN)
+                              for dim in (2, 8)))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("a small fault", *(("a term of little more than the least size", dim) for dim in (2, 8, 64)))
+@check_offset_only.property("a small fault",
+                            *(("a term of little more than the least size", dim)
+                              for dim in (2, 8, 64)))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("a fault in one region, or where two regions overlap", *((name, 6) for name in _NARROW))
+@check_offset_only.property("a fault in one region, or where two regions overlap",
+                            *((name, 6) for name in _NARROW))
 def _(attempt, *case): _judged(attempt, *case)
 
-@check_offset_only.property("a fault that multiples of some number hide", *((name, 6) for name in _PERIODIC))
+@check_offset_only.property("a fault that multiples of some number hide",
+                            *((name, 6) for name in _PERIODIC))
 def _(attempt, *case): _judged(attempt, *case)
 
 # %% ../../chapters/practice/06_positions.ipynb #design-checker
-_SETTINGS = {(128, 10_000., 8., 4096): .70, (64, 500_000., 4., 8192): .62, (128, 1_000_000., 16., 32_768): .565, (96, 10_000., 2., 2048): .81}
+_SETTINGS = {(128, 10_000., 8., 4096): .70, (64, 500_000., 4., 8192): .62,
+             (128, 1_000_000., 16., 32_768): .565, (96, 10_000., 2., 2048): .81}
 _OTHERS = ((64, 10_000., 2.5, 2048), (80, 100_000., 6., 8192), (256, 500_000., 8., 8192),
     (128, 10_000., 4., 4096))
 
@@ -801,15 +1042,22 @@ def _ruled(attempt, dim: int, base: float, s: float, trained: int) -> tuple[Tens
     "Frequencies by the rule and without it, and full turns within the trained length."
     before = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     after = attempt(dim, base, s, trained)
-    if not isinstance(after, Tensor) or after.shape != before.shape or not after.is_floating_point(): expect(after, before, what="the answer")
-    if not bool(after.isfinite().all() and (after > 0).all()): raise Mismatch("not all frequencies are positive numbers")
-    if bool((after > before * (1 + 1e-9)).any()): raise Mismatch("a pair is faster than without the rule; expected every pair as fast or slower")
+    if (not isinstance(after, Tensor) or after.shape != before.shape
+        or not after.is_floating_point()):
+        expect(after, before, what="the answer")
+    if not bool(after.isfinite().all() and (after > 0).all()):
+        raise Mismatch("not all frequencies are positive numbers")
+    if bool((after > before * (1 + 1e-9)).any()):
+        raise Mismatch(
+            "a pair is faster than without the rule; expected every pair as fast or slower")
     return after.double(), before, trained * before / math.tau
 
 
 check_own_rule = Checker("own_rule")
 
-@check_own_rule.property("with s = 1 nothing changes", *((dim, base, 1., trained) for dim, base, _, trained in (*_SETTINGS, *_OTHERS)))
+@check_own_rule.property("with s = 1 nothing changes",
+                         *((dim, base, 1., trained)
+                           for dim, base, _, trained in (*_SETTINGS, *_OTHERS)))
 def _(attempt, *case):
     after, before, _ = _ruled(attempt, *case)
     expect(after, before, tol=1e-9, what="the frequencies")
@@ -818,13 +1066,18 @@ def _(attempt, *case):
 def _(attempt, *case):
     after, before, turns = _ruled(attempt, *case)
     new = (turns < 1) & (after > before / case[2] * (1 + 1e-6))
-    if new.any(): raise Mismatch(f"{int(new.sum())} of {int((turns < 1).sum())} slow pairs reach new angles; expected none")
+    if new.any():
+        raise Mismatch(
+            f"{int(new.sum())} of {int((turns < 1).sum())} slow pairs reach new angles; expected none")
 
-@check_own_rule.property("pairs with 32 turns or more keep 99 per cent of their frequency", *_SETTINGS, *_OTHERS)
+@check_own_rule.property("pairs with 32 turns or more keep 99 per cent of their frequency",
+                         *_SETTINGS, *_OTHERS)
 def _(attempt, *case):
     after, before, turns = _ruled(attempt, *case)
     kept = float((after / before)[turns >= 32].min())
-    if kept < .99: raise Mismatch(f"one of the fast pairs keeps {kept:.2f} of its frequency; expected at least 0.99")
+    if kept < .99:
+        raise Mismatch(
+            f"one of the fast pairs keeps {kept:.2f} of its frequency; expected at least 0.99")
 
 @check_own_rule.property("no gap between neighbouring pairs", *_SETTINGS, *_OTHERS)
 def _(attempt, *case):
@@ -832,10 +1085,14 @@ def _(attempt, *case):
     ratio = after[:-1] / after[1:]
     growth = float((ratio / (before[:-1] / before[1:])).max())
     if not bool((ratio > 1).all()): raise Mismatch("a pair is not slower than the one before it")
-    if growth > 1.5 * (1 + 1e-6): raise Mismatch(f"a ratio of neighbouring frequencies is {growth:.2f} times what it was; expected at most 1.5 times")
+    if growth > 1.5 * (1 + 1e-6):
+        raise Mismatch(
+            f"a ratio of neighbouring frequencies is {growth:.2f} times what it was; expected at "
+            "most 1.5 times")
 
 @check_own_rule.property("it changes little: the mean of new over old frequencies", *_SETTINGS)
 def _(attempt, *case):
     after, before, _ = _ruled(attempt, *case)
     mean = float((after / before).mean())
-    if mean < _SETTINGS[case]: raise Mismatch(f"the mean is {mean:.3f}; expected at least {_SETTINGS[case]}")
+    if mean < _SETTINGS[case]:
+        raise Mismatch(f"the mean is {mean:.3f}; expected at least {_SETTINGS[case]}")

@@ -31,17 +31,22 @@ def _lstm_case(B: int, I: int, C: int, seed: int) -> tuple:
 
 
 def _lstm_far(seed: int) -> tuple:
-    "A step with a large cell state; in different features, each gate is open, half open, nearly closed and closed."
+    """A step with a large cell state; in different features, each gate is open, half open,
+    nearly closed and closed."""
     x, h, c, W, U, b = _lstm_case(3, 2, 5, seed)
-    level = [(-1000., -20., 0., 20., 1000.)[(block + 2 * j) % 5] for block, j in product(range(4), range(5))]
+    level = [(-1000., -20., 0., 20., 1000.)[(block + 2 * j) % 5]
+             for block, j in product(range(4), range(5))]
     return x, h, 1000 * c, W, U, b + doubles(*level)
 
 
 _ONE_FEATURE = (doubles(1.).view(1, 1), doubles(0.5).view(1, 1), doubles(2.).view(1, 1),
-                doubles(0, 1, 0.5, -1).view(4, 1), doubles(1, 0, 1, 2).view(4, 1), doubles(0, 0.5, 0, 0))
+                doubles(0, 1, 0.5, -1).view(4, 1), doubles(1, 0, 1, 2).view(4, 1),
+                doubles(0, 0.5, 0, 0))
 _STEPS = (_ONE_FEATURE, _lstm_case(1, 2, 3, 1), _lstm_case(4, 3, 2, 10), _lstm_case(3, 3, 3, 20))
-_SIZED = (_lstm_case(2, 4, 1, 60), _lstm_case(8, 8, 2, 66), _lstm_case(1, 1, 4, 72), _lstm_case(40, 5, 7, 78))
-_NEARLY_CLOSED = (doubles(0.).view(1, 1), doubles(0.).view(1, 1), doubles(1e9).view(1, 1), torch.zeros(4, 1).double(), torch.zeros(4, 1).double(), doubles(0, -20, 0, 0))
+_SIZED = (_lstm_case(2, 4, 1, 60), _lstm_case(8, 8, 2, 66), _lstm_case(1, 1, 4, 72),
+          _lstm_case(40, 5, 7, 78))
+_NEARLY_CLOSED = (doubles(0.).view(1, 1), doubles(0.).view(1, 1), doubles(1e9).view(1, 1),
+                  torch.zeros(4, 1).double(), torch.zeros(4, 1).double(), doubles(0, -20, 0, 0))
 
 
 def _lstm_by_number(x, h, c, W, U, b) -> tuple[Tensor, Tensor]:
@@ -53,7 +58,8 @@ def _lstm_by_number(x, h, c, W, U, b) -> tuple[Tensor, Tensor]:
         def mixed(block, n=n, j=j):
             row = block * C + j
             return sum(w * y for w, y in zip(W[row] + U[row], x[n] + h[n])) + b[row]
-        write, keep, new, output = logistic(mixed(0)), logistic(mixed(1)), math.tanh(mixed(2)), logistic(mixed(3))
+        write, keep, new, output = (logistic(mixed(0)), logistic(mixed(1)), math.tanh(mixed(2)),
+                                    logistic(mixed(3)))
         cell[n, j] = keep * c[n][j] + write * new
         hidden[n, j] = output * math.tanh(float(cell[n, j]))
     return hidden, cell
@@ -61,30 +67,40 @@ def _lstm_by_number(x, h, c, W, U, b) -> tuple[Tensor, Tensor]:
 
 def _compare(attempt, reference, case: tuple, *names: str) -> None:
     "Compare with the reference, in 32 bits with fewer digits."
-    compare(attempt, reference, case, names, 1e-4 if any(x.dtype == torch.float32 for x in case) else 1e-9)
+    compare(attempt, reference, case, names,
+            1e-4 if any(x.dtype == torch.float32 for x in case) else 1e-9)
 
 
 check_lstm_step = Checker("lstm_step")
 
-@check_lstm_step.property("the new cell state keeps part of the old one and adds part of the candidate", *_STEPS)
-def _(attempt, *case): expect(parts(attempt(*case), "hidden state", "cell state")[1], _lstm_by_number(*case)[1], what="the cell state")
+@check_lstm_step.property(
+    "the new cell state keeps part of the old one and adds part of the candidate", *_STEPS)
+def _(attempt, *case):
+    expect(parts(attempt(*case), "hidden state", "cell state")[1], _lstm_by_number(*case)[1],
+           what="the cell state")
 
 @check_lstm_step.property("the hidden state shows part of the tanh of the new cell state", *_STEPS)
-def _(attempt, *case): expect(parts(attempt(*case), "hidden state", "cell state")[0], _lstm_by_number(*case)[0], what="the hidden state")
+def _(attempt, *case):
+    expect(parts(attempt(*case), "hidden state", "cell state")[0], _lstm_by_number(*case)[0],
+           what="the hidden state")
 
 @check_lstm_step.property("the same holds for equal sizes and sizes of 1", *_SIZED)
 def _(attempt, *case): _compare(attempt, _lstm_by_number, case, "hidden state", "cell state")
 
-@check_lstm_step.property("large numbers neither overflow nor saturate too early", _NEARLY_CLOSED, _lstm_far(90), cast(_lstm_far(100), torch.float32))
+@check_lstm_step.property("large numbers neither overflow nor saturate too early", _NEARLY_CLOSED,
+                          _lstm_far(90), cast(_lstm_far(100), torch.float32))
 def _(attempt, *case): _compare(attempt, _lstm_by_number, case, "hidden state", "cell state")
 
-@check_lstm_step.property("PyTorch's own cell is not called", _ONE_FEATURE, *_SIZED, cast(_STEPS[2], torch.float32))
+@check_lstm_step.property("PyTorch's own cell is not called", _ONE_FEATURE, *_SIZED,
+                          cast(_STEPS[2], torch.float32))
 def _(attempt, *case): does_without(("lstm",), attempt, *case)
 
-common_rules(check_lstm_step, _lstm_by_number, lambda seed: _lstm_case(9, 3, 5, 40 + 10 * seed), "hidden state", "cell state")
+common_rules(check_lstm_step, _lstm_by_number, lambda seed: _lstm_case(9, 3, 5, 40 + 10 * seed),
+             "hidden state", "cell state")
 
 @check_lstm_step.property("large numbers do not make the gradients overflow", _lstm_far(110))
-def _(attempt, *case): gradients_flow(attempt, _lstm_by_number, case, ("hidden state", "cell state"))
+def _(attempt, *case):
+    gradients_flow(attempt, _lstm_by_number, case, ("hidden state", "cell state"))
 
 # %% ../../chapters/practice/01_recurrence.ipynb #fate-checker
 _FATES = ("vanishes", "stays", "explodes")
@@ -156,48 +172,65 @@ def _net(C: int, T: int, seed: int, scale: float = 1.) -> tuple[Tensor, Tensor, 
 
 
 def _small(U: Tensor, T: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    "A weight, small states, at which the derivative of the tanh is nearly 1, and a gradient at the last one."
+    """A weight, small states, at which the derivative of the tanh is nearly 1, and a gradient at
+    the last one."""
     return U, rounded(T, len(U), seed=seed) / 50, rounded(len(U), seed=seed + 1)
 
 
 _PAPER = (doubles(2.).view(1, 1), torch.tensor([[0.5]], dtype=torch.float64).tanh(), doubles(1.))
-_PAPER = (_PAPER[0], torch.cat([_PAPER[1], (2 * _PAPER[1]).tanh(), (2 * (2 * _PAPER[1]).tanh()).tanh()]), _PAPER[2])
+_PAPER = (_PAPER[0],
+          torch.cat([_PAPER[1], (2 * _PAPER[1]).tanh(), (2 * (2 * _PAPER[1]).tanh()).tanh()]),
+          _PAPER[2])
 _NETS = (_PAPER, _net(2, 2, 1), _net(2, 3, 5), _net(3, 6, 9), _net(4, 12, 13))
-_LASTING = (_small(doubles(-1.).view(1, 1), 20, 30), _small(doubles(0.8, -0.6, 0.6, 0.8).view(2, 2), 60, 32), _small(doubles(1.).view(1, 1), 1_050, 34))
+_LASTING = (_small(doubles(-1.).view(1, 1), 20, 30), _small(doubles(0.8, -0.6, 0.6, 0.8).view(2, 2),
+        60, 32), _small(doubles(1.).view(1, 1), 1_050, 34))
 _GROWING = (_small(doubles(3.).view(1, 1), 16, 36), _small(doubles(2, -2, 1, 3).view(2, 2), 20, 38))
-_FULL = ((doubles(2.).view(1, 1), doubles(0.3, 1).view(2, 1), doubles(1e6)), (doubles(1.).view(1, 1), doubles(0.5, -1, 0.2).view(3, 1), doubles(1e6)),
-         (doubles(1, 2, -3, 1).view(2, 2), doubles(0.5, -0.2, 1, 0.3, 0.1, -1).view(3, 2), doubles(1e6, -2e6)))
+_FULL = ((doubles(2.).view(1, 1), doubles(0.3, 1).view(2, 1), doubles(1e6)),
+         (doubles(1.).view(1, 1), doubles(0.5, -1, 0.2).view(3, 1), doubles(1e6)),
+         (doubles(1, 2, -3, 1).view(2, 2), doubles(0.5, -0.2, 1, 0.3, 0.1, -1).view(3, 2),
+          doubles(1e6, -2e6)))
 
 
 def _gradient_by_autograd(U: Tensor, h: Tensor, g: Tensor) -> Tensor:
     "The gradient with respect to U, by running the network again."
     before = torch.cat([torch.zeros_like(h[:1]), h[:-1]])
-    r, leaf, state = torch.atanh(h) - before @ U.T, U.detach().clone().requires_grad_(), torch.zeros_like(h[0])
+    r, leaf, state = (torch.atanh(h) - before @ U.T, U.detach().clone().requires_grad_(),
+                      torch.zeros_like(h[0]))
     with torch.enable_grad():
         for t in range(len(h)): state = torch.tanh(leaf @ state + r[t])
         return torch.autograd.grad(state @ g, leaf)[0]
 
 
 def _gradient_forwards(U: Tensor, h: Tensor, g: Tensor) -> Tensor:
-    "The gradient with respect to U, in forward mode: the derivative of feature k of the state with respect to the weight (i, j)."
+    """The gradient with respect to U, in forward mode: the derivative of feature k of the state
+    with respect to the weight (i, j)."""
     every, (U, h, g) = range(len(U)), (x.tolist() for x in (U, h, g))
     slopes, before = dict.fromkeys(product(every, repeat=3), 0.), [0.] * len(U)
     for state in h:
-        slopes = {(k, i, j): (1 - state[k] ** 2) * (sum(U[k][m] * slopes[m, i, j] for m in every) + (k == i) * before[j]) for k, i, j in slopes}
+        slopes = {(k, i, j): (1 - state[k] ** 2)
+                  * (sum(U[k][m] * slopes[m, i, j] for m in every) + (k == i) * before[j])
+                  for k, i, j in slopes}
         before = state
-    return torch.tensor([[sum(g[k] * slopes[k, i, j] for k in every) for j in every] for i in every], dtype=torch.float64)
+    return torch.tensor([[sum(g[k] * slopes[k, i, j] for k in every) for j in every]
+                         for i in every], dtype=torch.float64)
 
 
 check_weight_gradient = Checker("weight_gradient")
 
-@check_weight_gradient.property("one step gives zero, since the state before it is zero", (doubles(2.).view(1, 1), doubles(0.5).view(1, 1), doubles(1.)), _net(3, 1, 3))
+@check_weight_gradient.property("one step gives zero, since the state before it is zero",
+                                (doubles(2.).view(1, 1), doubles(0.5).view(1, 1), doubles(1.)),
+                                _net(3, 1, 3))
 def _(attempt, U, h, g): expect(attempt(U, h, g), torch.zeros_like(U), what="the gradient")
 
-@check_weight_gradient.property("two steps: the derivative of the last one times the state before it", _net(1, 2, 20), _net(2, 2, 1), _net(3, 2, 24))
-def _(attempt, U, h, g): expect(attempt(U, h, g), _gradient_by_autograd(U, h, g), what="the gradient")
+@check_weight_gradient.property(
+    "two steps: the derivative of the last one times the state before it", _net(1, 2, 20),
+    _net(2, 2, 1), _net(3, 2, 24))
+def _(attempt, U, h, g):
+    expect(attempt(U, h, g), _gradient_by_autograd(U, h, g), what="the gradient")
 
 @check_weight_gradient.property("every use of the weight contributes", *_NETS)
-def _(attempt, U, h, g): expect(attempt(U, h, g), _gradient_by_autograd(U, h, g), what="the gradient")
+def _(attempt, U, h, g):
+    expect(attempt(U, h, g), _gradient_by_autograd(U, h, g), what="the gradient")
 
 @check_weight_gradient.property("early uses contribute, too", *_LASTING)
 def _(attempt, *case): _compare(attempt, _gradient_forwards, case)
@@ -205,26 +238,34 @@ def _(attempt, *case): _compare(attempt, _gradient_forwards, case)
 @check_weight_gradient.property("a growing gradient is not clipped", *_GROWING)
 def _(attempt, *case): _compare(attempt, _gradient_forwards, case)
 
-@check_weight_gradient.property("no gradient passes a state of 1 or −1", *_FULL, cast(_FULL[2], torch.float32))
+@check_weight_gradient.property("no gradient passes a state of 1 or −1", *_FULL,
+                                cast(_FULL[2], torch.float32))
 def _(attempt, *case): _compare(attempt, _gradient_forwards, case)
 
 @check_weight_gradient.property("the answer is proportional to the gradient at the end",
-    *((*_net(2, 3, 5), factor) for factor in (1e-30, 1e30)), (*cast(_net(3, 6, 9), torch.float32), 1e-20))
-def _(attempt, U, h, g, factor): _compare(lambda *case: attempt(*case[:2], factor * case[2]) / factor, _gradient_forwards, (U, h, g))
+    *((*_net(2, 3, 5), factor) for factor in (1e-30, 1e30)),
+                                (*cast(_net(3, 6, 9), torch.float32), 1e-20))
+def _(attempt, U, h, g, factor):
+    _compare(lambda *case: attempt(*case[:2], factor * case[2]) / factor,
+             _gradient_forwards, (U, h, g))
 
-@check_weight_gradient.property("autograd is not called", _PAPER, _net(3, 6, 9), cast(_LASTING[1], torch.float32))
+@check_weight_gradient.property("autograd is not called", _PAPER, _net(3, 6, 9),
+                                cast(_LASTING[1], torch.float32))
 def _(attempt, *case):
     def called(*args, **kwargs): raise Mismatch("it called autograd; expected the gradient by hand")
     with patch.multiple(torch.autograd, grad=called, backward=called): attempt(*case)
 
-@check_weight_gradient.property("the network is not run again: no tanh is called", _PAPER, _net(3, 6, 9), cast(_LASTING[1], torch.float32))
+@check_weight_gradient.property("the network is not run again: no tanh is called", _PAPER,
+                                _net(3, 6, 9), cast(_LASTING[1], torch.float32))
 def _(attempt, *case): does_without(("tanh",), attempt, *case)
 
-common_rules(check_weight_gradient, _gradient_by_autograd, lambda seed: _net(9, 4, 40 + 3 * seed, 0.3), flows=False, linear_in=("g",))
+common_rules(check_weight_gradient, _gradient_by_autograd,
+             lambda seed: _net(9, 4, 40 + 3 * seed, 0.3), flows=False, linear_in=("g",))
 
 # %% ../../chapters/practice/01_recurrence.ipynb #fades-checker
 def _steps_by_loop(factor: float, tiny: float, start: float) -> int:
-    "The number of steps until a norm falls below another, one by one; a difference by rounding alone does not count."
+    """The number of steps until a norm falls below another, one by one; a difference by rounding
+    alone does not count."""
     n = 0
     while start >= tiny * (1 - 1e-12): start, n = start * factor, n + 1
     return n
@@ -234,7 +275,9 @@ def _steps_exactly(factor: float, tiny: float, start: float) -> int:
     "The same without a loop, from logarithms of fifty digits."
     with localcontext(prec=50):
         factor, tiny, start = map(Decimal, (factor, tiny, start))
-        return max(0, math.floor(((tiny * (1 - Decimal("1e-12"))).ln() - start.ln()) / factor.ln()) + 1)
+        return max(0,
+                   math.floor(((tiny * (1 - Decimal("1e-12"))).ln() - start.ln())
+                              / factor.ln()) + 1)
 
 
 def _drawn_norms(seed: int) -> tuple[float, float, float]:
@@ -245,40 +288,61 @@ def _drawn_norms(seed: int) -> tuple[float, float, float]:
 
 def _count(attempt, case: tuple, wanted: int) -> None:
     "Compare the number of steps; the message shows all digits of the norms."
-    expect_whole(attempt(*case), wanted, f"for norms of {case[1]!r} and {case[2]!r}, the number of steps")
+    expect_whole(attempt(*case), wanted,
+                 f"for norms of {case[1]!r} and {case[2]!r}, the number of steps")
 
 
-_HALVED = tuple((0.5, size * 0.5 ** n * (1 + off), size) for n in (0, 2, 5) for size in (1., 2.2e-11, 1e-200, 1e200) for off in (1e-8, 1e-11, 1e-13, -1e-13, -1e-11))
-_NOT = tuple((*good[:i], bad, *good[i + 1:]) for good in ((0.5, 0.1, 1.), (0.5, 1., 0.1))           # start above and below tiny
-             for i in range(3) for bad in ((0., 1., -0.5, 1.5) if i == 0 else (0., -0.1)) + (math.nan, math.inf, -math.inf))
+_HALVED = tuple((0.5, size * 0.5 ** n * (1 + off), size) for n in (0, 2, 5)
+                for size in (1., 2.2e-11, 1e-200, 1e200)
+                for off in (1e-8, 1e-11, 1e-13, -1e-13, -1e-11))
+# start above and below tiny
+_NOT = tuple((*good[:i], bad, *good[i + 1:]) for good in ((0.5, 0.1, 1.), (0.5, 1., 0.1))
+             for i in range(3) for bad in ((0., 1., -0.5, 1.5) if i == 0 else (0., -0.1))
+             + (math.nan, math.inf, -math.inf))
 check_steps_until = Checker("steps_until", seconds=1)
 
-@check_steps_until.property("it is the first step at which the norm is below", (0.5, 0.3, 1.), (0.9, 0.01, 1.), (0.9, 0.01, 50.), (0.99, 1e-7, 3.), (0.1, 1e-4 / 3, 7.))
+@check_steps_until.property("it is the first step at which the norm is below", (0.5, 0.3, 1.),
+                            (0.9, 0.01, 1.), (0.9, 0.01, 50.), (0.99, 1e-7, 3.),
+                            (0.1, 1e-4 / 3, 7.))
 def _(attempt, *case): expect_whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
-@check_steps_until.property("equal is not yet below", (0.5, 0.25, 1.), (0.9, 0.81, 1.), (0.3, 0.0081, 1.), (0.5, 1., 8.), (0.25, 2.**-20, 1.), (0.5, 2.**-149, 1.))
+@check_steps_until.property("equal is not yet below", (0.5, 0.25, 1.), (0.9, 0.81, 1.),
+                            (0.3, 0.0081, 1.), (0.5, 1., 8.), (0.25, 2.**-20, 1.),
+                            (0.5, 2.**-149, 1.))
 def _(attempt, *case): expect_whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
-@check_steps_until.property("a norm that is below already needs no step, one that is equal needs one", (0.5, 1., 0.9), (0.9, 1e-3, 1e-5), (0.5, 1., 1.), (0.5, 0.1 + 0.2, 0.3))
+@check_steps_until.property(
+    "a norm that is below already needs no step, one that is equal needs one", (0.5, 1., 0.9),
+    (0.9, 1e-3, 1e-5), (0.5, 1., 1.), (0.5, 0.1 + 0.2, 0.3))
 def _(attempt, *case): _count(attempt, case, _steps_by_loop(*case))
 
-@check_steps_until.property("below means smaller by more than one part in 10¹², for norms of any size", *_HALVED)
+@check_steps_until.property(
+    "below means smaller by more than one part in 10¹², for norms of any size", *_HALVED)
 def _(attempt, *case): _count(attempt, case, _steps_exactly(*case))
 
-@check_steps_until.property("the norms may be as far apart as floats can be", (0.5, 1e-200, 1e200), (0.9, 1e-300, 1e300), (0.5, 1e300, 1e-300), (0.5, 5e-324, 1.), (1e-200, 1e-300, 1.))
+@check_steps_until.property("the norms may be as far apart as floats can be", (0.5, 1e-200, 1e200),
+                            (0.9, 1e-300, 1e300), (0.5, 1e300, 1e-300), (0.5, 5e-324, 1.),
+                            (1e-200, 1e-300, 1.))
 def _(attempt, *case): expect_whole(attempt(*case), _steps_by_loop(*case), "the number of steps")
 
-@check_steps_until.property("the same holds for any factor and norms", *map(_drawn_norms, range(12)))
+@check_steps_until.property("the same holds for any factor and norms",
+                            *map(_drawn_norms, range(12)))
 def _(attempt, *case): expect_whole(attempt(*case), _steps_exactly(*case), "the number of steps")
 
-@check_steps_until.property("a factor near 1 takes no longer", (1 - 1e-4, 1e-30, 1.), (1 - 1e-9, 0.5, 1.), (1 - 1e-9, 2e-7, 3e5), (1 - 1e-7, 1e-30, 1.))
+@check_steps_until.property("a factor near 1 takes no longer", (1 - 1e-4, 1e-30, 1.),
+                            (1 - 1e-9, 0.5, 1.), (1 - 1e-9, 2e-7, 3e5), (1 - 1e-7, 1e-30, 1.))
 def _(attempt, *case): expect_whole(attempt(*case), _steps_exactly(*case), "the number of steps")
 
-@check_steps_until.property("nor does one that differs from 1 in the last digits only", (1 - 1e-12, 1e-30, 1.), (1 - 1e-14, 0.5, 1.), (math.nextafter(1, 0), 0.5, 1.))
+@check_steps_until.property("nor does one that differs from 1 in the last digits only",
+                            (1 - 1e-12, 1e-30, 1.), (1 - 1e-14, 0.5, 1.),
+                            (math.nextafter(1, 0), 0.5, 1.))
 def _(attempt, factor, tiny, start):
     found = attempt(factor, tiny, start)
-    if type(found) is not int: raise Mismatch(f"the number of steps is {short(found)} ({type(found).__name__}); expected an integer (int)")
-    expect(found * math.log1p(factor - 1), math.log(tiny) - math.log(start), tol=1e-9, what="the logarithm of the norm at the end")
+    if type(found) is not int:
+        raise Mismatch(
+            f"the number of steps is {short(found)} ({type(found).__name__}); expected an integer (int)")
+    expect(found * math.log1p(factor - 1), math.log(tiny) - math.log(start), tol=1e-9,
+           what="the logarithm of the norm at the end")
 
 @check_steps_until.property("invalid arguments are refused", *_NOT)
 def _(attempt, *case): refuses(attempt, *case)
@@ -336,13 +400,15 @@ def _cause_by_curves(layer: str) -> str:
 
 check_diagnose_layer = Checker("diagnose_layer")
 
-@check_diagnose_layer.property("the diagnosis explains the curves", *((layer,) for layer in "CBEAD"))
+@check_diagnose_layer.property("the diagnosis explains the curves",
+                               *((layer,) for layer in "CBEAD"))
 def _(attempt, layer):
     found, wanted = attempt(layer), _cause_by_curves(layer)
     if not isinstance(found, str) or found not in _CAUSES:
         raise Mismatch(f"it is {short(found)}; expected one of {', '.join(_CAUSES)}")
     if found != wanted:
-        raise Mismatch(f"the diagnosis is {found}; the curves of this layer, for several outputs, do not fit it")
+        raise Mismatch(
+            f"the diagnosis is {found}; the curves of this layer, for several outputs, do not fit it")
 
 # %% ../../chapters/practice/01_recurrence.ipynb #scan-checker
 def _scan_by_loop(a: Tensor, b: Tensor) -> Tensor:
@@ -354,7 +420,8 @@ def _scan_by_loop(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack(all_h)
 
 
-def _run(*shape: int, seed: int) -> tuple[Tensor, Tensor]: return rounded(*shape, seed=seed), rounded(*shape, seed=seed + 1)
+def _run(*shape: int, seed: int) -> tuple[Tensor, Tensor]:
+    return rounded(*shape, seed=seed), rounded(*shape, seed=seed + 1)
 
 
 def _signs(*shape: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -364,32 +431,44 @@ def _signs(*shape: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 _RUNS = (
-    (doubles(2, 2, 2, 2), doubles(1, 1, 1, 1)), (doubles(5), doubles(3)), (doubles(1, 3, 10), doubles(1, 2, 4)), _run(7, seed=1),
+    (doubles(2, 2, 2, 2), doubles(1, 1, 1, 1)), (doubles(5), doubles(3)),
+    (doubles(1, 3, 10), doubles(1, 2, 4)), _run(7, seed=1),
     _run(6, 2, seed=3), _run(13, 2, 3, seed=5), (doubles(*40 * [1]), doubles(*range(40))))
-_LARGE = ((doubles(1, 1000), doubles(1, 1)), (doubles(1, -1e6, 1e6, 1e6), doubles(1, 2, 3, 4)), (doubles(*6 * [1e-7]), doubles(1e45, *5 * [0])), (doubles(*6 * [-1e7]), doubles(1e-30, *5 * [0])))
+_LARGE = ((doubles(1, 1000), doubles(1, 1)), (doubles(1, -1e6, 1e6, 1e6), doubles(1, 2, 3, 4)),
+          (doubles(*6 * [1e-7]), doubles(1e45, *5 * [0])),
+          (doubles(*6 * [-1e7]), doubles(1e-30, *5 * [0])))
 
 check_linear_scan = Checker("linear_scan")
 
 @check_linear_scan.property("it is the recurrence", *_RUNS)
 def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
 
-@check_linear_scan.property("it runs along the first axis, for any further axes", *(_run(*shape, seed=8) for shape in ((1, 3), (4, 4), (2, 1, 2), (5, 5, 5), (3, 2, 3, 4), (6, 1, 2, 1, 3))))
+@check_linear_scan.property("it runs along the first axis, for any further axes",
+                            *(_run(*shape, seed=8) for shape in ((1, 3), (4, 4), (2, 1, 2),
+                                    (5, 5, 5), (3, 2, 3, 4), (6, 1, 2, 1, 3))))
 def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
 
 @check_linear_scan.property("a factor of zero forgets everything, and does no other harm",
-    (doubles(1, 0, 2), doubles(1, 1, 1)), (doubles(0, 0, 0, 0, 0), doubles(1, 2, 3, 4, 5)), (doubles(3, 0, 0.5, -1, 2, 0, 1), rounded(7)))
+    (doubles(1, 0, 2), doubles(1, 1, 1)), (doubles(0, 0, 0, 0, 0), doubles(1, 2, 3, 4, 5)),
+                            (doubles(3, 0, 0.5, -1, 2, 0, 1), rounded(7)))
 def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
 
-@check_linear_scan.property("small factors over many steps do not underflow", (torch.full((2_000,), 0.1, dtype=torch.float64), torch.ones(2_000, dtype=torch.float64)))
+@check_linear_scan.property("small factors over many steps do not underflow",
+                            (torch.full((2_000,), 0.1, dtype=torch.float64),
+                             torch.ones(2_000, dtype=torch.float64)))
 def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
 
-@check_linear_scan.property("factors of 1 and −1 over many steps forget nothing", _signs(100, seed=11), _signs(300, 2, seed=13), _signs(520, seed=15))
+@check_linear_scan.property("factors of 1 and −1 over many steps forget nothing",
+                            _signs(100, seed=11), _signs(300, 2, seed=13), _signs(520, seed=15))
 def _(attempt, a, b): expect(attempt(a, b), _scan_by_loop(a, b), what="the tensor of states")
 
-@check_linear_scan.property("factors and additions may be large or small", *_LARGE, cast(_LARGE[0], torch.float32))
+@check_linear_scan.property("factors and additions may be large or small", *_LARGE,
+                            cast(_LARGE[0], torch.float32))
 def _(attempt, *case): _compare(attempt, _scan_by_loop, case)
 
-@check_linear_scan.property("gradients flow to both arguments", (doubles(2, 0, 3), doubles(1, 1, 1)), _run(9, 2, seed=7), _signs(70, seed=17), _LARGE[1], _run(3, 2, 1, 2, seed=19))
+@check_linear_scan.property("gradients flow to both arguments",
+                            (doubles(2, 0, 3), doubles(1, 1, 1)), _run(9, 2, seed=7),
+                            _signs(70, seed=17), _LARGE[1], _run(3, 2, 1, 2, seed=19))
 def _(attempt, a, b):
     weights, grads = rounded(*b.shape, seed=9), []
     for run in (attempt, _scan_by_loop):
@@ -412,18 +491,24 @@ _WATCHED = (((64,), torch.float64), ((100, 2, 3), torch.float32), ((256,), torch
 
 @check_linear_scan.property("no T × T matrix is computed", *_WATCHED)
 def _(attempt, shape, dtype):
-    made, most = _scan_watched(attempt, shape, dtype).numbers, 12 * math.prod(shape) * (shape[0].bit_length() + 1)
+    made, most = (_scan_watched(attempt, shape, dtype).numbers, 12 * math.prod(shape)
+                  * (shape[0].bit_length() + 1))
     if made > most: raise Mismatch(f"it computed {made:,} numbers; expected at most {most:,}")
 
-@check_linear_scan.property("the number of operations grows with the logarithm of the length", *_WATCHED, ((16_384,), torch.float64))
+@check_linear_scan.property("the number of operations grows with the logarithm of the length",
+                            *_WATCHED, ((16_384,), torch.float64))
 def _(attempt, shape, dtype):
     calls, most = _scan_watched(attempt, shape, dtype).calls, 12 * shape[0].bit_length()
     if calls > most: raise Mismatch(f"it took {calls} operations; expected at most {most}")
 
-@check_linear_scan.property("with factors of 1 it is a cumulative sum, for many steps too", (16_384,))
-def _(attempt, T): expect(attempt(torch.ones(T).double(), rounded(T, seed=16)), rounded(T, seed=16).cumsum(0), what="the tensor of states")
+@check_linear_scan.property("with factors of 1 it is a cumulative sum, for many steps too",
+                            (16_384,))
+def _(attempt, T):
+    expect(attempt(torch.ones(T).double(), rounded(T, seed=16)), rounded(T, seed=16).cumsum(0),
+           what="the tensor of states")
 
-common_rules(check_linear_scan, _scan_by_loop, lambda seed: (rounded(9, 2, seed=seed), rounded(9, 2, seed=seed + 5)))
+common_rules(check_linear_scan, _scan_by_loop,
+             lambda seed: (rounded(9, 2, seed=seed), rounded(9, 2, seed=seed + 5)))
 
 # %% ../../chapters/practice/01_recurrence.ipynb #newton-checker
 def _newton_by_number(u: Tensor, x: Tensor, guess: Tensor) -> Tensor:
@@ -436,30 +521,44 @@ def _newton_by_number(u: Tensor, x: Tensor, guess: Tensor) -> Tensor:
     return found
 
 
-def _newton_case(T: int, C: int, seed: int, size: float = 1.) -> tuple: return rounded(C, seed=seed), rounded(T, C, seed=seed + 1), size * rounded(T, C, seed=seed + 2)
+def _newton_case(T: int, C: int, seed: int, size: float = 1.) -> tuple:
+    return rounded(C, seed=seed), rounded(T, C, seed=seed + 1), size * rounded(T, C, seed=seed + 2)
 
 
-_ROUNDS = tuple(tuple(doubles(*values).view(-1, 1) for values in case) for case in (((2,), (0.5, 0, 0), (0, 0, 0)), ((2,), (0.5, 0, 0), (0.5, 1, 2)), ((1.5,), (1, -1, 0.5, 0), (0.5, 0, -1, 2))))
+_ROUNDS = tuple(tuple(doubles(*values).view(-1, 1) for values in case)
+                for case in (((2,), (0.5, 0, 0), (0, 0, 0)), ((2,), (0.5, 0, 0), (0.5, 1, 2)),
+                             ((1.5,), (1, -1, 0.5, 0), (0.5, 0, -1, 2))))
 check_newton_round = Checker("newton_round")
 
 for _words, _cases in {
-    "each step is replaced by its tangent at the guess": [(u[:, 0], x, guess) for u, x, guess in _ROUNDS],
-    "each feature has its own weight and reads only itself": [_newton_case(*sizes) for sizes in ((4, 2, 1), (7, 3, 4), (3, 3, 7), (2, 5, 10), (20, 1, 19))],
+    "each step is replaced by its tangent at the guess": [(u[:, 0], x, guess)
+            for u, x, guess in _ROUNDS],
+    "each feature has its own weight and reads only itself": [_newton_case(*sizes)
+            for sizes in ((4, 2, 1), (7, 3, 4), (3, 3, 7), (2, 5, 10), (20, 1, 19))],
     "a single step is exact after one round": [_newton_case(1, 1, 13), _newton_case(1, 4, 16)],
-    "the guess may be far from every state": [_newton_case(9, 2, 22, 10), _newton_case(12, 3, 25, 10)],
-    "tiny numbers count where weights are large": [(doubles(2.0**20), doubles(2.0**-20, 0, 0).view(3, 1), torch.zeros(3, 1).double()), (doubles(1e12), doubles(1e-12, 0).view(2, 1), doubles(1e-12, 0).view(2, 1))],
-}.items(): check_newton_round.property(_words, *_cases)(lambda attempt, *case: _compare(attempt, _newton_by_number, case))
+    "the guess may be far from every state": [_newton_case(9, 2, 22, 10),
+                                              _newton_case(12, 3, 25, 10)],
+    "tiny numbers count where weights are large": [(doubles(2.0**20),
+                                                    doubles(2.0**-20, 0, 0).view(3, 1),
+                                                    torch.zeros(3, 1).double()),
+                                                   (doubles(1e12), doubles(1e-12, 0).view(2, 1),
+                                                    doubles(1e-12, 0).view(2, 1))],
+}.items(): check_newton_round.property(_words, *_cases)(lambda attempt, *case: _compare(attempt,
+        _newton_by_number, case))
 
 common_rules(check_newton_round, _newton_by_number, lambda seed: _newton_case(6, 2, 20 + 5 * seed))
 
 # %% ../../chapters/practice/01_recurrence.ipynb #few-checker
 _COUNTS = ("one", "few", "many")
-_COUNTED = {"A": 4, "B": 198, "C": 1, "D": 2, "E": 200, "F": 18}  # a test of the book counts them again
+# a test of the book counts them again
+_COUNTED = {"A": 4, "B": 198, "C": 1, "D": 2, "E": 200, "F": 18}
 check_few_or_many = Checker("few_or_many")
 
-@check_few_or_many.property("the prediction is what happens", *((recurrence,) for recurrence in "ABCDEF"))
+@check_few_or_many.property("the prediction is what happens",
+                            *((recurrence,) for recurrence in "ABCDEF"))
 def _(attempt, recurrence):
-    found, wanted = attempt(recurrence), _COUNTS[(_COUNTED[recurrence] > 1) + (_COUNTED[recurrence] > 50)]
+    found, wanted = (attempt(recurrence),
+                     _COUNTS[(_COUNTED[recurrence] > 1) + (_COUNTED[recurrence] > 50)])
     if not isinstance(found, str) or found not in _COUNTS:
         raise Mismatch(f"it is {short(found)}; expected one of {', '.join(_COUNTS)}")
     if found != wanted: raise Mismatch(f"you predict {found}; counted, it is not")
@@ -476,8 +575,10 @@ def _layers_by_matrices(distance: int, windows: list[int]) -> int:
 
 
 def _layers_by_bisection(distance: int, windows: list[int]) -> int:
-    "The same for any distance, by bisection: how far n layers reach, and the smallest n that is enough."
-    def reach(n): return n // len(windows) * reach_of(windows) + reach_of(windows[:n % len(windows)])
+    """The same for any distance, by bisection: how far n layers reach, and the smallest n that
+    is enough."""
+    def reach(n):
+        return n // len(windows) * reach_of(windows) + reach_of(windows[:n % len(windows)])
     def reach_of(some): return sum(w - 1 for w in some)
     low, high = 0, distance * len(windows)
     while low < high:
@@ -489,36 +590,57 @@ def _layers_by_bisection(distance: int, windows: list[int]) -> int:
 def _drawn_windows(seed: int) -> tuple[int, list[int]]:
     "Windows, many of them 1, and a distance of whole rounds, or one more or less."
     draw = random.Random(seed)
-    windows = [draw.choice((1, 1, 2, 3, 5)) for _ in range(draw.randint(1, 6))] + draw.choice(([], [1], [1, 1]))
+    windows = ([draw.choice((1, 1, 2, 3, 5)) for _ in range(draw.randint(1, 6))]
+               + draw.choice(([], [1], [1, 1])))
     windows[draw.randrange(len(windows))] = draw.randint(2, 6)
-    return max(1, draw.randint(1, 3) * sum(w - 1 for w in windows) + draw.choice((-1, 0, 0, 1))), windows
+    return (max(1, draw.randint(1, 3) * sum(w - 1 for w in windows) + draw.choice((-1, 0, 0, 1))),
+            windows)
 
 
-_FAR = ((30_000_000, [2, 2]), (10**12, [513, 1]), (10**17 + 1, [2]), (2**54 + 3, [2]), (3 * 10**20, [1, 3, 1, 2, 1, 1]), (10**40 + 7, [5, 1, 10**9]), (10**15, [2, 1, 7] * 200))
+_FAR = ((30_000_000, [2, 2]), (10**12, [513, 1]), (10**17 + 1, [2]), (2**54 + 3, [2]),
+        (3 * 10**20, [1, 3, 1, 2, 1, 1]), (10**40 + 7, [5, 1, 10**9]), (10**15, [2, 1, 7] * 200))
 check_layers_needed = Checker("layers_needed", seconds=1)
 
-@check_layers_needed.property("with one window for all layers", (3, [4]), (5, [4]), (4, [4]), (1, [2]), (6, [4]), (7, [4]), (24, [4]), (30, [100]))
-def _(attempt, distance, windows): expect_whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
+@check_layers_needed.property("with one window for all layers", (3, [4]), (5, [4]), (4, [4]),
+                              (1, [2]), (6, [4]), (7, [4]), (24, [4]), (30, [100]))
+def _(attempt, distance, windows):
+    expect_whole(attempt(distance, windows), _layers_by_matrices(distance, windows),
+                 "the number of layers")
 
-@check_layers_needed.property("a position sees itself without any layer", (0, [4]), (0, [1]), (0, [3, 1]), (0, [1, 1, 2]))
-def _(attempt, distance, windows): expect_whole(attempt(distance, windows), 0, "the number of layers")
+@check_layers_needed.property("a position sees itself without any layer", (0, [4]), (0, [1]),
+                              (0, [3, 1]), (0, [1, 1, 2]))
+def _(attempt, distance, windows):
+    expect_whole(attempt(distance, windows), 0, "the number of layers")
 
-@check_layers_needed.property("with different windows, in their order, again and again", (5, [4, 2]), (4, [4, 2]), (20, [2, 2, 8]), (9, [1, 4]), (10, [8, 1, 1]), (40, [3, 9, 2]))
-def _(attempt, distance, windows): expect_whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
+@check_layers_needed.property("with different windows, in their order, again and again",
+                              (5, [4, 2]), (4, [4, 2]), (20, [2, 2, 8]), (9, [1, 4]),
+                              (10, [8, 1, 1]), (40, [3, 9, 2]))
+def _(attempt, distance, windows):
+    expect_whole(attempt(distance, windows), _layers_by_matrices(distance, windows),
+                 "the number of layers")
 
-@check_layers_needed.property("the same holds for whole rounds, and with windows of 1 in any position", (3, [1, 4, 1]), (7, [8, 1, 1]), *map(_drawn_windows, range(30)))
-def _(attempt, distance, windows): expect_whole(attempt(distance, windows), _layers_by_matrices(distance, windows), "the number of layers")
+@check_layers_needed.property(
+    "the same holds for whole rounds, and with windows of 1 in any position", (3, [1, 4, 1]),
+    (7, [8, 1, 1]), *map(_drawn_windows, range(30)))
+def _(attempt, distance, windows):
+    expect_whole(attempt(distance, windows), _layers_by_matrices(distance, windows),
+                 "the number of layers")
 
 @check_layers_needed.property("a large distance takes no longer, and the answer is exact", *_FAR)
-def _(attempt, distance, windows): expect_whole(attempt(distance, windows), _layers_by_bisection(distance, windows), "the number of layers")
+def _(attempt, distance, windows):
+    expect_whole(attempt(distance, windows), _layers_by_bisection(distance, windows),
+                 "the number of layers")
 
-@check_layers_needed.property("invalid arguments are refused", (3, [1]), (1, [1, 1]), (-1, [4]), (-1, [1]), (-7, [2, 3]), (3, []), (0, []), (-1, []),
-    *((distance, windows) for distance in (3, 0) for windows in ([0], [-1], [4, -2], [5, 0], [0, 9], [4, 2, 0, 3])))
+@check_layers_needed.property("invalid arguments are refused", (3, [1]), (1, [1, 1]), (-1, [4]),
+                              (-1, [1]), (-7, [2, 3]), (3, []), (0, []), (-1, []),
+    *((distance, windows) for distance in (3, 0) for windows in ([0], [-1], [4, -2], [5, 0], [0, 9],
+            [4, 2, 0, 3])))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #wave-checker
 check_wavefront = Checker("wavefront")
-_GRIDS = ((1, 1, 1), (3, 1, 2), (1, 3, 4), (3, 2, 2), (2, 3, 9), (4, 3, 2), (5, 5, 3), (4, 6, 1), (7, 3, 3), (12, 2, 2), (3, 13, 2), (11, 11, 10), (30, 20, 7))
+_GRIDS = ((1, 1, 1), (3, 1, 2), (1, 3, 4), (3, 2, 2), (2, 3, 9), (4, 3, 2), (5, 5, 3), (4, 6, 1),
+          (7, 3, 3), (12, 2, 2), (3, 13, 2), (11, 11, 10), (30, 20, 7))
 
 
 def _rounds(found) -> list:
@@ -534,10 +656,12 @@ def _rounds(found) -> list:
 @check_wavefront.property("every step of every layer is computed, once", *_GRIDS, (1_050, 1, 3))
 def _(attempt, T, L, most):
     times = Counter(p for r in _rounds(attempt(T, L, most)) for p in r)
-    if twice := sorted(p for p in times if times[p] > 1): raise Mismatch(f"{twice[0]} is computed {times[twice[0]]} times; expected once")
+    if twice := sorted(p for p in times if times[p] > 1):
+        raise Mismatch(f"{twice[0]} is computed {times[twice[0]]} times; expected once")
     for p in product(range(T), range(L)):
         if p not in times: raise Mismatch(f"{p} is never computed; expected every (t, l) once")
-    if strange := set(times) - set(product(range(T), range(L))): raise Mismatch(f"{min(strange)} is not a step; expected t below {T}, l below {L}")
+    if strange := set(times) - set(product(range(T), range(L))):
+        raise Mismatch(f"{min(strange)} is not a step; expected t below {T}, l below {L}")
 
 @check_wavefront.property("nothing is computed before its inputs", *_GRIDS)
 def _(attempt, T, L, most):
@@ -545,13 +669,17 @@ def _(attempt, T, L, most):
     for number, r in enumerate(_rounds(attempt(T, L, most))):
         for t, l in r:
             for before in ((t - 1, l), (t, l - 1)):
-                if min(before) >= 0 and before not in done: raise Mismatch(f"round {number} computes {(t, l)} before {before} is done; expected {before} in an earlier round")
+                if min(before) >= 0 and before not in done:
+                    raise Mismatch(
+                        f"round {number} computes {(t, l)} before {before} is done; expected "
+                        f"{before} in an earlier round")
         done |= set(r)
 
 @check_wavefront.property("no round is larger than allowed, and none is empty", *_GRIDS)
 def _(attempt, T, L, most):
     for r in _rounds(attempt(T, L, most)):
-        if not 1 <= len(r) <= most: raise Mismatch(f"a round has {len(r)} pairs; expected 1 to {most}")
+        if not 1 <= len(r) <= most:
+            raise Mismatch(f"a round has {len(r)} pairs; expected 1 to {most}")
 
 @check_wavefront.property("in as few rounds as possible", *_GRIDS)
 def _(attempt, T, L, most):
@@ -565,11 +693,15 @@ def _(attempt, T, L, most):
     rounds = _rounds(attempt(T, L, most))
     done = [p for r in rounds for p in r]
     wanted = sorted(product(range(T), range(L)), key=lambda p: (sum(p), p[1]))
-    if len(done) != len(wanted): raise Mismatch(f"it computes {len(done)} pairs; expected {len(wanted)}")
+    if len(done) != len(wanted):
+        raise Mismatch(f"it computes {len(done)} pairs; expected {len(wanted)}")
     for found, right in zip(done, wanted):
-        if found != right: raise Mismatch(f"{found} is where {right} should be; expected the order of t + l, then of l")
+        if found != right:
+            raise Mismatch(
+                f"{found} is where {right} should be; expected the order of t + l, then of l")
     for r in rounds:
-        if len({sum(p) for p in r}) > 1: raise Mismatch(f"the round {r} mixes values of t + l; expected one")
+        if len({sum(p) for p in r}) > 1:
+            raise Mismatch(f"the round {r} mixes values of t + l; expected one")
 
 @check_wavefront.property("modifying an answer does not change the next one", (1, 1, 1), (3, 2, 2))
 def _(attempt, *case): asked_again(attempt, *case)
@@ -619,14 +751,17 @@ def _(attempt, start):
 def _rotated(*stretches: tuple[float, ...], seed: int = 0) -> Tensor:
     "One Jacobian for each tuple: these singular values between two random rotations (n, C, C)."
     drawn = torch.Generator().manual_seed(seed)
-    def rotation(C): return torch.linalg.qr(torch.randn(C, C, generator=drawn, dtype=torch.float64)).Q
-    return torch.stack([rotation(len(s)) @ torch.diag(doubles(*s)) @ rotation(len(s)) for s in stretches])
+    def rotation(C):
+        return torch.linalg.qr(torch.randn(C, C, generator=drawn, dtype=torch.float64)).Q
+    return torch.stack([rotation(len(s)) @ torch.diag(doubles(*s)) @ rotation(len(s))
+                        for s in stretches])
 
 
 def _bounds(stretches: tuple, g: Tensor) -> tuple[float, float]:
     "The two logarithms, from the chosen singular values."
     def log10(x): return math.log10(x) if x > 0 else -math.inf
-    return tuple(sum(log10(end(s)) for s in stretches) + log10(float(g.double().norm())) for end in (min, max))
+    return tuple(sum(log10(end(s)) for s in stretches) + log10(float(g.double().norm()))
+                 for end in (min, max))
 
 
 def _bounds_by_eigenvalues(jacobians: Tensor, g: Tensor) -> tuple[float, float]:
@@ -638,59 +773,92 @@ def _bounds_by_eigenvalues(jacobians: Tensor, g: Tensor) -> tuple[float, float]:
 def _matrices(*rows: float, n: int = 1) -> Tensor: return doubles(*rows).view(n, 2, 2)
 
 
-_CHOSEN = (((2., 0.5),), ((2., 0.5), (3., 1.)), ((3.,), (0.5,)), ((1., 1., 1.), (4., 2., 0.25)), ((0.9, 0.3), (5., 0.1), (0.2, 0.1), (7., 2.)), 30 * ((3., 2., 1., 0.5, 0.1),))
+_CHOSEN = (((2., 0.5),), ((2., 0.5), (3., 1.)), ((3.,), (0.5,)), ((1., 1., 1.), (4., 2., 0.25)),
+           ((0.9, 0.3), (5., 0.1), (0.2, 0.1), (7., 2.)), 30 * ((3., 2., 1., 0.5, 0.1),))
 _GIVEN = tuple((s, rounded(len(s[0]), seed=i + 1)) for i, s in enumerate(_CHOSEN))
-_EXTREME = (((1., 1e-8),), ((1e4, 1e-4), (1e-7, 1e-2)), 20 * ((1e-160, 1e-165),), 20 * ((1e165, 1e160),), ((1e200, 1e195), (1e-200, 1e-205)))
+_EXTREME = (((1., 1e-8),), ((1e4, 1e-4), (1e-7, 1e-2)), 20 * ((1e-160, 1e-165),),
+            20 * ((1e165, 1e160),), ((1e200, 1e195), (1e-200, 1e-205)))
 _ROTATION = torch.linalg.qr(rounded(3, 3, seed=3)).Q
-_SYMMETRIC = ((_matrices(1, 0, 0, -3), doubles(3, 4)), (_matrices(-1, 0, 0, -2), doubles(1, 1)), (_matrices(0, 2, 2, 0, 1, 2, 2, 1, n=2), doubles(1, 0)), ((_ROTATION @ torch.diag(doubles(2, -5, 0.5)) @ _ROTATION.T)[None], doubles(1, 2, 3)))
+_SYMMETRIC = ((_matrices(1, 0, 0, -3), doubles(3, 4)), (_matrices(-1, 0, 0, -2), doubles(1, 1)),
+              (_matrices(0, 2, 2, 0, 1, 2, 2, 1, n=2), doubles(1, 0)),
+              ((_ROTATION @ torch.diag(doubles(2, -5, 0.5)) @ _ROTATION.T)[None], doubles(1, 2, 3)))
 
 
 def _check_bounds(found, wanted: tuple[float, float], tol: float = 1e-6) -> None:
     "Compare the two logarithms, which may be −∞."
-    for what, mine, right in zip(("the lower bound", "the upper bound"), parts(found, "lower", "upper"), wanted, strict=True):
-        if type(mine) is not float: raise Mismatch(f"{what} is {short(mine)} ({type(mine).__name__}); expected a float")
+    for what, mine, right in zip(("the lower bound", "the upper bound"),
+                                 parts(found, "lower", "upper"), wanted, strict=True):
+        if type(mine) is not float:
+            raise Mismatch(f"{what} is {short(mine)} ({type(mine).__name__}); expected a float")
         if mine != right: expect(mine, right, tol=tol, what=what)
 
 
 check_gradient_bounds = Checker("gradient_bounds")
 
-@check_gradient_bounds.property("the bounds are the products of the smallest and of the largest singular values, times the gradient's norm", *_GIVEN)
+@check_gradient_bounds.property(
+    "the bounds are the products of the smallest and of the largest singular values, times the "
+    "gradient's norm", *_GIVEN)
 def _(attempt, stretches, g): _check_bounds(attempt(_rotated(*stretches), g), _bounds(stretches, g))
 
-@check_gradient_bounds.property("for non-normal matrices, singular values are not moduli of eigenvalues", (_matrices(0.9, 10, 0, 0.9), doubles(1, 0)), (_matrices(0.5, 2, 0, 0.5, 0.5, 0, 2, 0.5, n=2), doubles(3, 4)))
-def _(attempt, jacobians, g): _check_bounds(attempt(jacobians, g), _bounds_by_eigenvalues(jacobians, g))
+@check_gradient_bounds.property(
+    "for non-normal matrices, singular values are not moduli of eigenvalues",
+    (_matrices(0.9, 10, 0, 0.9), doubles(1, 0)),
+    (_matrices(0.5, 2, 0, 0.5, 0.5, 0, 2, 0.5, n=2), doubles(3, 4)))
+def _(attempt, jacobians, g):
+    _check_bounds(attempt(jacobians, g), _bounds_by_eigenvalues(jacobians, g))
 
 @check_gradient_bounds.property("symmetric matrices may have negative eigenvalues", *_SYMMETRIC)
-def _(attempt, jacobians, g): _check_bounds(attempt(jacobians, g), _bounds_by_eigenvalues(jacobians, g))
+def _(attempt, jacobians, g):
+    _check_bounds(attempt(jacobians, g), _bounds_by_eigenvalues(jacobians, g))
 
-@check_gradient_bounds.property("the gradient's norm is between them", *((rounded(n, 3, 3, seed=n), rounded(3, seed=n + 1)) for n in (1, 4, 9)))
+@check_gradient_bounds.property("the gradient's norm is between them",
+                                *((rounded(n, 3, 3, seed=n), rounded(3, seed=n + 1))
+                                  for n in (1, 4, 9)))
 def _(attempt, jacobians, g):
     low, high = parts(attempt(jacobians, g), "lower", "upper")
     for J in reversed(jacobians): g = J.T @ g
     norm = math.log10(float(g.norm()))
-    if not low - 1e-9 <= norm <= high + 1e-9: raise Mismatch(f"the gradient's norm is 10^{norm:.4g}; expected it between 10^{short(low)} and 10^{short(high)}")
+    if not low - 1e-9 <= norm <= high + 1e-9:
+        raise Mismatch(
+            f"the gradient's norm is 10^{norm:.4g}; expected it between 10^{short(low)} and "
+            f"10^{short(high)}")
 
-@check_gradient_bounds.property("without steps the gradient stays as it is", (torch.zeros(0, 2, 2, dtype=torch.float64), doubles(3, 4)))
+@check_gradient_bounds.property("without steps the gradient stays as it is",
+                                (torch.zeros(0, 2, 2, dtype=torch.float64), doubles(3, 4)))
 def _(attempt, jacobians, g): _check_bounds(attempt(jacobians, g), (math.log10(5), math.log10(5)))
 
-@check_gradient_bounds.property("two thousand steps neither underflow nor overflow", (0.1, 0.2), (5., 20.))
+@check_gradient_bounds.property("two thousand steps neither underflow nor overflow",
+                                (0.1, 0.2), (5., 20.))
 def _(attempt, low, high):
     jacobians = torch.diag_embed(doubles(low, high)).expand(2_000, 2, 2).clone()
-    _check_bounds(attempt(jacobians, doubles(1, 0)), (2_000 * math.log10(low), 2_000 * math.log10(high)))
+    _check_bounds(attempt(jacobians, doubles(1, 0)),
+                  (2_000 * math.log10(low), 2_000 * math.log10(high)))
 
-@check_gradient_bounds.property("nor do a few steps with very small or very large singular values", *((s, doubles(3, 4)) for s in _EXTREME))
+@check_gradient_bounds.property("nor do a few steps with very small or very large singular values",
+                                *((s, doubles(3, 4)) for s in _EXTREME))
 def _(attempt, stretches, g): _check_bounds(attempt(_rotated(*stretches), g), _bounds(stretches, g))
 
-@check_gradient_bounds.property("nor does a very small or very large gradient, in 32 bits too", *(cast((_matrices(2, 0, 0, 0.5), doubles(3, 4) * size), torch.float32) for size in (1e-9, 1e9, 1e-25, 1e25)))
-def _(attempt, jacobians, g): _check_bounds(attempt(jacobians, g), _bounds_by_eigenvalues(jacobians.double(), g), tol=1e-5)
+@check_gradient_bounds.property("nor does a very small or very large gradient, in 32 bits too",
+                                *(cast((_matrices(2, 0, 0, 0.5), doubles(3, 4) * size),
+                                       torch.float32) for size in (1e-9, 1e9, 1e-25, 1e25)))
+def _(attempt, jacobians, g):
+    _check_bounds(attempt(jacobians, g), _bounds_by_eigenvalues(jacobians.double(), g), tol=1e-5)
 
-@check_gradient_bounds.property("a step with a singular value of 0 may leave nothing: −∞", (_matrices(2, 0, 0, 0), doubles(0, 1)), (_matrices(0, 0, 0, 0), doubles(1, 1)), (_matrices(3, 0, 0, 2, 0, 0, 0, 5, n=2), doubles(1, 1)))
-def _(attempt, jacobians, g): _check_bounds(attempt(jacobians, g), _bounds_by_eigenvalues(jacobians, g))
+@check_gradient_bounds.property("a step with a singular value of 0 may leave nothing: −∞",
+                                (_matrices(2, 0, 0, 0), doubles(0, 1)),
+                                (_matrices(0, 0, 0, 0), doubles(1, 1)),
+                                (_matrices(3, 0, 0, 2, 0, 0, 0, 5, n=2), doubles(1, 1)))
+def _(attempt, jacobians, g):
+    _check_bounds(attempt(jacobians, g), _bounds_by_eigenvalues(jacobians, g))
 
-@check_gradient_bounds.property("a zero gradient has the norm 0", (_matrices(2, 0, 0, 0.5), doubles(0, 0)), (torch.zeros(0, 2, 2, dtype=torch.float64), doubles(0, 0)))
+@check_gradient_bounds.property("a zero gradient has the norm 0",
+                                (_matrices(2, 0, 0, 0.5), doubles(0, 0)),
+                                (torch.zeros(0, 2, 2, dtype=torch.float64), doubles(0, 0)))
 def _(attempt, jacobians, g): _check_bounds(attempt(jacobians, g), (-math.inf, -math.inf))
 
-common_rules(check_gradient_bounds, _bounds_by_eigenvalues, lambda seed: (rounded(4, 3, 3, seed=9 + seed), rounded(3, seed=seed)), "lower", "upper", flows=False)
+common_rules(check_gradient_bounds, _bounds_by_eigenvalues,
+             lambda seed: (rounded(4, 3, 3, seed=9 + seed), rounded(3, seed=seed)), "lower",
+             "upper", flows=False)
 
 # %% ../../chapters/practice/01_recurrence.ipynb #design-checker
 def _symbols(T: int, B: int, seed: int, kept: float = 0.3) -> Tensor:
@@ -708,7 +876,8 @@ def _step(attempt, x: Tensor, h: Tensor) -> Tensor:
     before = x.clone(), h.detach().clone()
     found = attempt(x, h)
     if not isinstance(found, Tensor) or found.shape != h.shape:
-        raise Mismatch(f"the new state is {short(found)}; expected a tensor of shape {tuple(h.shape)}")
+        raise Mismatch(
+            f"the new state is {short(found)}; expected a tensor of shape {tuple(h.shape)}")
     if found.dtype != h.dtype:
         raise Mismatch(f"the new state has type {found.dtype}; expected {h.dtype}")
     for name, now, was in zip("xh", (x, h), before, strict=True):
@@ -736,10 +905,13 @@ def _(attempt, T, B, seed):
     for t in range(T):
         h = _step(attempt, x[:, t], h)
         if not torch.equal(h.argmax(-1), wanted[:, t]):
-            raise Mismatch(f"after step {t + 1} the largest numbers are at {h.argmax(-1).tolist()}; expected {wanted[:, t].tolist()}")
+            raise Mismatch(
+                f"after step {t + 1} the largest numbers are at {h.argmax(-1).tolist()}; expected "
+                f"{wanted[:, t].tolist()}")
 
 check_keep_cell.property("an answer that is changed does not change the next one",
-    (_symbols(1, 3, 6)[:, 0], doubles(*range(24)).view(3, 8)))(lambda attempt, *case: asked_again(attempt, *case))
+    (_symbols(1, 3, 6)[:, 0], doubles(*range(24)).view(3, 8)))(
+        lambda attempt, *case: asked_again(attempt, *case))
 
 @check_keep_cell.property("two hundred symbols from 8 on change nothing", (200, 8, 4))
 def _(attempt, T, B, seed):
@@ -747,7 +919,9 @@ def _(attempt, T, B, seed):
     h = x.new_zeros(B, 8)
     for t in range(T + 1): h = _step(attempt, x[:, t], h)
     if not torch.equal(h.argmax(-1), x[:, 0].argmax(-1)):
-        raise Mismatch(f"after {T} of them the largest numbers are at {h.argmax(-1).tolist()}; expected {x[:, 0].argmax(-1).tolist()}")
+        raise Mismatch(
+            f"after {T} of them the largest numbers are at {h.argmax(-1).tolist()}; expected "
+            f"{x[:, 0].argmax(-1).tolist()}")
 
 @check_keep_cell.property("over two hundred of them the gradient neither vanishes nor explodes",
     (200, 3, 5), (200, 9, 6))
@@ -772,7 +946,9 @@ def _(attempt, T, B, seed):
     h = x.new_zeros(B, 8)
     for t in range(T): h = _step(attempt, x[:, t], h)
     if not torch.equal(h.argmax(-1), _last_low(x)[:, -1]):
-        raise Mismatch(f"after {T} symbols the largest numbers are at {h.argmax(-1).tolist()}; expected {_last_low(x)[:, -1].tolist()}")
+        raise Mismatch(
+            f"after {T} symbols the largest numbers are at {h.argmax(-1).tolist()}; expected "
+            f"{_last_low(x)[:, -1].tolist()}")
 
 @check_keep_cell.property("the state stays small over a thousand symbols", (1_000, 9, 7))
 def _(attempt, T, B, seed):

@@ -22,18 +22,21 @@ def _numbers(found, right: tuple, names: tuple, room: float = 1e-5) -> None:
     "Raise a Mismatch unless the answer has these numbers."
     for value, wanted, name in zip(parts(found, *names), right, names):
         value = expect_number(value, name)
-        if not abs(value - wanted) <= room * abs(wanted) + 1e-12: raise Mismatch(f"{name} is {value:.6g}; expected {wanted:.6g}")
+        if not abs(value - wanted) <= room * abs(wanted) + 1e-12:
+            raise Mismatch(f"{name} is {value:.6g}; expected {wanted:.6g}")
 
 
 def _line(x: list, y: list) -> tuple:
     "The slope from all pairs of points, each weighted by its squared distance."
     u, v = ([math.log(z) for z in t] for t in (x, y))
     pairs = [(i, j) for i in range(len(u)) for j in range(i)]
-    s = sum((u[i] - u[j]) * (v[i] - v[j]) for i, j in pairs) / sum((u[i] - u[j])**2 for i, j in pairs)
+    s = (sum((u[i] - u[j]) * (v[i] - v[j]) for i, j in pairs)
+         / sum((u[i] - u[j])**2 for i, j in pairs))
     return s, math.exp(sum(b - s * a for a, b in zip(u, v)) / len(u))
 
 
-def _power_law(attempt, x: list, y: list) -> None: _numbers(attempt(x, y), _line(x, y), ("the exponent", "the factor"))
+def _power_law(attempt, x: list, y: list) -> None:
+    _numbers(attempt(x, y), _line(x, y), ("the exponent", "the factor"))
 
 
 def _noisy(n: int, seed: int, low: float = 3, high: float = 9) -> tuple:
@@ -45,9 +48,13 @@ def _noisy(n: int, seed: int, low: float = 3, high: float = 9) -> tuple:
 
 check_power_fit = Checker("power_fit")
 
-check_power_fit.property("points on a power law give it back", ([1., 100.], [3., 30.]), ([10., 1000., 1e5], [5., 5., 5.]), ([1e6, 1e8, 1e10], [8., 4., 2.]),
-    ([2., 4., 8.], [3., 12., 48.]), ([1., 10.], [1e-5, 2e-5]), ([1e9, 1.001e9], [3., 2.999]), ([1e18, 1e24], [1e9, 1e12]))(_power_law)
-check_power_fit.property("scattered points: the least squares of logarithms", ([1., 10., 100.], [1., 20., 40.]), ([3., 7., 1., 50.], [2., 9., 4., 1.]), ([1e3, 1e3, 1e7], [5., 4., 2.]),
+check_power_fit.property("points on a power law give it back", ([1., 100.], [3., 30.]),
+                         ([10., 1000., 1e5], [5., 5., 5.]), ([1e6, 1e8, 1e10], [8., 4., 2.]),
+    ([2., 4., 8.], [3., 12., 48.]), ([1., 10.], [1e-5, 2e-5]), ([1e9, 1.001e9], [3., 2.999]),
+                         ([1e18, 1e24], [1e9, 1e12]))(_power_law)
+check_power_fit.property("scattered points: the least squares of logarithms",
+                         ([1., 10., 100.], [1., 20., 40.]), ([3., 7., 1., 50.], [2., 9., 4., 1.]),
+                         ([1e3, 1e3, 1e7], [5., 4., 2.]),
     _noisy(5, 1), _noisy(8, 2, 18, 26), _noisy(24, 3))(_power_law)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #first-checker
@@ -57,54 +64,71 @@ def _first(c: float, alpha: float, tokens: int, questions: int) -> float:
     if questions == 1: return math.inf
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (middle, high) if questions * math.exp(-tokens * c * math.exp(-alpha * middle)) < 1 else (low, middle)
+        low, high = ((middle, high) if questions * math.exp(-tokens * c * math.exp(-alpha * middle))
+                     < 1 else (low, middle))
     return math.exp(low)
 
 
 check_first_right = Checker("first_right")
 
-@check_first_right.property("one answer is expected to be right", (10., .5, 5, 100), (10., .5, 10, 100), (10., .5, 5, 10_000), (1., .5, 1, 100), (2., 1., 1, 7), (30., .4, 12, 100), (30., .4, 64, 1000), (5., .25, 3, 2), (1., .3, 500, 50))
+@check_first_right.property("one answer is expected to be right", (10., .5, 5, 100),
+                            (10., .5, 10, 100), (10., .5, 5, 10_000), (1., .5, 1, 100),
+                            (2., 1., 1, 7), (30., .4, 12, 100), (30., .4, 64, 1000),
+                            (5., .25, 3, 2), (1., .3, 500, 50))
 def _(attempt, *case): _numbers((attempt(*case),), (_first(*case),), ("the size",))
 
 
-@check_first_right.property("a single question is never expected to be right", (10., .5, 5, 1), (30., .4, 12, 1))
+@check_first_right.property("a single question is never expected to be right", (10., .5, 5, 1),
+                            (30., .4, 12, 1))
 def _(attempt, *case):
     found = expect_number(attempt(*case), "the size")
     if found != math.inf: raise Mismatch(f"the size is {found:.6g}; expected inf")
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #best-checker
 def _balance(A: float, alpha: float, B: float, beta: float, product: float) -> tuple:
-    "N and D of this product, at which one per cent more of N gains as much as one per cent less of D loses."
+    """N and D of this product, at which one per cent more of N gains as much as one per cent
+    less of D loses."""
     low, high = -100., 200.                                               # log N
     for _ in range(200):
         n = (low + high) / 2
         d = math.log(product) - n
-        low, high = (n, high) if math.log(alpha * A) - alpha * n > math.log(beta * B) - beta * d else (low, n)
+        low, high = ((n, high) if math.log(alpha * A) - alpha * n > math.log(beta * B) - beta * d
+                     else (low, n))
     return math.exp(low), product / math.exp(low)
 
 
 def _best(attempt, A, alpha, B, beta, flops) -> None:
-    _numbers(attempt(A, alpha, B, beta, flops), _balance(A, alpha, B, beta, flops / 6), ("the number of parameters", "the number of tokens"))
+    _numbers(attempt(A, alpha, B, beta, flops), _balance(A, alpha, B, beta, flops / 6),
+             ("the number of parameters", "the number of tokens"))
 
 
 check_best_size = Checker("best_size")
 
-check_best_size.property("all of the budget is spent", (8., 1., 2., 1., 24.), (406.4, .34, 410.7, .28, 5.76e23), (30., .5, 90., .25, 1e15))(
-    lambda attempt, *law: _numbers((math.prod(parts(attempt(*law), "parameters", "tokens")),), (law[-1] / 6,), ("the product N · D",)))
-check_best_size.property("the least loss", (8., 1., 2., 1., 24.), (8., 1., 2., 1., 30.), (8., 1., 2., 1., 12.), (8., 1., 2., 1., .06), (8., 1., 2., 1., 2400.), (5., .5, 5., .5, 600.), (30., .5, 90., .25, 1e15), (30., .25, 90., .5, 1e15),
-    (482.01, .3478, 2085.43, .3658, 5.76e23), (406.4, .34, 410.7, .28, 5.76e23), (406.4, .34, 410.7, .28, 1e18), (1., .1, 1., .9, 1e12))(_best)
+check_best_size.property("all of the budget is spent", (8., 1., 2., 1., 24.),
+                         (406.4, .34, 410.7, .28, 5.76e23), (30., .5, 90., .25, 1e15))(
+    lambda attempt, *law: _numbers((math.prod(parts(attempt(*law), "parameters", "tokens")),),
+                                   (law[-1] / 6,), ("the product N · D",)))
+check_best_size.property("the least loss", (8., 1., 2., 1., 24.), (8., 1., 2., 1., 30.),
+                         (8., 1., 2., 1., 12.), (8., 1., 2., 1., .06), (8., 1., 2., 1., 2400.),
+                         (5., .5, 5., .5, 600.), (30., .5, 90., .25, 1e15),
+                         (30., .25, 90., .5, 1e15),
+    (482.01, .3478, 2085.43, .3658, 5.76e23), (406.4, .34, 410.7, .28, 5.76e23),
+                         (406.4, .34, 410.7, .28, 1e18), (1., .1, 1., .9, 1e12))(_best)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #moves-checker
-_MOVES = {"A": "up", "B": "up", "E": "same", "bits": "same", "recomputation": "down", "served": "down", "0.35, 0.37": "down", "0.34, 0.28": "up", "0.3, 0.3": "same"}
+_MOVES = {"A": "up", "B": "up", "E": "same", "bits": "same", "recomputation": "down",
+          "served": "down", "0.35, 0.37": "down", "0.34, 0.28": "up", "0.3, 0.3": "same"}
 check_moves = Checker("moves")
 
 def _moves(attempt, change: str) -> None:
     found = attempt(change)
-    if found not in ("up", "down", "same"): raise Mismatch(f'your answer is {short(found)}; expected "up", "down" or "same"')
+    if found not in ("up", "down", "same"):
+        raise Mismatch(f'your answer is {short(found)}; expected "up", "down" or "same"')
     if found != _MOVES[change]: raise Mismatch(f"your answer is {short(found)}, which is wrong")
 
 
-check_moves.property("the best size for the budget", *((change,) for change in [*_MOVES][:6]))(_moves)
+check_moves.property("the best size for the budget",
+                     *((change,) for change in [*_MOVES][:6]))(_moves)
 check_moves.property("the tokens per parameter", *((change,) for change in [*_MOVES][6:]))(_moves)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #trunk-checker
@@ -120,10 +144,17 @@ def _steps(lengths: list, part: float) -> tuple:
 
 check_steps_trained = Checker("steps_trained")
 
-check_steps_trained.property("one length: no difference", ([600], .2), ([1000], .5), ([7], 1.), ([30_000.], .05))(
-    lambda attempt, *case: _numbers(attempt(*case), _steps(*case), ("the number with cosines", "the number with one trunk")))
-check_steps_trained.property("several lengths share a trunk", ([300, 600], .2), ([100, 1000], .1), ([1000, 100, 400], .25), ([5, 3, 8, 1], 1.), ([600, 300, 450, 700, 20], .35),
-    ([100 * n for n in range(1, 11)], .2), ([50 * n for n in range(1, 21)], .2))(lambda attempt, *case: _numbers(attempt(*case), _steps(*case), ("the number with cosines", "the number with one trunk")))
+check_steps_trained.property("one length: no difference", ([600], .2), ([1000], .5), ([7], 1.),
+                             ([30_000.], .05))(
+    lambda attempt, *case: _numbers(attempt(*case), _steps(*case),
+                                    ("the number with cosines", "the number with one trunk")))
+check_steps_trained.property("several lengths share a trunk", ([300, 600], .2), ([100, 1000], .1),
+                             ([1000, 100, 400], .25), ([5, 3, 8, 1], 1.),
+                             ([600, 300, 450, 700, 20], .35),
+    ([100 * n for n in range(1, 11)], .2),
+                             ([50 * n for n in range(1, 21)], .2))(
+                                 lambda attempt, *case: _numbers(attempt(*case), _steps(*case),
+                                         ("the number with cosines", "the number with one trunk")))
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #wider-checker
 def _wider(kind: str, optimiser: str, times: float, n: float = 64.) -> tuple:
@@ -131,19 +162,27 @@ def _wider(kind: str, optimiser: str, times: float, n: float = 64.) -> tuple:
     def at(n: float) -> tuple:
         inside, outside = {"input": (5., n), "hidden": (n, n), "output": (n, 5.)}[kind]
         variance = 1 / inside**2 if kind == "output" else 1 / inside
-        rate = {"input": outside, "hidden": 1., "output": 1 / inside}[kind] if optimiser == "SGD" else 1. if kind == "input" else 1 / inside
+        rate = ({"input": outside, "hidden": 1., "output": 1 / inside}[kind] if optimiser == "SGD"
+                else 1. if kind == "input" else 1 / inside)
         return variance**.5, rate
     return tuple(b / a for a, b in zip(at(n), at(n * times)))
 
 
 check_wider = Checker("wider")
-def _factors(attempt, *case): _numbers(attempt(*case), _wider(*case), ("the factor of the first values", "the factor of the rate"))
+def _factors(attempt, *case):
+    _numbers(attempt(*case), _wider(*case),
+             ("the factor of the first values", "the factor of the rate"))
 
 
-check_wider.property("at the same width, nothing changes", *((kind, optimiser, 1.) for kind in ("input", "hidden", "output") for optimiser in ("Adam", "SGD")))(_factors)
-check_wider.property("a hidden matrix", ("hidden", "Adam", 4.), ("hidden", "SGD", 4.), ("hidden", "Adam", .25), ("hidden", "SGD", 1.5))(_factors)
-check_wider.property("an input matrix", ("input", "Adam", 4.), ("input", "SGD", 4.), ("input", "Adam", .25), ("input", "SGD", 1.5))(_factors)
-check_wider.property("an output matrix", ("output", "Adam", 4.), ("output", "SGD", 4.), ("output", "Adam", .25), ("output", "SGD", 1.5))(_factors)
+check_wider.property("at the same width, nothing changes",
+                     *((kind, optimiser, 1.) for kind in ("input", "hidden", "output")
+                       for optimiser in ("Adam", "SGD")))(_factors)
+check_wider.property("a hidden matrix", ("hidden", "Adam", 4.), ("hidden", "SGD", 4.),
+                     ("hidden", "Adam", .25), ("hidden", "SGD", 1.5))(_factors)
+check_wider.property("an input matrix", ("input", "Adam", 4.), ("input", "SGD", 4.),
+                     ("input", "Adam", .25), ("input", "SGD", 1.5))(_factors)
+check_wider.property("an output matrix", ("output", "Adam", 4.), ("output", "SGD", 4.),
+                     ("output", "Adam", .25), ("output", "SGD", 1.5))(_factors)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #slopes-checker
 def _slopes(alpha: float, beta: float) -> tuple:
@@ -156,8 +195,12 @@ def _slopes(alpha: float, beta: float) -> tuple:
 
 check_frontier_slopes = Checker("frontier_slopes")
 
-@check_frontier_slopes.property("the exponents of N, D, D / N and L − E", (1., .5), (.35, .35), (.5, 1.), (.3478, .3658), (.34, .28), (.2, .8))
-def _(attempt, *case): _numbers(attempt(*case), _slopes(*case), ("the exponent of N", "the exponent of D", "the exponent of D / N", "the exponent of L − E"))
+@check_frontier_slopes.property("the exponents of N, D, D / N and L − E", (1., .5), (.35, .35),
+                                (.5, 1.), (.3478, .3658), (.34, .28), (.2, .8))
+def _(attempt, *case):
+    _numbers(attempt(*case), _slopes(*case),
+             ("the exponent of N", "the exponent of D", "the exponent of D / N",
+              "the exponent of L − E"))
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #floor-checker
 def _floor(x: list, loss: list, floors: list) -> tuple:
@@ -166,15 +209,18 @@ def _floor(x: list, loss: list, floors: list) -> tuple:
     for E in floors:
         if E >= min(loss): continue
         slope, A = _line(x, [y - E for y in loss])
-        found.append((sum(math.log(y / (E + A * z**slope))**2 for z, y in zip(x, loss)), E, A, -slope))
+        found.append((sum(math.log(y / (E + A * z**slope))**2 for z, y in zip(x, loss)),
+                      E, A, -slope))
     return min(found)[1:]
 
 
-def _runs(n: int, seed: int, noise: float, E: float = 2., A: float = 30., alpha: float = .25) -> tuple:
+def _runs(n: int, seed: int, noise: float, E: float = 2., A: float = 30.,
+          alpha: float = .25) -> tuple:
     "Sizes and losses of n runs, and candidates."
     r = random.Random(seed)
     x = [10 ** (4 + 6 * i / (n - 1)) for i in range(n)]
-    return x, [(E + A / z**alpha) * math.exp(r.gauss(0, noise)) for z in x], [i / 20 for i in range(80)]
+    return (x, [(E + A / z**alpha) * math.exp(r.gauss(0, noise)) for z in x],
+            [i / 20 for i in range(80)])
 
 
 def _law(attempt, *case): _numbers(attempt(*case), _floor(*case), ("E", "A", "α"))
@@ -182,15 +228,28 @@ def _law(attempt, *case): _numbers(attempt(*case), _floor(*case), ("E", "A", "α
 
 check_fit_with_floor = Checker("fit_with_floor")
 
-check_fit_with_floor.property("runs without noise give the law back", ([1e4, 16e4, 256e4], [5., 3.5, 2.75], [0., 1., 2.]), ([1e4, 16e4, 256e4], [5., 3.5, 2.75], [2., 0., 1.]), ([1., 4., 16.], [4., 2., 1.], [0., .5]), ([1., 100., 1e4], [3.8, 2., 1.82], [1.5, .5, 1.8]), ([1., 100., 1e4], [3.8, 2., 1.82], [1.7999, 1.8]), ([1., 10., 100.], [1., 50., 2.], [0., .5]), (*_runs(5, 0, 0.)[:2], [1., 1.5, 2., 2.05]),
+check_fit_with_floor.property("runs without noise give the law back",
+                              ([1e4, 16e4, 256e4], [5., 3.5, 2.75], [0., 1., 2.]),
+                              ([1e4, 16e4, 256e4], [5., 3.5, 2.75], [2., 0., 1.]),
+                              ([1., 4., 16.], [4., 2., 1.], [0., .5]),
+                              ([1., 100., 1e4], [3.8, 2., 1.82], [1.5, .5, 1.8]),
+                              ([1., 100., 1e4], [3.8, 2., 1.82], [1.7999, 1.8]),
+                              ([1., 10., 100.], [1., 50., 2.], [0., .5]),
+                              (*_runs(5, 0, 0.)[:2], [1., 1.5, 2., 2.05]),
     (*_runs(6, 0, 0., .5, 50., .4)[:2], [0., .25, .5]))(_law)
-check_fit_with_floor.property("candidates that are not below the least loss are left out", ([1e4, 16e4, 256e4], [5., 3.5, 2.75], [0., 1., 2., 2.75, 3., 6.]), ([1., 2., 4.], [4., 3., 2.5], [2.5, 2., 1., 3.]))(_law)
-check_fit_with_floor.property("noisy runs: the least sum of squared errors of log L", ([10., 100., 1000., 1e4], [9., 4., 2.6, 2.55], [0., 1., 2., 2.3, 2.5]), _runs(6, 4, .02), _runs(8, 5, .03), _runs(8, 11, .03), _runs(10, 6, .05),
+check_fit_with_floor.property("candidates that are not below the least loss are left out",
+                              ([1e4, 16e4, 256e4], [5., 3.5, 2.75], [0., 1., 2., 2.75, 3., 6.]),
+                              ([1., 2., 4.], [4., 3., 2.5], [2.5, 2., 1., 3.]))(_law)
+check_fit_with_floor.property("noisy runs: the least sum of squared errors of log L",
+                              ([10., 100., 1000., 1e4], [9., 4., 2.6, 2.55],
+                               [0., 1., 2., 2.3, 2.5]), _runs(6, 4, .02), _runs(8, 5, .03),
+                              _runs(8, 11, .03), _runs(10, 6, .05),
     _runs(12, 7, .01, 1., 300., .45), _runs(20, 8, .02), _runs(20, 9, .03, 1., 2000., .6))(_law)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #valley-checker
 def _valley(N: list, loss: list) -> float | None:
-    "Removes the mean and the slope of the squares, which leaves the coefficient of the square alone."
+    """Removes the mean and the slope of the squares, which leaves the coefficient of the square
+    alone."""
     u, n = [math.log(z) for z in N], len(N)
     mean = sum(u) / n
     t = [z - mean for z in u]
@@ -208,20 +267,33 @@ def _curve(n: int, seed: int, noise: float = .005, low: float = 7, high: float =
     "An IsoFLOP curve of Besiroglu et al.'s law, with noise."
     r = random.Random(seed)
     N = [10 ** r.uniform(low, high) for _ in range(n)]
-    return N, [(1.8172 + 482.01 / z**.3478 + 2085.43 / (1e20 / 6 / z)**.3658) * math.exp(r.gauss(0, noise)) for z in N]
+    return (N,
+            [(1.8172 + 482.01 / z**.3478 + 2085.43 / (1e20 / 6 / z)**.3658)
+             * math.exp(r.gauss(0, noise)) for z in N])
 
 
 def _bottom(attempt, N: list, loss: list) -> None:
     found, right = attempt(N, loss), _valley(N, loss)
-    if right is None and found is not None: raise Mismatch(f"the size is {short(found)}; expected None")
+    if right is None and found is not None:
+        raise Mismatch(f"the size is {short(found)}; expected None")
     if right is not None: _numbers((found,), (right,), ("the size",))
 
 
 check_valley = Checker("valley")
 
-check_valley.property("the minimum of a parabola in log N", ([1e7, 1e8, 1e9], [3., 2.8, 3.]), ([1e9, 1e7, 1e8], [3.5, 3., 2.75]), ([1e8, 2e8, 8e8], [2.5, 2.4, 2.45]), ([1e7, 1e8, 1e9], [3., 2.998, 3.]), ([1e7, 1e8, 1e9], [3., 2.99999, 3.]), ([1e7, 1e8, 1e9], [3., 2.998, 2.9989]), ([1., 2., 4.], [3., 1., 2.]))(_bottom)
-check_valley.property("the least squares of more than three runs", ([1e7, 1e8, 1e9, 1e10], [3., 2.6, 2.7, 3.2]), ([1e7, 1e8, 1e9, 1e10], [3., 2.5, 2.3, 2.29]), ([1e8, 1e8, 1e9, 1e7], [2.5, 2.6, 2.9, 3.1]), _curve(5, 1), _curve(7, 2), _curve(12, 3), _curve(24, 4, .01))(_bottom)
-check_valley.property("no minimum between the sizes: None", ([1e7, 1e8, 1e9], [3., 3.2, 3.]), ([1e7, 1e8, 1e9], [3., 2.5, 2.3]), ([1e7, 1e8, 1e9], [2.3, 2.5, 3.]), ([1e9, 1e8, 1e7, 1e10], [2.2, 2.5, 3., 2.05]), ([1e7, 1e8, 1e9, 1e10], [2., 2.6, 2.7, 2.1]))(_bottom)
+check_valley.property("the minimum of a parabola in log N", ([1e7, 1e8, 1e9], [3., 2.8, 3.]),
+                      ([1e9, 1e7, 1e8], [3.5, 3., 2.75]), ([1e8, 2e8, 8e8], [2.5, 2.4, 2.45]),
+                      ([1e7, 1e8, 1e9], [3., 2.998, 3.]), ([1e7, 1e8, 1e9], [3., 2.99999, 3.]),
+                      ([1e7, 1e8, 1e9], [3., 2.998, 2.9989]), ([1., 2., 4.], [3., 1., 2.]))(_bottom)
+check_valley.property("the least squares of more than three runs",
+                      ([1e7, 1e8, 1e9, 1e10], [3., 2.6, 2.7, 3.2]),
+                      ([1e7, 1e8, 1e9, 1e10], [3., 2.5, 2.3, 2.29]),
+                      ([1e8, 1e8, 1e9, 1e7], [2.5, 2.6, 2.9, 3.1]), _curve(5, 1), _curve(7, 2),
+                      _curve(12, 3), _curve(24, 4, .01))(_bottom)
+check_valley.property("no minimum between the sizes: None", ([1e7, 1e8, 1e9], [3., 3.2, 3.]),
+                      ([1e7, 1e8, 1e9], [3., 2.5, 2.3]), ([1e7, 1e8, 1e9], [2.3, 2.5, 3.]),
+                      ([1e9, 1e8, 1e7, 1e10], [2.2, 2.5, 3., 2.05]),
+                      ([1e7, 1e8, 1e9, 1e10], [2., 2.6, 2.7, 2.1]))(_bottom)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #interval-checker
 def _range(x: list, loss: list, floor: float, new: float, z: float) -> tuple:
@@ -246,21 +318,34 @@ def _study(n: int, seed: int, new: float, z: float, floor: float = 1.8) -> tuple
 _TOY = [1., math.e, math.e**2]
 check_predicted_range = Checker("predicted_range")
 
-def _limits(attempt, *case): _numbers(attempt(*case), _range(*case), ("the lower limit", "the upper limit"))
+def _limits(attempt, *case):
+    _numbers(attempt(*case), _range(*case), ("the lower limit", "the upper limit"))
 
 
-check_predicted_range.property("runs without noise leave no doubt", ([1e4, 16e4, 256e4], [5., 3.5, 2.75], 2., 4096e4, 1.6), ([1e4, 1e6, 1e8, 1e10], [4., 2.8, 2.32, 2.128], 2., 1e7, 2.))(_limits)
-check_predicted_range.property("at the centre of the runs", (_TOY, [math.exp(v) for v in (0, 1, -1)], 0., math.e, 1.), ([1e6, 1e7, 1e8], [3.2, 2.8, 2.5], 1.8, 1e7, 1.645), ([1e5, 1e6, 1e7, 1e8, 1e9], [4., 3.4, 2.9, 2.6, 2.5], 2., 1e7, 2.))(_limits)
-check_predicted_range.property("far from the runs", ([1e6, 1e7, 1e8], [3.2, 2.8, 2.5], 1.8, 1e10, 1.645), ([1e6, 1e7, 1e8], [3.2, 2.8, 2.5], 0., 1e10, 1.645), _study(4, 1, 1e9, 2.), _study(6, 2, 1e11, 1.), _study(12, 3, 1e9, 1.645), _study(24, 4, 1e10, 1.7), _study(9, 5, 1e3, 1.9, 0.))(_limits)
+check_predicted_range.property("runs without noise leave no doubt",
+                               ([1e4, 16e4, 256e4], [5., 3.5, 2.75], 2., 4096e4, 1.6),
+                               ([1e4, 1e6, 1e8, 1e10], [4., 2.8, 2.32, 2.128], 2., 1e7,
+                                2.))(_limits)
+check_predicted_range.property("at the centre of the runs",
+                               (_TOY, [math.exp(v) for v in (0, 1, -1)], 0., math.e, 1.),
+                               ([1e6, 1e7, 1e8], [3.2, 2.8, 2.5], 1.8, 1e7, 1.645),
+                               ([1e5, 1e6, 1e7, 1e8, 1e9], [4., 3.4, 2.9, 2.6, 2.5], 2., 1e7,
+                                2.))(_limits)
+check_predicted_range.property("far from the runs", ([1e6, 1e7, 1e8], [3.2, 2.8, 2.5], 1.8, 1e10,
+        1.645), ([1e6, 1e7, 1e8], [3.2, 2.8, 2.5], 0., 1e10, 1.645), _study(4, 1, 1e9, 2.),
+                               _study(6, 2, 1e11, 1.), _study(12, 3, 1e9, 1.645),
+                               _study(24, 4, 1e10, 1.7), _study(9, 5, 1e3, 1.9, 0.))(_limits)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #faults-checker
-_FAULTS = {"A": "embeddings not counted", "B": "no irreducible loss", "C": "range too short", "D": "schedule too long", "E": "one learning rate", "F": "text repeated"}
+_FAULTS = {"A": "embeddings not counted", "B": "no irreducible loss", "C": "range too short",
+           "D": "schedule too long", "E": "one learning rate", "F": "text repeated"}
 check_fault = Checker("fault")
 
 @check_fault.property("each answer is one of the six mistakes", *((study,) for study in _FAULTS))
 def _(attempt, study):
     found = attempt(study)
-    if not isinstance(found, str) or found not in _FAULTS.values(): raise Mismatch(f"your answer is {short(found)}, which is not in the list")
+    if not isinstance(found, str) or found not in _FAULTS.values():
+        raise Mismatch(f"your answer is {short(found)}, which is not in the list")
 
 
 @check_fault.property("six studies, six mistakes", ())
@@ -276,7 +361,8 @@ def _(attempt):
     if wrong: raise Mismatch(f"{wrong} of 6 answers are wrong")
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #table-checker
-_MODELS = {"LaMDA": (137e9, 168e9), "GPT-3": (175e9, 300e9), "Jurassic-1": (178e9, 300e9), "Gopher": (280e9, 300e9), "MT-NLG": (530e9, 270e9), "Chinchilla": (70e9, 1.4e12)}
+_MODELS = {"LaMDA": (137e9, 168e9), "GPT-3": (175e9, 300e9), "Jurassic-1": (178e9, 300e9),
+           "Gopher": (280e9, 300e9), "MT-NLG": (530e9, 270e9), "Chinchilla": (70e9, 1.4e12)}
 
 
 def _terms(N: float, D: float) -> tuple: return 482.01 / N**.3478, 2085.43 / D**.3658
@@ -285,8 +371,10 @@ def _terms(N: float, D: float) -> tuple: return 482.01 / N**.3478, 2085.43 / D**
 def _budget(question: str) -> float:
     "Computed from the table."
     gopher, (N, D), big = _terms(*_MODELS["Gopher"]), _MODELS["GPT-3"], math.prod(_MODELS["MT-NLG"])
-    return {"ratio": D / N, "fewest": min(d / n for n, d in _MODELS.values()), "compute": big / (N * D), "size": math.sqrt(big / 20) / 1e9, "budget": 20 * N / D,
-            "loss": sum(gopher) - sum(_terms(*_MODELS["Chinchilla"])), "excess": gopher[1] / sum(gopher)}[question]
+    return {"ratio": D / N, "fewest": min(d / n for n, d in _MODELS.values()),
+            "compute": big / (N * D), "size": math.sqrt(big / 20) / 1e9, "budget": 20 * N / D,
+            "loss": sum(gopher) - sum(_terms(*_MODELS["Chinchilla"])),
+            "excess": gopher[1] / sum(gopher)}[question]
 
 
 check_model_budgets = Checker("model_budgets")
@@ -317,8 +405,12 @@ def _epoch(A: float, alpha: float, B: float, beta: float, unique: float, r_star:
 _BESIROGLU, _HOFFMANN = (482.01, .3478, 2085.43, .3658), (406.4, .34, 410.7, .28)
 check_second_epoch_from = Checker("second_epoch_from")
 
-@check_second_epoch_from.property("at this budget, one epoch and two have the same loss", (8., 1., 30., 1., 10., 1.), (8., 1., 30., 1., 1000., 1.), (5., .5, 5., .5, 100., 4.), (30., .5, 90., .25, 1e6, 15.4), (30., .25, 90., .5, 1e6, 15.4),
-    (*_BESIROGLU, 1e11, 15.4), (*_BESIROGLU, 1e13, 15.4), (*_BESIROGLU, 1e11, .5), (*_HOFFMANN, 1e11, 15.4), (*_HOFFMANN, 1e9, 3.))
+@check_second_epoch_from.property("at this budget, one epoch and two have the same loss",
+                                  (8., 1., 30., 1., 10., 1.), (8., 1., 30., 1., 1000., 1.),
+                                  (5., .5, 5., .5, 100., 4.), (30., .5, 90., .25, 1e6, 15.4),
+                                  (30., .25, 90., .5, 1e6, 15.4),
+    (*_BESIROGLU, 1e11, 15.4), (*_BESIROGLU, 1e13, 15.4), (*_BESIROGLU, 1e11, .5),
+                                  (*_HOFFMANN, 1e11, 15.4), (*_HOFFMANN, 1e9, 3.))
 def _(attempt, *case): _numbers((attempt(*case),), (_epoch(*case),), ("the budget",))
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #bits-checker
@@ -327,7 +419,8 @@ def _precision(gammas: list, offsets: list) -> float:
     low = max(g * n for g, n in zip(gammas, offsets)) + 1e-12
     high = low + 100 * max(gammas)
     def worth(P: float) -> float:
-        return sum(math.log(-math.expm1(n - P / g)) if n < P / g else -math.inf for g, n in zip(gammas, offsets)) - math.log(P)
+        return (sum(math.log(-math.expm1(n - P / g)) if n < P / g else -math.inf
+                    for g, n in zip(gammas, offsets)) - math.log(P))
     for _ in range(300):
         a, b = low + (high - low) / 3, high - (high - low) / 3
         low, high = (a, high) if worth(a) < worth(b) else (low, b)
@@ -335,32 +428,46 @@ def _precision(gammas: list, offsets: list) -> float:
 
 
 check_best_precision = Checker("best_precision")
-def _bits(attempt, *case): _numbers((attempt(*case),), (_precision(*case),), ("the number of bits",))
+def _bits(attempt, *case):
+    _numbers((attempt(*case),), (_precision(*case),), ("the number of bits",))
 
 
-check_best_precision.property("equal factors without offsets", ([2., 2.], [0., 0.]), ([2., 2., 2.], [0., 0., 0.]), ([4., 4., 4.], [0., 0., 0.]), ([1.5] * 6, [0.] * 6), ([80., 80.], [0., 0.]), ([2.] * 20, [0.] * 20))(_bits)
-check_best_precision.property("different factors", ([2., 4.], [0., 0.]), ([1., 1., 5.], [0., 0., 0.]), ([.5, 3.], [0., 0.]))(_bits)
-check_best_precision.property("with offsets", ([2., 2.], [1., 1.]), ([3., 1.], [0., 2.]), ([2.6745, 2.2102, .9578], [.3037, 1.4072, 2.4185]), ([1., 3.], [4., .1]),
+check_best_precision.property("equal factors without offsets", ([2., 2.], [0., 0.]),
+                              ([2., 2., 2.], [0., 0., 0.]), ([4., 4., 4.], [0., 0., 0.]),
+                              ([1.5] * 6, [0.] * 6), ([80., 80.], [0., 0.]),
+                              ([2.] * 20, [0.] * 20))(_bits)
+check_best_precision.property("different factors", ([2., 4.], [0., 0.]),
+                              ([1., 1., 5.], [0., 0., 0.]), ([.5, 3.], [0., 0.]))(_bits)
+check_best_precision.property("with offsets", ([2., 2.], [1., 1.]), ([3., 1.], [0., 2.]),
+                              ([2.6745, 2.2102, .9578], [.3037, 1.4072, 2.4185]),
+                              ([1., 3.], [4., .1]),
     ([.01, 5.], [0., 2.]), ([.2, .2], [5., 5.]), ([1., 1.], [120., 0.]))(_bits)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #steepest-checker
 def _gradient(m: int, n: int, seed: int, least: float = .05) -> torch.Tensor:
     "A matrix whose singular values fall from about 3 to `least`."
     r = random.Random(seed)
-    draw = lambda a, b: torch.linalg.qr(torch.tensor([[r.gauss(0, 1) for _ in range(b)] for _ in range(a)], dtype=torch.float64)).Q
+    draw = lambda a, b: torch.linalg.qr(
+        torch.tensor([[r.gauss(0, 1) for _ in range(b)] for _ in range(a)], dtype=torch.float64)).Q
     k = min(m, n)
-    values = torch.tensor([3. * (least / 3) ** (i / max(k - 1, 1)) for i in range(k)], dtype=torch.float64)
+    values = torch.tensor([3. * (least / 3) ** (i / max(k - 1, 1)) for i in range(k)],
+                          dtype=torch.float64)
     return (draw(m, k) * values) @ draw(n, k).T
 
 
-_GRADIENTS = [torch.tensor([[3., 0.], [0., -1 / 3]], dtype=torch.float64), torch.tensor([[4., 5.], [5., 4.]], dtype=torch.float64) / 3, torch.tensor([[0., 2.], [-1., 0.]], dtype=torch.float64),
-    _gradient(3, 3, 1), _gradient(2, 5, 2), _gradient(5, 2, 3), _gradient(6, 4, 4), 1e-3 * _gradient(3, 4, 5), 1e3 * _gradient(4, 3, 6), _gradient(20, 18, 7), _gradient(3, 4, 8).float(), _gradient(4, 6, 9).T]
+_GRADIENTS = [torch.tensor([[3., 0.], [0., -1 / 3]], dtype=torch.float64),
+              torch.tensor([[4., 5.], [5., 4.]], dtype=torch.float64) / 3,
+              torch.tensor([[0., 2.], [-1., 0.]], dtype=torch.float64),
+    _gradient(3, 3, 1), _gradient(2, 5, 2), _gradient(5, 2, 3), _gradient(6, 4, 4),
+              1e-3 * _gradient(3, 4, 5), 1e3 * _gradient(4, 3, 6), _gradient(20, 18, 7),
+              _gradient(3, 4, 8).float(), _gradient(4, 6, 9).T]
 
 
 def _step(attempt, G) -> tuple:
     "An answer's step, of the right kind and shape, its sum, and the gradient, in 64 bits."
     O, total = parts(attempt(G), "O", "the sum")
-    if not (isinstance(O, torch.Tensor) and O.shape == G.shape): raise Mismatch(f"O is {short(O)}; expected a tensor of shape {tuple(G.shape)}")
+    if not (isinstance(O, torch.Tensor) and O.shape == G.shape):
+        raise Mismatch(f"O is {short(O)}; expected a tensor of shape {tuple(G.shape)}")
     return O.double(), expect_number(total, "the sum"), G.double()
 
 
@@ -370,30 +477,39 @@ check_steepest = Checker("steepest")
 def _(attempt, G):
     O, _, G = _step(attempt, G)
     largest = float(torch.linalg.svdvals(O).max())
-    if not largest <= 1 + 1e-5: raise Mismatch(f"a singular value of O is {largest:.5g}; expected at most 1")
+    if not largest <= 1 + 1e-5:
+        raise Mismatch(f"a singular value of O is {largest:.5g}; expected at most 1")
 
 
 @check_steepest.property("no step lowers the loss more", *((G,) for G in _GRADIENTS))
 def _(attempt, G):
     O, _, G = _step(attempt, G)
-    found, best = float((G * O).sum()), float(torch.linalg.eigvalsh(G @ G.T if len(G) <= len(G.T) else G.T @ G).clamp(min=0).sqrt().sum())
-    if not found >= best * (1 - 1e-5): raise Mismatch(f"G and O give {found:.5g}; expected {best:.5g}, which another O gives")
+    found, best = (float((G * O).sum()),
+                   float(torch.linalg.eigvalsh(G @ G.T if len(G) <= len(G.T)
+                                               else G.T @ G).clamp(min=0).sqrt().sum()))
+    if not found >= best * (1 - 1e-5):
+        raise Mismatch(f"G and O give {found:.5g}; expected {best:.5g}, which another O gives")
 
 
 @check_steepest.property("the sum belongs to it", *((G,) for G in _GRADIENTS))
 def _(attempt, G):
     O, total, G = _step(attempt, G)
     found = float((G * O).sum())
-    if not abs(total - found) <= 1e-5 * abs(found): raise Mismatch(f"the sum is {total:.5g}; expected {found:.5g}")
+    if not abs(total - found) <= 1e-5 * abs(found):
+        raise Mismatch(f"the sum is {total:.5g}; expected {found:.5g}")
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #served-checker
-def _cheapest(A: float, alpha: float, B: float, beta: float, reducible: float, served: float) -> tuple:
-    "Where differences of the logarithm of the lifetime cost change their sign, over the logit of the fraction of the loss that is due to the size."
+def _cheapest(A: float, alpha: float, B: float, beta: float, reducible: float,
+              served: float) -> tuple:
+    """Where differences of the logarithm of the lifetime cost change their sign, over the logit
+    of the fraction of the loss that is due to the size."""
     def at(t):
         size = 1 / (1 + math.exp(-t))
-        return (A / (size * reducible)) ** (1 / alpha), (B / (reducible / (1 + math.exp(t)))) ** (1 / beta)
+        return ((A / (size * reducible)) ** (1 / alpha),
+                (B / (reducible / (1 + math.exp(t)))) ** (1 / beta))
     def cost(t): return math.log(at(t)[0]) + math.log(3 * at(t)[1] + served)
-    def slope(t, h=1e-3): return 8 * (cost(t + h) - cost(t - h)) - (cost(t + 2 * h) - cost(t - 2 * h))
+    def slope(t, h=1e-3):
+        return 8 * (cost(t + h) - cost(t - h)) - (cost(t + 2 * h) - cost(t - 2 * h))
     low, high = -30., 30.
     for _ in range(100):
         t = (low + high) / 2
@@ -401,21 +517,32 @@ def _cheapest(A: float, alpha: float, B: float, beta: float, reducible: float, s
     return at(low)
 
 
-_USES = [(1., 1., 1., 1., 2., 10.), (1., 1., 1., 1., 2., 1000.), (30., .5, 90., .25, .5, 1e9), (*_BESIROGLU, .16, 1e12), (*_BESIROGLU, .16, 1e14), (*_HOFFMANN, .25, 1e13), (*_BESIROGLU, .5, 1e10), (*_HOFFMANN, .25, 1e16)]
+_USES = [(1., 1., 1., 1., 2., 10.), (1., 1., 1., 1., 2., 1000.), (30., .5, 90., .25, .5, 1e9),
+         (*_BESIROGLU, .16, 1e12), (*_BESIROGLU, .16, 1e14), (*_HOFFMANN, .25, 1e13),
+         (*_BESIROGLU, .5, 1e10), (*_HOFFMANN, .25, 1e16)]
 
 
 def _reaches(attempt, A, alpha, B, beta, reducible, served) -> None:
-    N, D = (expect_number(z, name) for z, name in zip(parts(attempt(A, alpha, B, beta, reducible, served), "N", "D"), ("N", "D")))
-    if not (N > 0 and D > 0): raise Mismatch(f"N is {N:.4g} and D is {D:.4g}; expected numbers above 0")
-    if not abs((A / N**alpha + B / D**beta) / reducible - 1) < 1e-5: raise Mismatch(f"the reducible loss is {A / N**alpha + B / D**beta:.6g}; expected {reducible:.6g}")
+    N, D = (expect_number(z, name)
+            for z, name in zip(parts(attempt(A, alpha, B, beta, reducible, served), "N", "D"),
+                               ("N", "D")))
+    if not (N > 0 and D > 0):
+        raise Mismatch(f"N is {N:.4g} and D is {D:.4g}; expected numbers above 0")
+    if not abs((A / N**alpha + B / D**beta) / reducible - 1) < 1e-5:
+        raise Mismatch(
+            f"the reducible loss is {A / N**alpha + B / D**beta:.6g}; expected {reducible:.6g}")
 
 
 check_served_optimum = Checker("served_optimum")
 
 check_served_optimum.property("the loss is reached", (1., 1., 1., 1., 2., 0.), *_USES[:4])(_reaches)
-check_served_optimum.property("without use, the cheapest to train", (1., 1., 1., 1., 2., 0.), (30., .5, 90., .25, .5, 0.), (*_BESIROGLU, .16, 0.), (*_HOFFMANN, .25, 0.))(
+check_served_optimum.property("without use, the cheapest to train", (1., 1., 1., 1., 2., 0.),
+                              (30., .5, 90., .25, .5, 0.), (*_BESIROGLU, .16, 0.),
+                              (*_HOFFMANN, .25, 0.))(
     lambda attempt, *case: _numbers(attempt(*case), _cheapest(*case), ("N", "D")))
-check_served_optimum.property("in use, the least lifetime cost", *_USES)(lambda attempt, *case: _numbers(attempt(*case), _cheapest(*case), ("N", "D")))
+check_served_optimum.property("in use, the least lifetime cost",
+                              *_USES)(lambda attempt, *case: _numbers(attempt(*case),
+                                      _cheapest(*case), ("N", "D")))
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #plan-checker
 _CHINCHILLA = 7e10, 1.4e12
@@ -423,14 +550,16 @@ _MOST = {1e20: .008, 1e21: .0045, 1e22: .003}
 
 
 def _tangent(N: float, D: float) -> list:
-    "Slopes of the logarithm of the loss, in the logarithms of E, A and B, and in α and β (from other origins)."
+    """Slopes of the logarithm of the loss, in the logarithms of E, A and B, and in α and β (from
+    other origins)."""
     a, b = 482.01 * N**-.3478, 2085.43 * D**-.3658
     L = 1.8172 + a + b
     return [1.8172 / L, a / L, b / L, -a * math.log(N / 1e9) / L, -b * math.log(D / 1e10) / L]
 
 
 def prediction_error(runs: list) -> float:
-    "The relative standard error of Chinchilla's predicted loss; infinite if the runs do not determine the constants."
+    """The relative standard error of Chinchilla's predicted loss; infinite if the runs do not
+    determine the constants."""
     rows = torch.tensor([_tangent(*run) for run in runs], dtype=torch.float64).view(-1, 5)
     if len(rows) < 5: return math.inf
     R = torch.linalg.qr(rows).R
@@ -441,8 +570,10 @@ def prediction_error(runs: list) -> float:
 
 def _planned(attempt, budget: float) -> list:
     runs = attempt(budget)
-    pairs = isinstance(runs, list) and all(isinstance(run, tuple | list) and len(run) == 2 for run in runs)
-    if not pairs or not 1 <= len(runs) <= 20: raise Mismatch(f"your answer is {short(runs)}; expected a list of 1 to 20 tuples (N, D)")
+    pairs = (isinstance(runs, list) and all(isinstance(run, tuple | list) and len(run) == 2
+                                            for run in runs))
+    if not pairs or not 1 <= len(runs) <= 20:
+        raise Mismatch(f"your answer is {short(runs)}; expected a list of 1 to 20 tuples (N, D)")
     return [tuple(expect_number(z, "a part of a run") for z in run) for run in runs]
 
 
@@ -451,18 +582,24 @@ check_plan_runs = Checker("plan_runs")
 @check_plan_runs.property("models and tokens within the limits", *((budget,) for budget in _MOST))
 def _(attempt, budget):
     for N, D in _planned(attempt, budget):
-        if not N >= 2e7 * (1 - 1e-9): raise Mismatch(f"a model has {N:.4g} parameters; expected at least 2e+07")
-        if not 1 - 1e-9 <= D / N <= 1000 * (1 + 1e-9): raise Mismatch(f"a model has {D / N:.4g} tokens per parameter; expected 1 to 1000")
+        if not N >= 2e7 * (1 - 1e-9):
+            raise Mismatch(f"a model has {N:.4g} parameters; expected at least 2e+07")
+        if not 1 - 1e-9 <= D / N <= 1000 * (1 + 1e-9):
+            raise Mismatch(f"a model has {D / N:.4g} tokens per parameter; expected 1 to 1000")
 
 
 @check_plan_runs.property("the budget suffices", *((budget,) for budget in _MOST))
 def _(attempt, budget):
     spent = sum(6 * N * D for N, D in _planned(attempt, budget))
-    if not spent <= budget * (1 + 1e-9): raise Mismatch(f"the runs take {spent:.4g} operations; expected at most {budget:.4g}")
+    if not spent <= budget * (1 + 1e-9):
+        raise Mismatch(f"the runs take {spent:.4g} operations; expected at most {budget:.4g}")
 
 
 @check_plan_runs.property("a precise prediction", *((budget,) for budget in _MOST))
 def _(attempt, budget):
     found = prediction_error(_planned(attempt, budget))
     if found == math.inf: raise Mismatch("the runs do not determine the five constants")
-    if not found <= _MOST[budget]: raise Mismatch(f"the standard error is {100 * found:.3g} %; expected at most {100 * _MOST[budget]:.3g} %")
+    if not found <= _MOST[budget]:
+        raise Mismatch(
+            f"the standard error is {100 * found:.3g} %; expected at most "
+            f"{100 * _MOST[budget]:.3g} %")

@@ -17,22 +17,33 @@ from ..workbench import (
 
 # %% ../../chapters/practice/19_sparse.ipynb #pairs-checker
 def _left(n: int, window: int, n_sinks: int) -> int:
-    "Of few queries, the sets of keys; of many, the causal triangle without the hidden pairs, a smaller triangle."
-    if n < 50: return sum(len({j for j in range(i + 1) if i - j < window or j < n_sinks}) for i in range(n))
+    """Of few queries, the sets of keys; of many, the causal triangle without the hidden pairs, a
+    smaller triangle."""
+    if n < 50:
+        return sum(len({j for j in range(i + 1) if i - j < window or j < n_sinks})
+                   for i in range(n))
     hidden = max(0, n - window - n_sinks)
     return (n * (n + 1) - hidden * (hidden + 1)) // 2
 
 
 check_pairs_left = Checker("pairs_left")
 
-@check_pairs_left.property("every pair counts once", (7, 3, 1), (0, 2, 1), (1, 1, 0), (4, 4, 0), (3, 5, 2), (6, 2, 0), (5, 1, 3), (3, 1, 6), (40, 8, 4), (2_000, 30, 7), (200_000, 10**15, 0), (10**12, 10**12 - 3, 10), (10**12, 20, 4), (10**15 + 1, 3, 2), (10**15, 10**9 + 1, 2))
+@check_pairs_left.property("every pair counts once", (7, 3, 1), (0, 2, 1), (1, 1, 0), (4, 4, 0),
+                           (3, 5, 2), (6, 2, 0), (5, 1, 3), (3, 1, 6), (40, 8, 4), (2_000, 30, 7),
+                           (200_000, 10**15, 0), (10**12, 10**12 - 3, 10), (10**12, 20, 4),
+                           (10**15 + 1, 3, 2), (10**15, 10**9 + 1, 2))
 def _(attempt, *case): expect_whole(attempt(*case), _left(*case), "the number of pairs")
 
 # %% ../../chapters/practice/19_sparse.ipynb #depth-checker
-_DEPTH = {"window": [4, 7, 10, 13, 16], "window and sink": [5, 8, 11, 14, 16], "last of block": [7, 16], "first of block": [7], "strided": [7, 16], "dilated": [4], "encoder": [3, 16], "decoder": [*range(3, 17)], "five and one": [3, 5, 7, 9, 11, 16], "one and five": [16]}
+_DEPTH = {"window": [4, 7, 10, 13, 16], "window and sink": [5, 8, 11, 14, 16],
+          "last of block": [7, 16], "first of block": [7], "strided": [7, 16], "dilated": [4],
+          "encoder": [3, 16], "decoder": [*range(3, 17)], "five and one": [3, 5, 7, 9, 11, 16],
+          "one and five": [16]}
 check_predicted_depth = Checker("predicted_depth")
 
-@check_predicted_depth.property("what position 15 depends on, layer by layer, until position 1 is among it", *((stack,) for stack in _DEPTH))
+@check_predicted_depth.property(
+    "what position 15 depends on, layer by layer, until position 1 is among it",
+    *((stack,) for stack in _DEPTH))
 def _(attempt, stack):
     right_answer(attempt(stack), _DEPTH[stack])
 
@@ -53,8 +64,15 @@ def _stack(n: int, *distances: tuple) -> list:
 _TWO = [[[], [0], [], [2]], [[], [], [], [1]]]
 check_sources = Checker("sources")
 
-@check_sources.property("the inputs of an output", (_TWO, 3), (_TWO[::-1], 3), ([], 2), ([[[]]], 0), ([[[1], []]], 0), ([[[], [0]]], 1), ([[[], [0], []], [[], [], [1]]], 2), ([[[], [], [1]], [[], [0], []]], 2), ([[[1], []], [[], [0]]], 0), ([[[1], [2], [3], []]] * 2, 0), ([[[2, 1], [0], [1]], [[], [2], []]], 1), (_stack(9, (0, 1), (3,), (2,)), 8),
-    (_stack(9, (2,), (3,), (0, 1)), 7), (_stack(40, (0, 1, 2, 3, 4, 5), (6, 18), (6, 12)), 39), (_stack(40, (9,), (0, 3), (1, 2), (0,)), 21), ([[[(5 * t + 3) % 23, (t * t) % 23] for t in range(23)]] * 3, 11), (_stack(25, *[(0, 1)] * 20), 24))
+@check_sources.property("the inputs of an output", (_TWO, 3), (_TWO[::-1], 3), ([], 2), ([[[]]], 0),
+                        ([[[1], []]], 0), ([[[], [0]]], 1), ([[[], [0], []], [[], [], [1]]], 2),
+                        ([[[], [], [1]], [[], [0], []]], 2), ([[[1], []], [[], [0]]], 0),
+                        ([[[1], [2], [3], []]] * 2, 0), ([[[2, 1], [0], [1]], [[], [2], []]], 1),
+                        (_stack(9, (0, 1), (3,), (2,)), 8),
+    (_stack(9, (2,), (3,), (0, 1)), 7), (_stack(40, (0, 1, 2, 3, 4, 5), (6, 18), (6, 12)), 39),
+                        (_stack(40, (9,), (0, 3), (1, 2), (0,)), 21),
+                        ([[[(5 * t + 3) % 23, (t * t) % 23] for t in range(23)]] * 3, 11),
+                        (_stack(25, *[(0, 1)] * 20), 24))
 def _(attempt, layers, i):
     found = attempt(layers, i)
     gives(found, _sources(layers, i), "your answer")
@@ -76,15 +94,24 @@ def _kinds(mask: list, rows: int, cols: int) -> tuple:
     return lists
 
 
-def _grid(rule, T: int, S: int) -> list: return [[bool(rule(i, j)) for j in range(S)] for i in range(T)]
+def _grid(rule, T: int, S: int) -> list:
+    return [[bool(rule(i, j)) for j in range(S)] for i in range(T)]
 
 
 _CAUSAL = _grid(lambda i, j: j <= i, 5, 5)
 check_block_kinds = Checker("block_kinds")
 
-@check_block_kinds.property("partial and full blocks", (_CAUSAL, 2, 2), ([[True]], 1, 1), ([[False]], 1, 1), ([[True, False]], 2, 2), ([[True], [True]], 4, 3), (_CAUSAL, 1, 2), (_CAUSAL, 3, 1), (_grid(lambda i, j: 0 < i < 3 and 0 < j < 3, 4, 4), 4, 4),
-    (_grid(lambda i, j: (i, j) != (1, 1), 3, 3), 3, 3), (_grid(lambda i, j: (i, j) == (1, 3), 6, 6), 6, 6), (_grid(lambda i, j: i - j in (0, 1, 2), 7, 9), 2, 3), (_grid(lambda i, j: j <= i + 4, 6, 10), 4, 4), (_grid(lambda i, j: j < 2 or i == 3, 5, 8), 2, 2),
-    (_grid(lambda i, j: j <= i and i - j < 9, 40, 40), 2, 2), (_grid(lambda i, j: (i * j) % 3 == 0 or j > 50, 21, 60), 20, 3), (_grid(lambda i, j: j <= i + 40, 3, 43), 1, 2))
+@check_block_kinds.property("partial and full blocks", (_CAUSAL, 2, 2), ([[True]], 1, 1),
+                            ([[False]], 1, 1), ([[True, False]], 2, 2), ([[True], [True]], 4, 3),
+                            (_CAUSAL, 1, 2), (_CAUSAL, 3, 1),
+                            (_grid(lambda i, j: 0 < i < 3 and 0 < j < 3, 4, 4), 4, 4),
+    (_grid(lambda i, j: (i, j) != (1, 1), 3, 3), 3, 3), (_grid(lambda i, j: (i, j) == (1, 3), 6, 6),
+            6, 6), (_grid(lambda i, j: i - j in (0, 1, 2), 7, 9), 2, 3),
+                            (_grid(lambda i, j: j <= i + 4, 6, 10), 4, 4),
+                            (_grid(lambda i, j: j < 2 or i == 3, 5, 8), 2, 2),
+    (_grid(lambda i, j: j <= i and i - j < 9, 40, 40), 2, 2),
+                            (_grid(lambda i, j: (i * j) % 3 == 0 or j > 50, 21, 60), 20, 3),
+                            (_grid(lambda i, j: j <= i + 40, 3, 43), 1, 2))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _kinds(*case), "your answer")
@@ -92,7 +119,8 @@ def _(attempt, *case):
 
 # %% ../../chapters/practice/19_sparse.ipynb #tiles-checker
 def _scores(n: int, window: int, size: int) -> int:
-    "Asks of each tile whether its closest pair is visible: the first query of the block, and the last key of an earlier one."
+    """Asks of each tile whether its closest pair is visible: the first query of the block, and
+    the last key of an earlier one."""
     total = 0
     for a in range(0, n, size):
         height, b = min(size, n - a), a
@@ -103,17 +131,22 @@ def _scores(n: int, window: int, size: int) -> int:
 
 check_tile_scores = Checker("tile_scores")
 
-@check_tile_scores.property("every computed score", (8, 4, 2), (1, 1, 1), (6, 1, 2), (6, 2, 2), (6, 3, 2), (8, 5, 4), (8, 6, 4), (7, 3, 3), (5, 9, 2), (0, 3, 4), (3, 2, 8), (50, 7, 1), (131, 20, 6), (2_048, 274, 64), (4_096, 4_000, 64), (100_001, 1_000, 64), (1_000_000, 4_097, 4_096))
+@check_tile_scores.property("every computed score", (8, 4, 2), (1, 1, 1), (6, 1, 2), (6, 2, 2),
+                            (6, 3, 2), (8, 5, 4), (8, 6, 4), (7, 3, 3), (5, 9, 2), (0, 3, 4),
+                            (3, 2, 8), (50, 7, 1), (131, 20, 6), (2_048, 274, 64),
+                            (4_096, 4_000, 64), (100_001, 1_000, 64), (1_000_000, 4_097, 4_096))
 def _(attempt, *case): expect_whole(attempt(*case), _scores(*case), "the number of scores")
 
 # %% ../../chapters/practice/19_sparse.ipynb #fault-checker
-_FAULTS = {"A": "wide", "B": "full", "C": "no sinks", "D": "blocks", "E": "dilated", "F": "idle", "G": "late", "H": "chunk", "I": "last"}
+_FAULTS = {"A": "wide", "B": "full", "C": "no sinks", "D": "blocks", "E": "dilated", "F": "idle",
+           "G": "late", "H": "chunk", "I": "last"}
 check_fault_of = Checker("fault_of")
 
 @check_fault_of.property("the fault of each run", *((run,) for run in _FAULTS))
 def _(attempt, run):
     found = attempt(run)
-    if found not in _FAULTS.values(): raise Mismatch(f"your answer is {short(found)}; expected one of the nine names")
+    if found not in _FAULTS.values():
+        raise Mismatch(f"your answer is {short(found)}; expected one of the nine names")
     right_answer(found, _FAULTS[run])
 
 # %% ../../chapters/practice/19_sparse.ipynb #select-checker
@@ -126,12 +159,25 @@ def _chosen(weights: list, i: int, size: int, n_selected: int) -> list:
     return sorted(found)
 
 
-_LONG = [[(7 * b) % 23 + (b == 20) for b in range(30)], [(5 * b) % 17 for b in range(30)], [b % 4 for b in range(30)]]
+_LONG = [[(7 * b) % 23 + (b == 20) for b in range(30)], [(5 * b) % 17 for b in range(30)],
+         [b % 4 for b in range(30)]]
 _NEAR = [[0, 500, 500]] * 3 + [[0, 601, 602]]
 check_selected_blocks = Checker("selected_blocks")
 
-@check_selected_blocks.property("the first block, the query's own, and the best others", ([[100, 300, 200, 400], [300, 200, 400, 100]], 17, 4, 3), ([[]], 0, 4, 2), ([[], []], 2, 4, 3), ([[1000]], 3, 4, 2), ([[1000], [1000]], 6, 4, 4), ([[600, 400]], 7, 4, 2), ([[600, 400]], 9, 4, 2), ([[0, 300, 100], [0, 0, 200]], 13, 4, 3), ([[0, 2, 3], [0, 2, 2]], 13, 4, 3), ([[600, 0, 400]], 13, 4, 4), (_NEAR, 13, 4, 3), ([[100, 300, 200, 400]], 17, 4, 2),
-    ([[100, 200, 200, 500]], 17, 4, 3), ([[100, 300, 300, 300, 0]], 19, 4, 4), ([[900, 0, 0, 100, 0], [0, 300, 300, 390, 10]], 21, 4, 4), ([[10, 500, 490, 0], [10, 20, 490, 480]], 18, 4, 3), ([[900, 40, 30, 20, 10, 0]], 5, 1, 4), (_LONG, 121, 4, 9), (_LONG[:1], 239, 8, 20), (_LONG[1:], 91, 3, 25), (_LONG, 122, 4, 40), ([[b * h % 7 for b in range(6)] for h in range(20)], 25, 4, 4))
+@check_selected_blocks.property("the first block, the query's own, and the best others",
+                                ([[100, 300, 200, 400], [300, 200, 400, 100]], 17, 4, 3),
+                                ([[]], 0, 4, 2), ([[], []], 2, 4, 3), ([[1000]], 3, 4, 2),
+                                ([[1000], [1000]], 6, 4, 4), ([[600, 400]], 7, 4, 2),
+                                ([[600, 400]], 9, 4, 2), ([[0, 300, 100], [0, 0, 200]], 13, 4, 3),
+                                ([[0, 2, 3], [0, 2, 2]], 13, 4, 3), ([[600, 0, 400]], 13, 4, 4),
+                                (_NEAR, 13, 4, 3), ([[100, 300, 200, 400]], 17, 4, 2),
+    ([[100, 200, 200, 500]], 17, 4, 3), ([[100, 300, 300, 300, 0]], 19, 4, 4),
+                                ([[900, 0, 0, 100, 0], [0, 300, 300, 390, 10]], 21, 4, 4),
+                                ([[10, 500, 490, 0], [10, 20, 490, 480]], 18, 4, 3),
+                                ([[900, 40, 30, 20, 10, 0]], 5, 1, 4), (_LONG, 121, 4, 9),
+                                (_LONG[:1], 239, 8, 20), (_LONG[1:], 91, 3, 25),
+                                (_LONG, 122, 4, 40),
+                                ([[b * h % 7 for b in range(6)] for h in range(20)], 25, 4, 4))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _chosen(*case), "your answer")
@@ -140,25 +186,46 @@ def _(attempt, *case):
 # %% ../../chapters/practice/19_sparse.ipynb #index-checker
 def _indexed(queries: list, keys: list, weights: list, n: int) -> list:
     "Takes one key after the other."
-    scores = [sum(w * max(0, sum(a * b for a, b in zip(q, k))) for q, w in zip(queries, weights)) for k in keys]
+    scores = [sum(w * max(0, sum(a * b for a, b in zip(q, k))) for q, w in zip(queries, weights))
+              for k in keys]
     found = set()
-    while len(found) < min(n, len(keys)): found.add(max((s for s in range(len(keys)) if s not in found), key=lambda s: (scores[s], s)))
+    while len(found) < min(n, len(keys)):
+        found.add(max((s for s in range(len(keys)) if s not in found),
+                      key=lambda s: (scores[s], s)))
     return sorted(found)
 
 
 _MANY = [[(7 * s) % 11 - 5, (5 * s) % 13 - 6, s % 3 - 1] for s in range(40)]
 check_indexed_keys = Checker("indexed_keys")
 
-@check_indexed_keys.property("the keys with the highest scores, in order of position", ([[2, 0], [0, 1]], [[3, -3], [1, 1], [-2, 3], [1, 2]], [1, 2], 2), ([[1]], [[5]], [1], 1), ([[1, 0], [0, 1]], [[2, 1], [0, 4]], [1, 1], 1), ([[1]], [[1], [3], [2]], [1], 1), ([[1]], [[1], [3], [2]], [1], 2), ([[1]], [[2], [2], [1]], [1], 1), ([[1]], [[-4], [-1], [-2]], [1], 1),
-    ([[1]], [[3], [2], [1]], [1], 5), ([[1]], [[-3], [1], [2]], [-1], 1), ([[1]], [[-3], [1], [-2], [2]], [-2], 3), ([[1], [-1]], [[4], [1], [-3]], [1, 1], 2), ([[1], [-1]], [[4], [-9], [1]], [3, 1], 1), ([[1, 0], [0, 1]], [[2, 2], [3, -9], [0, 3], [-9, 1]], [1, 1], 2), ([[1, 0], [0, 1]], [[6, 0], [0, 5], [4, 4], [1, 1]], [1, 1], 1),
-    ([[1, 0], [0, 1]], [[6, 0], [0, 5], [2, 2], [5, -1]], [1, 1], 2), ([[1, 0], [0, 1]], [[3, 0], [0, 1], [1, 0]], [1, 4], 1), ([[1, 0], [0, 1]], [[3, -3], [2, -1], [1, 0]], [1, -2], 1), ([[1, 2, -1], [0, -1, 3], [2, 0, 1]], _MANY, [3, -1, 2], 9), ([[1, 2, -1]], _MANY, [1], 25), ([[-1, 1, 2], [1, 1, 1], [3, 0, -2], [0, -1, 0]], _MANY[:21], [1, 1, -1, 2], 5))
+@check_indexed_keys.property("the keys with the highest scores, in order of position",
+                             ([[2, 0], [0, 1]], [[3, -3], [1, 1], [-2, 3], [1, 2]], [1, 2], 2),
+                             ([[1]], [[5]], [1], 1), ([[1, 0], [0, 1]], [[2, 1], [0, 4]], [1, 1],
+                                     1), ([[1]], [[1], [3], [2]], [1], 1),
+                             ([[1]], [[1], [3], [2]], [1], 2), ([[1]], [[2], [2], [1]], [1], 1),
+                             ([[1]], [[-4], [-1], [-2]], [1], 1),
+    ([[1]], [[3], [2], [1]], [1], 5), ([[1]], [[-3], [1], [2]], [-1], 1),
+                             ([[1]], [[-3], [1], [-2], [2]], [-2], 3),
+                             ([[1], [-1]], [[4], [1], [-3]], [1, 1], 2),
+                             ([[1], [-1]], [[4], [-9], [1]], [3, 1], 1),
+                             ([[1, 0], [0, 1]], [[2, 2], [3, -9], [0, 3], [-9, 1]], [1, 1], 2),
+                             ([[1, 0], [0, 1]], [[6, 0], [0, 5], [4, 4], [1, 1]], [1, 1], 1),
+    ([[1, 0], [0, 1]], [[6, 0], [0, 5], [2, 2], [5, -1]], [1, 1], 2),
+                             ([[1, 0], [0, 1]], [[3, 0], [0, 1], [1, 0]], [1, 4], 1),
+                             ([[1, 0], [0, 1]], [[3, -3], [2, -1], [1, 0]], [1, -2], 1),
+                             ([[1, 2, -1], [0, -1, 3], [2, 0, 1]], _MANY, [3, -1, 2], 9),
+                             ([[1, 2, -1]], _MANY, [1], 25),
+                             ([[-1, 1, 2], [1, 1, 1], [3, 0, -2], [0, -1, 0]], _MANY[:21],
+                              [1, 1, -1, 2], 5))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _indexed(*case), "your answer")
     asked_again(attempt, *case)
 
 # %% ../../chapters/practice/19_sparse.ipynb #table-checker
-_NSA = {"slope": 1 / 16, "constant": 16 * 64 + 512, "share": 4096 / 5632, "long": 131_072 / (131_072 / 16 + 1536), "limit": 16, "ten": 1536 / (1 / 10 - 1 / 16), "even": 1536 / (1 - 1 / 16), "halved": 65_536 / (4096 + 8 * 64 + 512)}
+_NSA = {"slope": 1 / 16, "constant": 16 * 64 + 512, "share": 4096 / 5632,
+        "long": 131_072 / (131_072 / 16 + 1536), "limit": 16, "ten": 1536 / (1 / 10 - 1 / 16),
+        "even": 1536 / (1 - 1 / 16), "halved": 65_536 / (4096 + 8 * 64 + 512)}
 check_nsa_table = Checker("nsa_table")
 
 @check_nsa_table.property("the number follows from the table", *((question,) for question in _NSA))
@@ -181,7 +248,13 @@ def _pays(dense: int, index: int, chosen: int, k: int) -> int | None:
 
 check_pays_from = Checker("pays_from")
 
-@check_pays_from.property("the first length at which the text costs less", (4, 1, 6, 2), (1, 0, 0, 1), (2, 1, 1, 2), (1, 1, 0, 1), (2, 3, 1, 4), (5, 1, 4, 3), (5, 1, 3, 3), (5, 0, 5, 1), (4, 2, 3, 1), (3, 1, 3, 1), (3, 1, 4, 5), (9, 2, 8, 7), (10, 9, 12, 8), (7, 7, 9, 2), (2, 1, 2, 1), (40_960, 8_256, 139_264, 2_048), (139_264, 8_256, 139_264, 2_048), (100, 1, 100, 10**12), (101, 100, 10**6, 10**9 + 7), (3, 2, 10**9, 10**12))
+@check_pays_from.property("the first length at which the text costs less", (4, 1, 6, 2),
+                          (1, 0, 0, 1), (2, 1, 1, 2), (1, 1, 0, 1), (2, 3, 1, 4), (5, 1, 4, 3),
+                          (5, 1, 3, 3), (5, 0, 5, 1), (4, 2, 3, 1), (3, 1, 3, 1), (3, 1, 4, 5),
+                          (9, 2, 8, 7), (10, 9, 12, 8), (7, 7, 9, 2), (2, 1, 2, 1),
+                          (40_960, 8_256, 139_264, 2_048), (139_264, 8_256, 139_264, 2_048),
+                          (100, 1, 100, 10**12), (101, 100, 10**6, 10**9 + 7),
+                          (3, 2, 10**9, 10**12))
 def _(attempt, *case):
     found, want = attempt(*case), _pays(*case)
     if want is None: right_answer(found, None)
@@ -190,7 +263,8 @@ def _(attempt, *case):
 # %% ../../chapters/practice/19_sparse.ipynb #dilations-checker
 @cache
 def _cheapest(n: int, layers: int) -> int:
-    "The smallest sum of windows whose product is at least n: every window is tried for the first layer."
+    """The smallest sum of windows whose product is at least n: every window is tried for the
+    first layer."""
     if layers == 1: return n
     return min(w + _cheapest(-(-n // w), layers - 1) for w in range(1, n + 1))
 
@@ -206,14 +280,24 @@ def _reached(chosen: list, n: int) -> int:
 
 check_dilations = Checker("dilations")
 
-@check_dilations.property("all inputs are reached, with the fewest keys", (12, 3), (1, 1), (1, 4), (5, 1), (2, 3), (4, 2), (6, 2), (7, 2), (9, 2), (10, 2), (10, 3), (28, 3), (64, 3), (64, 6), (65, 6), (100, 5), (1_000, 3), (1_000, 20), (2_000, 4))
+@check_dilations.property("all inputs are reached, with the fewest keys", (12, 3), (1, 1), (1, 4),
+                          (5, 1), (2, 3), (4, 2), (6, 2), (7, 2), (9, 2), (10, 2), (10, 3), (28, 3),
+                          (64, 3), (64, 6), (65, 6), (100, 5), (1_000, 3), (1_000, 20), (2_000, 4))
 def _(attempt, n, layers):
     found = attempt(n, layers)
-    pairs = isinstance(found, list) and len(found) == layers and all(isinstance(p, tuple) and len(p) == 2 and all(type(x) is int and x > 0 for x in p) for p in found)
-    if not pairs: raise Mismatch(f"your answer is {short(found)}; expected {layers} tuples of two whole numbers, at least 1, in a list")
+    pairs = (isinstance(found, list) and len(found) == layers
+             and all(isinstance(p, tuple) and len(p) == 2
+                     and all(type(x) is int and x > 0 for x in p) for p in found))
+    if not pairs:
+        raise Mismatch(
+            f"your answer is {short(found)}; expected {layers} tuples of two whole numbers, at "
+            "least 1, in a list")
     bits = _reached(found, n)
     missing = next((d for d in range(n) if not bits >> d & 1), None)
-    if missing is not None: raise Mismatch(f"with {short(found)}, the last token does not depend on the one {missing} before it; expected all {n}")
+    if missing is not None:
+        raise Mismatch(
+            f"with {short(found)}, the last token does not depend on the one {missing} before it; "
+            f"expected all {n}")
     keys, fewest = sum(w for w, _ in found), _cheapest(n, layers)
     if keys > fewest: raise Mismatch(f"{short(found)} has {keys} keys; expected {fewest}")
     asked_again(attempt, n, layers)
@@ -227,17 +311,25 @@ def _known(n: int) -> int:
 
 check_relays = Checker("relays")
 
-@check_relays.property("two layers connect all tokens, with few pairs", (1,), (2,), (3,), (5,), (7,), (8,), (12,), (16,), (31,), (64,), (100,), (300,))
+@check_relays.property("two layers connect all tokens, with few pairs", (1,), (2,), (3,), (5,),
+                       (7,), (8,), (12,), (16,), (31,), (64,), (100,), (300,))
 def _(attempt, n):
     found = attempt(n)
-    shaped = isinstance(found, list) and len(found) == n and all(isinstance(keys, list) for keys in found)
+    shaped = (isinstance(found, list) and len(found) == n
+              and all(isinstance(keys, list) for keys in found))
     if not shaped: raise Mismatch(f"your answer is {short(found)}; expected a list of {n} lists")
     for i, keys in enumerate(found):
-        if not (all(type(j) is int and 0 <= j < i for j in keys) and len({*keys}) == len(keys)): raise Mismatch(f"position {i} attends to {short(keys)}; expected earlier positions, each once")
+        if not (all(type(j) is int and 0 <= j < i for j in keys) and len({*keys}) == len(keys)):
+            raise Mismatch(
+                f"position {i} attends to {short(keys)}; expected earlier positions, each once")
     sets = [{i, *keys} for i, keys in enumerate(found)]
     for i in range(n):
         missing = {*range(i)}.difference(*(sets[m] for m in sets[i]))
-        if missing: raise Mismatch(f"after two layers, position {i} does not depend on position {min(missing)}; expected all earlier ones")
+        if missing:
+            raise Mismatch(
+                f"after two layers, position {i} does not depend on position {min(missing)}; "
+                "expected all earlier ones")
     pairs = sum(map(len, found))
-    if pairs > 1.02 * _known(n): raise Mismatch(f"there are {pairs} pairs; expected at most 102 % of {_known(n)}")
+    if pairs > 1.02 * _known(n):
+        raise Mismatch(f"there are {pairs} pairs; expected at most 102 % of {_known(n)}")
     asked_again(attempt, n)

@@ -28,8 +28,10 @@ def _lists(*texts: str) -> list[list[str]]:
     return [list(text) for text in texts]
 
 
-# Strings that reveal joining and splitting, case folding, pattern matching, and tests for truth instead of presence.
-_ODD = ["", " ", "a", "A", "a ", " a", "a.c", ".", "+", "\\", "\n", "\0", "é", "e\N{COMBINING ACUTE ACCENT}", "ß", "🦉", "0"]
+# Strings that reveal joining and splitting, case folding, pattern matching, and tests for truth
+# instead of presence.
+_ODD = ["", " ", "a", "A", "a ", " a", "a.c", ".", "+", "\\", "\n", "\0", "é",
+        "e\N{COMBINING ACUTE ACCENT}", "ß", "🦉", "0"]
 
 
 def _drawn(seed: int, count: int, longest: int, tokens) -> list[list]:
@@ -40,7 +42,8 @@ def _drawn(seed: int, count: int, longest: int, tokens) -> list[list]:
 
 def _anew(checker: Checker, *case) -> None:
     "Call an attempt, change its answer, and call it again."
-    checker.property("changing one answer does not change the next", case)(lambda attempt, *case: asked_again(attempt, *case))
+    checker.property("changing one answer does not change the next",
+                     case)(lambda attempt, *case: asked_again(attempt, *case))
 
 
 def _changed(checker: Checker, reference, name: str, first: tuple, then: tuple) -> None:
@@ -59,44 +62,56 @@ def _changed(checker: Checker, reference, name: str, first: tuple, then: tuple) 
 # Characters by which programs like to separate tokens; all are characters like any other.
 _MARKS = (*map(chr, range(256)), *"\u2028␟▁Ġ\ue000\ufeff\ufffd\uffff\U000f0000")
 _COUNTED = (
-    (_lists("ab"), [1]), (_lists("papa", "aaa"), [2, 3]), (_lists("a", ""), [5, 1]), (_lists("ab", "ba"), [1, 2]), (_lists("ab", "ab"), [1, 1]),
-    ([["th", "e"], ["t", "h", "e"]], [4, 1]), ([[256, 3, 256, 3], [3, 3, 3, 3]], [1, 2]), ([], []), (_lists("abcdefghij"), [2]))
+    (_lists("ab"), [1]), (_lists("papa", "aaa"), [2, 3]), (_lists("a", ""), [5, 1]),
+    (_lists("ab", "ba"), [1, 2]), (_lists("ab", "ab"), [1, 1]),
+    ([["th", "e"], ["t", "h", "e"]], [4, 1]), ([[256, 3, 256, 3], [3, 3, 3, 3]], [1, 2]), ([], []),
+    (_lists("abcdefghij"), [2]))
 
 
 def _tally(words: list, times: list) -> dict:
     "Counts pairs of neighbours one by one."
     found = {}
     for word, n in zip(words, times):
-        for i in range(1, len(word) if n else 0): found[word[i - 1], word[i]] = found.get((word[i - 1], word[i]), 0) + n
+        for i in range(1, len(word) if n else 0):
+            found[word[i - 1], word[i]] = found.get((word[i - 1], word[i]), 0) + n
     return found
 
 
 check_count_pairs = Checker("count_pairs")
 
 @check_count_pairs.property("each pair of neighbours counts as often as its word", *_COUNTED)
-def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
+def _(attempt, words, times):
+    gives(attempt(words, times), _tally(words, times), "the table of counts")
 
-@check_count_pairs.property("a word that was never counted adds nothing", (_lists("ab"), [0]), (_lists("papa", "pan"), [0, 2]))
-def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
+@check_count_pairs.property("a word that was never counted adds nothing", (_lists("ab"), [0]),
+                            (_lists("papa", "pan"), [0, 2]))
+def _(attempt, words, times):
+    gives(attempt(words, times), _tally(words, times), "the table of counts")
 
 @check_count_pairs.property("a token may be any string or integer",
-    ([[0, 5, 0]], [1]), ([["a", "", "b"]], [1]), ([[" ", "a"], ["", " a"]], [1, 2]), ([["A", "b"], ["a", "b"]], [1, 2]), ([[-1, 0, -1, 10**12]], [3]),
+    ([[0, 5, 0]], [1]), ([["a", "", "b"]], [1]), ([[" ", "a"], ["", " a"]], [1, 2]),
+                            ([["A", "b"], ["a", "b"]], [1, 2]), ([[-1, 0, -1, 10**12]], [3]),
     (_drawn(0, 20, 9, _ODD), [*range(1, 21)]),
     ([["1", "2"], [1, 2]], [1, 1]), ([[0, "0", 0, ""]], [1]), ([[2**70, 1, 2**70]], [1]),
     *(([[f"a{mark}b", "c"], ["a", f"b{mark}c"]], [1, 1]) for mark in _MARKS))
-def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
+def _(attempt, words, times):
+    gives(attempt(words, times), _tally(words, times), "the table of counts")
 
 @check_count_pairs.property("words, lists and counts may be large",
-    ([["a", "b"], ["b", "a"], ["a", "b"]], [2**53, 1, 1]), (_drawn(1, 1, 3_000, "abc"), [2]), (_drawn(2, 300, 30, range(40)), [n % 7 for n in range(300)]))
-def _(attempt, words, times): gives(attempt(words, times), _tally(words, times), "the table of counts")
+    ([["a", "b"], ["b", "a"], ["a", "b"]], [2**53, 1, 1]), (_drawn(1, 1, 3_000, "abc"), [2]),
+                            (_drawn(2, 300, 30, range(40)), [n % 7 for n in range(300)]))
+def _(attempt, words, times):
+    gives(attempt(words, times), _tally(words, times), "the table of counts")
 
 _anew(check_count_pairs, _lists("ab"), [1])
 _changed(check_count_pairs, _tally, "the table of counts", (_lists("ab"), [1]), (_lists("ba"), [2]))
 
 # %% ../../chapters/practice/03_tokens.ipynb #join-checker
 _MERGED = (
-    ([1, 2], (1, 2), 9), ([1, 1, 1], (1, 1), 9), ([1, 1, 1, 1], (1, 1), 9), ([3, 1, 2, 4, 1, 2], (1, 2), 9), ([2, 1], (1, 2), 9), ([1], (1, 2), 9), ([], (1, 2), 9),
-    ([1, 1, 2], (1, 2), 1), ([1, 2, 2], (1, 2), 1), ([11, 2, 1, 12], (1, 2), 9), ([1, 12, 1, 2], (1, 2), 300), ([0, 0, 1, 0, 0, 0], (0, 0), 7), ([5, 1, 2, 1], (1, 2), 0),
+    ([1, 2], (1, 2), 9), ([1, 1, 1], (1, 1), 9), ([1, 1, 1, 1], (1, 1), 9),
+    ([3, 1, 2, 4, 1, 2], (1, 2), 9), ([2, 1], (1, 2), 9), ([1], (1, 2), 9), ([], (1, 2), 9),
+    ([1, 1, 2], (1, 2), 1), ([1, 2, 2], (1, 2), 1), ([11, 2, 1, 12], (1, 2), 9),
+    ([1, 12, 1, 2], (1, 2), 300), ([0, 0, 1, 0, 0, 0], (0, 0), 7), ([5, 1, 2, 1], (1, 2), 0),
     ([1000, 2000, 1000, 2000], (1000, 2000), 3000), ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], (5, 3), 0))
 
 
@@ -104,25 +119,36 @@ def _merged(ids: list, pair: tuple, new: int) -> list:
     "Marks every id that ends a pair."
     ends = [False]
     for two in zip(ids, ids[1:]): ends.append(two == pair and not ends[-1])
-    return [new if begins else i for i, begins, gone in zip(ids, [*ends[1:], False], ends) if not gone]
+    return [new if begins else i for i, begins, gone in zip(ids, [*ends[1:], False], ends)
+            if not gone]
 
 
 check_join_pair = Checker("join_pair")
 
-@check_join_pair.property("pairs are replaced from the left, without overlap, and everything else stays as it is", *_MERGED)
+@check_join_pair.property(
+    "pairs are replaced from the left, without overlap, and everything else stays as it is",
+    *_MERGED)
 def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _merged(ids, pair, new), "the list")
 
-@check_join_pair.property("also on all lists of up to six zeros and ones", *((list(ids), pair, 1) for n in range(7) for ids in product((0, 1), repeat=n) for pair in ((0, 0), (0, 1))))
+@check_join_pair.property("also on all lists of up to six zeros and ones",
+                          *((list(ids), pair, 1) for n in range(7)
+                            for ids in product((0, 1), repeat=n) for pair in ((0, 0), (0, 1))))
 def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _merged(ids, pair, new), "the list")
 
-@check_join_pair.property("equal ids match, even if they are different Python objects", ([10**6, 10**6 + 1], (10**6, 10**6 + 1), 5))
-def _(attempt, ids, pair, new): gives(attempt([int(str(i)) for i in ids], pair, new), [new], "the list")
+@check_join_pair.property("equal ids match, even if they are different Python objects",
+                          ([10**6, 10**6 + 1], (10**6, 10**6 + 1), 5))
+def _(attempt, ids, pair, new):
+    gives(attempt([int(str(i)) for i in ids], pair, new), [new], "the list")
 
 @check_join_pair.property("any integer may be an id, in the pair or as the new one",
-    ([5, -1, 1, 2, -1], (1, 2), 9), ([0, -1, 0, -1], (0, -1), -2), ([2**53, 2**53 + 1, 7], (2**53 + 1, 7), 2**53 + 3), ([2**53 + 1, 2**53], (2**53, 2**53), 1), ([1, 2, -1, 3], (1, 2), -1), ([1, 2, 0, 3], (1, 2), 0),
+    ([5, -1, 1, 2, -1], (1, 2), 9), ([0, -1, 0, -1], (0, -1), -2),
+                          ([2**53, 2**53 + 1, 7], (2**53 + 1, 7), 2**53 + 3),
+                          ([2**53 + 1, 2**53], (2**53, 2**53), 1), ([1, 2, -1, 3], (1, 2), -1),
+                          ([1, 2, 0, 3], (1, 2), 0),
     ([2**70, 1, 2], (1, 2), 9), ([1, -2**70, 1, 2**70, 0], (1, 2**70), 9),
     ([0, 1, 2], (1, 2), 2**70),
-    *((word, pair, new) for word in _drawn(3, 1, 300, range(-2, 3)) for pair, new in (((-1, -1), 0), ((0, -1), -1), ((1, 0), -2), ((-2, 2), 2))))
+    *((word, pair, new) for word in _drawn(3, 1, 300, range(-2, 3))
+      for pair, new in (((-1, -1), 0), ((0, -1), -1), ((1, 0), -2), ((-2, 2), 2))))
 def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _merged(ids, pair, new), "the list")
 
 @check_join_pair.property("a long list is processed to its end",
@@ -132,30 +158,40 @@ def _(attempt, ids, pair, new): gives(attempt(ids, pair, new), _merged(ids, pair
 
 _anew(check_join_pair, [1, 2, 3], (1, 2), 9)
 
-@check_join_pair.property("the list is a new one, even if nothing is merged", ([1, 2, 3], (3, 1), 9), ([], (1, 2), 9))
+@check_join_pair.property("the list is a new one, even if nothing is merged",
+                          ([1, 2, 3], (3, 1), 9), ([], (1, 2), 9))
 def _(attempt, ids, pair, new): own(attempt(ids, pair, new), ids)
 
 _changed(check_join_pair, _merged, "the list", ([1, 2, 3], (1, 2), 9), ([3, 1, 2], (1, 2), 9))
 
 # %% ../../chapters/practice/03_tokens.ipynb #pairs-checker
 _PAIRED = (
-    ("a b".split(), 1), ("the owl sleeps".split(), 1), ("the owl sleeps now".split(), 2), (["a"], 3), ([], 2), ("a b".split(), 5), ("a a b".split(), 1), ("to be or not to be".split(), 2),
+    ("a b".split(), 1), ("the owl sleeps".split(), 1), ("the owl sleeps now".split(), 2),
+    (["a"], 3), ([], 2), ("a b".split(), 5), ("a a b".split(), 1),
+    ("to be or not to be".split(), 2),
     ([3, 1, 4, 1, 5], 2), ("a b c d e f".split(), 3), ("a b c".split(), 0))
 
 
 def _paired(words: list, reach: int) -> list:
     "Compares all pairs of positions."
-    return [(a, b) for i, a in enumerate(words) for j, b in enumerate(words) if i != j and abs(i - j) <= reach]
+    return [(a, b) for i, a in enumerate(words) for j, b in enumerate(words) if i != j
+            and abs(i - j) <= reach]
 
 
 check_skip_pairs = Checker("skip_pairs", seconds=5)
 
-@check_skip_pairs.property("every neighbour within reach, on both sides, and no other word", *_PAIRED)
-def _(attempt, words, reach): gives(attempt(words, reach), _paired(words, reach), "the list of pairs")
+@check_skip_pairs.property("every neighbour within reach, on both sides, and no other word",
+                           *_PAIRED)
+def _(attempt, words, reach):
+    gives(attempt(words, reach), _paired(words, reach), "the list of pairs")
 
-@check_skip_pairs.property("any word may be a neighbour, even an empty one, at any distance up to reach",
-    (["a", "", "b"], 1), ([0, 1, 0, -1], 1), ([" ", "A", "a", " a"], 2), (_ODD, 3), ([*range(30)], 8), ([*range(30)], 29), ([*range(30)], 30), *((word, 13) for word in _drawn(14, 1, 90, "aAb ")))
-def _(attempt, words, reach): gives(attempt(words, reach), _paired(words, reach), "the list of pairs")
+@check_skip_pairs.property(
+    "any word may be a neighbour, even an empty one, at any distance up to reach",
+    (["a", "", "b"], 1), ([0, 1, 0, -1], 1), ([" ", "A", "a", " a"], 2), (_ODD, 3),
+    ([*range(30)], 8), ([*range(30)], 29), ([*range(30)], 30),
+    *((word, 13) for word in _drawn(14, 1, 90, "aAb ")))
+def _(attempt, words, reach):
+    gives(attempt(words, reach), _paired(words, reach), "the list of pairs")
 
 @check_skip_pairs.property("the time for a long text is proportional to its length",
     (150, 20), (1_200, 2), (25_000, 1))
@@ -166,10 +202,13 @@ def _(attempt, length, reach):
         def __iter__(self):
             for x in super().__iter__():
                 reads.append(x)
-                if len(reads) > most: raise Mismatch(f"more than {most:,} reads of {length:,} words; expected a few per pair")
+                if len(reads) > most:
+                    raise Mismatch(
+                        f"more than {most:,} reads of {length:,} words; expected a few per pair")
                 yield x
     most, near = 5 * (2 * reach + 1) * length, [d for d in range(-reach, reach + 1) if d]
-    found, wanted = attempt(Row(range(length)), reach), [(i, i + d) for i in range(length) for d in near if 0 <= i + d < length]
+    found, wanted = (attempt(Row(range(length)), reach),
+                     [(i, i + d) for i in range(length) for d in near if 0 <= i + d < length])
     if found != wanted: gives(found, wanted, "the list of pairs")
 
 @check_skip_pairs.property("the list is a new one, even if it is empty", ([], 2))
@@ -180,9 +219,12 @@ _changed(check_skip_pairs, _paired, "the list of pairs", (["a", "b"], 1), (["b",
 
 # %% ../../chapters/practice/03_tokens.ipynb #learn-checker
 _LEARNED = (
-    ({"ab": 1}, 1), ({"hoo": 1, "hooo": 2, "owl": 2, "who": 1}, 4), ({"ab": 1}, 5), ({"a": 3}, 2), ({}, 3), ({"ab": 1, "cd": 1}, 0), ({"ba": 1, "ab": 1}, 1),
-    ({"xa": 2, "ay": 2}, 1), ({"bca": 1, "bd": 1}, 2), ({"aaaa": 1}, 3), ({"aaaaaaa": 1, "aaa": 2}, 4), ({"zz": 1, "ab": 5}, 2), ({"bb": 2, "ab": 2}, 3),
-    ({"the": 6, "then": 2, "hen": 5}, 3), ({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 8), ({"banana": 2, "bandana": 1, "cabana": 1}, 9), ({"zab": 1, "zac": 1, "yab": 1}, 4))
+    ({"ab": 1}, 1), ({"hoo": 1, "hooo": 2, "owl": 2, "who": 1}, 4), ({"ab": 1}, 5), ({"a": 3}, 2),
+    ({}, 3), ({"ab": 1, "cd": 1}, 0), ({"ba": 1, "ab": 1}, 1),
+    ({"xa": 2, "ay": 2}, 1), ({"bca": 1, "bd": 1}, 2), ({"aaaa": 1}, 3),
+    ({"aaaaaaa": 1, "aaa": 2}, 4), ({"zz": 1, "ab": 5}, 2), ({"bb": 2, "ab": 2}, 3),
+    ({"the": 6, "then": 2, "hen": 5}, 3), ({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 8),
+    ({"banana": 2, "bandana": 1, "cabana": 1}, 9), ({"zab": 1, "zac": 1, "yab": 1}, 4))
 
 
 def _learned(counts: dict, merges: int) -> list:
@@ -206,28 +248,37 @@ def _learned(counts: dict, merges: int) -> list:
 
 check_learn_merges = Checker("learn_merges")
 
-@check_learn_merges.property("the most frequent pair is merged, and ties go to the smaller ids", *_LEARNED)
-def _(attempt, counts, merges): gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
+@check_learn_merges.property("the most frequent pair is merged, and ties go to the smaller ids",
+                             *_LEARNED)
+def _(attempt, counts, merges):
+    gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
 
-@check_learn_merges.property("also with few letters and many ties", *(({a + b: 1 + (a < b), b + a + a: 2, a + a + b: n}, 6) for n, (a, b) in enumerate(product(("x", "xy", "yx", "yy", "xxy"), repeat=2), 1)))
-def _(attempt, counts, merges): gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
+@check_learn_merges.property("also with few letters and many ties",
+                             *(({a + b: 1 + (a < b), b + a + a: 2, a + a + b: n}, 6)
+                               for n, (a, b) in enumerate(product(("x", "xy", "yx", "yy", "xxy"),
+                                       repeat=2), 1)))
+def _(attempt, counts, merges):
+    gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
 
 def _vocabulary(seed: int, count: int, longest: int, letters: str) -> dict[str, int]:
     "Random words, each with a count from 1 to 4."
-    return {"".join(word): 1 + n % 4 for n, word in enumerate(_drawn(seed, count, longest, letters))}
+    return {"".join(word): 1 + n % 4
+            for n, word in enumerate(_drawn(seed, count, longest, letters))}
 
 
 @check_learn_merges.property("a letter may be any character, and capitals are different letters",
     ({"aX": 1, "Xa": 1}, 1), ({"a b": 2}, 2), ({"a.c": 3, "abc": 1}, 4), ({"a+a+": 2, "aa": 1}, 3),
     ({"a\n": 2, "\nb": 3, "é1": 2}, 4), (_vocabulary(5, 20, 8, "aAbB .+\\"), 20),
     *(({f"a{mark}b": 2}, 2) for mark in _MARKS))
-def _(attempt, counts, merges): gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
+def _(attempt, counts, merges):
+    gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
 
 @check_learn_merges.property("words, counts and vocabularies may be large",
     ({"ab": 2**53, "cd": 2**53 + 1}, 1), ({"a" * 70: 1}, 9),
     (_vocabulary(6, 2, 100, "abc"), 25), (_vocabulary(7, 30, 12, "abcdefgh"), 25),
     ({"".join(map(chr, range(200, 760))): 1}, 530))
-def _(attempt, counts, merges): gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
+def _(attempt, counts, merges):
+    gives(attempt(counts, merges), _learned(counts, merges), "the list of merges")
 
 _anew(check_learn_merges, {"ab": 1}, 1)
 _changed(check_learn_merges, _learned, "the list of merges", ({"ab": 1}, 1), ({"ba": 1}, 1))
@@ -236,17 +287,24 @@ _changed(check_learn_merges, _learned, "the list of merges", ({"ab": 1}, 1), ({"
 _ER = [("e", "r"), ("t", "h"), ("th", "e")]
 _AA = [("a", "a"), ("aa", "aa"), ("aa", "a")]
 _ENCODED = (
-    ("ab", [("a", "b")]), ("ther", _ER), ("the", _ER), ("theretherthe", _ER), ("owl", _ER), ("", _ER), ("e", _ER), ("abc", []), ("abcdefghij", [("c", "d")]), ("aaaaa", _AA), ("aaaaaaa", _AA), ("aaa", _AA),
-    ("abc", [("b", "c"), ("a", "b"), ("a", "bc")]), ("abc", [("b", "c"), ("a", "b"), ("ab", "c")]), ("abcd", [("c", "d"), ("a", "b"), ("b", "cd"), ("ab", "cd")]), ("banana", [("a", "n"), ("an", "a"), ("b", "an"), ("n", "a")]),
-    ("xyxyxy", [("y", "x"), ("x", "y"), ("x", "yx")]), ("abab", [("a", "b"), ("ab", "ab"), ("b", "a")]),
-    ("abcabcd", [("b", "c"), ("a", "bc"), ("abc", "d"), ("abc", "abc")]), ("hoohoot", [("o", "o"), ("h", "oo"), ("oo", "t"), ("hoo", "t"), ("hoo", "hoo")]))
+    ("ab", [("a", "b")]), ("ther", _ER), ("the", _ER), ("theretherthe", _ER), ("owl", _ER),
+    ("", _ER), ("e", _ER), ("abc", []), ("abcdefghij", [("c", "d")]), ("aaaaa", _AA),
+    ("aaaaaaa", _AA), ("aaa", _AA),
+    ("abc", [("b", "c"), ("a", "b"), ("a", "bc")]), ("abc", [("b", "c"), ("a", "b"), ("ab", "c")]),
+    ("abcd", [("c", "d"), ("a", "b"), ("b", "cd"), ("ab", "cd")]),
+    ("banana", [("a", "n"), ("an", "a"), ("b", "an"), ("n", "a")]),
+    ("xyxyxy", [("y", "x"), ("x", "y"), ("x", "yx")]),
+    ("abab", [("a", "b"), ("ab", "ab"), ("b", "a")]),
+    ("abcabcd", [("b", "c"), ("a", "bc"), ("abc", "d"), ("abc", "abc")]),
+    ("hoohoot", [("o", "o"), ("h", "oo"), ("oo", "t"), ("hoo", "t"), ("hoo", "hoo")]))
 
 
 def _encoded(word: str, merges: list) -> list:
     "Merges one position at a time."
     cut = list(word)
     while True:
-        candidates = [(merges.index(pair), i) for i, pair in enumerate(zip(cut, cut[1:])) if pair in merges]
+        candidates = [(merges.index(pair), i) for i, pair in enumerate(zip(cut, cut[1:]))
+                      if pair in merges]
         if not candidates: return cut
         i = min(candidates)[1]
         cut[i:i + 2] = [cut[i] + cut[i + 1]]
@@ -254,23 +312,33 @@ def _encoded(word: str, merges: list) -> list:
 
 check_encode = Checker("encode")
 
-@check_encode.property("the merge that was learned first is applied first, from the left", *_ENCODED)
-def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
+@check_encode.property("the merge that was learned first is applied first, from the left",
+                       *_ENCODED)
+def _(attempt, word, merges):
+    gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
-@check_encode.property("also on all words of three to seven letters a and b", *(("".join(w), m) for n in range(3, 8) for w in product("ab", repeat=n) for m in ([("a", "b"), ("b", "a"), ("ab", "ab"), ("b", "ab")], [("a", "a"), ("b", "a"), ("aa", "b"), ("aa", "ba")])))
-def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
+@check_encode.property("also on all words of three to seven letters a and b",
+                       *(("".join(w), m) for n in range(3, 8) for w in product("ab", repeat=n)
+                         for m in ([("a", "b"), ("b", "a"), ("ab", "ab"), ("b", "ab")],
+                                   [("a", "a"), ("b", "a"), ("aa", "b"), ("aa", "ba")])))
+def _(attempt, word, merges):
+    gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
-@check_encode.property("a letter may be any character", ("a b", []), ("ABba", [("b", "a")]), (" a\n", [(" ", "a")]), ("abcacc", [("a", "."), ("c", "c")]), ("aAaAa", [("A", "a")]),
+@check_encode.property("a letter may be any character", ("a b", []), ("ABba", [("b", "a")]),
+                       (" a\n", [(" ", "a")]), ("abcacc", [("a", "."), ("c", "c")]),
+                       ("aAaAa", [("A", "a")]),
     *(("".join(word), _learned(_vocabulary(5, 20, 8, "aAbB .+\\"), 20))
       for word in _drawn(8, 5, 20, "aAbB .+\\")),
     *((f"a{mark}b", merges) for mark in _MARKS for merges in ([], [("a", mark)])))
-def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
+def _(attempt, word, merges):
+    gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
 @check_encode.property("words and lists of merges may be long",
     ("a" * 41, [("a", "a")]), ("a" * 70, _learned({"a" * 70: 1}, 9)),
     ("ab" * 100, [("a", "b")]), ("ab" * 1_500, [("a", "b")]),
     ("".join(_drawn(9, 1, 150, "abc")[0]), _learned(_vocabulary(6, 2, 100, "abc"), 25)))
-def _(attempt, word, merges): gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
+def _(attempt, word, merges):
+    gives(attempt(word, merges), _encoded(word, merges), "the list of tokens")
 
 _anew(check_encode, "abc", [("b", "c")])
 _changed(check_encode, _encoded, "the list of tokens", ("abc", [("a", "b")]), ("abc", [("b", "c")]))
@@ -279,17 +347,27 @@ _changed(check_encode, _encoded, "the list of tokens", ("abc", [("a", "b")]), ("
 _MERGES = (("t", "h"), ("h", "e"), ("e", "r"), ("th", "e"), ("er", "e"), ("the", "r"))
 check_predicted_tokens = Checker("predicted_tokens")
 
-@check_predicted_tokens.property("the tokens of each word", *((word,) for word in ("then", "there", "ether", "hero", "three", "heather")))
+@check_predicted_tokens.property("the tokens of each word",
+                                 *((word,) for word in ("then", "there", "ether", "hero", "three",
+                                         "heather")))
 def _(attempt, word):
     found = attempt()
-    if not isinstance(found, dict) or word not in found: raise Mismatch(f"there is nothing for {word!r}; expected a dictionary with an entry for each word")
+    if not isinstance(found, dict) or word not in found:
+        raise Mismatch(
+            f"there is nothing for {word!r}; expected a dictionary with an entry for each word")
     cut = found[word]
-    if not isinstance(cut, str) or "".join(cut.split()) != word: raise Mismatch(f"the entry for {word!r} is {short(cut)}; expected a text, the letters of the word with spaces between its tokens")
-    if cut.split() != _encoded(word, list(_MERGES)): raise Mismatch(f"the tokens of {word!r} are not right; apply the merges to it once more")
+    if not isinstance(cut, str) or "".join(cut.split()) != word:
+        raise Mismatch(
+            f"the entry for {word!r} is {short(cut)}; expected a text, the letters of the word "
+            "with spaces between its tokens")
+    if cut.split() != _encoded(word, list(_MERGES)):
+        raise Mismatch(f"the tokens of {word!r} are not right; apply the merges to it once more")
 
 # %% ../../chapters/practice/03_tokens.ipynb #diagnose-checker
-_ROWS = {"A": ["nn", "bs", "bbs", "nnn"], "B": ["bb", "nn", "bbs", "ab"], "C": ["nn", "ab", "bb", "bab"],
-         "D": ["bb", "bbs", "ab", "bab"], "E": ["nn", "bb", "bbs", "ba"], "F": ["bb", "bs", "nn", "ab"]}
+_ROWS = {"A": ["nn", "bs", "bbs", "nnn"], "B": ["bb", "nn", "bbs", "ab"],
+         "C": ["nn", "ab", "bb", "bab"],
+         "D": ["bb", "bbs", "ab", "bab"], "E": ["nn", "bb", "bbs", "ba"],
+         "F": ["bb", "bs", "nn", "ab"]}
 _LABELS = ("correct", "overlap", "larger ids", "first seen", "counted once", "word counts")
 
 
@@ -310,7 +388,9 @@ def _learned_with(mistake: str) -> list[str]:
     ids, found = {c: ord(c) for c in "abns"}, _pairs_with(mistake, words, times)
     for n in range(4):
         order, sign = list(found), -1 if mistake == "larger ids" else 1
-        def key(p): return -found[p], order.index(p) if mistake == "first seen" else (sign * ids[p[0]], sign * ids[p[1]])
+        def key(p):
+            return (-found[p], order.index(p) if mistake == "first seen"
+                    else (sign * ids[p[0]], sign * ids[p[1]]))
         best = min((p for p in order if "".join(p) not in made), key=key)
         made.append("".join(best))
         ids[made[-1]] = 1_000_000 + n
@@ -324,16 +404,26 @@ check_broken_tokenizers = Checker("broken_tokenizers")
 @check_broken_tokenizers.property("the mistake of each program", *((program,) for program in _ROWS))
 def _(attempt, program):
     found = attempt()
-    if not isinstance(found, dict) or program not in found: raise Mismatch(f"there is no label for program {program}; expected one of {_LABELS}")
-    if found[program] not in _LABELS: raise Mismatch(f"the label of program {program} is {short(found[program])}; expected one of {_LABELS}")
-    if _learned_with(found[program]) != _ROWS[program]: raise Mismatch(f"{found[program]!r} does not explain the merges of program {program}")
+    if not isinstance(found, dict) or program not in found:
+        raise Mismatch(f"there is no label for program {program}; expected one of {_LABELS}")
+    if found[program] not in _LABELS:
+        raise Mismatch(
+            f"the label of program {program} is {short(found[program])}; expected one of {_LABELS}")
+    if _learned_with(found[program]) != _ROWS[program]:
+        raise Mismatch(f"{found[program]!r} does not explain the merges of program {program}")
 
 # %% ../../chapters/practice/03_tokens.ipynb #stream-checker
 _OWL = "🦉".encode()
 _STREAMED = (
-    ([b"a"],), ([b"a", b"b"],), ([],), ([_OWL],), ([_OWL[:2], _OWL[2:]],), ([bytes([b]) for b in _OWL],), (["ß".encode()[:1], "ß".encode()[1:] + b"!"],), ([_OWL[:3]],), ([b"ok" + _OWL[:1]],),
-    ([b"\xff", b"a"],), ([_OWL[:2], b"a"],), ([b"a" + _OWL[:3], _OWL[3:] + _OWL[:2], _OWL[2:] + b"."],), ([b"\xc3", b"\xc3", b"\x9f"],), ([b"\x80", b"\x80"],), ([b"\xe0", b"\x80"],), ([b"\xf0\x80", b"a"],), ([b"\xf4\x90"],), ([b"", b"a", b""],),
-    ([bytes([b]) for b in "語é".encode()],), ([bytes([b]) for b in "é語🦉".encode()],), ([b"\xf0\x9f", b"\x41\xe8", b"\xaa", b"\x9e"],), ([b"\xe8\xaa", b"\xf0", b"\x9f\xa6"],))
+    ([b"a"],), ([b"a", b"b"],), ([],), ([_OWL],), ([_OWL[:2], _OWL[2:]],),
+    ([bytes([b]) for b in _OWL],), (["ß".encode()[:1], "ß".encode()[1:] + b"!"],), ([_OWL[:3]],),
+    ([b"ok" + _OWL[:1]],),
+    ([b"\xff", b"a"],), ([_OWL[:2], b"a"],),
+    ([b"a" + _OWL[:3], _OWL[3:] + _OWL[:2], _OWL[2:] + b"."],), ([b"\xc3", b"\xc3", b"\x9f"],),
+    ([b"\x80", b"\x80"],), ([b"\xe0", b"\x80"],), ([b"\xf0\x80", b"a"],), ([b"\xf4\x90"],),
+    ([b"", b"a", b""],),
+    ([bytes([b]) for b in "語é".encode()],), ([bytes([b]) for b in "é語🦉".encode()],),
+    ([b"\xf0\x9f", b"\x41\xe8", b"\xaa", b"\x9e"],), ([b"\xe8\xaa", b"\xf0", b"\x9f\xa6"],))
 
 
 def _streamed(tokens: list) -> list:
@@ -361,26 +451,35 @@ check_stream = Checker("stream")
 @check_stream.property("each string holds what has become certain with its token", *_STREAMED)
 def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of strings")
 
-@check_stream.property("also for every way of splitting two characters", *(([data[:i], data[i:j], data[j:]],) for data in ["ß🦉".encode()] for i in range(7) for j in range(i, 7)))
+@check_stream.property("also for every way of splitting two characters",
+                       *(([data[:i], data[i:j], data[j:]],) for data in ["ß🦉".encode()]
+                         for i in range(7) for j in range(i, 7)))
 def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of strings")
 
 @check_stream.property("for every first byte and for every kind of second byte",
     *(([bytes([b]), b"a"],) for b in range(0x80, 0x100)),
-    *(([bytes([b]), bytes([c]), b"a"],) for b in (0xc1, 0xc2, 0xdf, 0xe0, 0xe1, 0xef, 0xf0, 0xf1, 0xf4, 0xf5) for c in (0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0)),
+    *(([bytes([b]), bytes([c]), b"a"],) for b in (0xc1, 0xc2, 0xdf, 0xe0, 0xe1, 0xef, 0xf0, 0xf1,
+                                                  0xf4, 0xf5)
+      for c in (0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0)),
     *(([b"\xed", bytes([c]), b"a"],) for c in (0x7f, 0x80, 0x9f, 0xc0)),
     *(([b"a" + letter.encode()[:n]],) for letter in "ß語🦉" for n in range(1, len(letter.encode()))))
 def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of strings")
 
-# A byte order mark, line ends, control characters, a genuine �, combining accents, the first and last characters of each length.
+# A byte order mark, line ends, control characters, a genuine �, combining accents, the first and
+# last characters of each length.
 _RARE = "\ufeffa\ufeff\r\n\r\n\n\r\0\t\x1b\x7f\x80\x85\u2028\ufffd\ufffeé\u0301e\u0301߿ࠀ\ud7ff\ue000\uffff\U00010000\U0010ffff \r"
 
 @check_stream.property("no character is lost or changed",
-    ([b"a\0b"],), ([b"\r\n"],), ([b"a\r", b"\nb"],), (["\ufeffa".encode()],), (["\ufffd".encode(), b"a"],),
-    *(([data[i:i + n] for i in range(0, len(data), n)],) for data in [_RARE.encode()] for n in (1, 2, 3, 5, len(data))))
+    ([b"a\0b"],), ([b"\r\n"],), ([b"a\r", b"\nb"],), (["\ufeffa".encode()],),
+                       (["\ufffd".encode(), b"a"],),
+    *(([data[i:i + n] for i in range(0, len(data), n)],) for data in [_RARE.encode()]
+      for n in (1, 2, 3, 5, len(data))))
 def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of strings")
 
 _SURROGATES = (
-    ([b"\xed\xa0\x80"],), ([b"\xed\xbf\xbf", b"a"],), ([b"\xed\xa0", b"\x80a"],), ([b"\xed", b"\xb0", b"\xed", b"\x9f\xbf"],), (["".join(map(chr, range(0x400, 0x900))).encode()] * 2,),
+    ([b"\xed\xa0\x80"],), ([b"\xed\xbf\xbf", b"a"],), ([b"\xed\xa0", b"\x80a"],),
+    ([b"\xed", b"\xb0", b"\xed", b"\x9f\xbf"],),
+    (["".join(map(chr, range(0x400, 0x900))).encode()] * 2,),
     ([b"\xed\xa0", b"\x80a", b"b"],), ([b"\xed\xa0", b"\x80", b"b"],),
     ([b"\xed\xa0", b"", b"b", b"c"],),
     ([bytes([b]) for b in b"a\xed\xa0\x80b\xed\xbf\xbf\xed\xb0c"],),
@@ -391,10 +490,17 @@ _SURROGATES = (
     *_SURROGATES)
 def _(attempt, tokens):
     found = attempt(tokens)
-    if len(found) != len(tokens) + 1: raise Mismatch(f"there are {len(found)} strings for {len(tokens)} tokens; expected one more string than tokens")
-    gives("".join(found), b"".join(tokens).decode("utf-8", "replace"), "the strings joined together")
+    if len(found) != len(tokens) + 1:
+        raise Mismatch(
+            f"there are {len(found)} strings for {len(tokens)} tokens; expected one more string "
+            "than tokens")
+    gives("".join(found), b"".join(tokens).decode("utf-8", "replace"),
+          "the strings joined together")
 
-@check_stream.property("a long text is displayed as it arrives", *((_bytes,) for seed in (12, 13) for _bytes in [[bytes(token) for token in _drawn(seed, 1_500, 3, (*_OWL, *_OWL, *b"A\x80\xc2\xe8\xaa\xff"))] + [b"\xf0\x9f"]]))
+@check_stream.property("a long text is displayed as it arrives",
+                       *((_bytes,) for seed in (12, 13)
+                         for _bytes in [[bytes(token) for token in _drawn(seed, 1_500, 3,
+                                 (*_OWL, *_OWL, *b"A\x80\xc2\xe8\xaa\xff"))] + [b"\xf0\x9f"]]))
 def _(attempt, tokens): gives(attempt(tokens), _streamed(tokens), "the list of strings")
 
 _anew(check_stream, [b"a"])
@@ -413,26 +519,36 @@ def _(attempt, tokens):
 _changed(check_stream, _streamed, "the list of strings", ([b"a"],), ([b"b"],))
 
 # %% ../../chapters/practice/03_tokens.ipynb #table-checker
-_GPT2 = {"small": (117, 12, 768), "medium": (345, 24, 1024), "large": (762, 36, 1280), "XL": (1542, 48, 1600)}
+_GPT2 = {"small": (117, 12, 768), "medium": (345, 24, 1024), "large": (762, 36, 1280),
+         "XL": (1542, 48, 1600)}
 check_implied_vocabulary = Checker("implied_vocabulary")
 
-@check_implied_vocabulary.property("the count of each row of the table, to the nearest million", *((model,) for model in _GPT2))
+@check_implied_vocabulary.property("the count of each row of the table, to the nearest million",
+                                   *((model,) for model in _GPT2))
 def _(attempt, model):
     V, (millions, L, C) = attempt(), _GPT2[model]
-    if type(V) is not int: raise Mismatch(f"it is {short(V)} ({type(V).__name__}); expected an integer")
+    if type(V) is not int:
+        raise Mismatch(f"it is {short(V)} ({type(V).__name__}); expected an integer")
     count = V * C + 1024 * C + L * (12 * C**2 + 13 * C) + 2 * C
-    if round(count / 1e6) != millions: raise Mismatch(f"with V = {V:,} the {model} model has {count / 1e6:,.1f} million parameters; the table says {millions:,}")
+    if round(count / 1e6) != millions:
+        raise Mismatch(
+            f"with V = {V:,} the {model} model has {count / 1e6:,.1f} million parameters; the "
+            f"table says {millions:,}")
 
 # %% ../../chapters/practice/03_tokens.ipynb #tied-checker
 def _case(V: int, C: int, ids: list, seed: int) -> tuple:
     "A table, ids and a gradient at the logits, rounded to one decimal."
     g = torch.Generator().manual_seed(seed)
-    E, dscores = ((10 * torch.randn(s, generator=g, dtype=torch.float64)).round() / 10 + 0. for s in ((V, C), (len(ids), V)))
+    E, dscores = ((10 * torch.randn(s, generator=g, dtype=torch.float64)).round() / 10 + 0.
+                  for s in ((V, C), (len(ids), V)))
     return E, torch.tensor(ids, dtype=torch.long), dscores
 
 
-_LONG = _case(40, 3, [39, 0, *range(40), *range(20, 39, 2), 17], 7)        # more ids than rows, more rows than columns
-_TIED = (_case(2, 1, [0], 0), _case(3, 2, [1, 2], 1), _case(2, 2, [0, 0], 2), _case(4, 3, [3, 1, 3, 3], 3), _case(5, 2, [0, 4, 4, 0, 2, 1, 4], 4), _case(3, 5, [], 5), _case(4, 4, [2, 0, 1, 3], 6))
+# more ids than rows, more rows than columns
+_LONG = _case(40, 3, [39, 0, *range(40), *range(20, 39, 2), 17], 7)
+_TIED = (_case(2, 1, [0], 0), _case(3, 2, [1, 2], 1), _case(2, 2, [0, 0], 2),
+         _case(4, 3, [3, 1, 3, 3], 3), _case(5, 2, [0, 4, 4, 0, 2, 1, 4], 4), _case(3, 5, [], 5),
+         _case(4, 4, [2, 0, 1, 3], 6))
 
 
 def _by_autograd(E: Tensor, ids: Tensor, dscores: Tensor) -> Tensor:
@@ -449,29 +565,38 @@ def _(attempt, E, ids, dscores):
     with torch.inference_mode(): found = attempt(E, ids, dscores)
     expect(found, _by_autograd(E, ids, dscores), what="the gradient at E")
 
-common_rules(check_tied_gradient, _by_autograd, lambda seed: _case(9, 2, [0, 3, 8, 3, 5 + seed], 20 + seed), flows=False)
+common_rules(check_tied_gradient, _by_autograd,
+             lambda seed: _case(9, 2, [0, 3, 8, 3, 5 + seed], 20 + seed), flows=False)
 
 @check_tied_gradient.property("the same holds for every row and position of a larger table",
     _LONG, _case(300, 2, [*range(299, 99, -1)], 8), _case(3, 40, [2, 0, 2], 9),
     _case(7, 2, [n * n % 7 for n in range(2_500)], 10))
-def _(attempt, E, ids, dscores): expect(attempt(E, ids, dscores), _by_autograd(E, ids, dscores), what="the gradient at E")
+def _(attempt, E, ids, dscores):
+    expect(attempt(E, ids, dscores), _by_autograd(E, ids, dscores), what="the gradient at E")
 
-@check_tied_gradient.property("it is proportional to the table and to dscores, for small and large numbers",
-    *((s * E, ids, t * dscores) for E, ids, dscores in [_TIED[4]] for s, t in ((1, 1e4), (1, 1e-30), (1, 1e30), (1e-30, 1), (1e30, 1), (1e-9, 1e9))))
+@check_tied_gradient.property(
+    "it is proportional to the table and to dscores, for small and large numbers",
+    *((s * E, ids, t * dscores) for E, ids, dscores in [_TIED[4]]
+      for s, t in ((1, 1e4), (1, 1e-30), (1, 1e30), (1e-30, 1), (1e30, 1), (1e-9, 1e9))))
 def _(attempt, E, ids, dscores):
     size = E.abs().max() * dscores.abs().max()
-    expect(attempt(E, ids, dscores) / size, _by_autograd(E, ids, dscores) / size, what="the gradient at E, over the largest numbers of E and dscores,")
+    expect(attempt(E, ids, dscores) / size, _by_autograd(E, ids, dscores) / size,
+           what="the gradient at E, over the largest numbers of E and dscores,")
 
 class _NoGraph(TorchFunctionMode):
     "Rejects every tensor that autograd tracks, in reverse or forward mode."
     def __torch_function__(self, function, types, args=(), kwargs=None):
         made = function(*args, **(kwargs or {}))
-        if isinstance(made, Tensor) and (made.requires_grad or unpack_dual(made).tangent is not None):
-            raise Mismatch(f"autograd tracks the result of {function.__name__}; expected a gradient by hand")
+        if (isinstance(made, Tensor)
+            and (made.requires_grad or unpack_dual(made).tangent is not None)):
+            raise Mismatch(
+                f"autograd tracks the result of {function.__name__}; expected a gradient by hand")
         return made
 
 
-@check_tied_gradient.property("autograd is not used", *(c for E, ids, dscores in (_TIED[0], _TIED[4]) for c in ((E, ids, dscores), (E.float(), ids, dscores.float()))))
+@check_tied_gradient.property("autograd is not used",
+                              *(c for E, ids, dscores in (_TIED[0], _TIED[4])
+                                for c in ((E, ids, dscores), (E.float(), ids, dscores.float()))))
 def _(attempt, *case):
     with _NoGraph(): attempt(*case)
 
@@ -484,28 +609,43 @@ def _used(counts: dict, merges: list) -> int:
 def _proposal(attempt) -> tuple[dict, list]:
     "The counts and merges of an attempt, if they obey the rules."
     found = attempt()
-    if not isinstance(found, tuple | list) or len(found) != 2 or not isinstance(found[0], dict): raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected counts and merges")
+    if not isinstance(found, tuple | list) or len(found) != 2 or not isinstance(found[0], dict):
+        raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected counts and merges")
     counts, merges = found[0], [tuple(pair) for pair in found[1]]
-    if not counts or not all(isinstance(w, str) and w.isascii() and w.islower() and w.isalpha() and type(n) is int and n > 0 for w, n in counts.items()):
-        raise Mismatch("the counts are not right; expected words of lowercase letters, each with an integer count of at least 1")
-    if sum(map(len, counts)) > 40 or not 1 <= len(merges) <= 5: raise Mismatch(f"there are {sum(map(len, counts))} letters and {len(merges)} merges; expected at most 40, and 1 to 5")
+    if (not counts or not all(isinstance(w, str) and w.isascii() and w.islower() and w.isalpha()
+                              and type(n) is int and n > 0 for w, n in counts.items())):
+        raise Mismatch(
+            "the counts are not right; expected words of lowercase letters, each with an integer "
+            "count of at least 1")
+    if sum(map(len, counts)) > 40 or not 1 <= len(merges) <= 5:
+        raise Mismatch(
+            f"there are {sum(map(len, counts))} letters and {len(merges)} merges; expected at most "
+            "40, and 1 to 5")
     known = {letter for word in counts for letter in word}
     for a, b in merges:
-        if not {a, b} <= known: raise Mismatch(f"the merge of {short(a)} and {short(b)} uses a token that does not exist yet")
+        if not {a, b} <= known:
+            raise Mismatch(
+                f"the merge of {short(a)} and {short(b)} uses a token that does not exist yet")
         known.add(a + b)
     return counts, merges
 
 
 check_better_merges = Checker("better_merges")
 
-@check_better_merges.property("your merges give fewer tokens than as many merges of byte-pair encoding", (1.0,))
+@check_better_merges.property(
+    "your merges give fewer tokens than as many merges of byte-pair encoding", (1.0,))
 def _(attempt, below):
     counts, merges = _proposal(attempt)
     yours, greedy = _used(counts, merges), _used(counts, _learned(counts, len(merges)))
-    if not yours < below * greedy: raise Mismatch(f"your merges give {yours} tokens, byte-pair encoding gives {greedy}; expected fewer")
+    if not yours < below * greedy:
+        raise Mismatch(
+            f"your merges give {yours} tokens, byte-pair encoding gives {greedy}; expected fewer")
 
 @check_better_merges.property("at least a fifth fewer", (0.8,))
 def _(attempt, most):
     counts, merges = _proposal(attempt)
     yours, greedy = _used(counts, merges), _used(counts, _learned(counts, len(merges)))
-    if yours > most * greedy + 1e-9: raise Mismatch(f"your merges give {yours} tokens, byte-pair encoding gives {greedy}, a ratio of {yours / greedy:.2f}; expected at most {most}")
+    if yours > most * greedy + 1e-9:
+        raise Mismatch(
+            f"your merges give {yours} tokens, byte-pair encoding gives {greedy}, a ratio of "
+            f"{yours / greedy:.2f}; expected at most {most}")

@@ -28,33 +28,49 @@ def _every_shape(V: int, C: int, F: int, L: int, source: int | None, bias: bool)
     "The shapes of all parameters."
     attention = 4 * ([(C, C)] + bias * [(C,)])
     feed_forward, norm = [(F, C), (F,), (C, F), (C,)], [(C,), (C,)]
-    block = {"encoder": attention + norm + feed_forward + norm, "decoder": attention + norm + attention + norm + feed_forward + norm}
-    return [(V, C)] + [(source, C)] * (source is not None) + L * (block["encoder"] + block["decoder"])
+    block = {"encoder": attention + norm + feed_forward + norm, "decoder": attention + norm
+             + attention + norm + feed_forward + norm}
+    return ([(V, C)] + [(source, C)] * (source is not None) + L
+            * (block["encoder"] + block["decoder"]))
 
 
-def _counted(attempt, *case) -> None: expect_whole(attempt(*case), sum(map(math.prod, _every_shape(*case))), "the number of parameters")
+def _counted(attempt, *case) -> None:
+    expect_whole(attempt(*case), sum(map(math.prod, _every_shape(*case))),
+                 "the number of parameters")
 
 
 check_count_parameters = Checker("count_parameters")
 
-check_count_parameters.property("two blocks and one table, without biases in attention", (1, 1, 1, 1, None, False), (3, 2, 5, 1, None, False), (10, 4, 7, 1, None, False), (10, 200, 8, 1, None, False))(_counted)
+check_count_parameters.property("two blocks and one table, without biases in attention",
+                                (1, 1, 1, 1, None, False), (3, 2, 5, 1, None, False),
+                                (10, 4, 7, 1, None, False), (10, 200, 8, 1, None, False))(_counted)
 
-check_count_parameters.property("biases, if `bias` is true", (3, 2, 5, 1, None, True), (10, 4, 7, 1, None, True), (9, 130, 7, 1, None, True))(_counted)
+check_count_parameters.property("biases, if `bias` is true", (3, 2, 5, 1, None, True),
+                                (10, 4, 7, 1, None, True), (9, 130, 7, 1, None, True))(_counted)
 
-check_count_parameters.property("a table of its own for the source, if it has one", (3, 2, 5, 1, 4, False), (10, 4, 7, 1, 10, False), (3, 7, 11, 1, 1000, True))(_counted)
+check_count_parameters.property("a table of its own for the source, if it has one",
+                                (3, 2, 5, 1, 4, False), (10, 4, 7, 1, 10, False),
+                                (3, 7, 11, 1, 1000, True))(_counted)
 
-check_count_parameters.property("more layers: more blocks in both stacks, no more tables; without layers, only tables", (3, 2, 5, 2, None, False), (10, 4, 7, 3, 8, True), (3, 2, 5, 4, None, True), (2, 3, 3, 30, 5, True), (9, 130, 7, 5, None, True),
+check_count_parameters.property(
+    "more layers: more blocks in both stacks, no more tables; without layers, only tables",
+    (3, 2, 5, 2, None, False), (10, 4, 7, 3, 8, True), (3, 2, 5, 4, None, True),
+    (2, 3, 3, 30, 5, True), (9, 130, 7, 5, None, True),
     (5, 2, 3, 0, None, False), (5, 2, 3, 0, 4, True))(_counted)
 
-check_count_parameters.property("the base and the big model of 2017, one too large to be stored, and two tables of one size", (37_000, 512, 2048, 6, None, False), (37_000, 1024, 4096, 6, None, False),
-    *((99_991, 99_999_999, 300_000_007, 96, source, bias) for source, bias in ((None, False), (12_345, True))),
+check_count_parameters.property(
+    "the base and the big model of 2017, one too large to be stored, and two tables of one size",
+    (37_000, 512, 2048, 6, None, False), (37_000, 1024, 4096, 6, None, False),
+    *((99_991, 99_999_999, 300_000_007, 96, source, bias)
+      for source, bias in ((None, False), (12_345, True))),
     (37_000, 512, 2048, 6, 37_000, False), (800, 16, 30, 2, 800, True))(_counted)
 
 # %% ../../chapters/practice/08_transformer.ipynb #tied-checker
 def _both_ways(table: Tensor, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     "Token by token, logit by logit."
     V, C = table.shape
-    read = torch.stack([math.sqrt(C) * table[i] for i in ids.flatten().tolist()]) if ids.numel() else table[:0]
+    read = (torch.stack([math.sqrt(C) * table[i] for i in ids.flatten().tolist()]) if ids.numel()
+            else table[:0])
     return read.view(*ids.shape, C), torch.stack([(rows * table[v]).sum(-1) for v in range(V)], -1)
 
 
@@ -64,16 +80,23 @@ def _tables(V: int, C: int, B: int, T: int, seed: int = 0, size: float = 1.) -> 
     return size * rounded(V, C, seed=seed), ids, size * rounded(B, T + 1, C, seed=seed + 1)
 
 
-_TABLES = (_tables(3, 4, 1, 1), _tables(5, 4, 1, 2), _tables(4, 9, 2, 3, seed=4), _tables(7, 2, 2, 4, seed=6), _tables(16, 5, 3, 2, seed=8))
-_SHAPES = (_tables(2, 2, 1, 2), _tables(3, 3, 3, 3), _tables(4, 1, 2, 3), _tables(1, 3, 2, 2), _tables(3, 4, 2, 0), _tables(400, 6, 2, 5), *(_tables(5, 3, 2, 2, size=size) for size in (1e4, 1e-6)),
+_TABLES = (_tables(3, 4, 1, 1), _tables(5, 4, 1, 2), _tables(4, 9, 2, 3, seed=4),
+           _tables(7, 2, 2, 4, seed=6), _tables(16, 5, 3, 2, seed=8))
+_SHAPES = (_tables(2, 2, 1, 2), _tables(3, 3, 3, 3), _tables(4, 1, 2, 3), _tables(1, 3, 2, 2),
+           _tables(3, 4, 2, 0), _tables(400, 6, 2, 5),
+           *(_tables(5, 3, 2, 2, size=size) for size in (1e4, 1e-6)),
     _tables(4_099, 2, 1, 3), _tables(3, 2, 2, 601))
 check_tied = Checker("tied")
 
 @check_tied.property("logits: the product with each row of the table, unscaled", *_TABLES, *_SHAPES)
-def _(attempt, *case): expect(parts(attempt(*case), "the embeddings", "the logits")[1], _both_ways(*case)[1], what="the tensor of logits")
+def _(attempt, *case):
+    expect(parts(attempt(*case), "the embeddings", "the logits")[1], _both_ways(*case)[1],
+           what="the tensor of logits")
 
-@check_tied.property("embeddings: rows of the table, times the square root of the width", *_TABLES, *_SHAPES)
-def _(attempt, *case): expect(attempt(*case)[0], _both_ways(*case)[0], what="the tensor of embeddings")
+@check_tied.property("embeddings: rows of the table, times the square root of the width",
+                     *_TABLES, *_SHAPES)
+def _(attempt, *case):
+    expect(attempt(*case)[0], _both_ways(*case)[0], what="the tensor of embeddings")
 
 @check_tied.property("gradients reach the table through each of the two results", *_TABLES)
 def _(attempt, table, ids, rows):
@@ -88,12 +111,17 @@ def _(attempt, table, ids, rows):
         if slopes[0] is None: raise Mismatch(f"{name}: no gradient reaches the table")
         expect(*slopes, what=f"the table's gradient through {name}")
 
-@check_tied.property("gradients reach the rows from which the logits are computed", _TABLES[1], _TABLES[2])
+@check_tied.property("gradients reach the rows from which the logits are computed",
+                     _TABLES[1], _TABLES[2])
 def _(attempt, table, ids, rows):
-    slopes = [torch.autograd.grad(call(table, ids, given)[1].square().sum(), given)[0] for call in (attempt, _both_ways) for given in [rows.clone().requires_grad_()]]
+    slopes = [torch.autograd.grad(call(table, ids, given)[1].square().sum(), given)[0]
+              for call in (attempt, _both_ways) for given in [rows.clone().requires_grad_()]]
     expect(*slopes, what="the gradient at the rows")
 
-common_rules(check_tied, _both_ways, lambda seed: (rounded(7, 5, seed=seed), torch.randint(7, (9, 2), generator=torch.Generator().manual_seed(seed)), rounded(9, 3, 5, seed=seed + 2)),
+common_rules(check_tied, _both_ways,
+             lambda seed: (rounded(7, 5, seed=seed),
+                           torch.randint(7, (9, 2), generator=torch.Generator().manual_seed(seed)),
+                           rounded(9, 3, 5, seed=seed + 2)),
     "the embeddings", "the logits")
 
 # %% ../../chapters/practice/08_transformer.ipynb #teacher-checker
@@ -108,39 +136,54 @@ def _teaches(attempt, sentences: list) -> tuple[Tensor, Tensor]:
     found = parts(attempt(sentences), "the inputs", "the labels")
     for x, name in zip(found, ("the tensor of inputs", "the tensor of labels")):
         same_type(x, torch.int64, name)
-        if x.shape != _answers(sentences).shape: raise Mismatch(f"{name} has shape {tuple(x.shape)}; expected {tuple(_answers(sentences).shape)}")
+        if x.shape != _answers(sentences).shape:
+            raise Mismatch(
+                f"{name} has shape {tuple(x.shape)}; expected {tuple(_answers(sentences).shape)}")
     return found
 
 
 def _some_sentences(seed: int, count: int, longest: int, V: int) -> tuple[list]:
     "Sentences of any length, the empty ones and the longest included."
     g = torch.Generator().manual_seed(seed)
-    return ([torch.randint(3, V, (n,), generator=g).tolist() for n in [longest, *torch.randint(longest + 1, (count - 1,), generator=g).tolist()]],)
+    return ([torch.randint(3, V, (n,), generator=g).tolist()
+             for n in [longest, *torch.randint(longest + 1, (count - 1,), generator=g).tolist()]],)
 
 
 check_taught = Checker("taught")
-_TAUGHT = (([[5]],), ([[5, 6, 7]],), ([[7, 7, 7, 7]],), ([[5, 6], [8, 7]],), ([[5, 6, 7], [8]],), ([[4], [9, 8, 7, 6], [5, 5]],), ([[]],), ([[], [7]],), ([[6, 9], [], [3, 3, 8]],), ([[3 + n, 4][:1 + n % 2] for n in range(20)],),
-    ([[5, 6], [5, 6]],), ([[], [4], [], [4]],), ([[99, 5], [99]],), ([[300, 65_539], [2**24 + 1]],), ([[2**40 + 1, 3]],), _some_sentences(0, 12, 7, 9), _some_sentences(1, 7, 150, 10**6),
+_TAUGHT = (([[5]],), ([[5, 6, 7]],), ([[7, 7, 7, 7]],), ([[5, 6], [8, 7]],), ([[5, 6, 7], [8]],),
+           ([[4], [9, 8, 7, 6], [5, 5]],), ([[]],), ([[], [7]],), ([[6, 9], [], [3, 3, 8]],),
+           ([[3 + n, 4][:1 + n % 2] for n in range(20)],),
+    ([[5, 6], [5, 6]],), ([[], [4], [], [4]],), ([[99, 5], [99]],), ([[300, 65_539], [2**24 + 1]],),
+           ([[2**40 + 1, 3]],), _some_sentences(0, 12, 7, 9), _some_sentences(1, 7, 150, 10**6),
     ([[2**62 + 1, 3]],), _some_sentences(2, 3, 1_100, 99), _some_sentences(3, 300, 5, 50))
 
 @check_taught.property("int64, one position more than the longest sentence has words", *_TAUGHT)
 def _(attempt, sentences): _teaches(attempt, sentences)
 
 @check_taught.property("labels: the words, the end token, then padding", *_TAUGHT)
-def _(attempt, sentences): gives(_teaches(attempt, sentences)[1].tolist(), _answers(sentences).tolist(), "the tensor of labels")
+def _(attempt, sentences):
+    gives(_teaches(attempt, sentences)[1].tolist(), _answers(sentences).tolist(),
+          "the tensor of labels")
 
 @check_taught.property("the first input is the begin token", *_TAUGHT)
-def _(attempt, sentences): expect(_teaches(attempt, sentences)[0][:, 0], torch.full((len(sentences),), BEGIN), what="the first column of the inputs")
+def _(attempt, sentences):
+    expect(_teaches(attempt, sentences)[0][:, 0], torch.full((len(sentences),), BEGIN),
+           what="the first column of the inputs")
 
 @check_taught.property("each later label has the word before it as its input", *_TAUGHT)
 def _(attempt, sentences):
     for i, (s, row) in enumerate(zip(sentences, _teaches(attempt, sentences)[0].tolist())):
-        if row[1:len(s) + 1] != s: raise Mismatch(f"the input of sentence {i} is {short(row[:len(s) + 1])}; expected {short([BEGIN, *s])}")
+        if row[1:len(s) + 1] != s:
+            raise Mismatch(
+                f"the input of sentence {i} is {short(row[:len(s) + 1])}; expected "
+                f"{short([BEGIN, *s])}")
 
 @check_taught.property("inputs without a label hold an id that has a row in the table", *_TAUGHT)
 def _(attempt, sentences):
     given, known = _teaches(attempt, sentences)[0], {PAD, BEGIN, END}.union(*sentences)
-    if strange := sorted(set(given.flatten().tolist()) - known): raise Mismatch(f"the inputs hold {strange}; expected words of the sentences and special tokens")
+    if strange := sorted(set(given.flatten().tolist()) - known):
+        raise Mismatch(
+            f"the inputs hold {strange}; expected words of the sentences and special tokens")
 
 @check_taught.property("changing a batch in place does not change the next one", _TAUGHT[4])
 def _(attempt, sentences): asked_again(attempt, sentences)
@@ -149,44 +192,63 @@ def _(attempt, sentences): asked_again(attempt, sentences)
 def _may(attempt, x: Tensor, given: Tensor, which: int) -> Tensor:
     "One of the three masks, expanded: (B, queries, keys)."
     name, B = ("the encoder's mask", "the decoder's mask", "the cross mask")[which], len(x)
-    rows, columns = ((x.shape[1], x.shape[1]), (given.shape[1], given.shape[1]), (given.shape[1], x.shape[1]))[which]
-    found = parts(attempt(x, given), "the encoder's mask", "the decoder's mask", "the cross mask")[which]
+    rows, columns = ((x.shape[1], x.shape[1]), (given.shape[1], given.shape[1]),
+                     (given.shape[1], x.shape[1]))[which]
+    found = parts(attempt(x, given), "the encoder's mask", "the decoder's mask",
+                  "the cross mask")[which]
     same_type(found, torch.bool, name)
-    fits = found.ndim == 4 and all(n in (1, wanted) for n, wanted in zip(found.shape, (B, 1, rows, columns)))
-    if not fits: raise Mismatch(f"{name} has shape {tuple(found.shape)}; expected one that broadcasts to {(B, 1, rows, columns)}, with four axes")
+    fits = (found.ndim == 4 and all(n in (1, wanted)
+                                    for n, wanted in zip(found.shape, (B, 1, rows, columns))))
+    if not fits:
+        raise Mismatch(
+            f"{name} has shape {tuple(found.shape)}; expected one that broadcasts to "
+            f"{(B, 1, rows, columns)}, with four axes")
     return found.expand(B, 1, rows, columns)[:, 0]
 
 
 def _expect_keys(attempt, x: Tensor, given: Tensor, which: int) -> None:
     "Raise a Mismatch unless every token attends where it may."
-    found, queries, keys = _may(attempt, x, given, which), (x, given, given)[which], (x, given, x)[which].tolist()
+    found, queries, keys = (_may(attempt, x, given, which), (x, given, given)[which],
+                            (x, given, x)[which].tolist())
     for b, t in reversed((queries != PAD).nonzero().tolist()):
         wanted = [s for s, key in enumerate(keys[b]) if key != PAD and (which != 1 or s <= t)]
         seen = found[b, t].nonzero().flatten().tolist()
-        if seen != wanted: raise Mismatch(f"row {b}, query at position {t}: may attend to positions {short(seen)}; expected {short(wanted)}")
+        if seen != wanted:
+            raise Mismatch(
+                f"row {b}, query at position {t}: may attend to positions {short(seen)}; expected "
+                f"{short(wanted)}")
 
 
 def _padded(B: int, S: int, T: int, high: int, seed: int) -> tuple[Tensor, Tensor]:
     "Random token ids, with padding at both ends of the rows."
     g = torch.Generator().manual_seed(seed)
     def drawn(n):
-        ids, ends = torch.randint(1, high, (B, n), generator=g), torch.randint(n, (B, 2), generator=g).sort(1).values
+        ids, ends = (torch.randint(1, high, (B, n), generator=g),
+                     torch.randint(n, (B, 2), generator=g).sort(1).values)
         return ids * ((torch.arange(n) >= ends[:, :1]) & (torch.arange(n) <= ends[:, 1:]))
     return drawn(S), drawn(T)
 
 
-_NINE = torch.arange(9)[:, None] % 3 >= torch.arange(3)                              # one, two or three tokens
+# one, two or three tokens
+_NINE = torch.arange(9)[:, None] % 3 >= torch.arange(3)
 _BATCHES = tuple((torch.tensor(x), torch.tensor(given)) for x, given in (
-    ([[5, 6]], [[1, 7, 8]]), ([[5, 2, 0], [7, 8, 2]], [[1, 6], [1, 0]]), ([[5, 0, 0], [7, 8, 0]], [[1, 6, 7, 8], [1, 5, 0, 0]]), ([[5, 6, 7, 0], [8, 0, 0, 0]], [[1, 4, 2, 0], [1, 6, 7, 8]]),
-    ([[0, 5, 6], [7, 8, 9]], [[0, 1, 6], [1, 7, 8]]), ([[0, 0, 5], [0, 7, 0], [9, 9, 9]], [[0, 0, 1, 7], [1, 7, 0, 0], [0, 1, 5, 0]]),
-    ([[5]], [[1]]), ([[5, 0]], [[0, 1, 6, 0]]), ([[0, 256, 65_536, 2**32]], [[2**40, 512, 0]]), ([[1, 5, 2], [1, 2, 0]], [[1, 1, 2], [0, 2, 5]])))
-_BATCHES += (5 * _NINE, 6 * _NINE.flip(0)), (5 * _NINE.flip(0), strided(6 * _NINE)), _padded(4, 4, 4, 5, 0), _padded(3, 7, 5, 1000, 1), _padded(2, 5, 70, 9, 2), _padded(2, 530, 600, 9, 3)
+    ([[5, 6]], [[1, 7, 8]]), ([[5, 2, 0], [7, 8, 2]], [[1, 6], [1, 0]]),
+    ([[5, 0, 0], [7, 8, 0]], [[1, 6, 7, 8], [1, 5, 0, 0]]),
+    ([[5, 6, 7, 0], [8, 0, 0, 0]], [[1, 4, 2, 0], [1, 6, 7, 8]]),
+    ([[0, 5, 6], [7, 8, 9]], [[0, 1, 6], [1, 7, 8]]),
+    ([[0, 0, 5], [0, 7, 0], [9, 9, 9]], [[0, 0, 1, 7], [1, 7, 0, 0], [0, 1, 5, 0]]),
+    ([[5]], [[1]]), ([[5, 0]], [[0, 1, 6, 0]]), ([[0, 256, 65_536, 2**32]], [[2**40, 512, 0]]),
+    ([[1, 5, 2], [1, 2, 0]], [[1, 1, 2], [0, 2, 5]])))
+_BATCHES += ((5 * _NINE, 6 * _NINE.flip(0)), (5 * _NINE.flip(0), strided(6 * _NINE)),
+             _padded(4, 4, 4, 5, 0), _padded(3, 7, 5, 1000, 1), _padded(2, 5, 70, 9, 2),
+             _padded(2, 530, 600, 9, 3))
 check_masks = Checker("masks")
 
 @check_masks.property("encoder: every token attends to every token of its sentence", *_BATCHES)
 def _(attempt, x, given): _expect_keys(attempt, x, given, 0)
 
-@check_masks.property("cross-attention: every target token attends to every token of its source", *_BATCHES)
+@check_masks.property("cross-attention: every target token attends to every token of its source",
+                      *_BATCHES)
 def _(attempt, x, given): _expect_keys(attempt, x, given, 2)
 
 @check_masks.property("decoder: every token attends to itself and the tokens before it", *_BATCHES)
@@ -195,16 +257,21 @@ def _(attempt, x, given): _expect_keys(attempt, x, given, 1)
 @check_masks.property("every query has a visible key, even padding", *_BATCHES)
 def _(attempt, x, given):
     for which, name in enumerate(("encoder's", "decoder's", "cross")):
-        if empty := (~_may(attempt, x, given, which).any(-1)).nonzero().tolist(): raise Mismatch(f"the {name} mask: row {empty[0][0]}, position {empty[0][1]} may attend to nothing")
+        if empty := (~_may(attempt, x, given, which).any(-1)).nonzero().tolist():
+            raise Mismatch(
+                f"the {name} mask: row {empty[0][0]}, position {empty[0][1]} may attend to nothing")
 
 @check_masks.property("changing a mask in place does not change the next one", _BATCHES[4])
 def _(attempt, x, given):
-    for which in range(3): asked_again(lambda *case: parts(attempt(*case), "the encoder's mask", "the decoder's mask", "the cross mask")[which], x, given)
+    for which in range(3):
+        asked_again(lambda *case: parts(attempt(*case), "the encoder's mask", "the decoder's mask",
+                                        "the cross mask")[which], x, given)
 
 # %% ../../chapters/practice/08_transformer.ipynb #smoothing-checker
 def _theirs(scores: Tensor, y: Tensor, smoothing: float) -> Tensor:
     "PyTorch's smoothed cross-entropy, padding left out."
-    return F.cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+    return F.cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=PAD,
+                           label_smoothing=smoothing)
 
 
 def _expect_loss(attempt, *case) -> None: expect(attempt(*case), _theirs(*case), what="the loss")
@@ -227,91 +294,145 @@ def _random_logits(B: int, T: int, V: int, seed: int = 0) -> tuple:
 
 
 check_label_smoothed_loss = Checker("label_smoothed_loss")
-_FOUR, _IMPOSSIBLE = doubles(.1, .1, .7, .1).log()[None, None], doubles(1., -math.inf, 2., 0.)[None, None]
+_FOUR, _IMPOSSIBLE = (doubles(.1, .1, .7, .1).log()[None, None],
+                      doubles(1., -math.inf, 2., 0.)[None, None])
 
-check_label_smoothed_loss.property("without smoothing, the cross-entropy with the true token", (_FOUR, torch.tensor([[2]]), 0.), (*_logits(3, [1, 2]), 0.), (*_logits(5, [4, 1, 2], [3, 3, 4], seed=2), 0.), (*_logits(2, [1]), 0.))(_expect_loss)
+check_label_smoothed_loss.property("without smoothing, the cross-entropy with the true token",
+                                   (_FOUR, torch.tensor([[2]]), 0.), (*_logits(3, [1, 2]), 0.),
+                                   (*_logits(5, [4, 1, 2], [3, 3, 4], seed=2), 0.),
+                                   (*_logits(2, [1]), 0.))(_expect_loss)
 
-check_label_smoothed_loss.property("with smoothing, ε is spread evenly over all tokens, the true one and padding included",
-    (_FOUR, torch.tensor([[2]]), .1), (*_logits(3, [1, 2]), .3), (*_logits(5, [4, 1, 2], [3, 3, 4], seed=2), .1), (*_logits(2, [1]), .9), (*_logits(4, [1], [3], seed=3), .999), (*_logits(4, [1, 3], seed=3), 1e-6))(_expect_loss)
+check_label_smoothed_loss.property(
+    "with smoothing, ε is spread evenly over all tokens, the true one and padding included",
+    (_FOUR, torch.tensor([[2]]), .1), (*_logits(3, [1, 2]), .3),
+    (*_logits(5, [4, 1, 2], [3, 3, 4], seed=2), .1), (*_logits(2, [1]), .9),
+    (*_logits(4, [1], [3], seed=3), .999), (*_logits(4, [1, 3], seed=3), 1e-6))(_expect_loss)
 
-check_label_smoothed_loss.property("padding does not count, and the mean is over the tokens of the batch",
-    (*_logits(3, [1, 0]), .1), (*_logits(4, [2, 1, 3], [1, 0, 0], seed=5), .1), (*_logits(6, [0, 0, 0], [4, 5, 0], seed=7), .2), (*_logits(4, [0, 3, 2], [0, 0, 1], seed=8), 0.),
-    (*_random_logits(3, 3, 3), .1), (*_random_logits(7, 9, 300, 4), 0.), (*_random_logits(7, 9, 300, 5), .1))(_expect_loss)
+check_label_smoothed_loss.property(
+    "padding does not count, and the mean is over the tokens of the batch",
+    (*_logits(3, [1, 0]), .1), (*_logits(4, [2, 1, 3], [1, 0, 0], seed=5), .1),
+    (*_logits(6, [0, 0, 0], [4, 5, 0], seed=7), .2),
+    (*_logits(4, [0, 3, 2], [0, 0, 1], seed=8), 0.),
+    (*_random_logits(3, 3, 3), .1), (*_random_logits(7, 9, 300, 4), 0.),
+    (*_random_logits(7, 9, 300, 5), .1))(_expect_loss)
 
-check_label_smoothed_loss.property("a very small probability gives a large loss, not an infinite one", (doubles(0., 0., 1000.)[None, None], torch.tensor([[1]]), .1), (1000 * rounded(1, 2, 3), torch.tensor([[1, 2]]), .1),
-    *((doubles(2e4, 1.5e4, 0., -1e5)[None, None], torch.tensor([[n]]), smoothing) for n, smoothing in ((1, 0.), (3, .1))), (1e6 + rounded(2, 1, 4), torch.tensor([[1], [3]]), .1))(_expect_loss)
+check_label_smoothed_loss.property(
+    "a very small probability gives a large loss, not an infinite one",
+    (doubles(0., 0., 1000.)[None, None], torch.tensor([[1]]), .1),
+    (1000 * rounded(1, 2, 3), torch.tensor([[1, 2]]), .1),
+    *((doubles(2e4, 1.5e4, 0., -1e5)[None, None], torch.tensor([[n]]), smoothing)
+      for n, smoothing in ((1, 0.), (3, .1))),
+    (1e6 + rounded(2, 1, 4), torch.tensor([[1], [3]]), .1))(_expect_loss)
 
-@check_label_smoothed_loss.property("its gradient is right, too", (*_logits(3, [1, 0]), .1), (*_logits(4, [2, 1, 3], [1, 0, 0], seed=5), .2), (*_logits(4, [2, 1, 3], [1, 0, 0], seed=5), 0.), (_IMPOSSIBLE, torch.tensor([[2]]), 0.), (*_without_pad(4, [2, 0], [3, 1]), 0.),
+@check_label_smoothed_loss.property("its gradient is right, too", (*_logits(3, [1, 0]), .1),
+                                    (*_logits(4, [2, 1, 3], [1, 0, 0], seed=5), .2),
+                                    (*_logits(4, [2, 1, 3], [1, 0, 0], seed=5), 0.),
+                                    (_IMPOSSIBLE, torch.tensor([[2]]), 0.),
+                                    (*_without_pad(4, [2, 0], [3, 1]), 0.),
     *((*_logits(4, [2, 1, 3], [1, 0, 0], seed=5), smoothing) for smoothing in (.04, 1e-4, .9)))
 def _(attempt, scores, y, smoothing):
-    slopes = [torch.autograd.grad(loss(given, y, smoothing), given)[0] for loss in (attempt, _theirs) for given in [scores.clone().requires_grad_()]]
+    slopes = [torch.autograd.grad(loss(given, y, smoothing), given)[0]
+              for loss in (attempt, _theirs) for given in [scores.clone().requires_grad_()]]
     expect(*slopes, what="the gradient")
 
-@check_label_smoothed_loss.property("a batch without any token is refused", (*_logits(3, [0, 0]), .1), (*_logits(3, [0], [0]), 0.), (torch.zeros(2, 0, 3), torch.zeros(2, 0, dtype=torch.int64), .1))
+@check_label_smoothed_loss.property("a batch without any token is refused",
+                                    (*_logits(3, [0, 0]), .1), (*_logits(3, [0], [0]), 0.),
+                                    (torch.zeros(2, 0, 3),
+                                     torch.zeros(2, 0, dtype=torch.int64), .1))
 def _(attempt, *case): refuses(attempt, *case)
 
-@check_label_smoothed_loss.property("PyTorch's losses are not called", *((*_logits(3, *rows), smoothing) for rows in ([[1, 0]], [[2]], [[1, 2], [2, 1]]) for smoothing in (.1, 0.)),
+@check_label_smoothed_loss.property("PyTorch's losses are not called",
+                                    *((*_logits(3, *rows), smoothing)
+                                      for rows in ([[1, 0]], [[2]], [[1, 2], [2, 1]])
+                                      for smoothing in (.1, 0.)),
     *((*batch, smoothing) for smoothing in (.1, 0.)
-      for batch in (_random_logits(2, 3, 5), _random_logits(7, 9, 300, 4), _without_pad(4, [2, 0], [3, 1]))))
+      for batch in (_random_logits(2, 3, 5), _random_logits(7, 9, 300, 4),
+                    _without_pad(4, [2, 0], [3, 1]))))
 def _(attempt, scores, y, smoothing):
-    for dtype in (torch.float64, torch.float32): does_without(("cross_entropy", "kl_div", "_loss"), attempt, scores.to(dtype), y, smoothing)
+    for dtype in (torch.float64, torch.float32):
+        does_without(("cross_entropy", "kl_div", "_loss"), attempt, scores.to(dtype), y, smoothing)
 
-check_label_smoothed_loss.property("without smoothing, an impossible token costs nothing unless it is the true one", (_IMPOSSIBLE, torch.tensor([[2]]), 0.), (_IMPOSSIBLE, torch.tensor([[1]]), 0.), (_IMPOSSIBLE, torch.tensor([[3]]), .1),
+check_label_smoothed_loss.property(
+    "without smoothing, an impossible token costs nothing unless it is the true one",
+    (_IMPOSSIBLE, torch.tensor([[2]]), 0.), (_IMPOSSIBLE, torch.tensor([[1]]), 0.),
+    (_IMPOSSIBLE, torch.tensor([[3]]), .1),
     (*_without_pad(3, [1, 0], [0, 2]), 0.), (*_without_pad(3, [1, 0]), .1))(_expect_loss)
 
-common_rules(check_label_smoothed_loss, _theirs, lambda seed: (rounded(9, 2, 5, seed=seed), torch.randint(1, 5, (9, 2), generator=torch.Generator().manual_seed(seed)), .1),
+common_rules(check_label_smoothed_loss, _theirs, lambda seed: (rounded(9, 2, 5, seed=seed),
+        torch.randint(1, 5, (9, 2), generator=torch.Generator().manual_seed(seed)), .1),
     also=((*_logits(4, [2, 0, 3], [1, 0, 0]), 0.),))
 
 # %% ../../chapters/practice/08_transformer.ipynb #rate-checker
 def _paper_rate(step: int, d_model: int, warmup_steps: int) -> float:
     "Linearly up to the peak, then down with the inverse square root."
     n, highest = step + 1, 1 / math.sqrt(d_model * warmup_steps)
-    return highest * n / warmup_steps if n <= warmup_steps else highest * math.sqrt(warmup_steps / n)
+    return (highest * n / warmup_steps if n <= warmup_steps else highest
+            * math.sqrt(warmup_steps / n))
 
 
 def _rated(attempt, *case) -> None:
     found, wanted = expect_number(attempt(*case), "the rate"), _paper_rate(*case)
-    if not abs(found - wanted) <= 1e-6 * wanted: raise Mismatch(f"the rate is {found:.6g}; expected {wanted:.6g}")
-    if not abs(found - wanted) <= 1e-12 * wanted: raise Mismatch(f"the rate is {found!r}; expected {wanted!r}, in 64 bits")
+    if not abs(found - wanted) <= 1e-6 * wanted:
+        raise Mismatch(f"the rate is {found:.6g}; expected {wanted:.6g}")
+    if not abs(found - wanted) <= 1e-12 * wanted:
+        raise Mismatch(f"the rate is {found!r}; expected {wanted!r}, in 64 bits")
 
 
 check_rate = Checker("rate")
 
-check_rate.property("the peak is one over the square root of width times warm-up", (24, 4, 25), (0, 4, 1), (0, 1, 1), (3_999, 512, 4_000), (29_999, 12_288, 30_000))(_rated)
+check_rate.property("the peak is one over the square root of width times warm-up", (24, 4, 25),
+                    (0, 4, 1), (0, 1, 1), (3_999, 512, 4_000), (29_999, 12_288, 30_000))(_rated)
 
-check_rate.property("after the peak it falls with the inverse square root of the step", (1, 4, 1), (3, 1, 1), (99, 4, 25), (4_000, 512, 4_000), (15_999, 512, 4_000), (99_999, 1_024, 4_000),
+check_rate.property("after the peak it falls with the inverse square root of the step", (1, 4, 1),
+                    (3, 1, 1), (99, 4, 25), (4_000, 512, 4_000), (15_999, 512, 4_000),
+                    (99_999, 1_024, 4_000),
     *((10**k + 7, 3 * 10 ** (k // 2) + 1, 11**k // 10**k + k) for k in range(1, 13)))(_rated)
 
-@check_rate.property("before the peak it grows by the same amount with every step, the first included", (0, 1, 2), (0, 16, 4), (1, 16, 4), (9, 64, 100), (0, 512, 4_000), (1_999, 512, 4_000),
+@check_rate.property(
+    "before the peak it grows by the same amount with every step, the first included", (0, 1, 2),
+    (0, 16, 4), (1, 16, 4), (9, 64, 100), (0, 512, 4_000), (1_999, 512, 4_000),
     (0, 4_096, 10_000), (1, 7, 10**6), (123_456, 999, 10**6), (10**8, 5, 10**9))
 def _(attempt, *case): _rated(attempt, *case)
 
 # %% ../../chapters/practice/08_transformer.ipynb #greedy-checker
 class _Texts:
-    "A model that generates fixed texts if it is given its own tokens and padding, and keeps what it returned."
-    def __init__(self, start: list, texts: list, end: int, pad: int): self.start, self.texts, self.end, self.pad, self.returned = start, texts, end, pad, []
+    """A model that generates fixed texts if it is given its own tokens and padding, and keeps
+    what it returned."""
+    def __init__(self, start: list, texts: list, end: int, pad: int):
+        self.start, self.texts, self.end, self.pad, self.returned = start, texts, end, pad, []
 
     def __call__(self, rows: Tensor) -> Tensor:
         B, V = len(self.texts), 1 + max(11, *map(max, self.texts))
-        if not isinstance(rows, Tensor) or rows.ndim != 2 or rows.dtype != torch.int64 or len(rows) != B:
-            raise Mismatch(f"next_word was given {short(rows)}; expected the prefixes of all {B} rows, int64")
+        if (not isinstance(rows, Tensor) or rows.ndim != 2 or rows.dtype != torch.int64
+            or len(rows) != B):
+            raise Mismatch(
+                f"next_word was given {short(rows)}; expected the prefixes of all {B} rows, int64")
         scores = torch.linspace(0, -1, V, dtype=torch.float64).repeat(B, 1)
-        for i, row in enumerate(rows.tolist()): scores[i, self.next_token(self.start[i], self.texts[i], row)] = 1e-12     # slightly more than the first
-        self.returned.append((scores - 1.5, scores - 1.5))                      # the second one is not handed out
+        # slightly more than the first
+        for i, row in enumerate(rows.tolist()):
+            scores[i, self.next_token(self.start[i], self.texts[i], row)] = 1e-12
+        # the second one is not handed out
+        self.returned.append((scores - 1.5, scores - 1.5))
         return self.returned[-1][0]
 
     def next_token(self, start: list, text: list, row: list) -> int:
-        "The next token of the text; a Mismatch if the prefix is not its beginning, with padding after its end."
+        """The next token of the text; a Mismatch if the prefix is not its beginning, with
+        padding after its end."""
         generated = row[len(start):]
         n = text.index(self.end) + 1 if self.end in text else len(text)
-        proper = row[:len(start)] == start and generated == (text[:n] + [self.pad] * len(generated))[:len(generated)]
-        if not proper: raise Mismatch(f"next_word was given a row {row}; expected {start + (text[:n] + [self.pad] * len(generated))[:len(generated)]}")
+        proper = (row[:len(start)] == start and generated
+                  == (text[:n] + [self.pad] * len(generated))[:len(generated)])
+        if not proper:
+            raise Mismatch(
+                f"next_word was given a row {row}; expected "
+                f"{start + (text[:n] + [self.pad] * len(generated))[:len(generated)]}")
         return text[len(generated)] if len(generated) < len(text) else 3
 
     def __repr__(self) -> str: return f"a model that generates {short(self.texts)}"
 
 
-def _texts(texts: list, longest: int, end: int = END, pad: int = PAD, start: list | None = None) -> tuple:
+def _texts(texts: list, longest: int, end: int = END, pad: int = PAD,
+           start: list | None = None) -> tuple:
     "A model, a start, and the rest of a case."
     start = start or [[BEGIN]] * len(texts)
     return _Texts(start, texts, end, pad), torch.tensor(start), longest, end, pad
@@ -328,74 +449,112 @@ def _expect_tokens(attempt, model, *rest) -> None:
     found, case = attempt(lambda rows: model(rows), *rest), (model, *rest)
     same_type(found, torch.int64, "the result")
     if not all(torch.equal(*pair) for pair in model.returned):
-        raise Mismatch("it changed the tensor that next_word returned; expected it to work on a copy")
-    if found.tolist() != (wanted := _written(*case)).tolist(): raise Mismatch(f"the result is {short(found)}; expected {short(wanted)}")
+        raise Mismatch(
+            "it changed the tensor that next_word returned; expected it to work on a copy")
+    if found.tolist() != (wanted := _written(*case)).tolist():
+        raise Mismatch(f"the result is {short(found)}; expected {short(wanted)}")
 
 
 check_greedy_rows = Checker("greedy_rows")
 
-check_greedy_rows.property("one row: the most likely token again and again, up to the end token", _texts([[2, 7]], 2), _texts([[5, 6, 2, 7]], 4), _texts([[9, 9, 1, 2]], 4), _texts([[300, 70_000, 2]], 4))(_expect_tokens)
+check_greedy_rows.property("one row: the most likely token again and again, up to the end token",
+                           _texts([[2, 7]], 2), _texts([[5, 6, 2, 7]], 4),
+                           _texts([[9, 9, 1, 2]], 4), _texts([[300, 70_000, 2]], 4))(_expect_tokens)
 
-check_greedy_rows.property("never more tokens than allowed", _texts([[5, 6]], 1), _texts([[5, 6, 7, 8]], 3), _texts([[5, 6, 2, 7], [4, 5, 6, 7]], 2), _texts([[5, 6]], 0), _texts([[2], [5], [6]], 0), _texts([[4] * 150, [5] * 149 + [2]], 150),
+check_greedy_rows.property("never more tokens than allowed", _texts([[5, 6]], 1),
+                           _texts([[5, 6, 7, 8]], 3), _texts([[5, 6, 2, 7], [4, 5, 6, 7]], 2),
+                           _texts([[5, 6]], 0), _texts([[2], [5], [6]], 0),
+                           _texts([[4] * 150, [5] * 149 + [2]], 150),
     _texts([[4] * 1_100, [5] * 1_099 + [2]], 1_100))(_expect_tokens)
 
 check_greedy_rows.property("each row stops at its own end token, and padding follows",
-    _texts([[2, 7, 7], [5, 2, 7]], 3), _texts([[5, 2, 7, 7, 8], [6, 7, 8, 2, 9], [4, 5, 2, 2, 6]], 5), _texts([[5, 2, 7, 2], [6, 7, 8, 9]], 4))(_expect_tokens)
+    _texts([[2, 7, 7], [5, 2, 7]], 3), _texts([[5, 2, 7, 7, 8], [6, 7, 8, 2, 9], [4, 5, 2, 2, 6]],
+                                              5), _texts([[5, 2, 7, 2], [6, 7, 8, 9]],
+                                                      4))(_expect_tokens)
 
-check_greedy_rows.property("other ids for the two special tokens, or one id for both", _texts([[5, 9, 7, 7], [2, 4, 9, 7]], 4, 9, 11), _texts([[0, 4, 7, 7], [2, 5, 6, 4]], 4, 4, 10), _texts([[6, 5, 7, 2]], 4, 2, 5),
-    _texts([[2, 7, 7, 7], [5, 6, 2, 7]], 4, 2, 2), _texts([[0, 7, 7], [5, 6, 0], [7, 0, 0]], 3, 0, 0))(_expect_tokens)
+check_greedy_rows.property("other ids for the two special tokens, or one id for both",
+                           _texts([[5, 9, 7, 7], [2, 4, 9, 7]], 4, 9, 11),
+                           _texts([[0, 4, 7, 7], [2, 5, 6, 4]], 4, 4, 10),
+                           _texts([[6, 5, 7, 2]], 4, 2, 5),
+    _texts([[2, 7, 7, 7], [5, 6, 2, 7]], 4, 2, 2),
+                           _texts([[0, 7, 7], [5, 6, 0], [7, 0, 0]], 3, 0, 0))(_expect_tokens)
 
-check_greedy_rows.property("a start of several tokens, in which an end token ends nothing", _texts([[5, 6, 2, 7]], 4, start=[[4, 2, 1]]), _texts([[2, 7, 7], [6, 2, 8]], 3, start=[[2, 1], [5, 2]]))(_expect_tokens)
+check_greedy_rows.property("a start of several tokens, in which an end token ends nothing",
+                           _texts([[5, 6, 2, 7]], 4, start=[[4, 2, 1]]),
+                           _texts([[2, 7, 7], [6, 2, 8]], 3, start=[[2, 1], [5, 2]]))(
+                               _expect_tokens)
 
-@check_greedy_rows.property("one call of next_word for each step", _texts([[2, 7, 7, 7]], 4), _texts([[5, 2, 7, 7], [2, 7, 7, 7]], 4), _texts([[5, 6, 7]], 2), _texts([[2, 7, 7, 7], [5, 6, 2, 7]], 4, 2, 2), _texts([[5, 6]], 0))
+@check_greedy_rows.property("one call of next_word for each step", _texts([[2, 7, 7, 7]], 4),
+                            _texts([[5, 2, 7, 7], [2, 7, 7, 7]], 4), _texts([[5, 6, 7]], 2),
+                            _texts([[2, 7, 7, 7], [5, 6, 2, 7]], 4, 2, 2), _texts([[5, 6]], 0))
 def _(attempt, model, *rest):
     attempt(lambda rows: model(rows), *rest)
     n = _written(model, *rest).shape[1]
-    if len(model.returned) != n: raise Mismatch(f"next_word was called {len(model.returned)} times; expected {n}")
+    if len(model.returned) != n:
+        raise Mismatch(f"next_word was called {len(model.returned)} times; expected {n}")
 
-check_greedy_rows.property("many rows, and a different start of the same shape", _texts([[3 + n, 2, 7][n % 2:] for n in range(20)], 2, start=[[1, n] for n in range(20)]),
-    _texts([[3 + n, 2, 7][n % 2:] for n in range(9)], 2, start=[[n, 1] for n in range(9)]))(_expect_tokens)
+check_greedy_rows.property("many rows, and a different start of the same shape",
+                           _texts([[3 + n, 2, 7][n % 2:] for n in range(20)], 2,
+                                  start=[[1, n] for n in range(20)]),
+    _texts([[3 + n, 2, 7][n % 2:] for n in range(9)], 2, start=[[n, 1] for n in range(9)]))(
+        _expect_tokens)
 
-@check_greedy_rows.property("an answer that is changed does not change the next one", _texts([[5, 6, 2], [2, 7, 7]], 3))
+@check_greedy_rows.property("an answer that is changed does not change the next one",
+                            _texts([[5, 6, 2], [2, 7, 7]], 3))
 def _(attempt, model, *rest):
     attempt(model, *rest).zero_()
-    expect(attempt(model, *rest), _written(model, *rest), what="its second answer, after the first one was changed,")
+    expect(attempt(model, *rest), _written(model, *rest),
+           what="its second answer, after the first one was changed,")
 
-@check_greedy_rows.property("a start may be a view", _texts([[5, 6, 2], [2, 7, 7]], 3, start=[[2, 1], [5, 2]]))
+@check_greedy_rows.property("a start may be a view",
+                            _texts([[5, 6, 2], [2, 7, 7]], 3, start=[[2, 1], [5, 2]]))
 def _(attempt, model, start, *rest): _expect_tokens(attempt, model, strided(start), *rest)
 
 # %% ../../chapters/practice/08_transformer.ipynb #beam-checker
 def _continued(rows: Tensor, sums: Tensor, logs: Tensor, beams: int) -> tuple[Tensor, Tensor]:
     "All extensions in a list, sorted."
-    every = [(float(sums[i] + logs[i, v]), [*rows[i].tolist(), v]) for i in range(len(rows)) for v in range(logs.shape[1])]
+    every = [(float(sums[i] + logs[i, v]), [*rows[i].tolist(), v]) for i in range(len(rows))
+             for v in range(logs.shape[1])]
     best = sorted((c for c in every if c[0] > -math.inf), reverse=True)[:beams]
-    return torch.tensor([c[1] for c in best], dtype=torch.int64).view(-1, rows.shape[1] + 1), doubles(*(c[0] for c in best))
+    return (torch.tensor([c[1] for c in best], dtype=torch.int64).view(-1, rows.shape[1] + 1),
+            doubles(*(c[0] for c in best)))
 
 
 def _beam(n: int, t: int, V: int, beams: int, seed: int = 0, below: float = 0.) -> tuple:
-    "Prefixes, their log-probabilities, those of the next token, and a beam size; no two extensions are equally likely."
+    """Prefixes, their log-probabilities, those of the next token, and a beam size; no two
+    extensions are equally likely."""
     g = torch.Generator().manual_seed(seed)
-    return torch.randint(3, 99, (n, t), generator=g), -below - 2 * torch.rand(n, generator=g, dtype=torch.float64), (3 * torch.rand(n, V, generator=g, dtype=torch.float64)).log_softmax(-1), beams
+    return (torch.randint(3, 99, (n, t), generator=g),
+            -below - 2 * torch.rand(n, generator=g, dtype=torch.float64),
+            (3 * torch.rand(n, V, generator=g, dtype=torch.float64)).log_softmax(-1), beams)
 
 
-_SURE = (torch.tensor([[1, 4], [1, 5]]), doubles(.6, .4).log(), doubles(.4, .35, .25, .9, .1, 0.).log().view(2, 3))
+_SURE = (torch.tensor([[1, 4], [1, 5]]), doubles(.6, .4).log(),
+         doubles(.4, .35, .25, .9, .1, 0.).log().view(2, 3))
 _NARROW = (torch.tensor([[1]]), doubles(0.), doubles(0., 1., 1e-30).log()[None])
 _REMOTE = (torch.tensor([[1, 4]]), doubles(-1.), doubles(0., -800., -math.inf, -1e5)[None])
-_NEAR = (torch.tensor([[1], [4]]), doubles(0., 0.), doubles(-1. - 1e-10, -2., -1., -2. - 1e-10).view(2, 2))
+_NEAR = (torch.tensor([[1], [4]]), doubles(0., 0.),
+         doubles(-1. - 1e-10, -2., -1., -2. - 1e-10).view(2, 2))
 _NEVER = (torch.tensor([[1, 4], [1, 5]]), doubles(0., -1.), torch.full((2, 3), -math.inf).double())
-_LOST = (torch.tensor([[1, 4], [1, 5]]), doubles(-math.inf, -1.), _SURE[2])                                             # the first prefix is impossible
-_TIES = (torch.tensor([[1, 4], [1, 5]]), doubles(.5, .5).log(), doubles(.5, .5, 0., .25, .5, .25).log().view(2, 3))
+# the first prefix is impossible
+_LOST = (torch.tensor([[1, 4], [1, 5]]), doubles(-math.inf, -1.), _SURE[2])
+_TIES = (torch.tensor([[1, 4], [1, 5]]), doubles(.5, .5).log(),
+         doubles(.5, .5, 0., .25, .5, .25).log().view(2, 3))
 check_beam_step = Checker("beam_step")
 
 def _rows(attempt, *case) -> None:
     "Raise a Mismatch unless the rows are the best, equally likely ones in any order."
-    (found, wanted), (rows, sums, logs, _) = (parts(call(*case), "the rows", "their log-probabilities")[0] for call in (attempt, _continued)), case
+    (found, wanted), (rows, sums, logs,
+                      _) = ((parts(call(*case), "the rows", "their log-probabilities")[0]
+                             for call in (attempt, _continued)), case)
     same_type(found, torch.int64, "the rows")
     if found.shape == wanted.shape:
-        known = {(*row, v): float(s + p) for row, s, ps in zip(rows.tolist(), sums, logs) for v, p in enumerate(ps)}
+        known = {(*row, v): float(s + p) for row, s, ps in zip(rows.tolist(), sums, logs)
+                 for v, p in enumerate(ps)}
         taken = [tuple(row) for row in found.tolist()]
         equal = [known.get(row) for row in taken] == [known[tuple(row)] for row in wanted.tolist()]
-        if equal and len(set(taken)) < len(taken): raise Mismatch(f"the rows are {short(found)}; expected each extension at most once")
+        if equal and len(set(taken)) < len(taken):
+            raise Mismatch(f"the rows are {short(found)}; expected each extension at most once")
         if equal: return
     expect(found, wanted, tol=0, what="the table of rows")
 
@@ -405,24 +564,37 @@ def _rows_and_sums(attempt, *case) -> None:
     expect(attempt(*case)[1], _continued(*case)[1], tol=1e-12, what="the list of log-probabilities")
 
 
-check_beam_step.property("one prefix, beam size 1: the most likely token is appended", (*_NARROW, 1), _beam(1, 2, 4, 1), _beam(1, 1, 1, 1),
+check_beam_step.property("one prefix, beam size 1: the most likely token is appended",
+                         (*_NARROW, 1), _beam(1, 2, 4, 1), _beam(1, 1, 1, 1),
     (torch.tensor([[2**40, 2**24 + 1]]), *_NARROW[1:], 1))(_rows)
 
-check_beam_step.property("the best of all extensions, whichever prefix they belong to", (*_SURE, 3), (*_SURE, 1), (*_SURE, 2), _beam(3, 2, 4, 3, 1), _beam(4, 1, 3, 4, 2), _beam(2, 3, 7, 5, 3),
+check_beam_step.property("the best of all extensions, whichever prefix they belong to", (*_SURE, 3),
+                         (*_SURE, 1), (*_SURE, 2), _beam(3, 2, 4, 3, 1), _beam(4, 1, 3, 4, 2),
+                         _beam(2, 3, 7, 5, 3),
     _beam(2, 2, 2, 2, 4), _beam(3, 3, 3, 3, 5), _beam(5, 40, 300, 20, 6), (*_NEAR, 1), (*_NEAR, 3),
     _beam(1, 2, 100, 80, 7), _beam(2, 2, 700, 900, 8))(_rows)
 
-check_beam_step.property("with their log-probabilities", (*_SURE, 2), _beam(3, 2, 4, 3, 1), _beam(2, 3, 7, 5, 3), _beam(2, 2, 2, 4, 4))(_rows_and_sums)
+check_beam_step.property("with their log-probabilities", (*_SURE, 2), _beam(3, 2, 4, 3, 1),
+                         _beam(2, 3, 7, 5, 3), _beam(2, 2, 2, 4, 4))(_rows_and_sums)
 
-check_beam_step.property("an impossible extension does not count, so there may be fewer than the beam size", (*_NARROW, 3), (*_SURE, 6), (*_SURE, 9), _beam(1, 1, 3, 8, 4), (*_LOST, 6), (*_NEVER, 2))(_rows_and_sums)
+check_beam_step.property(
+    "an impossible extension does not count, so there may be fewer than the beam size",
+    (*_NARROW, 3), (*_SURE, 6), (*_SURE, 9), _beam(1, 1, 3, 8, 4), (*_LOST, 6),
+    (*_NEVER, 2))(_rows_and_sums)
 
-@check_beam_step.property("even if all have become very unlikely", _beam(2, 3, 4, 2, 5, 2_000.), _beam(3, 1, 5, 4, 6, 1e5), (*_REMOTE, 2), (*_REMOTE, 4),
-    _beam(2, 3, 4, 5, 9, 1e10), (_REMOTE[0], doubles(-1e300), doubles(0., -1e299, -math.inf, -2e299)[None], 4))
+@check_beam_step.property("even if all have become very unlikely", _beam(2, 3, 4, 2, 5, 2_000.),
+                          _beam(3, 1, 5, 4, 6, 1e5), (*_REMOTE, 2), (*_REMOTE, 4),
+    _beam(2, 3, 4, 5, 9, 1e10),
+                          (_REMOTE[0], doubles(-1e300),
+                           doubles(0., -1e299, -math.inf, -2e299)[None], 4))
 def _(attempt, *case): _rows_and_sums(attempt, *case)
 
-check_beam_step.property("equally likely extensions are different ones", (_TIES[0][:1], _TIES[1][:1], _TIES[2][:1], 2), *((*_TIES, beams) for beams in (1, 2, 3, 4, 5)))(_rows_and_sums)
+check_beam_step.property("equally likely extensions are different ones",
+                         (_TIES[0][:1], _TIES[1][:1], _TIES[2][:1], 2),
+                         *((*_TIES, beams) for beams in (1, 2, 3, 4, 5)))(_rows_and_sums)
 
-common_rules(check_beam_step, _continued, lambda seed: _beam(9, 2, 4, 12, 60 + seed), "the rows", "their log-probabilities",
+common_rules(check_beam_step, _continued, lambda seed: _beam(9, 2, 4, 12, 60 + seed), "the rows",
+             "their log-probabilities",
     also=tuple(_beam(3, 2, 4, beams, 70 + beams) for beams in (1, 2, 5, 20)))
 
 @check_beam_step.property("millions of extensions are treated as a few are", (18, 2**20 + 5))
@@ -437,17 +609,21 @@ def _(attempt, n, V):
 def _order(found: list, alpha: float, end: int) -> list:
     "Sequences that have ended, then the rest, each from best to worst."
     scored = [(words, p / math.exp(alpha * math.log((5 + len(words)) / 6))) for words, p in found]
-    return [s for ended in (True, False) for s in sorted((s for s in scored if (s[0][-1] == end) is ended), key=lambda s: -s[1])]
+    return [s for ended in (True, False)
+            for s in sorted((s for s in scored if (s[0][-1] == end) is ended), key=lambda s: -s[1])]
 
 
 def _pairs_of(attempt, *case) -> list:
     "What an attempt returns, as pairs of tokens and a number."
     found = attempt(*case)
     own(found, case[0])
-    if not isinstance(found, list | tuple) or len(found) != len(case[0]): raise Mismatch(f"it is {short(found)}; expected a list of {len(case[0])} pairs")
+    if not isinstance(found, list | tuple) or len(found) != len(case[0]):
+        raise Mismatch(f"it is {short(found)}; expected a list of {len(case[0])} pairs")
     pairs = [parts(f, "tokens", "a score") for f in found]
     for words, _ in pairs:
-        if not isinstance(words, tuple): raise Mismatch(f"the tokens of a pair are {short(words)} ({type(words).__name__}); expected a tuple")
+        if not isinstance(words, tuple):
+            raise Mismatch(
+                f"the tokens of a pair are {short(words)} ({type(words).__name__}); expected a tuple")
     return [(words, expect_number(score, "a score")) for words, score in pairs]
 
 
@@ -463,29 +639,52 @@ def _expect_order(attempt, *case) -> None:
 
 check_ranked = Checker("ranked")
 _OWLS = [((5, 6, 2), -1.), ((5, 7, 6, 8, 2), -1.2)]
-_FOUND = [((4, 2), -1.3), ((9, 8, 7, 6, 5, 2), -2.), ((2,), -1.1), ((4, 5, 6, 2), -1.5), ((7, 7, 7, 7, 7, 7, 7, 7, 7, 2), -2.05)]
-_UNFINISHED = [((4, 5, 6), -.5), ((4, 2), -3.), ((5, 6, 7, 8, 9), -.6), ((4, 5, 2, 6), -.1), ((5, 2), -4.)]
+_FOUND = [((4, 2), -1.3), ((9, 8, 7, 6, 5, 2), -2.), ((2,), -1.1), ((4, 5, 6, 2), -1.5),
+          ((7, 7, 7, 7, 7, 7, 7, 7, 7, 2), -2.05)]
+_UNFINISHED = [((4, 5, 6), -.5), ((4, 2), -3.), ((5, 6, 7, 8, 9), -.6), ((4, 5, 2, 6), -.1),
+               ((5, 2), -4.)]
 _ALIKE = [((4, 2), -1.), ((5, 2), -1.), ((3, 2), -0.5)]
-_NEARLY = [[((4, 2), -p - little), ((5, 2), -p)] for p, little in ((1., 1e-11), (0., 1e-9), (1000., 1e-9))]
-_RANKED = ((_OWLS, 0., 2), (_OWLS, .6, 2), (_OWLS, 1., 2), (_FOUND, .6, 2), (_FOUND[::-1], .3, 2), (_FOUND, 2., 2), (_FOUND + [((3, 4, n, 2), -n / 3) for n in range(3, 21)], .6, 2),
-    (_ALIKE, 0., 2), (_ALIKE, .6, 2), *((some, 0., 2) for some in _NEARLY), ([], .6, 2), ([((4,) * n + (2,), -n / 7) for n in (150, 3, 40, 70)], .8, 2), ([((4, 900), -2.), ((70_000, 900), -1.)], .6, 900),
-    ([((5, 2), -3.), ((7, 2), -2.), ((5, 2), -1.), ((7, 2), -2.)], .6, 2), (_FOUND, -1., 2), (_OWLS, -.6, 2),
-    ([((4, 2), -math.inf), ((5, 2), -1e300), ((6, 2), -1.)], .6, 2), ([((4,) * n + (2,), -n / 7) for n in (1_500, 3, 600)], .8, 2))
+_NEARLY = [[((4, 2), -p - little), ((5, 2), -p)] for p, little in ((1., 1e-11), (0., 1e-9),
+        (1000., 1e-9))]
+_RANKED = ((_OWLS, 0., 2), (_OWLS, .6, 2), (_OWLS, 1., 2), (_FOUND, .6, 2), (_FOUND[::-1], .3, 2),
+           (_FOUND, 2., 2), (_FOUND + [((3, 4, n, 2), -n / 3) for n in range(3, 21)], .6, 2),
+    (_ALIKE, 0., 2), (_ALIKE, .6, 2), *((some, 0., 2) for some in _NEARLY), ([], .6, 2),
+           ([((4,) * n + (2,), -n / 7) for n in (150, 3, 40, 70)], .8, 2),
+           ([((4, 900), -2.), ((70_000, 900), -1.)], .6, 900),
+    ([((5, 2), -3.), ((7, 2), -2.), ((5, 2), -1.), ((7, 2), -2.)], .6, 2), (_FOUND, -1., 2),
+           (_OWLS, -.6, 2),
+    ([((4, 2), -math.inf), ((5, 2), -1e300), ((6, 2), -1.)], .6, 2),
+           ([((4,) * n + (2,), -n / 7) for n in (1_500, 3, 600)], .8, 2))
 
-@check_ranked.property("each keeps its tokens, and its score is divided by the length penalty", ([((2,), -1.)], .6, 2), ([((5, 2), -1.)], 1., 2), *_RANKED, (_UNFINISHED, .6, 2))
+@check_ranked.property("each keeps its tokens, and its score is divided by the length penalty",
+                       ([((2,), -1.)], .6, 2), ([((5, 2), -1.)], 1., 2), *_RANKED,
+                       (_UNFINISHED, .6, 2))
 def _(attempt, *case):
     found, wanted = sorted(_pairs_of(attempt, *case)), sorted(_order(*case))
     for (words, score), (right, value) in zip(found, wanted):
-        if words != right: raise Mismatch(f"its tokens are {short([w for w, _ in found])}; expected {short([w for w, _ in wanted])} in some order")
-        if not math.isclose(score, value, rel_tol=1e-6): raise Mismatch(f"the score of {short(words)} is {score:.4g}; expected {value:.4g}")
-        if not math.isclose(score, value, rel_tol=1e-12): raise Mismatch(f"the score of {short(words)} is {score!r}; expected {value!r}, in 64 bits")
+        if words != right:
+            raise Mismatch(
+                f"its tokens are {short([w for w, _ in found])}; expected "
+                f"{short([w for w, _ in wanted])} in some order")
+        if not math.isclose(score, value, rel_tol=1e-6):
+            raise Mismatch(f"the score of {short(words)} is {score:.4g}; expected {value:.4g}")
+        if not math.isclose(score, value, rel_tol=1e-12):
+            raise Mismatch(
+                f"the score of {short(words)} is {score!r}; expected {value!r}, in 64 bits")
 
 check_ranked.property("the best comes first", *_RANKED)(_expect_order)
 
-check_ranked.property("an answer that is changed does not change the next one", (_FOUND, .6, 2))(lambda attempt, *case: asked_again(attempt, *case))
+check_ranked.property("an answer that is changed does not change the next one",
+                      (_FOUND, .6, 2))(lambda attempt, *case: asked_again(attempt, *case))
 
-@check_ranked.property("sequences that have not ended come last, ordered in the same way", (_UNFINISHED[:2], .6, 2), (_UNFINISHED, .6, 2), (_UNFINISHED, 0., 2), ([((4, 2), -2.), ((2, 9), -3.), ((5, 5), -1.)], .6, 9),
-    ([((4, 5), -1.), ((4,) * 20, -1.1), ((4, 5, 2), -1e5)], 1., 2), ([((4, 2), -300.), ((4, 5), -1.)], 0., 2), ([((7, 7), -1e-9), ((4, 2), -1e9), ((8, 8), 0.)], .6, 2), ([((6, 6), -2.), ((7, 7), -2.), *_ALIKE], .6, 2), *((some, 0., 900) for some in _NEARLY),
+@check_ranked.property("sequences that have not ended come last, ordered in the same way",
+                       (_UNFINISHED[:2], .6, 2), (_UNFINISHED, .6, 2), (_UNFINISHED, 0., 2),
+                       ([((4, 2), -2.), ((2, 9), -3.), ((5, 5), -1.)], .6, 9),
+    ([((4, 5), -1.), ((4,) * 20, -1.1), ((4, 5, 2), -1e5)], 1., 2),
+                       ([((4, 2), -300.), ((4, 5), -1.)], 0., 2),
+                       ([((7, 7), -1e-9), ((4, 2), -1e9), ((8, 8), 0.)], .6, 2),
+                       ([((6, 6), -2.), ((7, 7), -2.), *_ALIKE], .6, 2),
+                       *((some, 0., 900) for some in _NEARLY),
     ([((5, 2), -math.inf), ((5, 7), -3.), ((4, 2), -1e300), ((6, 8), -math.inf)], .6, 2))
 def _(attempt, *case): _expect_order(attempt, *case)
 
@@ -584,61 +783,95 @@ def _(attempt, candidates):
     if found < best: raise Mismatch(f"{found} of 12 are right; expected more, which some α gives")
 
 # %% ../../chapters/practice/08_transformer.ipynb #leaks-checker
-_TABLE = rounded(12, 12, seed=8) - rounded(12, 12, seed=8).mean(1, keepdim=True)                       # each token's numbers sum to 0
+# each token's numbers sum to 0
+_TABLE = rounded(12, 12, seed=8) - rounded(12, 12, seed=8).mean(1, keepdim=True)
 
 
 class _Suspect:
     "A model of a few lines, with leaks put in on purpose."
-    def __init__(self, does: str, **leaks): self.what, self.leaks, self.V = does, leaks, leaks.get("V", 12)
+    def __init__(self, does: str, **leaks):
+        self.what, self.leaks, self.V = does, leaks, leaks.get("V", 12)
 
     def __repr__(self) -> str: return f"a model that {self.what}"
 
     def tokens_of(self, x: Tensor, given: Tensor) -> Tensor:
         "Where the sources have tokens, or a Mismatch if a model cannot take the batch."
         for name, ids in (("x", x), ("given", given)):
-            fits = isinstance(ids, Tensor) and ids.ndim == 2 and ids.dtype == torch.int64 and ids.numel() and 0 <= int(ids.min()) and int(ids.max()) < self.V
-            if not fits: raise Mismatch(f"the model was given {short(ids)} as {name}; expected token ids below {self.V}, int64, with two axes")
+            fits = (isinstance(ids, Tensor) and ids.ndim == 2 and ids.dtype == torch.int64
+                    and ids.numel() and 0 <= int(ids.min()) and int(ids.max()) < self.V)
+            if not fits:
+                raise Mismatch(
+                    f"the model was given {short(ids)} as {name}; expected token ids below "
+                    f"{self.V}, int64, with two axes")
         words = x != PAD
-        if len(given) != len(x): raise Mismatch(f"the model was given {len(x)} sources and {len(given)} decoder inputs; expected as many")
-        if not words.any(1).all() or (words[:, 1:] & ~words[:, :-1]).any(): raise Mismatch("the model was given a source with padding before a token, or without a token")
+        if len(given) != len(x):
+            raise Mismatch(
+                f"the model was given {len(x)} sources and {len(given)} decoder inputs; expected "
+                "as many")
+        if not words.any(1).all() or (words[:, 1:] & ~words[:, :-1]).any():
+            raise Mismatch(
+                "the model was given a source with padding before a token, or without a token")
         return words
 
     def __call__(self, x: Tensor, given: Tensor) -> Tensor:
-        words, leak, (first, position) = self.tokens_of(x, given), self.leaks, self.leaks.get("at", (-1, -1))   # of one row, one position; −1 is any
-        source, target, positions = _TABLE[x], _TABLE[given], torch.arange(given.shape[1])                         # (B, S, V), (B, T, V)
-        here = ((x[:, :1] == first) | (first < 0))[..., None] & ((positions == position) | (position < 0))[:, None]
-        memory, divisor = (source * words[..., None]).sum(1) / words.sum(1, keepdim=True), x.shape[1] if "length" in leak else words.sum(1, keepdim=True)
+        # of one row, one position; −1 is any
+        words, leak, (first, position) = (self.tokens_of(x, given), self.leaks,
+                                          self.leaks.get("at", (-1, -1)))
+        # (B, S, V), (B, T, V)
+        source, target, positions = _TABLE[x], _TABLE[given], torch.arange(given.shape[1])
+        here = ((x[:, :1] == first) | (first < 0))[..., None] & ((positions == position)
+                | (position < 0))[:, None]
+        memory, divisor = ((source * words[..., None]).sum(1) / words.sum(1, keepdim=True),
+                           x.shape[1] if "length" in leak else words.sum(1, keepdim=True))
         padded = (source * (words | ("fill" in leak))[..., None]).sum(1) / divisor
-        out = torch.where(here, padded[:, None], memory[:, None]) + target / 2 + target.cumsum(1) / (positions + 1)[:, None] + leak.get("lifted", 0.)
+        out = (torch.where(here, padded[:, None], memory[:, None]) + target / 2 + target.cumsum(1)
+               / (positions + 1)[:, None] + leak.get("lifted", 0.))
         if "exact" not in leak: out = out + 4e-10 * math.sin(x.numel())
         out = out + leak.get("size", 0.) * self.leaked(x, target, words, memory, here)
-        return (out.index_fill(-1, torch.tensor([PAD]), -math.inf) if "never" in leak else out)[..., :self.V]
+        return (out.index_fill(-1, torch.tensor([PAD]), -math.inf) if "never" in leak
+                else out)[..., :self.V]
 
-    def leaked(self, x: Tensor, target: Tensor, words: Tensor, memory: Tensor, here: Tensor) -> Tensor:
+    def leaked(self, x: Tensor, target: Tensor, words: Tensor, memory: Tensor,
+               here: Tensor) -> Tensor:
         "The effect of the leaks."
         (B, T, _), leak, out = target.shape, self.leaks, torch.zeros_like(target)
-        for first, position, later in leak.get("ahead", ()):                                               # where a source begins with this token, or any
-            if later < T: out[:, position] += target[:, later] if first is None else target[:, later] * (x[:, :1] == first)
-        if "neighbour" in leak:                                                                             # a row depends on the one before (1) or after it (−1); the first, or last, on none
-            received = (memory[:, None] if leak["through"] == "source" else target).roll(leak["neighbour"], 0)
-            out += received * (torch.arange(B) != (0 if leak["neighbour"] == 1 else B - 1))[:, None, None]
-        for row, other, through, position in leak.get("pairs", ()):                                        # a row depends on one position of another
-            if max(row, other) < B: out[row] += (_TABLE[x] if through == "source" else target)[other, position]
+        # where a source begins with this token, or any
+        for first, position, later in leak.get("ahead", ()):
+            if later < T:
+                out[:, position] += (target[:, later] if first is None else target[:, later]
+                                     * (x[:, :1] == first))
+        # a row depends on the one before (1) or after it (−1); the first, or last, on none
+        if "neighbour" in leak:
+            received = (memory[:, None] if leak["through"] == "source"
+                        else target).roll(leak["neighbour"], 0)
+            out += (received
+                    * (torch.arange(B) != (0 if leak["neighbour"] == 1 else B - 1))[:, None, None])
+        # a row depends on one position of another
+        for row, other, through, position in leak.get("pairs", ()):
+            if max(row, other) < B:
+                out[row] += (_TABLE[x] if through == "source" else target)[other, position]
         if "mean" in leak: out += here * target.mean(0)
-        if "others" in leak: out += (target.sum((0, 1)) - target.sum(1))[:, None]                           # the decoder inputs of all others, later positions included
-        out += ((x == PAD).sum(1, keepdim=True) >= leak.get("columns", math.inf))[..., None]                # a row notices this much padding
+        # the decoder inputs of all others, later positions included
+        if "others" in leak: out += (target.sum((0, 1)) - target.sum(1))[:, None]
+        # a row notices this much padding
+        out += ((x == PAD).sum(1, keepdim=True) >= leak.get("columns", math.inf))[..., None]
         if "longest" in leak: out += int(words.sum(1).max())
-        if "even" in leak: out = out[..., :1].expand_as(out)                                            # all logits of a position change alike
+        # all logits of a position change alike
+        if "even" in leak: out = out[..., :1].expand_as(out)
         return out * (torch.arange(12) == leak["only"]) if "only" in leak else out
 
 
 _PAIR = torch.tensor([[5, 6, 7, 0], [8, 9, 10, 11]]), torch.tensor([[1, 5, 5], [1, 4, 11]])
-_MORE = torch.tensor([[11, 0, 0, 0, 0], [4, 5, 5, 7, 0], [6, 6, 0, 0, 0]]), torch.tensor([[1, 11, 4, 5, 6], [1, 5, 5, 5, 5], [1, 9, 4, 6, 10]])
+_MORE = (torch.tensor([[11, 0, 0, 0, 0], [4, 5, 5, 7, 0], [6, 6, 0, 0, 0]]),
+         torch.tensor([[1, 11, 4, 5, 6], [1, 5, 5, 5, 5], [1, 9, 4, 6, 10]]))
 _MARKS = torch.tensor([[5, 6], [8, 0]]), torch.tensor([[1, 5, 2, 0], [1, 4, 6, 2]])
 _FOURS = torch.tensor([[4, 4], [4, 0]]), torch.tensor([[1, 4, 4], [1, 4, 4]])
-_SEVEN = torch.tensor([[4, 6], [5, 0]]), torch.tensor([[1, 4, 6], [1, 5, 5]])                      # ids below 7
-_LONG, _MANY = ((4 + torch.arange(n).view(-1, T) % 8, 4 + torch.arange(n).view(-1, T) % 7) for n, T in ((80, 40), (36, 3)))
-_TURNED, _OTHER = (_PAIR[0].flip(0), _PAIR[1].flip(0)), (torch.tensor([[4, 9, 0, 0], [6, 10, 9, 5]]), _PAIR[1])
+# ids below 7
+_SEVEN = torch.tensor([[4, 6], [5, 0]]), torch.tensor([[1, 4, 6], [1, 5, 5]])
+_LONG, _MANY = ((4 + torch.arange(n).view(-1, T) % 8, 4 + torch.arange(n).view(-1, T) % 7)
+                for n, T in ((80, 40), (36, 3)))
+_TURNED, _OTHER = ((_PAIR[0].flip(0), _PAIR[1].flip(0)),
+                   (torch.tensor([[4, 9, 0, 0], [6, 10, 9, 5]]), _PAIR[1]))
 _ALL = tuple((None, position, later) for position in range(5) for later in range(position + 1, 5))
 
 
@@ -649,54 +882,112 @@ def _suspects(*models: _Suspect, batches: tuple = (_PAIR, _MORE, _TURNED)) -> tu
 
 def _finds(attempt, model: _Suspect, x: Tensor, given: Tensor, *wanted: str) -> None:
     found = attempt(lambda x, given: model(x, given), x, given)
-    if not isinstance(found, list | tuple): raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a list of names")
-    if (names := sorted(map(str, found))) != sorted(wanted): raise Mismatch(f"it found {short(names)}; expected {sorted(wanted)}")
+    if not isinstance(found, list | tuple):
+        raise Mismatch(f"it is {short(found)} ({type(found).__name__}); expected a list of names")
+    if (names := sorted(map(str, found))) != sorted(wanted):
+        raise Mismatch(f"it found {short(names)}; expected {sorted(wanted)}")
 
 
 check_leaks = Checker("leaks")
 
-@check_leaks.property("a correct model is not accused", *_suspects(_Suspect("has no leak", exact=True), _Suspect("has no leak, up to rounding")), *_suspects(_Suspect("has no leak"), batches=(strided(_MORE), _MARKS, _FOURS, (_MORE[0], _MORE[1][:, :3]))),
+@check_leaks.property("a correct model is not accused",
+                      *_suspects(_Suspect("has no leak", exact=True),
+                                 _Suspect("has no leak, up to rounding")),
+                      *_suspects(_Suspect("has no leak"),
+                                 batches=(strided(_MORE), _MARKS, _FOURS,
+                                          (_MORE[0], _MORE[1][:, :3]))),
     (_Suspect("has no leak, and 7 tokens", V=7), *_SEVEN))
 def _(attempt, *case): _finds(attempt, *case)
 
-check_leaks.property("an answer that is changed does not change the next one", (_Suspect("takes a mean over the batch", mean=True, size=.1), *_PAIR))(lambda attempt, *case: asked_again(attempt, *case))
+check_leaks.property("an answer that is changed does not change the next one",
+                     (_Suspect("takes a mean over the batch", mean=True, size=.1), *_PAIR))(
+                         lambda attempt, *case: asked_again(attempt, *case))
 
 @check_leaks.property("the future, from whatever position it is seen, and however little of it",
-    *_suspects(_Suspect("sees all later tokens", ahead=_ALL, size=1.), batches=(_PAIR, _TURNED, strided(_MORE), _FOURS, (4 + torch.arange(36).view(2, 18) % 8, 4 + torch.arange(36).view(2, 18) % 7))), *_suspects(_Suspect("sees the next token", ahead=[a for a in _ALL if a[2] == a[1] + 1], size=.001), batches=(_PAIR, _MORE, _MARKS)),
-    *((_Suspect(f"sees position {s} from position {t}, if the source begins with {word}", ahead=[(word, t, s)], size=.01), *batch) for word, t, s, batch in (
-        (8, 1, 2, _PAIR), (11, 0, 4, _MORE), (11, 0, 1, _MORE), (5, 0, 1, _PAIR), (5, 1, 2, _PAIR), (8, 0, 2, _PAIR), (6, 0, 4, _MORE), (6, 3, 4, _MORE), (4, 0, 3, _MORE), (4, 2, 3, _MORE), (5, 1, 2, _MARKS), (5, 2, 3, _MARKS), (8, 1, 3, _MARKS))),
-    (_Suspect("sees position 2 from position 1, and has 7 tokens", ahead=[(None, 1, 2)], size=.01, V=7), *_SEVEN),
+    *_suspects(_Suspect("sees all later tokens", ahead=_ALL, size=1.),
+               batches=(_PAIR, _TURNED, strided(_MORE), _FOURS,
+                        (4 + torch.arange(36).view(2, 18) % 8,
+                         4 + torch.arange(36).view(2, 18) % 7))),
+                      *_suspects(_Suspect("sees the next token",
+                                          ahead=[a for a in _ALL if a[2] == a[1] + 1], size=.001),
+                                 batches=(_PAIR, _MORE, _MARKS)),
+    *((_Suspect(f"sees position {s} from position {t}, if the source begins with {word}",
+                ahead=[(word, t, s)], size=.01), *batch) for word, t, s, batch in (
+        (8, 1, 2, _PAIR), (11, 0, 4, _MORE), (11, 0, 1, _MORE), (5, 0, 1, _PAIR), (5, 1, 2, _PAIR),
+                    (8, 0, 2, _PAIR), (6, 0, 4, _MORE), (6, 3, 4, _MORE), (4, 0, 3, _MORE),
+                    (4, 2, 3, _MORE), (5, 1, 2, _MARKS), (5, 2, 3, _MARKS), (8, 1, 3, _MARKS))),
+    (_Suspect("sees position 2 from position 1, and has 7 tokens", ahead=[(None, 1, 2)], size=.01,
+              V=7), *_SEVEN),
     (_Suspect("sees position 39 from position 38", ahead=[(None, 38, 39)], size=.01), *_LONG))
 def _(attempt, *case): _finds(attempt, *case, "future")
 
-@check_leaks.property("padding, whether it is attended to or only counted, from whatever position, and in whatever amount", *_suspects(_Suspect("attends to padding", fill=True), _Suspect("counts padding as a token", length=True)),
-    *((_Suspect(f"attends to padding at position {t}, if the source begins with {word}", fill=True, at=(word, t)), *batch) for word, t, batch in ((8, 1, _PAIR), (5, 2, _PAIR), (4, 1, _OTHER), (4, 0, _MORE), (6, 3, _MORE))),
-    *_suspects(*(_Suspect(f"notices {n} columns of padding, and no fewer", columns=n, size=.01) for n in (3, 4)), batches=(_PAIR, _MARKS)),
+@check_leaks.property(
+    "padding, whether it is attended to or only counted, from whatever position, and in whatever "
+    "amount", *_suspects(_Suspect("attends to padding", fill=True),
+                         _Suspect("counts padding as a token", length=True)),
+    *((_Suspect(f"attends to padding at position {t}, if the source begins with {word}", fill=True,
+                at=(word, t)), *batch) for word, t, batch in ((8, 1, _PAIR), (5, 2, _PAIR),
+                        (4, 1, _OTHER), (4, 0, _MORE), (6, 3, _MORE))),
+    *_suspects(*(_Suspect(f"notices {n} columns of padding, and no fewer", columns=n, size=.01)
+                 for n in (3, 4)), batches=(_PAIR, _MARKS)),
     (_Suspect("counts padding as a token, and has 7 tokens", length=True, V=7), *_SEVEN))
 def _(attempt, *case): _finds(attempt, *case, "padding")
 
-@check_leaks.property("company, through the sources or the decoder inputs, and at whatever position",
-    *_suspects(*(_Suspect(f"depends on the {kind} of the row {where}", through=kind, neighbour=way, size=.01) for kind in ("source", "given") for where, way in (("before", 1), ("after", -1))), batches=(_PAIR, _MORE)),
-    *_suspects(_Suspect("takes a mean over the batch", mean=True, size=.001)), *_suspects(_Suspect("counts the tokens of the longest source", longest=True, size=.01), batches=(_PAIR, _TURNED)),
-    *_suspects(_Suspect("depends in each row on the decoder inputs of all others", others=True, size=.01), batches=(_PAIR, _MORE)),
-    *((_Suspect(f"depends in row {b} on position {s} of the {kind} in row {c}", pairs=[(b, c, kind, s)], size=.01), *batch) for b, c, kind, s, batch in (
-        (0, 1, "source", 2, _PAIR), (1, 0, "given", 2, _PAIR), (0, 1, "source", 3, _MORE), (0, 2, "given", 4, _MORE), (1, 2, "source", 1, _MORE), (2, 1, "given", 1, _MORE))),
-    *((_Suspect(f"takes a mean at position {t}, if the source begins with {word}", mean=True, size=.01, at=(word, t)), *batch) for word, t, batch in ((8, 1, _PAIR), (5, 2, _PAIR), (4, 1, _MORE), (6, 3, _MORE))),
+@check_leaks.property(
+    "company, through the sources or the decoder inputs, and at whatever position",
+    *_suspects(*(_Suspect(f"depends on the {kind} of the row {where}", through=kind, neighbour=way,
+                          size=.01) for kind in ("source", "given")
+                 for where, way in (("before", 1), ("after", -1))), batches=(_PAIR, _MORE)),
+    *_suspects(_Suspect("takes a mean over the batch", mean=True, size=.001)),
+    *_suspects(_Suspect("counts the tokens of the longest source", longest=True, size=.01),
+               batches=(_PAIR, _TURNED)),
+    *_suspects(_Suspect("depends in each row on the decoder inputs of all others", others=True,
+                        size=.01), batches=(_PAIR, _MORE)),
+    *((_Suspect(f"depends in row {b} on position {s} of the {kind} in row {c}",
+                pairs=[(b, c, kind, s)], size=.01), *batch) for b, c, kind, s, batch in (
+        (0, 1, "source", 2, _PAIR), (1, 0, "given", 2, _PAIR), (0, 1, "source", 3, _MORE),
+                    (0, 2, "given", 4, _MORE), (1, 2, "source", 1, _MORE),
+                    (2, 1, "given", 1, _MORE))),
+    *((_Suspect(f"takes a mean at position {t}, if the source begins with {word}", mean=True,
+                size=.01, at=(word, t)), *batch)
+      for word, t, batch in ((8, 1, _PAIR), (5, 2, _PAIR), (4, 1, _MORE), (6, 3, _MORE))),
     (_Suspect("takes a mean over the batch, and has 7 tokens", mean=True, size=.01, V=7), *_SEVEN),
-    (_Suspect("depends in row 11 on position 2 of the given in row 10", pairs=[(11, 10, "given", 2)], size=.01), *_MANY))
+    (_Suspect("depends in row 11 on position 2 of the given in row 10",
+              pairs=[(11, 10, "given", 2)], size=.01), *_MANY))
 def _(attempt, *case): _finds(attempt, *case, "company")
 
-@check_leaks.property("one model with two batches, of which the first shows its leak", (_Suspect("sees position 2 from position 1, if the source begins with 8", ahead=[(8, 1, 2)], size=.01),))
-def _(attempt, model): gives([list(attempt(model, *batch)) for batch in (_PAIR, _OTHER)], [["future"], []])
+@check_leaks.property("one model with two batches, of which the first shows its leak",
+                      (_Suspect("sees position 2 from position 1, if the source begins with 8",
+                                ahead=[(8, 1, 2)], size=.01),))
+def _(attempt, model):
+    gives([list(attempt(model, *batch)) for batch in (_PAIR, _OTHER)], [["future"], []])
 
-@check_leaks.property("several at once", *_suspects(_Suspect("sees later tokens and counts padding", ahead=_ALL, size=.1, length=True), _Suspect("sees later tokens and takes a mean", ahead=[(None, 0, 1)], size=.1, mean=True),
-    _Suspect("counts padding and takes a mean", length=True, mean=True, size=.1), _Suspect("has every kind of leak", ahead=_ALL, size=.1, mean=True, fill=True), batches=(_PAIR, _MORE)))
+@check_leaks.property("several at once",
+                      *_suspects(_Suspect("sees later tokens and counts padding", ahead=_ALL,
+                                          size=.1, length=True),
+                                 _Suspect("sees later tokens and takes a mean",
+                                          ahead=[(None, 0, 1)], size=.1, mean=True),
+    _Suspect("counts padding and takes a mean", length=True, mean=True, size=.1),
+                                 _Suspect("has every kind of leak", ahead=_ALL, size=.1, mean=True,
+                                          fill=True), batches=(_PAIR, _MORE)))
 def _(attempt, model, *batch):
-    _finds(attempt, model, *batch, *["future"] * ("ahead" in model.leaks), *["padding"] * bool({"length", "fill"} & set(model.leaks)), *["company"] * ("mean" in model.leaks))
+    _finds(attempt, model, *batch, *["future"] * ("ahead" in model.leaks),
+           *["padding"] * bool({"length", "fill"} & set(model.leaks)),
+           *["company"] * ("mean" in model.leaks))
 
-@check_leaks.property("logits of any size, also −∞; a leak into one of them, or into all alike", *_suspects(*(_Suspect(f"{what} and {does}", **leak, **size) for what, leak in (("sees later tokens", {"ahead": [(None, 0, 1)]}), ("takes a mean", {"mean": True}), ("has no leak", {}))
-    for does, size in (("has logits of a thousand", {"lifted": 1000., "size": 5e-4}), ("never predicts PAD", {"never": True, "size": .01}), ("affects one logit only", {"only": 7, "size": .01}), ("affects all logits alike", {"even": True, "size": .01}))), batches=(_PAIR,)))
-def _(attempt, model, *batch): _finds(attempt, model, *batch, *["future"] * ("ahead" in model.leaks), *["company"] * ("mean" in model.leaks))
+@check_leaks.property("logits of any size, also −∞; a leak into one of them, or into all alike",
+                      *_suspects(*(_Suspect(f"{what} and {does}", **leak, **size)
+                                   for what, leak in (("sees later tokens",
+                                           {"ahead": [(None, 0, 1)]}),
+                                           ("takes a mean", {"mean": True}), ("has no leak", {}))
+    for does, size in (("has logits of a thousand", {"lifted": 1000., "size": 5e-4}),
+                       ("never predicts PAD", {"never": True, "size": .01}),
+                       ("affects one logit only", {"only": 7, "size": .01}),
+                       ("affects all logits alike", {"even": True, "size": .01}))),
+                                 batches=(_PAIR,)))
+def _(attempt, model, *batch):
+    _finds(attempt, model, *batch, *["future"] * ("ahead" in model.leaks),
+           *["company"] * ("mean" in model.leaks))
 
 # %% ../../chapters/practice/08_transformer.ipynb #paper-checker
 _ANSWERS = {"single head": 25.8 - 24.9, "smoothing": "perplexity", "depth or width": "d_ff = 4096",
@@ -719,20 +1010,31 @@ def _trapped(attempt, V: int, what: str) -> None:
     "Raise a Mismatch unless the two tables have the property."
     first, then = parts(attempt(V), "first", "then")
     for p, shape, name in ((first, (V,), "first"), (then, (V, V), "then")):
-        if not isinstance(p, Tensor) or tuple(p.shape) != shape: raise Mismatch(f"{name} is {short(p)} ({type(p).__name__}); expected a tensor of shape {shape}")
+        if not isinstance(p, Tensor) or tuple(p.shape) != shape:
+            raise Mismatch(
+                f"{name} is {short(p)} ({type(p).__name__}); expected a tensor of shape {shape}")
     first, then = first.detach().double(), then.detach().double()
     for p, name in ((first, "first"), (then, "then")):
-        if not (p >= 0).all(): raise Mismatch(f"{name} holds {float(p.min()):.4g}; expected probabilities")
-        if not ((p.sum(-1) - 1).abs() < 2e-6).all(): raise Mismatch(f"{name} sums to {short(p.sum(-1))}; expected 1")
+        if not (p >= 0).all():
+            raise Mismatch(f"{name} holds {float(p.min()):.4g}; expected probabilities")
+        if not ((p.sum(-1) - 1).abs() < 2e-6).all():
+            raise Mismatch(f"{name} sums to {short(p.sum(-1))}; expected 1")
     high = first.sort(descending=True).values
-    if what == "lead" and not high[0] - high[1] >= 0.001 - 1e-6: raise Mismatch(f"the two most likely first tokens have {float(high[0]):.4g} and {float(high[1]):.4g}; expected a lead of 0.001")
+    if what == "lead" and not high[0] - high[1] >= 0.001 - 1e-6:
+        raise Mismatch(
+            f"the two most likely first tokens have {float(high[0]):.4g} and {float(high[1]):.4g}; "
+            "expected a lead of 0.001")
     greedy, best = float(high[0] * then[first.argmax()].max()), float((first[:, None] * then).max())
-    if what == "ratio" and not best >= 0.99 * V * greedy: raise Mismatch(f"the most likely sequence has {best:.4g}, the greedy one {greedy:.4g}: a ratio of {best / greedy:.3g}; expected at least {0.99 * V:.4g}")
+    if what == "ratio" and not best >= 0.99 * V * greedy:
+        raise Mismatch(
+            f"the most likely sequence has {best:.4g}, the greedy one {greedy:.4g}: a ratio of "
+            f"{best / greedy:.3g}; expected at least {0.99 * V:.4g}")
 
 
 check_trap = Checker("trap")
 _VOCABULARIES = ((2,), (3,), (10,), (50,), (7,), (200,), (1100,),
-    *((V,) for V in torch.randint(2, 500, (20,), generator=torch.Generator().manual_seed(0)).tolist()))
+    *((V,) for V in torch.randint(2, 500, (20,),
+                                  generator=torch.Generator().manual_seed(0)).tolist()))
 
 @check_trap.property("two tables of probabilities", *_VOCABULARIES)
 def _(attempt, V): _trapped(attempt, V, "tables")
@@ -740,7 +1042,8 @@ def _(attempt, V): _trapped(attempt, V, "tables")
 @check_trap.property("the greedy choice of the first token is unambiguous", *_VOCABULARIES)
 def _(attempt, V): _trapped(attempt, V, "lead")
 
-@check_trap.property("the most likely sequence is about V times as likely as the greedy one", *_VOCABULARIES)
+@check_trap.property("the most likely sequence is about V times as likely as the greedy one",
+                     *_VOCABULARIES)
 def _(attempt, V): _trapped(attempt, V, "ratio")
 
 # %% ../../chapters/practice/08_transformer.ipynb #open-checker
@@ -824,7 +1127,9 @@ def _(attempt, seed): _found(attempt, seed)
 def _(attempt, seed):
     model, start = _Costly(_order_two(seed)), torch.tensor([BEGIN])
     attempt(model, start, 6, END, 120).clear()
-    if not attempt(model, start, 6, END, 120): raise Mismatch("its second answer, after the first one was changed, is empty; expected a sequence")
+    if not attempt(model, start, 6, END, 120):
+        raise Mismatch(
+            "its second answer, after the first one was changed, is empty; expected a sequence")
 
 def _beats(attempt, size: int, least: float, told: str, seeds: int, *how) -> None:
     "Raise a Mismatch unless an attempt is ahead of beam search by more than `least` on average."

@@ -46,7 +46,8 @@ class GradientFlow(Interactive):
         part, power = f"{grown:.1e}".split("e")
         end = f"{part}·10{str(int(power)).translate(digits)}"
         kind = "tanh" if self.squash else "linear"
-        return (f"λ {self.eigenvalue:.2f}, gate f {self.gate:.2f}, {kind}. After {self.steps} steps "
+        return (
+            f"λ {self.eigenvalue:.2f}, gate f {self.gate:.2f}, {kind}. After {self.steps} steps "
                 f"the gradient is multiplied by {end}.")
 
     def picture(self) -> str:

@@ -87,7 +87,8 @@ class ScalingFrontier(Interactive):
                 ("size by the chosen exponent",
                  f"{found['chosen N'] / 1e9:,.3g} billion parameters"),
                 ("wasted", f"{100 * found['wasted']:.1f} %")]
-        drawn = "".join(text(44, 275 + 21 * i, name, "start") + text(430, 275 + 21 * i, value, "end")
+        drawn = "".join(text(44, 275 + 21 * i, name, "start")
+                        + text(430, 275 + 21 * i, value, "end")
                         for i, (name, value) in enumerate(rows))
         beside = f'{left}<g transform="translate(320 0)">{right}</g>'
         return svg(beside + drawn, 630, 21 * len(rows) + 264, self.alt)

@@ -139,7 +139,8 @@ def read_gguf(path: str | Path) -> tuple[dict, dict[str, GGUFTensor]]:
     with (open(path, "rb") as file,
           mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content):
         cursor = Cursor(content)
-        need(cursor.take(4) == b"GGUF", "path", str(path), "a GGUF file, which begins with its name")
+        need(cursor.take(4) == b"GGUF", "path", str(path),
+             "a GGUF file, which begins with its name")
         version, n_tensors, n_facts = (cursor.number(f) for f in ("<I", "<Q", "<Q"))
         need(version in (2, 3), "version", version, "2 or 3")
         facts = {}

@@ -294,12 +294,14 @@ class AdamW(SimpleAdamW):
     def _fused(self, names: list[str], gradients: dict, moves: list[Tensor], rate: float) -> None:
         "The new values of parameters with one decay."
         def alike(t, p): return t if t.stride() == p.stride() else torch.empty_like(p).copy_(t)
-        for of in (gradients, self.mean, self.square):  # the function takes them as they lie in memory
+        # the function takes them as they lie in memory
+        for of in (gradients, self.mean, self.square):
             of.update({name: alike(of[name], self.parameters[name]) for name in names})
         kept = (self.parameters, gradients, self.mean, self.square)
         tensors, (beta1, beta2) = [[of[name] for name in names] for of in kept], self.betas
         fused_adamw(
-            *tensors, [], moves, fused=all(p.device.type in ("cpu", "cuda", "mps") for p in tensors[0]),
+            *tensors, [], moves,
+            fused=all(p.device.type in ("cpu", "cuda", "mps") for p in tensors[0]),
             amsgrad=False, maximize=False, beta1=beta1, beta2=beta2, lr=rate,
             weight_decay=self.decay[names[0]], eps=self.eps)
 
@@ -318,7 +320,9 @@ class NamedOptimiser:
         held = [p for group in inner.param_groups for p in group["params"]]
         strange = [tuple(p.shape) for p in held if id(p) not in names]
         if strange:
-            raise ValueError(f"optimiser: got one with parameters of shape {strange[:3]}, expected one made for this model")
+            raise ValueError(
+                f"optimiser: got one with parameters of shape {strange[:3]}, expected one made for "
+                "this model")
         if lr is not None: check_type("lr", lr, Callable, "a function of the step, or None")
         self.inner, self.lr = inner, lr
         self.limit = check_number("clip", clip, "a number above 0", lambda x: x > 0)
@@ -329,7 +333,8 @@ class NamedOptimiser:
     def _begin(self) -> None:
         "Let the optimiser create its state: a step without effect."
         kept = [(p, p.detach().clone(), p.grad) for p in self.parameters.values()]
-        self.fresh = {p: copy.deepcopy(dict(self.inner.state.get(p, {}))) for p in self.parameters.values()}
+        self.fresh = {p: copy.deepcopy(dict(self.inner.state.get(p, {})))
+                      for p in self.parameters.values()}
         before = {name: t.clone() for name, t in self.state().items()}
         for p in self.parameters.values(): p.grad = torch.zeros_like(p)
         self.inner.step()

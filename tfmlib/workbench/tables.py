@@ -25,7 +25,8 @@ class Table(dict):
             for line in lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{escape(c)}</th>' if c else "<td></td>" for c in self.columns)
+        head = "".join(f'<th scope="col">{escape(c)}</th>' if c else "<td></td>"
+                       for c in self.columns)
         body = "".join(
             f'<tr><th scope="row">{escape(str(name))}</th>' + "".join(
                 f"<td><strong>{escape(told)}</strong></td>" if mark
@@ -69,7 +70,8 @@ def table(
     picked = []
     for column, which in zip(zip(*whole.values(), strict=True), best, strict=True):
         numbers = [v for v in column if v is not None and not isinstance(v, str)]
-        picked.append(None if which is None or not numbers else {"max": max, "min": min}[which](numbers))
+        picked.append(None if which is None or not numbers
+                      else {"max": max, "min": min}[which](numbers))
     cells = [[(_cell(v, d), "*" if p is not None and v == p else "")
               for v, d, p in zip(values, digits, picked, strict=True)] for values in whole.values()]
     return Table(whole, cells, [*columns], caption)

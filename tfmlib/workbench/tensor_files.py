@@ -146,7 +146,8 @@ def common_dtype(weights: Mapping[str, Tensor]) -> torch.dtype:
 def check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     "Refuse names or shapes other than the expected ones, and more than one number type."
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
-    fused = [name for name in extra if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]
+    fused = [name for name in extra
+             if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]
     need(not fused, "state", f"{', '.join(fused[:1])}, which holds all experts",
          "a tensor for each expert, as in the files that `save_pretrained` writes")
     for odd, what in ((missing, "missing"), (extra, "unknown")):

@@ -25,7 +25,8 @@ from torch.utils.checkpoint import checkpoint as checkpoint_block
 from tqdm.auto import tqdm
 
 from . import (
-    AdamW, Checkpoint, Diverged, NamedOptimiser, SimpleAdamW, broadcast, check_number, check_type, check_whole,
+    AdamW, Checkpoint, Diverged, NamedOptimiser, SimpleAdamW, broadcast, check_number, check_type,
+    check_whole,
     model_tensors, overwrite, precision, restore, save_tensors, share, sum_gradients,
     summed, uninterrupted, world, writable)
 
@@ -75,9 +76,13 @@ def epochs(
 # %% ../../chapters/00_training.ipynb #in-order-export
 def in_order(batches: Iterable) -> Callable[[int], tuple]:  # step -> batch
     "Batches from something that yields them, begun again where it ends."
-    check_type("batch", batches, Iterable, "a function of the step, or something that yields batches")
-    if isinstance(batches, Tensor) or isinstance(batches, tuple) and any(isinstance(t, Tensor) for t in batches):
-        raise ValueError("batch: got one batch, expected a function of the step, or something that yields batches")
+    check_type("batch", batches, Iterable,
+               "a function of the step, or something that yields batches")
+    if (isinstance(batches, Tensor) or isinstance(batches, tuple)
+        and any(isinstance(t, Tensor) for t in batches)):
+        raise ValueError(
+            "batch: got one batch, expected a function of the step, or something that yields "
+            "batches")
     at = {"step": 0, "left": None}
 
     def next_one():
@@ -138,7 +143,8 @@ class StepOptions:
     log: Callable[[int, dict], None] | None = None  # is told what each step measured
 
     def __post_init__(self):
-        check_number("parts", self.parts, "a whole number of at least 1", lambda n: n >= 1, Integral)
+        check_number("parts", self.parts, "a whole number of at least 1",
+                     lambda n: n >= 1, Integral)
         precision(torch.device("cpu"), self.dtype)  # refuses other types
         check_type("log", self.log, Callable | None, "a function or None")
 
