@@ -162,6 +162,12 @@ def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
             and not (texts / "x").exists())
 
 
+def test_without_a_command_it_says_what_there_is(capsys):
+    with pytest.raises(SystemExit) as ended: main([])
+    said = capsys.readouterr().out
+    assert not ended.value.code and all(name in said for name in COMMANDS)
+
+
 def test_every_option_is_described():
     [commands] = [action.choices for action in create_parser()._actions if action.choices]
     assert list(commands) == list(COMMANDS)
