@@ -200,7 +200,8 @@ def add_options(tokenizer, train, generate, export, fetch) -> None:
                        help="largest learning rate; it ends at a tenth")
     train.add_argument("--dropout", type=float, default=0.,
                        help="probability with which a number is dropped")
-    train.add_argument("--device", default="cpu", help="cpu, cuda or mps")
+    train.add_argument("--device", default="cpu", help="cpu or cuda, where products are "
+                       "computed in bfloat16 if the GPU can")
     train.add_argument("--tokenizer", help="a file that `tokenizer` wrote")
     generate.add_argument("--tokens", type=int, default=100,
                           help="at most so many new ones")
@@ -232,7 +233,8 @@ def create_parser() -> argparse.ArgumentParser:
 # %% ../chapters/00_library.ipynb #main-export
 # fold: main, which runs a command
 def main(arguments: list[str] | None = None) -> None:
-    given = create_parser().parse_args(arguments)
+    given = create_parser().parse_args(
+        (sys.argv[1:] if arguments is None else arguments) or ["--help"])
     functions = {"tokenizer": make_tokenizer, "train": train_model, "generate": write_text,
                  "export": export_model, "fetch": fetch_named}
     try: print(functions[given.command](given))

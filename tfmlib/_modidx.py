@@ -2358,6 +2358,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'tfmlib/many_devices/core.py'),
                                           'tfmlib.many_devices.core.TensorParallel.forward': ( 'many_devices.html#tensorparallel.forward',
                                                                                                'tfmlib/many_devices/core.py'),
+                                          'tfmlib.many_devices.core._check_divisible': ( 'many_devices.html#_check_divisible',
+                                                                                         'tfmlib/many_devices/core.py'),
                                           'tfmlib.many_devices.core.attend_tile': ( 'many_devices.html#attend_tile',
                                                                                     'tfmlib/many_devices/core.py'),
                                           'tfmlib.many_devices.core.chunks_of': ( 'many_devices.html#chunks_of',

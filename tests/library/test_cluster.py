@@ -25,6 +25,7 @@ from test_many_devices import COMMON, PATIENCE, ROOT, far, invert, printed, star
 from tfmlib.accounting import shapes_of, total_parameters, training_flops, training_memory
 from tfmlib.checkpoints import MODEL_CONFIGS, build, load
 from tfmlib.heads import fused_attention
+from tfmlib.many_devices import cluster
 from tfmlib.many_devices.cluster import Speed
 from tfmlib.many_devices.cluster_checkpoints import checkpoints
 from tfmlib.many_devices.cluster_data import TokenShards, permuted, sample_of, write_tokens
@@ -441,6 +442,13 @@ def test_sigterm_to_torchrun(tmp_path):
             and [p.name for p in checkpoints(tmp_path)] == [f"step-{last + 1:08}"])
 
 
+def test_random_tokens_are_not_trained_on_in_silence(monkeypatch, capsys):
+    monkeypatch.setattr(cluster, "train_on_cluster", lambda run, watch: [])
+    for given, count in (([], 1), (["--tokens", "ids.npy"], 0)):
+        cluster.main(given)
+        assert capsys.readouterr().err.count("no --tokens: training on RANDOM tokens") == count
+
+
 # --- a folder of Hugging Face's library -----------------------------------------------------------
 
 @pytest.mark.parametrize(("model", "family"), [("toy Llama", "llama"), ("toy GPT-2", "gpt2")])
@@ -457,7 +465,11 @@ def test_a_checkpoint_becomes_a_hugging_face_folder(model, family, tmp_path, her
         torch.testing.assert_close(transformers.AutoModelForCausalLM.from_pretrained(folder)(
             ids).logits, expected, atol=1e-5, rtol=1e-4)
     export_checkpoint(run / "step-00000002", tmp_path / "half", family, dtype="bfloat16")
-    assert {t.dtype for t in load(tmp_path / "half").model.parameters()} == {torch.bfloat16}
+    half = load(tmp_path / "half").model
+    assert {t.dtype for t in half.parameters()} == {torch.bfloat16}
+    wide = load(tmp_path / "half", dtype=torch.float32, device="cpu").model
+    torch.testing.assert_close(wide(ids), half.float()(ids))
+    assert {t.device.type for t in load(folder, device="meta").model.parameters()} == {"meta"}
 
 
 def test_what_cannot_be_converted(tmp_path, here):

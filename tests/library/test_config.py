@@ -16,6 +16,7 @@ from refusing import refuses
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MixtralConfig, Qwen3Config, Qwen3ForCausalLM
 
+from bench.checkpoint_families import CASES, loud
 from tfmlib.alignment import shift_right
 from tfmlib.checkpoints import (
     ATTENTIONS,
@@ -254,7 +255,7 @@ if what == 'folder':
     except ValueError as error: assert 'has no model.safetensors' in str(error), error
 for path in paths[what == 'folder':]: load_model(path)
 config_from_pretrained(json.loads(sys.argv[-1]))
-def rows(): return {name: sorted(r) for name, r in {**REGISTRIES, 'models': MODELS, 'families': FAMILIES}.items()}
+def rows(): return {name: {key: id(row) for key, row in r.items()} for name, r in {**REGISTRIES, 'models': MODELS, 'families': FAMILIES}.items()}
 before = rows()
 import tfmlib
 for module in pkgutil.walk_packages(tfmlib.__path__, 'tfmlib.'):
@@ -284,6 +285,35 @@ def test_what_a_configuration_names_is_found_in_a_fresh_process(tmp_path, what):
                                   num_key_value_heads=2).to_dict())
     done = subprocess.run([sys.executable, "-c", FRESH, what, *paths, qwen], capture_output=True,
                           text=True, cwd=Path(__file__).resolve().parents[2])
+    assert done.returncode == 0, done.stderr[-1500:]
+
+
+FIRST = """
+import os, random, sys, traceback
+import tfmlib as tfm
+from tfmlib.checkpoints import folders
+assert 'tfmlib.checkpoints.families' not in sys.modules
+paths = sys.argv[1:]
+for path in paths:  # each is the first that its process loads
+    if not (child := os.fork()):
+        try: tfm.load(path)
+        except BaseException: traceback.print_exc(); os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, path
+random.Random(0).shuffle(paths)
+for path in paths: tfm.load(path)
+"""
+SOME = ("llama", "llama 3.1", "llama, YaRN", "llama, LongRoPE", "mistral", "qwen3", "phi3")
+
+
+@pytest.mark.parametrize("names", sweep([[*CASES], SOME], SOME), ids=len)
+def test_a_folder_is_read_whatever_was_loaded_before(tmp_path, names):
+    """Llama 3.1 and Mistral were refused until something had imported the rows in depth, since
+    the path has a row of the same name."""
+    for n, name in enumerate(names): loud(*CASES[name]).save_pretrained(tmp_path / str(n))
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, *(str(tmp_path / str(n)) for n in range(len(names)))],
+        capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
     assert done.returncode == 0, done.stderr[-1500:]
 
 

@@ -8,9 +8,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 import tfmlib
 from tfmlib.__main__ import COMMANDS, SIZES, create_parser, main
+from tfmlib.many_devices import write_tokens
 from tfmlib.workbench import book_text
 
 PAGE = json.loads((Path(__file__).resolve().parents[2] / "chapters/00_library.ipynb").read_text(
@@ -93,11 +95,28 @@ def test_the_commands_of_the_page_run_one_after_the_other(texts):
 @pytest.mark.whole
 def test_two_processes_train_as_the_page_says(texts):
     [line] = [line for line in LINES if line.startswith("torchrun")]
+    [export] = [line for line in LINES if "cluster_export" in line]
+    write_tokens("ids", [*(texts / "text.txt").read_bytes()])
     done = subprocess.run(
         f"{Path(sys.executable).with_name('torchrun')}{line.removeprefix('torchrun')}", shell=True,
         capture_output=True, text=True)
     assert (done.returncode == 0 and json.loads(done.stdout.strip().splitlines()[-1])["step"]
             == 4), done.stderr
+    assert "RANDOM" not in done.stderr
+    subprocess.run(export, shell=True, check=True)
+    assert torch.isfinite(tfmlib.load("folder").model(torch.arange(9)[None])).all()
+
+
+def test_a_loaded_model_is_trained_further_and_exported_again(tmp_path):
+    config = tfmlib.ModelConfig("decoder", 40, 16, 1, 2, 32, **tfmlib.MODERN)
+    tfmlib.export_folder(tmp_path / "a", tfmlib.build(config, seed=0), "llama")
+    model, rows = tfmlib.load(tmp_path / "a").model, torch.arange(40).view(4, 10)
+    before = tfmlib.perplexity(model, rows)
+    tfmlib.train(model, tfmlib.next_token_loss, tfmlib.epochs(rows, size=4), 5,
+                 tfmlib.AdamW(tfmlib.parameter_groups(model), 1e-2))
+    tfmlib.export_folder(tmp_path / "b", model, "llama")
+    after = tfmlib.perplexity(tfmlib.load(tmp_path / "b").model, rows)
+    assert after < before and after == tfmlib.perplexity(model.eval(), rows)
 
 
 SMALL = "train text.txt run --steps 4 --width 16 --layers 1 --heads 2 --kv-heads 1 --length 16 --max-len 32 --rows 4 --vocab-size 260 --every 2".split()  # noqa: E501
@@ -160,6 +179,12 @@ def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
     assert "text: ''" in said(["generate", "run", ""], capsys)
     assert ("family" in said(["export", "run", "x", "--family", "gpt5"], capsys)
             and not (texts / "x").exists())
+
+
+def test_without_a_command_it_says_what_there_is(capsys):
+    with pytest.raises(SystemExit) as ended: main([])
+    said = capsys.readouterr().out
+    assert not ended.value.code and all(name in said for name in COMMANDS)
 
 
 def test_every_option_is_described():

@@ -250,6 +250,18 @@ def test_generation_is_that_of_chapter_ten(sampling):
                            generate(model, ids, 20, **given_))
 
 
+def test_memory_is_reserved_for_what_is_asked(monkeypatch):
+    "Not for the longest text that the model accepts: of 16 GB for a row of some models."
+    cached, made = CachedCausalLM(build(SMALL)), []
+    own = cached.new_cache
+    monkeypatch.setattr(cached, "new_cache", lambda *asked: made.append(own(*asked)) or made[-1])
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    generate_cached(cached, ids, 4)
+    assert [layer.max_len for layer in made[0].layers] == [7] * cached.n_layers
+    assert {layer.max_len for layer in own().layers} == {cached.max_len}
+    assert {layer.max_len for layer in own(10**6).layers} == {cached.max_len}
+
+
 # --- against another library ----------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", sweep(

@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import device_cases as cases
 import pytest
@@ -26,6 +27,7 @@ from conftest import sweep
 from tfmlib import many_devices as M
 from tfmlib.accounting import NAMED_SHAPES, total_parameters
 from tfmlib.checkpoints import GPT2, MODEL_CONFIGS
+from tfmlib.decoders import gpt2, llama
 from tfmlib.many_devices import ParallelSteps, parallel_moments
 from tfmlib.many_devices.cluster import fresh_name
 from tfmlib.many_devices.cluster_checkpoints import CheckpointReader
@@ -360,6 +362,16 @@ def test_bad_input_is_refused_by_name_in_every_process(name, processes):
     assert sorted(caught.value.errors) == [0, 1, 2, 3]
     assert all(e.startswith(f"ValueError: {said}")
                for e in caught.value.errors.values()), caught.value.errors
+
+
+@pytest.mark.parametrize("shape, said", [
+    (lambda: gpt2(48, 16, 1, 4, 32), "inner: a layer with a bias in q_proj"),
+    (lambda: llama(48, 12, 1, 3, 32), "n_heads: 3; expected a multiple of 2")])
+def test_a_layer_that_ranks_cannot_divide_is_refused(shape, said):
+    "Its bias kept every head's numbers, and that of the output was added by each rank."
+    ring = SimpleNamespace(rank=0, size=2)
+    with pytest.raises(ValueError, match=said):
+        M.TensorParallel(ring, shape().stack.blocks[0].attention.inner)
 
 
 # --- faults ---------------------------------------------------------------------------------------

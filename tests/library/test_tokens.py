@@ -356,6 +356,16 @@ def test_refusals(call, says):
     with pytest.raises(ValueError, match=says): call()
 
 
+def test_reading_a_token_does_not_copy_the_vocabulary():
+    class Watched(list):
+        def __add__(self, other): raise AssertionError("copied")
+        def __iter__(self): raise AssertionError("walked through")
+    tokenizer = Tokenizer([(b"a", b"b")], ["<end>", "<pad>"])
+    tokenizer.vocab = Watched(tokenizer.vocab)
+    ids = tokenizer.encode("ab<pad>c<end>", ["<end>", "<pad>"])
+    assert tokenizer.decode(ids) == "ab<pad>c<end>" and max(ids) < len(tokenizer)
+
+
 def test_tensors_are_ids_too():
     assert OWL.decode(torch.tensor(OWL.encode("hello owl"))) == "hello owl"
 

@@ -137,6 +137,12 @@ def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
+def test_a_model_s_parameters_alone_are_refused_with_what_makes_groups_of_them():
+    for all_ in (nn.Linear(2, 2).parameters(), [*nn.Linear(2, 2).parameters()]):
+        with pytest.raises(ValueError, match=r"a list of ParameterGroup, as `parameter_groups"):
+            AdamW(all_, 1e-3)
+
+
 def test_groups_leave_vectors_and_frozen_parameters_alone():
     model = net()
     model.out.weight.requires_grad_(False)

@@ -148,8 +148,8 @@ LATER = ("checkpoints.pretrained", "transformer.marian", "denoisers.families",
          "mixture_of_experts.models", "mixture_of_experts.families")
 
 
-def with_later(rows: Mapping, name) -> Mapping:
-    "A registry; if it lacks a name, import what adds rows in later chapters."
+def with_later(rows: Mapping, name=None) -> Mapping:
+    "A registry; if it lacks a name, or none is asked for, with all rows of later chapters."
     if name not in [*rows]:
         for module in LATER: import_module(f"tfmlib.{module}")
     return rows

@@ -117,7 +117,9 @@ def checked_names(model: nn.Module, family: str,
 
 # %% ../../chapters/depth/12_checkpoints.ipynb #fill-export
 def fill_from(model: nn.Module, family: str,
-              stored: Mapping[str, StoredTensor]) -> None:
+              stored: Mapping[str, StoredTensor],
+              device: torch.device | str | None = None,
+              dtype: torch.dtype | None = None) -> None:
     "Fill a model on the meta device, one tensor at a time."
     sizes = {name: len(t) for name, t in own_tensors(model).items()}
     paths = uses(model)
@@ -127,7 +129,7 @@ def fill_from(model: nn.Module, family: str,
         if name.transposed: whole = whole.T.contiguous()
         rows = [sizes[part] for part in name.ours]
         for part, piece in zip(name.ours, split_parts(whole, rows, name.by_head)):
-            place(model, paths[part], piece)
+            place(model, paths[part], piece.to(device=device, dtype=dtype))
 
 # %% ../../chapters/depth/12_checkpoints.ipynb #generation-export
 # fold: Settings of generation
@@ -313,7 +315,7 @@ def read_folder(folder: str | Path) -> tuple[dict, ModelConfig, dict]:
     config = read_json(folder / "config.json")
     family = config.get("model_type")
     need(isinstance(family, str), "model_type", repr(family), "the name of a family")
-    with_later(FAMILIES, family)
+    with_later(FAMILIES)                               # later rows replace some
     whole = with_head(config)
     model_config = config_from_pretrained(whole)
     for name in ("vocab_size", "d_model", "d_ff", "n_heads", "max_len", "n_layers"):
@@ -365,6 +367,8 @@ def load(
     folder: str | Path,
     attention_fn: Callable = fused_attention,
     tokenizer: bool = True,                            # read tokenizer.json?
+    device: torch.device | str | None = None,          # to which each tensor goes as it is read
+    dtype: torch.dtype | None = None,                  # of the weights; by default the file's
 ) -> PublishedModel:
     "A published checkpoint: everything is checked before the first tensor is read."
     config, model_config, stored = read_folder(folder)
@@ -375,7 +379,7 @@ def load(
     need(most < V, "vocab_size", f"{V} rows in the table, and a token with id {most}",
          "a row for each token")
     with torch.device("meta"): model = build(model_config, attention_fn)
-    fill_from(model, config["model_type"], stored)
+    fill_from(model, config["model_type"], stored, device, dtype)
     return PublishedModel(model.eval(), config, own, generation)
 
 # %% ../../chapters/depth/12_checkpoints.ipynb #save-export
@@ -390,7 +394,7 @@ DROPOUTS = {  # family -> keys of dropout on embeddings and in sub-layers, as ou
 
 def published_config(config: ModelConfig, family: str) -> dict:
     "A config.json for a model of the book, if it holds all that the model is."
-    one_of([*with_later(FAMILIES, family)], family=family)
+    one_of([*with_later(FAMILIES)], family=family)
     row, full = FAMILIES[family], completed(config)
     def now(name):
         return config.option(name[8:]) if name.startswith("options.") else getattr(

@@ -133,7 +133,7 @@ def config_from_pretrained(config: Mapping) -> ModelConfig:
     "What a published configuration describes; what we compute differently is refused by name."
     check_config(config, {}, config)                                   # is it a mapping at all?
     family = config.get("model_type")
-    one_of([*with_later(FAMILIES, family)], model_type=family)
+    one_of([*with_later(FAMILIES)], model_type=family)  # later rows replace some
     family = FAMILIES[config["model_type"]]
     values = {key: tuple(fitting) for key, fitting in family.values.items()}
     check_config(config, values, {"model_type", *family.fields, *family.read_keys})
@@ -285,7 +285,7 @@ FAMILIES.update(
 
 def tensor_names(config: ModelConfig, family: str, own: Mapping) -> list[TensorName]:
     "The names of a family, if they are those of this configuration and these tensors."
-    one_of([*with_later(FAMILIES, family)], family=family)
+    one_of([*with_later(FAMILIES)], family=family)
     def now(name):
         return config.option(name[8:]) if name.startswith("options.") else getattr(config, name)
     odd = {name for name, value in FAMILIES[family].fixed.items() if now(name) != value}

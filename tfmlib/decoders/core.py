@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..attention import causal_mask
 from ..block import (
     Dropout, FeedForward, LayerNorm, PreNorm, RMSNorm, SwiGLU, TransformerBlock,
-    TransformerStack)
+    TransformerStack, upcast)
 from ..heads import MultiHeadAttention, mark_causal
 from tfmlib.positions import (
     LearnedEmbedding, PositionalAttention, PositionalEncoding, RotaryEmbedding,
@@ -247,6 +247,7 @@ def one_longer(padding_mask: Tensor | None) -> Tensor | None:  # (B, T) -> (B, T
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:  # (..., V), (...) → (...)
     "The negative log-probability of each target."
     check_targets(logits, targets)
+    logits = upcast(logits)                     # a sum over V in 16 bits would be off
     return logits.logsumexp(-1) - logits.gather(-1, targets[..., None])[..., 0]
 
 
@@ -383,7 +384,16 @@ class SamplingConfig:
 
     # refuses settings out of range
     def __post_init__(self):
-        self(torch.zeros(1, 2), torch.zeros(1, 1, dtype=torch.long))
+        z, ids = torch.zeros(1, 2), torch.zeros(1, 1, dtype=torch.long)
+        steps = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+                 "repetition_penalty": lambda z, value: repetition_penalty(z, ids, value)}
+        for name, step in steps.items():
+            value = getattr(self, name)
+            if value is None and name.startswith(("top", "min")): continue
+            try: step(z, value)
+            except ValueError as error:  # the step calls it k, or p
+                said = str(error).partition(": ")[2]
+                raise ValueError(f"{name}: {said}") from None
 
     def __call__(
         self, logits: Tensor, ids: Tensor
@@ -429,6 +439,7 @@ def generate(model: nn.Module, ids: Tensor, max_new_tokens: int,
         new = most_likely(z) if sampling is None else sample(sampling(z, ids), g)
         new, ended = end_rows(new, ended, ends)
         ids, padding_mask = torch.cat([ids, new[:, None]], 1), one_longer(padding_mask)
+        if len(ends) and ended.all(): break
     return ids
 
 

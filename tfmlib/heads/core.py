@@ -98,7 +98,8 @@ def fused_attention(
 ) -> tuple[Tensor, Tensor | None]:    # out (B, H, T, W), None
     """`grouped_query_attention` by PyTorch's fused kernel, which keeps no weights.
 
-    Within `attention_weights()` it computes them, step by step, and returns them.
+    Within `attention_weights()` it computes them, step by step, and returns them. So it does
+    with a floating mask in 16 bits, such as ALiBi's, and then keeps T × S numbers a head.
     """
     biased = mask is not None and mask.is_floating_point()  # 16 bits would round the bias
     rounded = biased and (q.element_size() < 4 or torch.is_autocast_enabled(q.device.type))

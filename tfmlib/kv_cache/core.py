@@ -279,11 +279,15 @@ class DecoderWithCaches(nn.Module):
         "The attention of each block."
         return [block.attention.inner for block in self.model.stack.blocks]
 
-    def new_cache(self) -> ModelCache:
-        "An empty cache, with a ring buffer for each layer that has a window."
+    def new_cache(self, max_len: int | None = None) -> ModelCache:
+        """An empty cache, with a ring buffer for each layer that has a window.
+
+        The others reserve `max_len` tokens a row, by default as many as the model accepts.
+        """
+        length = min(max_len or self.max_len, self.max_len)
         def of(layer):
             fn = check_cacheable(layer).attention_fn
-            if getattr(fn, "window", None) is None: return KVCache(self.max_len)
+            if getattr(fn, "window", None) is None: return KVCache(length)
             return RollingCache(fn.window, fn.n_sinks)
         return ModelCache(map(of, self.attention_layers()))
 
@@ -335,11 +339,12 @@ def generate_cached(model: CachedCausalLM, ids: Tensor, max_new_tokens: int,
     _check_start(model, ids, max_new_tokens, padding_mask)
     g, ends = torch.Generator().manual_seed(seed), end_tokens(eos, model.vocab_size)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    unread, cache = ids, cache or model.new_cache()
+    unread, cache = ids, cache or model.new_cache(ids.shape[1] + max_new_tokens)
     for _ in range(max_new_tokens):
         z = model.next_logits(unread, cache, padding_mask)                # (B, V)
         new = most_likely(z) if sampling is None else sample(sampling(z, ids), g)
         new, ended = end_rows(new, ended, ends)
         unread, padding_mask = new[:, None], None                         # (B, 1)
         ids = torch.cat([ids, unread], 1)
+        if len(ends) and ended.all(): break
     return ids

@@ -97,10 +97,11 @@ MODELS["hybrid decoder"] = Part(partial(build_decoder, kind=HybridCausalLM))
 
 class CachedHybridLM(CachedCausalLM):
     "A decoder that keeps a state for each recurrent layer and a cache for every other layer."
-    def new_cache(self) -> ModelCache:
-        "Empty states and caches."
+    def new_cache(self, max_len: int | None = None) -> ModelCache:
+        "Empty states and caches; these reserve `max_len` tokens a row."
+        length = min(max_len or self.max_len, self.max_len)
         def of(layer):
-            if isinstance(layer, MultiHeadAttention): return KVCache(self.max_len)
+            if isinstance(layer, MultiHeadAttention): return KVCache(length)
             return RecurrentState()
         return ModelCache(map(of, self.attention_layers()))
 

@@ -133,6 +133,9 @@ def main(arguments: list[str] | None = None, watch: Callable = lambda step: None
     # the attention weights that a block returns are a view, but nothing is written to them
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     join_cluster(run.timeout)
+    if not run.tokens and dist.get_rank() == 0:
+        print("no --tokens: training on RANDOM tokens, from which nothing can be learned but "
+              "the speed", file=sys.stderr, flush=True)
     last = None
     try:
         for last in train_on_cluster(run, watch):

@@ -51,6 +51,17 @@ def equal_chunks(x: Tensor, p: int) -> list[Tensor]:
     return list(x.chunk(p))
 
 
+def _check_divisible(layer: nn.Module, p: int) -> None:
+    "Refuse a layer that p ranks cannot divide by its weights and heads."
+    for name, linear in layer.named_children():
+        if isinstance(linear, nn.Linear):
+            need(linear.bias is None, "inner", f"a layer with a bias in {name}",
+                 "layers without biases: each rank would add them to the sum")
+    for name in ("n_heads", "n_kv_heads"):
+        need(getattr(layer, name, p) % p == 0, name, getattr(layer, name, p),
+             f"a multiple of {p}, the ranks")
+
+
 def chunks_of(rank: int, size: int, zigzag: bool) -> list[int]:
     "The chunks of a sequence that a process holds: one of p, or of 2p one from each end."
     return [rank, 2 * size - 1 - rank] if zigzag else [rank]
@@ -236,6 +247,7 @@ class TensorParallel(nn.Module):
     "A layer of which each rank keeps some features, or heads; their outputs are added."
     def __init__(self, ring: Ring, inner: nn.Module):
         super().__init__()
+        _check_divisible(inner, ring.size)
         self.ring, self.inner = ring, inner
         for name, linear in inner.named_children():
             if not isinstance(linear, nn.Linear):

@@ -251,16 +251,16 @@ class Tokenizer:
         given = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
         need(isinstance(given, Iterable), "ids", repr(given), "a list of whole numbers")
         ids = [*given]
-        table = self.vocab + [s.encode() for s in self.specials]
+        n, specials = len(self.vocab), [*self.specials]
         wrong = [
             i
             for i in ids
             if not isinstance(i, Integral)
             or isinstance(i, bool)
-            or not 0 <= i < len(table)
+            or not 0 <= i < len(self)
         ]
-        need(not wrong, "ids", wrong[:3], f"whole numbers from 0 to {len(table) - 1}")
-        return [table[i] for i in ids]
+        need(not wrong, "ids", wrong[:3], f"whole numbers from 0 to {len(self) - 1}")
+        return [self.vocab[i] if i < n else specials[i - n].encode() for i in ids]
 
     def decode(
         self,

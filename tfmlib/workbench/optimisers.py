@@ -162,8 +162,9 @@ class SimpleAdamW:
         eps: float = 1e-8,
         clip: float = math.inf,                     # longest gradient allowed
     ):
-        for group in check_type("groups", groups, list | tuple, "a list of Group"):
-            check_type("groups", group, ParameterGroup, "a list of Group")
+        those = "a list of ParameterGroup, as `parameter_groups(model)` makes"
+        for group in check_type("groups", groups, list | tuple, those):
+            check_type("groups", group, ParameterGroup, those)
         named = [name for group in groups for name in group.parameters]
         if not named:
             raise ValueError("groups: got no parameters, expected at least one")
