@@ -6,8 +6,9 @@
 __all__ = ['FILTER_RANGES', 'GENERATORS', 'check_token_range', 'check_targets', 'counted_targets', 'chunk', 'perplexity',
            'check_inputs', 'check_reach', 'hide_padding', 'for_attention', 'init_weights', 'initialised',
            'check_logits', 'check_finite_rows', 'reshapes', 'check_generation', 'end_tokens', 'end_rows', 'one_longer',
-           'cross_entropy', 'next_token_loss', 'CausalLM', 'pre_norm_stack', 'gpt2', 'llama', 'temperature', 'top_k',
-           'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'most_likely', 'sample', 'generate']
+           'CausalLM', 'cross_entropy', 'next_token_loss', 'SimpleCausalLM', 'pre_norm_stack', 'gpt2', 'llama',
+           'temperature', 'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'most_likely', 'generate',
+           'sample', 'simple_generate']
 
 # %% ../../chapters/10_decoders.ipynb #imports-export
 import math
@@ -32,7 +33,7 @@ from ..transformer import draw_own
 from ..workbench import check_sizes, need, sees_values
 
 # %% ../../chapters/10_decoders.ipynb #checks-export
-# fold: What is refused; padding, long texts and first weights
+# fold: What is refused, padding, first weights, and the library's class
 def check_token_range(ids: Tensor, vocab_size: int, name: str = "ids") -> None:
     "Refuse anything but token ids."
     need(ids.dtype in (torch.int64, torch.int32), name, ids.dtype, "int64 or int32")
@@ -243,25 +244,7 @@ def one_longer(padding_mask: Tensor | None) -> Tensor | None:  # (B, T) -> (B, T
     if padding_mask is None: return None
     return torch.cat([padding_mask, torch.ones_like(padding_mask[:, :1])], 1)
 
-# %% ../../chapters/10_decoders.ipynb #loss-export
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:  # (..., V), (...) → (...)
-    "The negative log-probability of each target."
-    check_targets(logits, targets)
-    logits = upcast(logits)                     # a sum over V in 16 bits would be off
-    return logits.logsumexp(-1) - logits.gather(-1, targets[..., None])[..., 0]
 
-
-def next_token_loss(
-    model: nn.Module,
-    ids: Tensor,                      # (B, T), of which the model reads T - 1
-    loss_mask: Tensor | None = None,  # (B, T), True at targets that count; default all
-) -> tuple[Tensor, Tensor]:           # sum of the losses, number of targets
-    "The cross-entropy of every counted token but the first, given those before it."
-    counted = counted_targets(ids, loss_mask)                    # (B, T - 1)
-    losses = cross_entropy(model(ids[:, :-1]), ids[:, 1:])       # (B, T - 1)
-    return (losses * counted).sum(), counted.sum()
-
-# %% ../../chapters/10_decoders.ipynb #decoder-export
 class CausalLM(nn.Module):
     "Map tokens to logits: after each token, one for every possible next token."
     def __init__(self, embedding: Embedding, stack: TransformerStack, max_len: int,
@@ -291,6 +274,37 @@ class CausalLM(nn.Module):
 
     def forward(self, ids, padding_mask=None, positions=None):          # (B, T) → …
         return self.logits(self.hidden_states(ids, padding_mask, positions)[0])
+
+# %% ../../chapters/10_decoders.ipynb #loss-export
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:  # (..., V), (...) → (...)
+    "The negative log-probability of each target."
+    check_targets(logits, targets)
+    logits = upcast(logits)                     # a sum over V in 16 bits would be off
+    return logits.logsumexp(-1) - logits.gather(-1, targets[..., None])[..., 0]
+
+
+def next_token_loss(
+    model: nn.Module,
+    ids: Tensor,                      # (B, T), of which the model reads T - 1
+    loss_mask: Tensor | None = None,  # (B, T), True at targets that count; default all
+) -> tuple[Tensor, Tensor]:           # sum of the losses, number of targets
+    "The cross-entropy of every counted token but the first, given those before it."
+    counted = counted_targets(ids, loss_mask)                    # (B, T - 1)
+    losses = cross_entropy(model(ids[:, :-1]), ids[:, 1:])       # (B, T - 1)
+    return (losses * counted).sum(), counted.sum()
+
+# %% ../../chapters/10_decoders.ipynb #decoder-export
+class SimpleCausalLM(nn.Module):
+    "Map tokens to logits: after each token, one for every possible next token."
+    def __init__(self, embedding: Embedding, stack: TransformerStack):
+        super().__init__()
+        self.embedding, self.stack = embedding, stack
+
+    def forward(self, ids: Tensor) -> Tensor:                  # (B, T) → (B, T, V)
+        x = self.embedding(ids)                                # (B, T, C)
+        mask = causal_mask(ids.shape[1], ids.shape[1])         # (T, T)
+        x, _ = self.stack(x, mask=mask)                        # blocks and a last norm
+        return self.embedding.logits(x)                        # times every row
 
 # %% ../../chapters/10_decoders.ipynb #two-models-export
 def pre_norm_stack(n_layers: int, norm: Callable, attention: Callable,
@@ -343,6 +357,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:  # (B, V) -> (B, V)
     least_first, order = logits.sort(dim=-1, stable=True)
     out = least_first.softmax(-1).cumsum(-1) <= 1 - p     # these and all below: too few
     out[:, -1] = False                                    # the most likely one stays
+    # scatter: back to the order of the vocabulary
     return logits.masked_fill(torch.zeros_like(out).scatter(-1, order, out), -torch.inf)
 
 
@@ -354,7 +369,7 @@ def min_p(logits: Tensor, p: float) -> Tensor:  # (B, V) -> (B, V)
     return logits.masked_fill(probabilities < least, -torch.inf)
 
 # %% ../../chapters/10_decoders.ipynb #settings-export
-# fold: The steps as one setting, with the repetition penalty of the page in depth
+# fold: The steps as one setting, and writing with padding and an end
 def repetition_penalty(
     logits: Tensor, ids: Tensor, penalty: float
 ) -> Tensor:  # (B, V), (B, T) -> (B, V)
@@ -415,15 +430,6 @@ def most_likely(logits: Tensor) -> Tensor:  # (B, V) -> (B,)
     check_finite_rows(logits, logits.amax(-1))
     return logits.argmax(-1)
 
-# %% ../../chapters/10_decoders.ipynb #generate-export
-def sample(logits: Tensor, generator: torch.Generator) -> Tensor:  # (B, V) → (B,)
-    "The first token at which the cumulative probability exceeds the number drawn."
-    sums = logits.double().softmax(-1).cumsum(-1)                         # (B, V)
-    check_finite_rows(logits, sums[:, -1])
-    drawn = torch.rand(len(logits), 1, generator=generator, dtype=torch.float64)
-    found = torch.searchsorted(sums, drawn.to(sums.device) * sums[:, -1:], right=True)
-    return found[:, 0].clamp(max=logits.shape[1] - 1)
-
 
 @torch.no_grad()
 def generate(model: nn.Module, ids: Tensor, max_new_tokens: int,
@@ -444,3 +450,24 @@ def generate(model: nn.Module, ids: Tensor, max_new_tokens: int,
 
 
 GENERATORS = {"plain": generate}  # chapter 16 adds one that uses a cache
+
+# %% ../../chapters/10_decoders.ipynb #generate-export
+def sample(logits: Tensor, generator: torch.Generator) -> Tensor:  # (B, V) → (B,)
+    "The first token at which the cumulative probability exceeds the number drawn."
+    sums = logits.double().softmax(-1).cumsum(-1)                         # (B, V)
+    check_finite_rows(logits, sums[:, -1])
+    drawn = torch.rand(len(logits), 1, generator=generator, dtype=torch.float64)
+    found = torch.searchsorted(sums, drawn.to(sums.device) * sums[:, -1:], right=True)
+    return found[:, 0].clamp(max=logits.shape[1] - 1)
+
+
+@torch.no_grad()
+def simple_generate(model: nn.Module, ids: Tensor, n: int, sampling: Callable | None = None,
+                    seed: int = 0) -> Tensor:                  # (B, T) → (B, T + n)
+    "Append n tokens, each from a pass over the whole text; by default greedily."
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(n):
+        z = model(ids)[:, -1]                                  # (B, V)
+        new = z.argmax(-1) if sampling is None else sample(sampling(z, ids), g)
+        ids = torch.cat([ids, new[:, None]], 1)
+    return ids
