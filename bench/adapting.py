@@ -333,7 +333,9 @@ METHODS = {
     "preferences": {"supervised": 0.001, "DPO, β = 0.1": 0.0003, "DPO, β = 0.5": 0.0003},
     "rewards": {"GRPO": 0.0003, "filtered": 0.001},
     # the middle of three rates
-    "distillation": dict.fromkeys(("few, symbols", "few, T = 1"), 0.01)}
+    "distillation": dict.fromkeys(("few, symbols", "few, T = 1", "few, T = 2"), 0.01)}
+# run with all seeds too: the search put this rate just behind the best, and at T = 2 first
+ALSO = {("distillation", "few, T = 1"): {"also": 0.01}}
 RUNS = Runs("adapting",
             CODE + code_digest(Path(__file__).read_text(encoding="utf-8").partition(
                 "# --- what is run")[0]))
@@ -371,11 +373,13 @@ def measure(seed: int) -> Iterator[dict]:
                                 **over_seeds(
                                     [{name: value for name, value in each.items() if name
                                       != "way"}])})
-            runs = complete(part, method, [rate], [seed + n for n in range(SEEDS)])
-            yield (about | {"what": "end", "rate": f"{rate:g}",
-                            **over_seeds(
-                                [{name: value for name, value in each.items() if name != "way"}
-                                 for each in runs])})
+            seeds = [seed + n for n in range(SEEDS)]
+            runs = complete(part, method, [rate], seeds)
+            for what, at in ({"end": rate} | ALSO.get((part, method), {})).items():
+                yield (about | {"what": what, "rate": f"{at:g}",
+                                **over_seeds(
+                                    [{name: value for name, value in each.items() if name != "way"}
+                                     for each in complete(part, method, [at], seeds)])})
             ways = [each["way"] for each in runs if "way" in each]
             for step in range(0, STEPS[part] if ways else 0, 5):
                 told = [[sum(column) / 5 for column in zip(*way[step:step + 5], strict=True)]
