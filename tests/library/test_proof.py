@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from tfmlib.workbench import (
     Checker,
@@ -21,6 +22,7 @@ from tfmlib.workbench import (
     Mismatch,
     checkers,
     claim,
+    claims,
     compared,
     evidence,
     expect,
@@ -166,6 +168,16 @@ def test_nothing_is_expected_to_be_what_it_is(check):
     with pytest.raises(Mismatch) as found: check()
     seen, right = re.search(r" is (.*); expected (.*)$", str(found.value), re.S).groups()
     assert seen != right.removesuffix(" (off by less than 1e-05)") and len(str(found.value)) < 400
+
+
+def test_the_ledger_is_read_without_the_fast_loader_too(monkeypatch):
+    loaders = []
+    monkeypatch.setattr(yaml, "load", lambda text, loader: loaders.append(loader) or [])
+    claims.ledger.__wrapped__()
+    monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    claims.ledger.__wrapped__()
+    assert loaders[1] is yaml.SafeLoader
+    assert issubclass(loaders[0], yaml.constructor.SafeConstructor)
 
 
 def test_what_is_long_is_shortened():

@@ -146,6 +146,12 @@ def test_groups_leave_vectors_and_frozen_parameters_alone():
     assert all(p.ndim == 1 for p in free.parameters.values()) and "out.bias" in free.parameters
 
 
+def test_a_name_stands_in_one_group():
+    with pytest.raises(ValueError, match=r"^groups: \['p'\] stand in more than one group"):
+        AdamW([ParameterGroup({"p": nn.Parameter(torch.ones(1))}, decay) for decay in (0., 1.)],
+              0.1)
+
+
 class Plain:
     "A rate without a __repr__: its text holds an address."
     def __init__(self, top): self.top = top
@@ -209,6 +215,8 @@ def test_clip_measures_what_float32_cannot_square(size):
     assert clip_gradients(p, 1.0) == pytest.approx(5 * size)
     torch.testing.assert_close(p["p0"].grad, torch.tensor([0.6, 0.8]) if size > 1 else given_,
                                rtol=1.3e-6 if size > 1 else 0, atol=1e-5 if size > 1 else 0)
+    p["p0"].grad = None
+    assert clip_gradients(p, 1.0) == 0
 
 
 def test_means_that_would_overflow_are_refused():
@@ -960,7 +968,8 @@ REFUSED = {
     "path": [lambda x=x: Checkpoint(x) for x in (None, 5, ["c"], b"c")],
     "config": [lambda x=x: Checkpoint("c", config=x) for x in (None, 5, ["c"])],
     "model": [lambda: train(None, squared, batch, 1, made())],
-    "optimiser": [lambda: train(net(), squared, batch, 1, torch.optim.AdamW(net().parameters()))],
+    "optimiser": [lambda x=x: train(net(), squared, batch, 1, x)
+                  for x in (torch.optim.AdamW(net().parameters()), adamw(net()))],
     "checkpoint": [lambda x=x: train(net(), squared, batch, 1, made(), x)
                    for x in ("c", Path("c"), 5)],
     "loss": [lambda x=x: trained(1, loss=x) for x in (None, lambda m, x, y: m(x) - y)]
