@@ -381,6 +381,11 @@ def test_gates_survive_in_an_ordinary_decoder(name):
                    if key.endswith(("conv.weight", "dt_bias", "dt_proj.bias")))
 
 
+def test_sizes_that_are_not_given_are_those_of_the_papers():
+    mamba = Mamba(40)
+    assert mamba.D.shape == (80,) and mamba.sizes == (3, 16, 16) and Mamba2(12, 2).eps == 1e-5
+
+
 def test_softmax_in_the_frame():
     torch.manual_seed(0)
     layer, x = SoftmaxMixer(12, 2).double(), drawn(2, 9, 12)

@@ -133,7 +133,10 @@ def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
                         generator=seeded(seed, step, i)))
         if limit < math.inf: nn.utils.clip_grad_norm_(theirs, limit)
         torchs.step()
+        before = [p.grad if p.grad is None else p.grad.clone() for p in ours]
         mine.step()
+        # the means are fed with the shorter gradient; what stands in .grad stays
+        assert all(g is p.grad is None or torch.equal(g, p.grad) for g, p in zip(before, ours))
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
