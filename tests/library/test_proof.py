@@ -234,6 +234,7 @@ def test_what_has_no_end_is_stopped():
 def test_spread_and_timed():
     assert spread([3]) == {"median": 3.0, "n": 1}, "one run has no quantiles"
     assert spread(range(11)) == {"median": 5.0, "q10": 1.0, "q90": 9.0, "n": 11}
+    assert spread([0., 10.]) == {"median": 5.0, "q10": 1.0, "q90": 9.0, "n": 2}
     ran = []
     took = timed({"a": lambda: ran.append("a"), "b": lambda: ran.append("b")}, 3)
     assert "".join(ran) == "abababab" and took["a"]["n"] == 3

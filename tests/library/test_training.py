@@ -971,8 +971,8 @@ REFUSED = {
     "path": [lambda x=x: Checkpoint(x) for x in (None, 5, ["c"], b"c")],
     "config": [lambda x=x: Checkpoint("c", config=x) for x in (None, 5, ["c"])],
     "model": [lambda: train(None, squared, batch, 1, made())],
-    "optimiser": [lambda x=x: train(net(), squared, batch, 1, x)
-                  for x in (torch.optim.AdamW(net().parameters()), adamw(net()))],
+    "optimiser": [lambda make=make: train(net(), squared, batch, 1, make(net()))
+                  for make in (adamw, lambda model: torch.optim.AdamW(model.parameters()))],
     "checkpoint": [lambda x=x: train(net(), squared, batch, 1, made(), x)
                    for x in ("c", Path("c"), 5)],
     "loss": [lambda x=x: trained(1, loss=x) for x in (None, lambda m, x, y: m(x) - y)]
