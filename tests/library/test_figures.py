@@ -21,6 +21,7 @@ import traitlets
 from conftest import sweep
 from refusing import refuses
 
+from tfmlib.inside import CausalTrace
 from tfmlib.workbench import (
     ASSETS,
     COLOURS,
@@ -332,14 +333,18 @@ def test_modules_stand_alone():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("make", [lambda: Share(ALT), row])
+TRACE = dict(sentences=[["Ada", "Ash"]], kinds=["state"], rows=[["before", "after"]],
+             restored=[[[[.5, 1.], [0., .25]]]])
+
+
+@pytest.mark.parametrize("make", [lambda: Share(ALT), row, lambda: CausalTrace(ALT, **TRACE)])
 def test_module_and_class_share_their_values(make):
     "What the module reads, the class has; the HTML holds it, and nothing else."
     made = make()
     asked = (set(re.findall(r'model\.[gs]et\("(\w+)"', (ASSETS / f"{made.module}.js").read_text()))
              | set(re.findall(r'put\("(\w+)"', (ASSETS / f"{made.module}.js").read_text())))
     state = json.loads(lxml.etree.fromstring(made.figure().html).get("data-state"))
-    assert asked == set(state) and state == made.state()
+    assert asked == set(state) and state == made.state() and "<svg" in made.picture()
 
 
 def test_floats_have_four_digits():

@@ -128,6 +128,14 @@ def said(words, capsys):
     return str(ended.value.code) + capsys.readouterr().err
 
 
+def test_an_encoder_writes_nothing(texts, capsys):
+    (texts / "enc").mkdir()
+    encoder = tfmlib.build(tfmlib.ModelConfig("encoder", 20, 16, 1, 2, max_len=8))
+    tfmlib.save_model("enc/model.safetensors", encoder)
+    tfmlib.save_tokenizer(tfmlib.Tokenizer(), "enc/tokenizer.json")
+    assert "it is no decoder" in said(["generate", "enc", "a"], capsys)
+
+
 def test_a_run_that_was_interrupted_ends_with_the_same_weights(texts, monkeypatch, capsys):
     main(SMALL)
     whole = tfmlib.load_model("run/model.safetensors").state_dict()

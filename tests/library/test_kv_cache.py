@@ -31,6 +31,7 @@ from tfmlib.kv_cache import (
     visible_mask,
 )
 from tfmlib.kv_cache.batching import PrefixPool, PrefixScheduler, Request, Scheduler
+from tfmlib.kv_cache.figures import PagedCacheView
 from tfmlib.kv_cache.paged import (
     BlockPool,
     BlockTable,
@@ -739,3 +740,8 @@ def test_the_figure_fills_blocks_as_the_pool_does(tmp_path):
         wanted.append({"tables": [t.blocks for t in tables], "lengths": [t.length for t in tables]})
     found = in_node(tmp_path, "paged_blocks.js", FILLS, cases)
     assert found == wanted and any(w and w["tables"] for w in found)
+
+
+def test_the_still_picture_shows_tables():
+    made = PagedCacheView("a pool of eight blocks", tables=[[0, 1], [0, 2]], lengths=[6, 5])
+    assert ">A: 6<" in made.picture() and made.picture().count("<rect") == 8

@@ -27,6 +27,7 @@ from tfmlib.linear_and_state_space import (
     toeplitz,
 )
 from tfmlib.linear_and_state_space.delta import delta_matrix, delta_rule
+from tfmlib.linear_and_state_space.figures import MemoryView
 from tfmlib.linear_and_state_space.linear import (
     linear_attention,
     linear_matrix,
@@ -178,6 +179,19 @@ def test_rules_work_in_16_bits(dtype):
         torch.testing.assert_close(matrix(q, k, *extra, decay),
                                    matrix(wide[0], wide[1], *(x.float() for x in extra), wide[4]),
                                    atol=2e-3, rtol=1e-2)
+
+
+def test_models_with_a_cache_work_in_16_bits():
+    "The states stay in 32 bits, between chunks too."
+    kinds = "gated delta", "attention", "retention", "mamba", "mamba2"
+    model = build(ModelConfig("hybrid decoder", 32, 16, 5, 2, 64, attention="hybrid",
+                              options={"mixers": kinds}, **MODERN), seed=0).eval()
+    ids = torch.randint(32, (1, 12), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        exact, cached = model(ids), CachedHybridLM(model.to(torch.bfloat16))
+        cache = cached.new_cache()
+        found = torch.cat([cached(part, cache) for part in ids.split(5, 1)], 1)
+    torch.testing.assert_close(found.float(), exact, atol=.1, rtol=.1)
 
 
 def test_retention_decays():
@@ -365,6 +379,11 @@ def test_gates_survive_in_an_ordinary_decoder(name):
     drawn_ = build(replace(hybrid, kind="decoder"), seed=5).state_dict()
     assert not any(torch.equal(t, drawn_[key]) for key, t in models[1].items()
                    if key.endswith(("conv.weight", "dt_bias", "dt_proj.bias")))
+
+
+def test_sizes_that_are_not_given_are_those_of_the_papers():
+    mamba = Mamba(40)
+    assert mamba.D.shape == (80,) and mamba.sizes == (3, 16, 16) and Mamba2(12, 2).eps == 1e-5
 
 
 def test_softmax_in_the_frame():
@@ -658,3 +677,11 @@ def test_the_figure_writes_as_the_rules_do(tmp_path):
             wanted.append(S.flatten().tolist())
     found = in_node(tmp_path, "memory_state.js", "given.map(each => script.write(...each))", cases)
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_the_still_picture_shows_pairs_and_state():
+    made = MemoryView("two lines and a point", pairs=[[0., 1.], [90., .5]], memory=[1., .5])
+    # axes, the next key, and a line for each pair; the state
+    assert made.picture().count("<path") == 3 + 2 and made.picture().count("<circle") == 1
+    assert made.told() == ("Rule: sum. Pair 1: key 0°, value 1, reads 1. "
+                           "Pair 2: key 90°, value 0.5, reads 0.5. State (1, 0.5).")

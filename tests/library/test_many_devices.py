@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import device_cases as cases
 import pytest
@@ -35,7 +37,7 @@ from tfmlib.many_devices.cluster_settings import TrainingRun, check_training, re
 from tfmlib.many_devices.context import train_context_parallel
 from tfmlib.many_devices.core import schedule, simulate
 from tfmlib.many_devices.data import train_data_parallel, train_sharded
-from tfmlib.many_devices.local_processes import Processes, ProcessFailed
+from tfmlib.many_devices.local_processes import Processes, ProcessFailed, joined, perform
 from tfmlib.many_devices.pipeline import bubble, most_kept, train_pipeline
 from tfmlib.many_devices.recorder import Job, largest_difference, recording, train_alone, volume
 from tfmlib.many_devices.tensor import train_tensor_parallel
@@ -415,6 +417,22 @@ def test_a_refusal_leaves_the_processes_as_they_are(processes):
         with pytest.raises(ProcessFailed) as caught: processes.run(cases.refuse, 4)
         assert caught.value.errors == dict.fromkeys(range(4), "ValueError: no")
     assert [worker.pid for worker in processes.workers] == before
+
+
+def test_nobody_begins_before_all_have_come(monkeypatch, tmp_path):
+    calls = []
+    for name in ("init_process_group", "barrier", "destroy_process_group"):
+        monkeypatch.setattr(dist, name, lambda *_, name=name, **__: calls.append(name))
+    with joined(0, 2, str(tmp_path / "store"), 9.): calls.append("work")
+    assert calls == ["init_process_group", "barrier", "work", "destroy_process_group"]
+
+
+def test_what_broke_on_the_way_into_a_group_is_told_apart(monkeypatch):
+    """PyTorch counts the groups that were begun: a process that never entered would meet the
+    others under another name from then on."""
+    for join, kind in ((Mock(side_effect=RuntimeError("closed by peer")), "broken"),
+                       (lambda *_: nullcontext(), "error")):
+        assert perform(cases.refuse, (), 0, 1, "", 9., join)[0] == kind
 
 
 @pytest.mark.whole

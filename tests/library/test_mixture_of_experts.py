@@ -46,6 +46,7 @@ from tfmlib.mixture_of_experts import (
 )
 from tfmlib.mixture_of_experts.balancing import (
     BiasedRouting,
+    NoisyRouter,
     capacity,
     expert_choice_routing,
     grouped_top_k_routing,
@@ -238,6 +239,12 @@ def test_an_expert_keeps_the_first_of_its_queue(experts, most, seed):
         mine = sorted((float(weight[t]) for t in range(len(experts)) if experts[t] == e),
                       reverse=True)
         assert sorted(map(float, best.weight[best.expert == e]), reverse=True) == mine[:most]
+
+
+def test_how_much_noise_is_learned():
+    router = NoisyRouter(6, 5, partial(top_k_softmax_routing, k=2))
+    router(drawn(40, 6).float()).weight.square().sum().backward()
+    assert router.noise.weight.grad.abs().sum() > 0
 
 
 def test_capacity_is_rounded_up():
@@ -540,6 +547,11 @@ def test_mutual_information_by_hand():
 # --- the figure -----------------------------------------------------------------------------------
 
 SCORES = drawn(12, 4, seed=8).mul(100).round().div(100).tolist()
+
+
+def test_the_still_picture_lists_who_is_dropped():
+    view = ExpertCapacityView("tokens and experts", scores=[[2., 0.]] * 3 + [[0., 2.]], capacity=1)
+    assert ">2, 3<" in view.picture() and ">expert 1<" in view.picture()
 
 
 def test_the_script_of_the_figure_routes_as_the_module_does(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from tfmlib.workbench import (
     Checker,
@@ -21,6 +22,7 @@ from tfmlib.workbench import (
     Mismatch,
     checkers,
     claim,
+    claims,
     compared,
     evidence,
     expect,
@@ -168,6 +170,16 @@ def test_nothing_is_expected_to_be_what_it_is(check):
     assert seen != right.removesuffix(" (off by less than 1e-05)") and len(str(found.value)) < 400
 
 
+def test_the_ledger_is_read_without_the_fast_loader_too(monkeypatch):
+    loaders = []
+    monkeypatch.setattr(yaml, "load", lambda text, loader: loaders.append(loader) or [])
+    claims.ledger.__wrapped__()
+    monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    claims.ledger.__wrapped__()
+    assert loaders[1] is yaml.SafeLoader
+    assert issubclass(loaders[0], yaml.constructor.SafeConstructor)
+
+
 def test_what_is_long_is_shortened():
     for value in ([0] * 9_999, ("a",) * 9_999, "a" * 9_999, b"a" * 9_999,
                   {i: i for i in range(9_999)}, torch.zeros(9_999), [["a" * 9_999]]):
@@ -222,6 +234,7 @@ def test_what_has_no_end_is_stopped():
 def test_spread_and_timed():
     assert spread([3]) == {"median": 3.0, "n": 1}, "one run has no quantiles"
     assert spread(range(11)) == {"median": 5.0, "q10": 1.0, "q90": 9.0, "n": 11}
+    assert spread([0., 10.]) == {"median": 5.0, "q10": 1.0, "q90": 9.0, "n": 2}
     ran = []
     took = timed({"a": lambda: ran.append("a"), "b": lambda: ran.append("b")}, 3)
     assert "".join(ran) == "abababab" and took["a"]["n"] == 3

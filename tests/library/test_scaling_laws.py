@@ -39,6 +39,7 @@ from tfmlib.scaling_laws import (
     simple_fit,
     size_exponents,
 )
+from tfmlib.scaling_laws.figures import ScalingFrontier
 from tfmlib.workbench import Checkpoint, parameter_groups, seeded, train
 
 READS = ("chapters/practice/14_",)
@@ -461,6 +462,16 @@ def test_the_band_has_nine_tenths(tmp_path):
     amounts = {7.22e10: "72.2 billion", 999.6e9: "1 trillion", 12.: "12", 1.33e12: "1.33 trillion",
                3e20: "300 · 10¹⁸"}
     assert in_node(tmp_path, SCRIPT, "given.map(script.amount)", [*amounts]) == [*amounts.values()]
+
+
+def test_the_still_picture_has_the_numbers():
+    law = PUBLISHED_LAWS["Besiroglu 2024"]
+    shown = ScalingFrontier("the best size", names=["a"], laws=[in_figure(law)], samples=[[]],
+                            chosen=0, exponent=73).picture()
+    wanted = frontier_point(law, 1e24, 0.73)
+    assert (f"{wanted['best N'] / 1e9:.3g} billion" in shown
+            and f"{100 * wanted['wasted']:.1f} %" in shown)
+    assert shown.count("<circle") == 2 and ">10²⁷<" in shown and ">100 %<" in shown
 
 
 def test_the_numbers_of_the_diagnosis_of_practice_14_follow_from_the_law_and_one_mistake():

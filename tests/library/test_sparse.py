@@ -46,6 +46,7 @@ from tfmlib.sparse.blocks import (
     list_blocks,
     n_computed,
 )
+from tfmlib.sparse.figures import PatternView
 from tfmlib.sparse.longformer import LongformerAttention
 from tfmlib.sparse.native import BlockCompression, NativeSparseAttention, select_blocks
 
@@ -526,3 +527,9 @@ def test_the_figure_counts_layers_as_the_library_does(tmp_path):
         assert needed == wanted.tolist()
         below = wanted[torch.ones(8, 8).tril() > 0]
         assert depth == (-1 if (below < 0).any() else int(below.max()))
+
+
+def test_the_picture_shows_pairs_and_layers():
+    pairs = pattern_mask(intersection(causal, sliding_window(2)), 4, 4).int().tolist()
+    picture = PatternView("a window of two", pairs=pairs, token=3, presets={}).picture()
+    assert picture.count("<rect") == 10 and all(f">{n}</text>" in picture for n in range(4))

@@ -133,7 +133,10 @@ def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
                         generator=seeded(seed, step, i)))
         if limit < math.inf: nn.utils.clip_grad_norm_(theirs, limit)
         torchs.step()
+        before = [p.grad if p.grad is None else p.grad.clone() for p in ours]
         mine.step()
+        # the means are fed with the shorter gradient; what stands in .grad stays
+        assert all(g is p.grad is None or torch.equal(g, p.grad) for g, p in zip(before, ours))
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
@@ -150,6 +153,12 @@ def test_groups_leave_vectors_and_frozen_parameters_alone():
     assert (set(decayed.parameters) == {"body.0.weight", "head.weight"} and decayed.weight_decay
             == 0.2 and free.weight_decay == 0)
     assert all(p.ndim == 1 for p in free.parameters.values()) and "out.bias" in free.parameters
+
+
+def test_a_name_stands_in_one_group():
+    with pytest.raises(ValueError, match=r"^groups: \['p'\] stand in more than one group"):
+        AdamW([ParameterGroup({"p": nn.Parameter(torch.ones(1))}, decay) for decay in (0., 1.)],
+              0.1)
 
 
 class Plain:
@@ -215,6 +224,8 @@ def test_clip_measures_what_float32_cannot_square(size):
     assert clip_gradients(p, 1.0) == pytest.approx(5 * size)
     torch.testing.assert_close(p["p0"].grad, torch.tensor([0.6, 0.8]) if size > 1 else given_,
                                rtol=1.3e-6 if size > 1 else 0, atol=1e-5 if size > 1 else 0)
+    p["p0"].grad = None
+    assert clip_gradients(p, 1.0) == 0
 
 
 def test_means_that_would_overflow_are_refused():
@@ -966,7 +977,8 @@ REFUSED = {
     "path": [lambda x=x: Checkpoint(x) for x in (None, 5, ["c"], b"c")],
     "config": [lambda x=x: Checkpoint("c", config=x) for x in (None, 5, ["c"])],
     "model": [lambda: train(None, squared, batch, 1, made())],
-    "optimiser": [lambda: train(net(), squared, batch, 1, torch.optim.AdamW(net().parameters()))],
+    "optimiser": [lambda make=make: train(net(), squared, batch, 1, make(net()))
+                  for make in (adamw, lambda model: torch.optim.AdamW(model.parameters()))],
     "checkpoint": [lambda x=x: train(net(), squared, batch, 1, made(), x)
                    for x in ("c", Path("c"), 5)],
     "loss": [lambda x=x: trained(1, loss=x) for x in (None, lambda m, x, y: m(x) - y)]

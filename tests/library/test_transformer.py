@@ -42,6 +42,7 @@ from tfmlib.transformer import (
     source_mask,
     stacks_from_torch,
 )
+from tfmlib.transformer.figures import DecodingView
 
 SMALL = ModelConfig("encoder-decoder", 14, 8, 2, 2, source_vocab_size=11, d_ff=12)
 seeds = st.integers(0, 10_000)
@@ -478,3 +479,13 @@ def test_one_source_serves_many_rows_and_scores_are_those_of_training():
                                model(x.expand(3, -1), shift_right(y))[0][:, -1].log_softmax(-1))
 
 
+def test_the_figure_draws_what_was_written_so_far():
+    figure = DecodingView(
+        alt="lines from words to words", sources=[["the", "owl", "<end>"]],
+        targets=[["le", "hibou", "<end>"]], looks=["layer 1"],
+        words=[[["le"], ["hibou"], ["<end>"]]], chances=[[[.9], [.8], [1.]]],
+        weights=[[[[.9, .1, 0.], [.2, .8, 0.], [0., .1, .9]]]], step=1)
+    drawn = figure.picture()
+    assert "hibou" in drawn and drawn.count("&lt;end") == 1 and drawn.count("<path") == 3
+    figure.step = 2
+    assert figure.picture().count("&lt;end") == 2
