@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import sweep
-from device_cases import on_cluster
+from device_cases import PRELOADED, on_cluster
 from refusing import refuses
 from test_many_devices import COMMON, PATIENCE, ROOT, far, invert, printed, started
 
@@ -40,7 +40,7 @@ TOY = MODEL_CONFIGS["toy Llama"]
 
 @pytest.fixture(scope="module")
 def processes():
-    with Processes("tfmlib.many_devices.cluster") as started:
+    with Processes(*PRELOADED) as started:
         started.run = partial(started.run, timeout=PATIENCE)
         yield started
 
