@@ -59,7 +59,6 @@ from tfmlib.denoisers.story_grammar import (
     SENTINELS,
     STOP,
     STORY_WORDS,
-    StoryGrammar,
     condense,
     fill_in,
     fill_probabilities,
@@ -74,7 +73,7 @@ from tfmlib.workbench import seeded
 READS = ("chapters/",)
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).resolve().parents[2]
-GRAMMAR = StoryGrammar()
+GRAMMAR = base.GRAMMAR
 STORIES = GRAMMAR.sample(40, 1)
 # a gap after the first sentence, without the end
 LONGEST = len(STORIES[0][STORIES[0] > EOS]) - len(split_story(STORIES[0])[0])
