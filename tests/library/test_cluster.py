@@ -58,7 +58,10 @@ def one(here): return here(1, "--steps", "6")
 # --- the same losses, however it runs -------------------------------------------------------------
 
 @pytest.mark.parametrize("how", [
-    (4, "--replicate", "2", "--parts", "2", "--compile", "aot_eager", "--recompute"),
+    (2, "--replicate", "2", "--parts", "2", "--compile", "aot_eager", "--recompute"),
+    (4, "--replicate", "2", "--parts", "2"),
+    pytest.param((4, "--replicate", "2", "--parts", "2", "--compile", "aot_eager", "--recompute"),
+        marks=pytest.mark.whole),
     (4, "--shard", "2", "--tensor", "2", "--recompute"),
     pytest.param((2, "--compile", "eager"), marks=pytest.mark.whole),
     pytest.param((4, "--recompute", "--parts", "2"), marks=pytest.mark.whole),
