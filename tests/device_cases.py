@@ -10,6 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# imported once, and not in every process; the first who asks decides for all of a worker's files
+PRELOADED = "tfmlib.many_devices.cluster", "torch._dynamo", "torch._inductor.compile_fx"
+
 
 def summed():
     "Processes that agree."

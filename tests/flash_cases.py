@@ -118,8 +118,8 @@ def furthest(module, name: str, way: str, dtype=torch.float32) -> float:
 # --- right ----------------------------------------------------------------------------------------
 
 OFTEN = {(name, "pointers") for name in [*SHAPES][::3]} | {
-    (name, way) for name in ("no tile divides, causal", "eight to one", "both sides")
-    for way in WAYS}
+    (name, "pointers") for name in ("eight to one", "both sides")} | {
+    ("no tile divides, causal", way) for way in WAYS}
 
 
 @pytest.mark.parametrize("name, way", sweep(itertools.product(SHAPES, WAYS), *OFTEN))
@@ -129,12 +129,12 @@ def test_float32(name, way):
 
 @pytest.mark.parametrize("name", sweep(
     ["tiles fit", "no tile divides, causal", "nothing seen", "eight to one", "both sides",
-     "width 128", "scores far below zero"], "nothing seen", "eight to one"))
+     "width 128", "scores far below zero"], "nothing seen"))
 def test_float16(name):
     assert furthest(kernels, name, "pointers", torch.float16) < 1
 
 
-@pytest.mark.parametrize("rows, cols", [(16, 64), (64, 16)])
+@pytest.mark.parametrize("rows, cols", sweep([(16, 64), (64, 16)], (16, 64)))
 def test_tiles_need_not_be_square(rows, cols):
     q, k, v, dout, _ = drawn("window")
     own = [kernels.Config(kernel, "pointers", 256, 32, None, rows, cols, 4, 1)
@@ -148,7 +148,7 @@ def test_tiles_need_not_be_square(rows, cols):
         torch.testing.assert_close(ours.double(), theirs, atol=2e-6, rtol=2e-6)
 
 
-@pytest.mark.parametrize("way", ("pointers", "descriptors"))
+@pytest.mark.parametrize("way", sweep(("pointers", "descriptors"), "descriptors"))
 def test_any_layout(way):
     """Heads beside one another, numbers apart, rows from the middle of something: the numbers
     are the same."""

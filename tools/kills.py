@@ -130,9 +130,9 @@ def recorded(path: Path) -> dict:
 def gathered(path: Path, nb: dict, results: dict[str, list], errors: dict[str, str]) -> dict:
     "The results of a run, by exercise and by what the cells are to it."
     exercises = []
+    belonging = [(exercise_of(c), kind_of(c), c["id"]) for c in nb["cells"]]
     for name, title in named(nb).items():
-        of_kind = {k: [c["id"] for c in nb["cells"] if exercise_of(c) == name and kind_of(c) == k]
-                   for k in KINDS}
+        of_kind = {k: [i for of, kind, i in belonging if (of, kind) == (name, k)] for k in KINDS}
         said = {k: [r for i in ids for r in results.get(i, [])] for k, ids in of_kind.items()}
         strange = sorted({r.exercise for rs in said.values()
                           for r in rs if r.exercise.replace("-", "_") != name.replace("-", "_")})

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import sweep
-from device_cases import on_cluster
+from device_cases import PRELOADED, on_cluster
 from refusing import refuses
 from test_many_devices import COMMON, PATIENCE, ROOT, far, invert, printed, started
 
@@ -41,7 +41,7 @@ TOY = MODEL_CONFIGS["toy Llama"]
 
 @pytest.fixture(scope="module")
 def processes():
-    with Processes("tfmlib.many_devices.cluster") as started:
+    with Processes(*PRELOADED) as started:
         started.run = partial(started.run, timeout=PATIENCE)
         yield started
 
@@ -59,7 +59,10 @@ def one(here): return here(1, "--steps", "6")
 # --- the same losses, however it runs -------------------------------------------------------------
 
 @pytest.mark.parametrize("how", [
-    (4, "--replicate", "2", "--parts", "2", "--compile", "aot_eager", "--recompute"),
+    (2, "--replicate", "2", "--parts", "2", "--compile", "aot_eager", "--recompute"),
+    (4, "--replicate", "2", "--parts", "2"),
+    pytest.param((4, "--replicate", "2", "--parts", "2", "--compile", "aot_eager", "--recompute"),
+        marks=pytest.mark.whole),
     (4, "--shard", "2", "--tensor", "2", "--recompute"),
     pytest.param((2, "--compile", "eager"), marks=pytest.mark.whole),
     pytest.param((4, "--recompute", "--parts", "2"), marks=pytest.mark.whole),

@@ -1,6 +1,7 @@
 """Denoisers: the stories against enumeration, T5's rule and BART's noises against slow samplers,
 losses and the diffusion bound against slow versions, and what is refused."""
 import itertools
+import json
 import math
 from collections import Counter
 from functools import partial
@@ -11,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pages import notebooks
 from refusing import refuses
 
 from bench import denoiser_instructions, denoiser_longer
@@ -59,7 +59,6 @@ from tfmlib.denoisers.story_grammar import (
     SENTINELS,
     STOP,
     STORY_WORDS,
-    StoryGrammar,
     condense,
     fill_in,
     fill_probabilities,
@@ -74,7 +73,7 @@ from tfmlib.workbench import seeded
 READS = ("chapters/",)
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).resolve().parents[2]
-GRAMMAR = StoryGrammar()
+GRAMMAR = base.GRAMMAR
 STORIES = GRAMMAR.sample(40, 1)
 # a gap after the first sentence, without the end
 LONGEST = len(STORIES[0][STORIES[0] > EOS]) - len(split_story(STORIES[0])[0])
@@ -568,7 +567,8 @@ def test_a_reader_of_the_left_side_knows_that_a_gap_does_not_hold_the_end():
 def test_the_page_tells_how_it_was_measured():
     "The numbers of the protocol that no record holds."
     pages = "chapters/11_denoisers", "chapters/depth/11_denoisers"
-    text = "\n".join("".join(c["source"]) for page in pages for c in notebooks(ROOT)[page]["cells"])
+    text = "\n".join("".join(c["source"]) for page in pages for c in json.loads(
+        (ROOT / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"])
     words = {3: "three", 4: "four", 8: "eight", 6: "six", 16: "16"}
     said = (f"{base.LABELLED} labelled cases of each task for {base.TUNED} steps",
             f"is the best of {words[len(base.PEAKS)]}, each tried in one run of "

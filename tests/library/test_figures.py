@@ -87,8 +87,8 @@ HTML = examples()
 
 def test_same_input_same_bytes_in_another_process():
     code = (
-        "import hashlib; from test_figures import examples; "
-        "print(hashlib.sha256(repr(examples()).encode()).hexdigest())")
+        "import hashlib; from test_figures import HTML; "
+        "print(hashlib.sha256(repr(HTML).encode()).hexdigest())")
     env = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests:{ROOT}/tests/library:{ROOT}/extensions",
            "PYTHONHASHSEED": "1"}
     there = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests/library", env=env,

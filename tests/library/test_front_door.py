@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -52,22 +53,24 @@ def test_the_door_is_small_and_leads_where_it_says():
                        if p.is_dir())))}, "a name would hide a chapter"
 
 
-def test_touching_every_name_needs_no_notebook_and_little_time(tmp_path):
+def test_touching_every_name_needs_no_notebook_and_little_time():
     """At most 0.3 seconds of the processor on top of PyTorch, which takes about 1.8 itself: a sixth
     of it where everything is slower.
 
-    As a user has it, who imports for the second time: bytecode is kept (in a folder of the test's,
-    whatever the machine's environment says). The best of three; what a notebook needs is not
-    imported.
+    As a user has it, who imports for the second time: bytecode is kept, whatever the machine's
+    environment says. The best of four, of which the first may still compile; what a notebook needs
+    is not imported.
     """
-    environment = ({k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-                   | {"PYTHONPYCACHEPREFIX": str(tmp_path)})
-    run = [sys.executable, "-c", TOUCH, *NOTEBOOK]
-    subprocess.run(run, env=environment, capture_output=True, check=True)
-    runs = [json.loads(subprocess.run(run, env=environment, capture_output=True, text=True,
-                                      check=True).stdout) for _ in range(3)]
-    assert [loaded for *_, loaded in runs] == [[]] * 3
-    assert min(taken / max(.3, torch / 6) for taken, torch, _ in runs) < 1, runs
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    runs = []
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", TOUCH, *NOTEBOOK], env=environment,
+                              capture_output=True, text=True, check=True)
+        taken, torch, loaded = json.loads(done.stdout)
+        assert loaded == []
+        runs.append(taken / max(.3, torch / 6))
+        if runs[-1] < 1: return
+    raise AssertionError(runs)
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -82,12 +85,19 @@ def texts(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_commands_of_the_page_run_one_after_the_other(texts):
-    """As they are written there, each in a process of its own; what is fetched or installed is
-    left out."""
-    for line in (line for line in LINES if "-m tfmlib " in line and " fetch " not in line):
-        done = subprocess.run(line, shell=True, capture_output=True, text=True)
-        assert done.returncode == 0 and not done.stderr and done.stdout.strip(), (line, done.stderr)
+def test_the_commands_of_the_page_run_one_after_the_other(texts, capsys):
+    """As they are written there, each in a process of its own (in the ordinary proof the first, and
+    the others in this one); what is fetched or installed is left out."""
+    for n, line in enumerate(line for line in LINES
+                             if "-m tfmlib " in line and " fetch " not in line):
+        if n == 0 or os.environ.get("TFM_WHOLE"):
+            done = subprocess.run(line, shell=True, capture_output=True, text=True)
+            assert done.returncode == 0, (line, done.stderr)
+            out, err = done.stdout, done.stderr
+        else:
+            main(shlex.split(line)[3:])
+            out, err = capsys.readouterr()
+        assert not err and out.strip(), (line, err)
     assert ((texts / "folder/config.json").is_file() and sum("-m tfmlib " in line for line in LINES)
             == len(COMMANDS))
 

@@ -68,7 +68,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def processes():
-    with Processes("tfmlib.many_devices.cluster", join=recording) as started:
+    with Processes(*cases.PRELOADED, join=recording) as started:
         started.run = partial(started.run, timeout=PATIENCE)
         yield started
 

@@ -76,7 +76,7 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def processes():
-    with Processes() as started:
+    with Processes(*cases.PRELOADED[:2]) as started:
         started.run = partial(started.run, timeout=1800)
         yield started
 
