@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        check_update check_as_before ContiguousMemory RollingCache KVCache visible_mask
+        check_update check_as_before ContiguousMemory RollingCache visible_mask KVCache
         CachedAttention ModelCache check_new check_cached check_cacheable give_cache
         DecoderWithCaches generate_with_cache CachedCausalLM generate_cached""",
     'ahead': """

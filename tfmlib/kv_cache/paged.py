@@ -6,7 +6,7 @@
 __all__ = ['OutOfBlocks', 'BlockPool', 'BlocksInOrder', 'PagedCache', 'paged_cache', 'BlockTable']
 
 # %% ../../chapters/16_kv_cache.ipynb #pool-export
-# fold: The pool, and a cache of one layer in its blocks
+# fold: The pool, a cache of one layer in its blocks, and the table of a sequence
 from heapq import heappop, heappush
 
 import torch
@@ -141,7 +141,7 @@ def paged_cache(
     cache.lengths = torch.tensor([table.length for table in tables], device=where)
     return cache
 
-# %% ../../chapters/16_kv_cache.ipynb #table-export
+
 class BlockTable(BlocksInOrder):
     "The blocks that hold one sequence, in order."
     def __init__(self, pool: BlockPool):

@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['ring_steps', 'equal_chunks', 'chunks_of', 'Action', 'schedule', 'simulate', 'on_ring', 'gradients', 'attend_tile',
            'send', 'receive', 'Ring', 'own_loss', 'sum_over_ranks', 'data_parallel', 'Conjugate', 'Sharded',
-           'fully_sharded', 'TensorParallel', 'tensor_parallel', 'merge', 'ring_attention', 'context_parallel',
-           'pipeline_parallel']
+           'fully_sharded', 'ring_attention', 'context_parallel', 'pipeline_parallel', 'TensorParallel',
+           'tensor_parallel', 'merge']
 
 # %% ../../chapters/15_many_devices.ipynb #imports-export
+# fold: Imports; what the figure steps through; what a process runs and sends; one tile
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,8 +25,7 @@ from ..attention import causal_mask
 from ..decoders import cross_entropy, next_token_loss
 from ..workbench import need
 
-# %% ../../chapters/15_many_devices.ipynb #simulated-export
-# fold: What the figure steps through; what a process runs and sends; one tile
+
 def ring_steps(
     held: Tensor,                                # (p, p): row r has rank r's numbers
 ) -> Iterator[tuple[list[tuple], Tensor]]:       # (from, to, chunk); then held
@@ -41,7 +41,6 @@ def ring_steps(
         for r, to, c in sends:
             held[to, c] = before[r, c] + (before[to, c] if adds else 0)
         yield sends, held
-
 
 
 def equal_chunks(x: Tensor, p: int) -> list[Tensor]:
@@ -119,7 +118,6 @@ def gradients(ring, form: Callable, model: nn.Module, ids: Tensor) -> dict[str, 
     "Run a form of parallelism; return the gradients of all that this process holds."
     form(ring, model, ids)
     return {n: w.grad for n, w in model.named_parameters() if w.grad is not None}
-
 
 
 def attend_tile(q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple:
@@ -212,6 +210,7 @@ class Conjugate(torch.autograd.Function):
         return ctx.back(grad), None, None
 
 # %% ../../chapters/15_many_devices.ipynb #sharded-export
+# fold: Three of the five forms: state (Sharded), tokens (ring attention), layers (pipeline)
 class Sharded(nn.Module):
     "A block of which each rank keeps a part; the whole exists only while it computes."
     def __init__(self, ring: Ring, block: nn.Module):
@@ -234,13 +233,58 @@ class Sharded(nn.Module):
     def forward(self, x: Tensor, **more) -> tuple:
         return checkpoint(self.gathered, x, use_reentrant=False, **more)
 
-# %% ../../chapters/15_many_devices.ipynb #fully-export
+
 def fully_sharded(ring: Ring, model: nn.Module, ids: Tensor) -> None:
     "Data parallelism, but each rank keeps only a part of every block."
     for i, block in enumerate(model.stack.blocks):
         model.stack.blocks[i] = Sharded(ring, block)
     own_loss(ring, model, ids).backward()
     sum_over_ranks(ring, [w for n, w in model.named_parameters() if ".part" not in n])
+
+
+def ring_attention(ring: Ring, q: Tensor, k: Tensor, v: Tensor, mask=None) -> tuple:
+    "Causal attention of own queries to all keys, which travel round the ring."
+    kv, state = torch.stack([k, v]), None                   # (2, B, H, T / p, D)
+    for turn in range(ring.size):
+        if turn:
+            kv = Conjugate.apply(kv, ring.pass_on, partial(ring.pass_on, by=-1))
+        if turn <= ring.rank:                               # own keys, or earlier ones
+            state = merge(state, attend_tile(q, *kv, diagonal=turn == 0))
+    # 0 ·: autograd then shifts gradients back on every rank, also where keys were skipped
+    return state[0] + 0 * kv.sum(), None
+
+
+def context_parallel(ring: Ring, model: nn.Module, ids: Tensor) -> None:
+    "Some tokens of every row, the whole model; keys and values travel."
+    at = torch.arange(ids.shape[1] - 1).chunk(ring.size)[ring.rank]
+    for block in model.stack.blocks:
+        rotary = block.attention.inner.attention_fn         # it rotates, then attends
+        rotary.attention_fn = partial(ring_attention, ring)
+    logits = model(ids[:, :-1][:, at], positions=at)                  # (B, T / p, V)
+    (cross_entropy(logits, ids[:, 1:][:, at]).sum() / ids[:, 1:].numel()).backward()
+    sum_over_ranks(ring, list(model.parameters()))
+
+
+def pipeline_parallel(ring: Ring, model: nn.Module, ids: Tensor, micros=4) -> None:
+    "Some blocks, through which microbatches pass: all forward, then all backward."
+    s, last, kept = ring.rank, ring.size - 1, []
+    shape = len(ids) // micros, ids.shape[1] - 1, model.d_model             # (b, T, C)
+    n, mask = len(model.stack.blocks) // ring.size, causal_mask(shape[1], shape[1])
+    for rows in ids.chunk(micros):
+        x = receive(shape, s - 1).requires_grad_() if s else model.embed(rows[:, :-1])
+        y = x
+        for block in model.stack.blocks[s * n:(s + 1) * n]:
+            y = block(y, mask=mask)[0]
+        if s < last:
+            send(ring, y.detach(), s + 1)
+        else:
+            logits = model.logits(model.stack.norm(y))
+            y = cross_entropy(logits, rows[:, 1:]).sum() / ids[:, 1:].numel()
+        kept.append((x, y))
+    for x, y in kept:
+        y.backward(receive(shape, s + 1) if s < last else None)
+        if s:
+            send(ring, x.grad, s - 1)
 
 # %% ../../chapters/15_many_devices.ipynb #tensor-export
 class TensorParallel(nn.Module):
@@ -281,47 +325,3 @@ def merge(a: tuple | None, b: tuple | None) -> tuple | None:
     if a is None or b is None: return b if a is None else a
     lse = torch.logaddexp(a[1], b[1])                               # ln(s_a + s_b)
     return sum((x[1] - lse).exp()[..., None] * x[0] for x in (a, b)), lse
-
-# %% ../../chapters/15_many_devices.ipynb #tokens-export
-def ring_attention(ring: Ring, q: Tensor, k: Tensor, v: Tensor, mask=None) -> tuple:
-    "Causal attention of own queries to all keys, which travel round the ring."
-    kv, state = torch.stack([k, v]), None                   # (2, B, H, T / p, D)
-    for turn in range(ring.size):
-        if turn:
-            kv = Conjugate.apply(kv, ring.pass_on, partial(ring.pass_on, by=-1))
-        if turn <= ring.rank:                               # own keys, or earlier ones
-            state = merge(state, attend_tile(q, *kv, diagonal=turn == 0))
-    return state[0] + 0 * kv.sum(), None    # so that every rank shifts gradients back
-
-
-def context_parallel(ring: Ring, model: nn.Module, ids: Tensor) -> None:
-    "Some tokens of every row, the whole model; keys and values travel."
-    at = torch.arange(ids.shape[1] - 1).chunk(ring.size)[ring.rank]
-    for block in model.stack.blocks:
-        rotary = block.attention.inner.attention_fn         # it rotates, then attends
-        rotary.attention_fn = partial(ring_attention, ring)
-    logits = model(ids[:, :-1][:, at], positions=at)                  # (B, T / p, V)
-    (cross_entropy(logits, ids[:, 1:][:, at]).sum() / ids[:, 1:].numel()).backward()
-    sum_over_ranks(ring, list(model.parameters()))
-
-# %% ../../chapters/15_many_devices.ipynb #layers-export
-def pipeline_parallel(ring: Ring, model: nn.Module, ids: Tensor, micros=4) -> None:
-    "Some blocks, through which microbatches pass: all forward, then all backward."
-    s, last, kept = ring.rank, ring.size - 1, []
-    shape = len(ids) // micros, ids.shape[1] - 1, model.d_model             # (b, T, C)
-    n, mask = len(model.stack.blocks) // ring.size, causal_mask(shape[1], shape[1])
-    for rows in ids.chunk(micros):
-        x = receive(shape, s - 1).requires_grad_() if s else model.embed(rows[:, :-1])
-        y = x
-        for block in model.stack.blocks[s * n:(s + 1) * n]:
-            y = block(y, mask=mask)[0]
-        if s < last:
-            send(ring, y.detach(), s + 1)
-        else:
-            logits = model.logits(model.stack.norm(y))
-            y = cross_entropy(logits, rows[:, 1:]).sum() / ids[:, 1:].numel()
-        kept.append((x, y))
-    for x, y in kept:
-        y.backward(receive(shape, s + 1) if s < last else None)
-        if s:
-            send(ring, x.grad, s - 1)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         TRAINING_FLOPS PUBLISHED_LAWS STANDARD_ERRORS KAPLAN PF_DAY logs_of check_law_inputs
-        check_runs check_law check_budget log_slope PowerLaw power_law simple_fit compute_optimal
+        check_runs check_law check_budget PowerLaw power_law log_slope simple_fit compute_optimal
         best_exponent flops_for""",
     'beyond': """
         MUENNIGHOFF all_parameters blocks_frontier lifetime_optimal effective_tokens exact_match""",

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['TRAINING_FLOPS', 'PUBLISHED_LAWS', 'STANDARD_ERRORS', 'KAPLAN', 'PF_DAY', 'logs_of', 'check_law_inputs', 'check_runs',
-           'check_law', 'check_budget', 'log_slope', 'PowerLaw', 'power_law', 'simple_fit', 'compute_optimal',
+           'check_law', 'check_budget', 'PowerLaw', 'power_law', 'log_slope', 'simple_fit', 'compute_optimal',
            'best_exponent', 'flops_for']
 
 # %% ../../chapters/14_scaling_laws.ipynb #imports-export
-# fold: Imports of the library, and what is refused
+# fold: Imports of the library, and what is refused; a law with any constants
 import math
 from dataclasses import dataclass
 
@@ -70,14 +70,7 @@ def check_budget(law: "PowerLaw", flops: Tensor, cost: float) -> None:
          f"one budget, or one for each law {tuple(law.floor.shape)}")
     need(bool((law.exponents > 0).all()), "law", law.exponents.tolist(), "exponents above 0")
 
-# %% ../../chapters/14_scaling_laws.ipynb #line-export
-def log_slope(x: Tensor, y: Tensor) -> tuple[float, float]:  # exponent, factor
-    "The power law y = factor · x^exponent by least squares of logs, ignoring NaN."
-    u, v = logs_of(x, y)
-    slope = ((u - u.mean()) * (v - v.mean())).sum() / (u - u.mean()).square().sum()
-    return float(slope), float((v.mean() - slope * u.mean()).exp())
 
-# %% ../../chapters/14_scaling_laws.ipynb #law-export
 @dataclass(frozen=True)
 class PowerLaw:
     "E + Σ scale / input^exponent; leading dimensions are different laws."
@@ -102,6 +95,13 @@ def power_law(floor: float, *terms: tuple[float, float]) -> PowerLaw:
     scales, exponents = torch.tensor(terms, dtype=torch.float64).unbind(-1)
     return PowerLaw(torch.tensor(floor, dtype=torch.float64), scales, exponents)
 
+# %% ../../chapters/14_scaling_laws.ipynb #line-export
+def log_slope(x: Tensor, y: Tensor) -> tuple[float, float]:  # exponent, factor
+    "The power law y = factor · x^exponent by least squares of logs, ignoring NaN."
+    u, v = logs_of(x, y)
+    slope = ((u - u.mean()) * (v - v.mean())).sum() / (u - u.mean()).square().sum()
+    return float(slope), float((v.mean() - slope * u.mean()).exp())
+
 # %% ../../chapters/14_scaling_laws.ipynb #fit-export
 def simple_fit(x: Tensor, loss: Tensor) -> PowerLaw:  # N, D (n, 2); losses (n,)
     "The law with the least squared relative errors, from a grid of exponents."
@@ -109,7 +109,7 @@ def simple_fit(x: Tensor, loss: Tensor) -> PowerLaw:  # N, D (n, 2); losses (n,)
     check_law_inputs(x, 2)
     grid = torch.arange(0.05, 1.5, 0.025, dtype=torch.float64)
     exponents = torch.cartesian_prod(grid, grid)                     # (R, 2)
-    unit = x.log().mean(0).exp()                        # keeps the powers near 1
+    unit = x.log().mean(0).exp()                        # typical N and D
     powers = (x / unit) ** -exponents[:, None]                       # (R, n, 2)
     ones = torch.ones_like(powers[..., :1])
     terms = torch.cat([ones, powers], -1) / loss[:, None]            # (R, n, 3)
@@ -124,14 +124,14 @@ def simple_fit(x: Tensor, loss: Tensor) -> PowerLaw:  # N, D (n, 2); losses (n,)
 def compute_optimal(
     law: PowerLaw,                 # of N and D; or many
     flops: float | Tensor,         # C, of one training
-    cost: float = TRAINING_FLOPS,  # operations for each parameter and token
+    cost: float = TRAINING_FLOPS,  # 6 operations for each parameter and token
 ) -> tuple[Tensor, Tensor]:        # N and D
     "The parameters and the tokens that give the least loss for this budget."
     flops = torch.as_tensor(flops, dtype=law.scales.dtype)
     check_budget(law, flops, cost)
     (A, B), (alpha, beta) = law.scales.unbind(-1), law.exponents.unbind(-1)
-    G = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
-    N = G * (flops / cost) ** best_exponent(law)
+    kappa = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
+    N = kappa * (flops / cost) ** best_exponent(law)
     return N, flops / cost / N
 
 
