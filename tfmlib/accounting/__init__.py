@@ -20,8 +20,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         active_parameters pair_width check_forward check_kept check_cache activation_bytes
         block_temporaries block_peak largest_matrix training_memory check_machine crossing_batch
         weights_read prefill_cost costs attention_matrices ffn_matrices weight_matrices
-        total_parameters multiplied_parameters forward_flops training_flops block_numbers
-        peak_memory cache_bytes Machine seconds decode_cost""",
+        forward_flops training_flops block_numbers cache_bytes total_parameters
+        multiplied_parameters peak_memory Machine seconds decode_cost""",
     'figures': """
         COUNTS COST_ROWS MEMORY_BARS H100 amount memory_bars ModelCosts calculator""",
     'low_precision': """

@@ -9,8 +9,8 @@ __all__ = ['NAMED_CONFIGS', 'NAMED_SHAPES', 'LiveMemory', 'RecomputedBlock', 'fu
            'shapes_of', 'active_parameters', 'pair_width', 'check_forward', 'check_kept', 'check_cache',
            'activation_bytes', 'block_temporaries', 'block_peak', 'largest_matrix', 'training_memory', 'check_machine',
            'crossing_batch', 'weights_read', 'prefill_cost', 'costs', 'attention_matrices', 'ffn_matrices',
-           'weight_matrices', 'total_parameters', 'multiplied_parameters', 'forward_flops', 'training_flops',
-           'block_numbers', 'peak_memory', 'cache_bytes', 'Machine', 'seconds', 'decode_cost']
+           'weight_matrices', 'forward_flops', 'training_flops', 'block_numbers', 'cache_bytes', 'total_parameters',
+           'multiplied_parameters', 'peak_memory', 'Machine', 'seconds', 'decode_cost']
 
 # %% ../../chapters/13_accounting.ipynb #imports-export
 # fold: Imports; special stacks; a step watched after every operation; fused attention;
@@ -121,7 +121,7 @@ class WeightMatrix(NamedTuple):
     used: int       # how many multiply a vector of each token
 
 # %% ../../chapters/13_accounting.ipynb #checks-export
-# fold: Checks; experts and latents; shapes of models; temporaries, prefill, the calculator's sums
+# fold: Checks, experts, latents; the matrices of a shape; costs with all options; named shapes
 class ExpertSizes(NamedTuple):
     "A mixture of experts in place of the feed-forward layers; d_ff is the width of an expert."
     n_experts: int         # E, in each layer
@@ -412,7 +412,7 @@ NAMED_SHAPES = {
         129_280, 7168, 61, 128, 128, 192, 2048, vectors=61 * (2 * 7168 + 1536 + 512) + 7168,
         experts=ExpertSizes(256, 8, 1, 3, 18_432), latent=LatentSizes(1536, 512, 64, 128))}
 
-# %% ../../chapters/13_accounting.ipynb #matrices-export
+
 def attention_matrices(shape: ModelShape) -> dict[str, WeightMatrix]:
     "The projection matrices of attention."
     if shape.latent is not None: return latent_matrices(shape)
@@ -439,18 +439,7 @@ def weight_matrices(shape: ModelShape) -> dict[str, WeightMatrix]:
         **ffn_matrices(shape),
         "head": WeightMatrix(C, V, int(shape.head and not shape.tied), int(shape.head))}
 
-# %% ../../chapters/13_accounting.ipynb #parameters-export
-def total_parameters(shape: ModelShape) -> int:
-    "The number of stored parameters."
-    matrices = weight_matrices(shape).values()
-    return sum(m.inputs * m.outputs * m.stored for m in matrices) + shape.vectors
 
-
-def multiplied_parameters(shape: ModelShape) -> int:
-    "N: the number of weights that take part in products for each token."
-    return sum(m.inputs * m.outputs * m.used for m in weight_matrices(shape).values())
-
-# %% ../../chapters/13_accounting.ipynb #forward-export
 def forward_flops(
     shape: ModelShape, B: int, T: int,  # sequences; tokens of each that pass through
     S: int | None = None,  # tokens that they may attend to; T by default
@@ -475,7 +464,7 @@ def training_flops(
     rows = shape.vocab_size * shape.head + shape.n_layers * shape.d_ff
     return 4 * forward - 2 * B * T * rows * shape.d_model    # head, down: not repeated
 
-# %% ../../chapters/13_accounting.ipynb #activations-export
+
 def block_numbers(shape: ModelShape, T: int, matrix: bool = False) -> int:
     "Numbers that autograd keeps per token in one block, if T and H are above 1."
     H, G, D = shape.n_heads, shape.n_kv_heads, shape.head_dim
@@ -484,6 +473,25 @@ def block_numbers(shape: ModelShape, T: int, matrix: bool = False) -> int:
     else: attended = H * D + H                       # output; log-sum-exp
     feed_forward = (2 + 2 * shape.gated) * shape.d_ff
     return norms + (H + 2 * G) * D + attended + feed_forward
+
+
+def cache_bytes(shape: ModelShape, B: int, S: int, width: int = 2) -> int:
+    "Bytes of the KV cache of B sequences of S tokens, at `width` bytes per number."
+    check_cache(shape, B, S, width)
+    each = 2 * shape.n_kv_heads * shape.head_dim          # a key and a value per head
+    if shape.latent: each = shape.latent.kv_rank + shape.latent.rotated
+    return shape.n_layers * each * B * S * width
+
+# %% ../../chapters/13_accounting.ipynb #parameters-export
+def total_parameters(shape: ModelShape) -> int:
+    "The number of stored parameters."
+    matrices = weight_matrices(shape).values()
+    return sum(m.inputs * m.outputs * m.stored for m in matrices) + shape.vectors
+
+
+def multiplied_parameters(shape: ModelShape) -> int:
+    "N: the number of weights that take part in products for each token."
+    return sum(m.inputs * m.outputs * m.used for m in weight_matrices(shape).values())
 
 # %% ../../chapters/13_accounting.ipynb #peak-export
 def peak_memory(
@@ -496,14 +504,6 @@ def peak_memory(
     block = block_peak(shape, B, T, recompute, matrix)  # one block goes backward
     update = 4 * P + 2 * 4 * largest_matrix(shape)      # all gradients, temporaries
     return 12 * P + max(turn, block, update)            # weights, Adam's means
-
-# %% ../../chapters/13_accounting.ipynb #cache-export
-def cache_bytes(shape: ModelShape, B: int, S: int, width: int = 2) -> int:
-    "Bytes of the KV cache of B sequences of S tokens, at `width` bytes per number."
-    check_cache(shape, B, S, width)
-    each = 2 * shape.n_kv_heads * shape.head_dim          # a key and a value per head
-    if shape.latent: each = shape.latent.kv_rank + shape.latent.rotated
-    return shape.n_layers * each * B * S * width
 
 # %% ../../chapters/13_accounting.ipynb #roofline-export
 class Machine(NamedTuple):

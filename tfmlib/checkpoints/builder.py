@@ -78,6 +78,9 @@ RELATIVE = {"n_buckets": 32, "max_distance": 128}
 NORMS = {                                      # (config, width) -> norm
     "layernorm": Part(lambda config, dim: nn.LayerNorm(dim, config.norm_eps)),
     "rmsnorm": Part(lambda config, dim: nn.RMSNorm(dim, config.norm_eps))}
+
+# %% ../../chapters/12_checkpoints.ipynb #shape-check-export
+# fold: The other registries, ModelConfig and its checks, build, kinds of model, named configurations
 POSITIONS = {                                  # (config, causal) -> encoding
     "none": Part(lambda config, _: PositionalEncoding()),
     "sinusoidal": Part(lambda config, _: SinusoidalEmbedding(config.d_model)),
@@ -85,9 +88,6 @@ POSITIONS = {                                  # (config, causal) -> encoding
     "relative": Part(build_relative, RELATIVE, in_attention=True),
     "alibi": Part(lambda config, _: ALiBi(config.n_heads), in_attention=True),
     "rotary": Part(build_rotary, in_attention=True, scaled=True)}
-
-# %% ../../chapters/12_checkpoints.ipynb #shape-check-export
-# fold: The other registries, and what is checked in a configuration
 NORM_POSITIONS = {                             # (config, inner) -> sub-layer
     "post": Part(partial(build_sublayer, PostNorm)),
     "pre": Part(partial(build_sublayer, PreNorm), final_norm=True)}
@@ -213,7 +213,7 @@ def read_scaling(rule: Mapping | None) -> Callable:
          f"the fields of {made.__name__}: {', '.join(possible)}")
     return made(**{name: rule[name] for name in given})
 
-# %% ../../chapters/12_checkpoints.ipynb #shape-export
+
 @dataclass(frozen=True)
 class ModelConfig(Described):
     "A model in numbers and words: its kind, its sizes, and the names of its parts."
@@ -243,7 +243,7 @@ class ModelConfig(Described):
     dropout: float = 0.
     options: Mapping = field(default_factory=dict, hash=False)  # that parts declare
 
-# %% ../../chapters/12_checkpoints.ipynb #build-export
+
 def build_block(
     config: ModelConfig,
     layer: int,                         # the block's number, from 0
@@ -269,8 +269,7 @@ def build(
     one_of([*with_later(MODELS, config.kind)], kind=config.kind)
     return MODELS[config.kind].build(config, attention_fn, seed)
 
-# %% ../../chapters/12_checkpoints.ipynb #models-export
-# fold: Stacks, embeddings, three kinds of model, named configurations, counts
+
 def build_stack(
     config: ModelConfig,
     attention_fn: Callable,

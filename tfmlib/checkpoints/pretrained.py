@@ -6,7 +6,7 @@
 __all__ = ['FAMILIES', 'IGNORED_KEYS', 'FIELD_TYPES', 'LLAMA_FIELDS', 'LLAMA_PARTS', 'GPT2_PARTS', 'TABLE', 'ROPE', 'GPT2_FIELDS', 'GPT2_VALUES', 'GPT2_FIXED', 'LLAMA_VALUES', 'LLAMA_FIXED', 'TensorName', 'Family', 'layer_names', 'check_config', 'read_key', 'read_number', 'config_from_pretrained', 'output_name', 'gpt2_names', 'llama_names', 'read_rope', 'read_mistral', 'llama_family', 'tensor_names', 'join_parts', 'published_tensor', 'to_pretrained', 'from_pretrained', 'originals', 'with_copies', 'with_absent', 'check_copies', 'is_name', 'save_model', 'load_model', 'split_parts']
 
 # %% ../../chapters/12_checkpoints.ipynb #imports-pretrained-export
-# fold: What a family is, and how a configuration is read and refused
+# fold: What a family is; how a configuration is read and refused; GPT-2 and Llama; saved models
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -147,7 +147,7 @@ def config_from_pretrained(config: Mapping) -> ModelConfig:
     options = {name.removeprefix("options."): made.pop(name) for name in given}
     return ModelConfig(**made, options=options)
 
-# %% ../../chapters/12_checkpoints.ipynb #two-names-export
+
 LLAMA_FIELDS = {
     "vocab_size": "vocab_size", "hidden_size": "d_model",
     "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
@@ -167,8 +167,7 @@ GPT2_PARTS = {
     "mlp.c_proj": "feed_forward.inner.down", "ln_1": "attention.norm",
     "ln_2": "feed_forward.norm"}
 
-# %% ../../chapters/12_checkpoints.ipynb #rows-export-path
-# fold: Lists of names, the rows of GPT-2 and Llama, every tensor checked; the models of the book
+
 TABLE = ("embedding.weight",)
 
 
