@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         upcast check_rows check_norm rowwise subtract_mean divide_by_rms LayerNorm RMSNorm
-        FeedForward SimpleTransformerBlock GatedFeedForward SwiGLU swiglu_d_ff Dropout Sublayer
-        PreNorm PostNorm NoResidual TransformerBlock TransformerStack block_from_torch""",
+        FeedForward SimpleTransformerBlock TransformerBlock GatedFeedForward SwiGLU swiglu_d_ff
+        Dropout Sublayer PreNorm PostNorm NoResidual TransformerStack block_from_torch""",
     'activations': """
         gelu gelu_tanh""",
     'figures': """

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['upcast', 'check_rows', 'check_norm', 'rowwise', 'subtract_mean', 'divide_by_rms', 'LayerNorm', 'RMSNorm',
-           'FeedForward', 'SimpleTransformerBlock', 'GatedFeedForward', 'SwiGLU', 'swiglu_d_ff', 'Dropout', 'Sublayer',
-           'PreNorm', 'PostNorm', 'NoResidual', 'TransformerBlock', 'TransformerStack', 'block_from_torch']
+           'FeedForward', 'SimpleTransformerBlock', 'TransformerBlock', 'GatedFeedForward', 'SwiGLU', 'swiglu_d_ff',
+           'Dropout', 'Sublayer', 'PreNorm', 'PostNorm', 'NoResidual', 'TransformerStack', 'block_from_torch']
 
 # %% ../../chapters/07_block.ipynb #imports-export
 from collections.abc import Callable, Iterable, Iterator
@@ -113,8 +113,36 @@ class SimpleTransformerBlock(nn.Module):
         x = x + self.feed_forward(self.norm2(x))                          # (B, T, C)
         return x, weights
 
+# %% ../../chapters/07_block.ipynb #block-named-export
+class TransformerBlock(nn.Module):
+    "A sequence of sub-layers, each with a name."
+    def __init__(self, **sublayers: nn.Module):
+        super().__init__()
+        need(len(sublayers) > 0, "sublayers", "none",
+             "at least one, such as attention=PreNorm(…)")
+        for name, sublayer in sublayers.items():
+            need(isinstance(sublayer, nn.Module), name, type(sublayer).__name__,
+                 "a sub-layer, such as PreNorm(norm, inner)")
+            self.add_module(name, sublayer)
+
+    def forward(
+        self,
+        x: Tensor,  # (B, T, C)
+        **kwargs,   # a dict for a sub-layer, under its name; all others go to the first
+    ) -> tuple[Tensor, dict]:  # (B, T, C), and the weights of each sub-layer, or None
+        "Apply the sub-layers in order."
+        own = {name: kwargs.pop(name, {}) for name in self._modules}
+        for name, given in own.items():
+            need(isinstance(given, dict), name, type(given).__name__,
+                 "a dict of keyword arguments for this sub-layer")
+        first = next(iter(own))
+        own[first], shown = own[first] | kwargs, {}        # such as the mask
+        for name, sublayer in self.named_children():
+            x, shown[name] = sublayer(x, **own[name])      # (B, T, C)
+        return x, shown
+
 # %% ../../chapters/07_block.ipynb #block-export
-# fold: The gated layer and dropout; sub-layers, blocks and stacks from parts
+# fold: The gated layer and dropout; sub-layers, and stacks of blocks
 class GatedFeedForward(nn.Module):
     "A gate times a second projection, then down again, for each token on its own."
     def __init__(
@@ -210,34 +238,6 @@ class NoResidual(Sublayer):
     "inner(norm(x)): no residual"
     def forward(self, x: Tensor, **kwargs) -> tuple:
         return self.run(self.norm(x), **kwargs)
-
-
-class TransformerBlock(nn.Module):
-    "A sequence of sub-layers, each with a name."
-    def __init__(self, **sublayers: nn.Module):
-        super().__init__()
-        need(len(sublayers) > 0, "sublayers", "none",
-             "at least one, such as attention=PreNorm(…)")
-        for name, sublayer in sublayers.items():
-            need(isinstance(sublayer, nn.Module), name, type(sublayer).__name__,
-                 "a sub-layer, such as PreNorm(norm, inner)")
-            self.add_module(name, sublayer)
-
-    def forward(
-        self,
-        x: Tensor,  # (B, T, C)
-        **kwargs,   # a dict for a sub-layer, under its name; all others go to the first
-    ) -> tuple[Tensor, dict]:  # (B, T, C), and the weights of each sub-layer, or None
-        "Apply the sub-layers in order."
-        own = {name: kwargs.pop(name, {}) for name in self._modules}
-        for name, given in own.items():
-            need(isinstance(given, dict), name, type(given).__name__,
-                 "a dict of keyword arguments for this sub-layer")
-        first = next(iter(own))
-        own[first], shown = own[first] | kwargs, {}
-        for name, sublayer in self.named_children():
-            x, shown[name] = sublayer(x, **own[name])
-        return x, shown
 
 
 class TransformerStack(nn.Module):

@@ -8,7 +8,7 @@ __all__ = ['BertEmbedding', 'first_token', 'max_pooling', 'MaskedLMHead', 'Token
            'mean_pooling']
 
 # %% ../../chapters/09_encoders.ipynb #parts-export
-# fold: The embedding, the heads, first values, and what is refused
+# fold: The embedding, the task heads, first values, and what is refused
 import math
 from collections.abc import Callable, Mapping
 
@@ -165,7 +165,7 @@ def encoder_mask(
 
 # %% ../../chapters/09_encoders.ipynb #bert-export
 class Bert(nn.Module):
-    "An encoder with heads, or with none: BERT and its relatives."
+    "An encoder with task heads, or with none: BERT and its relatives."
     def __init__(self, embedding: BertEmbedding, stack: TransformerStack,
                  heads: Mapping[str, nn.Module], max_len: int, causal: bool = False):
         super().__init__()
@@ -175,7 +175,7 @@ class Bert(nn.Module):
 
     def hidden_states(self, ids: Tensor, segments: Tensor | None = None,  # (B, T)
                       padding_mask: Tensor | None = None) -> tuple[Tensor, list]:
-        "The output of the stack, which the heads read."
+        "The output of the stack, which the task heads read."
         check_bert_inputs(self, ids, segments, padding_mask)
         positions = None if padding_mask is None else token_positions(padding_mask)
         x = self.embedding(ids, segments, positions)                     # (B, T, C)
@@ -184,11 +184,7 @@ class Bert(nn.Module):
         return x, [block["attention"] for block in shown]
 
     def forward(self, ids, segments=None, padding_mask=None) -> dict[str, Tensor]:
-        """The logits of each head, by name; see `hidden_states`.
-
-        Positions count tokens. `transformers` counts columns in BERT and ELECTRA: with
-        padding on the left, it agrees only if it is given these `position_ids`.
-        """
+        "The output of each task head, by name."
         h, _ = self.hidden_states(ids, segments, padding_mask)
         there = torch.ones_like(ids).bool() if padding_mask is None else padding_mask
         return {name: head(h, there) for name, head in self.heads.items()}
@@ -200,7 +196,7 @@ def bert(
     n_layers: int,                  # L
     n_heads: int,                   # H
     max_len: int,
-    heads: Mapping[str, Callable],  # name -> function of width and table, gives a head
+    heads: Mapping[str, Callable],  # name -> function of width and table, a task head
     n_segments: int = 2,            # 0: none
     causal: bool = False,
 ) -> Bert:
