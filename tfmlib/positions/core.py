@@ -98,7 +98,7 @@ def apply_rope(
     return rotate_pairs(t, angles.cos().to(t), angles.sin().to(t))
 
 # %% ../../chapters/06_positions.ipynb #added-export
-# fold: The interface, and encodings that are added
+# fold: The library's classes
 class PositionalEncoding(nn.Module):
     "A positional encoding acts at one of three points; the base class changes nothing."
     counted = None  # positions that were not given, kept for all layers
@@ -203,8 +203,7 @@ class LearnedEmbedding(PositionalEncoding):
                  f"from 0 to {max_len - 1}: the table has {max_len} rows")
         return x + self.weight[rows.long()]
 
-# %% ../../chapters/06_positions.ipynb #biases-export
-# fold: Biases on the scores, and the attention that uses positions
+
 def relative_position_bucket(
     offset: Tensor,  # position of the key minus position of the query, integers
     n_buckets: int = 32,          # how many numbers each head learns
@@ -385,8 +384,7 @@ def biased_mask(
     check_mask(mask, shape)
     return bias.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else bias + mask
 
-# %% ../../chapters/06_positions.ipynb #rotary-export
-# fold: RoPE for whole models, and its scaling to longer texts
+
 def default_scaling(dim: int, base: float, length: int) -> tuple[Tensor, float]:
     "RoPE as published: frequencies (D/2,), and 1 as the factor on cosines and sines."
     return inverse_frequencies(dim, base), 1.
