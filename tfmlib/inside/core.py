@@ -7,7 +7,7 @@ __all__ = ['ABLATIONS', 'check_ablation', 'check_batch', 'captured', 'replaced',
            'induction_scores']
 
 # %% ../../chapters/22_inside.ipynb #imports-export
-# fold: What the methods of this page import, and what `ablated` refuses
+# fold: Imports, what `ablated` refuses, and two context managers
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -37,7 +37,7 @@ def check_batch(z: Tensor, kind: str) -> None:
     need(kind != "resample" or len(z) > 1, "kind", "resample, and a single sequence",
          "two sequences at least")
 
-# %% ../../chapters/22_inside.ipynb #hooks-export
+
 @contextmanager
 def captured(*modules: nn.Module, inputs: bool = False) -> Iterator[list[Tensor]]:
     "While open, record what the modules return, or what they are given."
