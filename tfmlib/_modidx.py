@@ -4567,6 +4567,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'tfmlib.tokens.core._check_ids': ('tokens.html#_check_ids', 'tfmlib/tokens/core.py'),
                                     'tfmlib.tokens.core._check_sizes': ('tokens.html#_check_sizes', 'tfmlib/tokens/core.py'),
                                     'tfmlib.tokens.core._check_width': ('tokens.html#_check_width', 'tfmlib/tokens/core.py'),
+                                    'tfmlib.tokens.core._most_frequent': ('tokens.html#_most_frequent', 'tfmlib/tokens/core.py'),
                                     'tfmlib.tokens.core.apply_bpe': ('tokens.html#apply_bpe', 'tfmlib/tokens/core.py'),
                                     'tfmlib.tokens.core.as_text': ('tokens.html#as_text', 'tfmlib/tokens/core.py'),
                                     'tfmlib.tokens.core.book_tokenizer': ('tokens.html#book_tokenizer', 'tfmlib/tokens/core.py'),

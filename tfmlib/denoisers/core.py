@@ -398,6 +398,7 @@ class PrefixLM(nn.Module):
         return self.decoder.logits(self.hidden_states(ids, prefix)[0])
 
 # %% ../../chapters/11_denoisers.ipynb #modern-export
+# fold: An encoder-decoder with the parts of chapter 10's Llama
 def modern_transformer(vocab_size: int, d_model: int, n_layers: int, n_heads: int,
                        d_ff: int | None = None, seed: int = 0) -> Transformer:
     "An encoder-decoder with the parts of Llama."

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         VISIBLE BYTES ID LETTERS PATTERN FORMAT VERSION BOOK_FILE pair_counts merge_pair is_whole
-        bytes_to_unicode unicode_to_bytes simple_learn_bpe simple_apply_bpe apply_bpe as_text
-        check_specials Tokenizer content_digest load_tokenizer book_tokenizer printable Embedding""",
+        bytes_to_unicode unicode_to_bytes apply_bpe as_text check_specials Tokenizer content_digest
+        load_tokenizer book_tokenizer printable simple_learn_bpe simple_apply_bpe Embedding""",
     'figures': """
         show_tokens MergeSteps merge_steps""",
     'learning': """

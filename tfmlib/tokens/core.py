@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['VISIBLE', 'BYTES', 'ID', 'LETTERS', 'PATTERN', 'FORMAT', 'VERSION', 'BOOK_FILE', 'pair_counts', 'merge_pair',
-           'is_whole', 'bytes_to_unicode', 'unicode_to_bytes', 'simple_learn_bpe', 'simple_apply_bpe', 'apply_bpe',
-           'as_text', 'check_specials', 'Tokenizer', 'content_digest', 'load_tokenizer', 'book_tokenizer', 'printable',
+           'is_whole', 'bytes_to_unicode', 'unicode_to_bytes', 'apply_bpe', 'as_text', 'check_specials', 'Tokenizer',
+           'content_digest', 'load_tokenizer', 'book_tokenizer', 'printable', 'simple_learn_bpe', 'simple_apply_bpe',
            'Embedding']
 
 # %% ../../chapters/03_tokens.ipynb #imports-export
@@ -51,7 +51,8 @@ def merge_pair(
         i += 1 + found
     return out
 
-# %% ../../chapters/03_tokens.ipynb #alphabet-export
+# %% ../../chapters/03_tokens.ipynb #pattern-export
+# fold: Which of two equal pairs is merged, and the library's tokenizer, explained in depth
 VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]          # printable in Latin-1
 BYTES = bytes([*VISIBLE, *(b for b in range(256) if b not in VISIBLE)])  # id → byte
 ID = {b: i for i, b in enumerate(BYTES)}                                 # byte → id
@@ -75,41 +76,22 @@ def unicode_to_bytes(written: str) -> bytes:
     need(not strange, "written", repr(written), "letters of GPT-2's byte alphabet")
     return bytes(BYTES[LETTERS.index(c)] for c in written)
 
-# %% ../../chapters/03_tokens.ipynb #learn-simple-export
-def simple_learn_bpe(
-    counts: Mapping[bytes, int],  # piece → how often it occurs
-    n_merges: int,
-) -> list[tuple[bytes, bytes]]:   # the merges, in the order learned
-    "Merge the most frequent pair of neighbours, count again, and so on."
-    ids = {bytes([b]): i for b, i in ID.items()}                   # token → id
-    pieces = {piece: [bytes([b]) for b in piece] for piece in counts}
-    merges = []
-    for _ in range(n_merges):
-        pairs = pair_counts(pieces, counts)
-        if not pairs: break
-        a, b = min(pairs, key=lambda p: (-pairs[p], ids[p[0]], ids[p[1]]))
-        merges.append((a, b))
-        ids[a + b] = len(ids)
-        pieces = {p: merge_pair(tokens, (a, b), a + b) for p, tokens in pieces.items()}
-    return merges
 
-# %% ../../chapters/03_tokens.ipynb #apply-simple-export
-def simple_apply_bpe(
-    piece: bytes,
-    merges: Sequence[tuple[bytes, bytes]],  # in the order learned
-) -> list[bytes]:                           # the tokens of the piece
-    "Split a piece into bytes, then apply every merge, the earliest first."
-    tokens = [bytes([b]) for b in piece]
-    for a, b in merges: tokens = merge_pair(tokens, (a, b), a + b)
-    return tokens
+def _most_frequent(
+    pairs: Mapping[tuple[bytes, bytes], int],  # pair → its count
+    merges: Sequence[tuple[bytes, bytes]],     # those learned so far
+) -> tuple[bytes, bytes]:
+    "The pair with the largest count; among equals, the one with the smaller ids."
+    ids = {bytes([b]): i for b, i in ID.items()}                         # token → id
+    for a, b in merges: ids[a + b] = len(ids)
+    return min(pairs, key=lambda p: (-pairs[p], ids[p[0]], ids[p[1]]))
 
-# %% ../../chapters/03_tokens.ipynb #pattern-export
+
 PATTERN = regex.compile(
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
 
-# %% ../../chapters/03_tokens.ipynb #tokenizer-export
-# fold: The library's tokenizer, explained in depth
+
 def apply_bpe(
     ids: Sequence[int],                                # the bytes of one piece, as ids
     ranks: Mapping[tuple[int, int], tuple[int, int]],  # pair → merge number and new id
@@ -356,7 +338,34 @@ def _check_width(table: nn.Module, x: Tensor) -> None:
     C = table.weight.shape[1]
     need(x.shape[-1] == C, "x", f"width {x.shape[-1]}", str(C))
 
+# %% ../../chapters/03_tokens.ipynb #learn-simple-export
+def simple_learn_bpe(
+    counts: Mapping[bytes, int],  # piece → how often it occurs
+    n_merges: int,
+) -> list[tuple[bytes, bytes]]:   # the merges, in the order learned
+    "Merge the most frequent pair of neighbours, count again, and so on."
+    pieces = {piece: [bytes([b]) for b in piece] for piece in counts}
+    merges = []
+    for _ in range(n_merges):
+        pairs = pair_counts(pieces, counts)
+        if not pairs: break
+        a, b = _most_frequent(pairs, merges)
+        merges.append((a, b))
+        pieces = {p: merge_pair(tokens, (a, b), a + b) for p, tokens in pieces.items()}
+    return merges
+
+# %% ../../chapters/03_tokens.ipynb #apply-simple-export
+def simple_apply_bpe(
+    piece: bytes,
+    merges: Sequence[tuple[bytes, bytes]],  # in the order learned
+) -> list[bytes]:                           # the tokens of the piece
+    "Split a piece into bytes, then apply every merge, the earliest first."
+    tokens = [bytes([b]) for b in piece]
+    for a, b in merges: tokens = merge_pair(tokens, (a, b), a + b)
+    return tokens
+
 # %% ../../chapters/03_tokens.ipynb #embedding-export
+# fold: The same class with checks, a table of positions and a factor on the rows
 class Embedding(nn.Module):
     "Maps token ids to vectors, and vectors to one logit per token."
     def __init__(

@@ -6,7 +6,7 @@
 __all__ = ['show_tokens', 'MergeSteps', 'merge_steps']
 
 # %% ../../chapters/03_tokens.ipynb #interactive-class
-# fold: The figure
+# fold: How tokens, and the figure that moves, are drawn
 from collections.abc import Sequence
 
 import traitlets
