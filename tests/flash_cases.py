@@ -529,88 +529,95 @@ def test_decoding_refuses(call, says):
 # (more is compared, nothing else is seen).
 # what is wrong: (a line of the module, what stands there instead, the shape that notices, the way)
 WRONG = {
-    "the mixture does not fade": ("v, mixed * fade[:, None], input", "v, mixed, input",
+    "the mixture does not fade": ("v, acc * rescale[:, None], input", "v, acc, input",
                                   "no tile divides, causal"),
-    "the sum does not fade": ("total = total * fade + tl.sum(e, 1)", "total = total + tl.sum(e, 1)",
+    "the sum does not fade": ("row_sum = row_sum * rescale + tl.sum(e, 1)",
+                              "row_sum = row_sum + tl.sum(e, 1)",
                               "no tile divides, causal"),
-    "−∞ is subtracted from −∞": ('base = tl.where(new == float("-inf"), 0., new)', "base = new",
+    "−∞ is subtracted from −∞": ('base = tl.where(new_max == float("-inf"), 0., new_max)',
+                                 "base = new_max",
                                  "nothing seen"),
-    "a key further ahead": ("else: return j <= i + ahead", "else: return j <= i + ahead + 1",
+    "a key further ahead": ("else: return j <= i + band.ahead",
+                            "else: return j <= i + band.ahead + 1",
                             "no tile divides, causal"),
-    "not oneself": ("else: return j <= i + ahead", "else: return j < i + ahead",
+    "not oneself": ("else: return j <= i + band.ahead", "else: return j < i + band.ahead",
                     "no tile divides, causal"),
     "the window one shorter": (
-        "tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead",
-        "tl.cast(j - i + back - 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead - 1",
+        "tl.cast(j - i + band.back, tl.uint32, bitcast=True) <= tl.cast(band.back + band.ahead",
+        "tl.cast(j - i + band.back - 1, tl.uint32, bitcast=True) "
+        "<= tl.cast(band.back + band.ahead - 1",
         "window of 1"),
     "the window one longer": (
-        "tl.cast(j - i + back, tl.uint32, bitcast=True) <= tl.cast(back + ahead",
-        "tl.cast(j - i + back + 1, tl.uint32, bitcast=True) <= tl.cast(back + ahead + 1", "window"),
-    "only behind": ("<= tl.cast(back + ahead, tl.uint32)", "<= tl.cast(back, tl.uint32)",
+        "tl.cast(j - i + band.back, tl.uint32, bitcast=True) <= tl.cast(band.back + band.ahead",
+        "tl.cast(j - i + band.back + 1, tl.uint32, bitcast=True) "
+        "<= tl.cast(band.back + band.ahead + 1", "window"),
+    "only behind": ("<= tl.cast(band.back + band.ahead, tl.uint32)",
+                    "<= tl.cast(band.back, tl.uint32)",
                     "both sides"),
     "aligned at the top left": (
-        "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E",
-        "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i, scale * LOG2E",
+        "at, unit = i + S - T, scale * LOG2E", "at, unit = i, scale * LOG2E",
         "few queries, causal"),
     "powers of two without log₂ e": (
-        "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale * LOG2E",
-        "mixed, at, unit = tl.zeros([ROWS, D], tl.float32), i + S - T, scale", "tiles fit"),
+        "at, unit = i + S - T, scale * LOG2E", "at, unit = i + S - T, scale", "tiles fit"),
     "the neighbour's keys": ("tl.program_id(1) // group, tl.program_id(0) * ROWS",
                              "tl.program_id(1) % (tl.num_programs(1) // group), tl.program_id(0) * ROWS", "two by two"),  # noqa: E501
-    "keys that are not there": ("else: return j < S", "else: return j < S + 64", "no tile divides",
+    "keys that are not there": ("is None: return j < S", "is None: return j < S + 64",
+                                "no tile divides",
                                 "descriptors"),
-    "keys that are not there, by addresses": ("if BACK or AHEAD: return (j < S) & visible",
-                                              "if BACK or AHEAD: return visible",
+    "keys that are not there, by addresses": ("else: return (j < S) & in_band",
+                                              "else: return in_band",
                                               "no tile divides"),
     "hidden keys in a whole tile": (
-        "b = tl.maximum(tl.minimum(N, first + ahead + 1), 0) // SIZE * SIZE",
-        "b = tl.cdiv(tl.maximum(tl.minimum(N, first + ahead + 1), 0), SIZE) * SIZE",
+        "b = tl.maximum(tl.minimum(N, first + band.ahead + 1), 0) // SIZE * SIZE",
+        "b = tl.cdiv(tl.maximum(tl.minimum(N, first + band.ahead + 1), 0), SIZE) * SIZE",
         "tiles fit, causal"),
-    "a tile too few ahead": ("end = tl.maximum(tl.minimum(N, last + ahead + 1), 0)",
-                             "end = tl.maximum(tl.minimum(N, last + ahead), 0)", "two by two"),
-    "a tile too few behind": ("begin = tl.maximum(first - back, 0) // SIZE * SIZE",
-                              "begin = tl.cdiv(tl.maximum(first - back, 0), SIZE) * SIZE",
+    "a tile too few ahead": ("end = tl.maximum(tl.minimum(N, last + band.ahead + 1), 0)",
+                             "end = tl.maximum(tl.minimum(N, last + band.ahead), 0)", "two by two"),
+    "a tile too few behind": ("begin = tl.maximum(first - band.back, 0) // SIZE * SIZE",
+                              "begin = tl.cdiv(tl.maximum(first - band.back, 0), SIZE) * SIZE",
                               "window"),
-    "the window's edge in a whole tile": ("tl.minimum(tl.cdiv(tl.maximum(last - back, 0), SIZE)",
-                                          "tl.minimum(tl.maximum(last - back, 0) // SIZE", "window",
-                                          "descriptors"),
-    "the maximum for the log-sum-exp": ("(top + tl.math.log2(total)) * LN2", "top * LN2",
+    "the window's edge in a whole tile": (
+        "tl.minimum(tl.cdiv(tl.maximum(last - band.back, 0), SIZE)",
+        "tl.minimum(tl.maximum(last - band.back, 0) // SIZE", "window", "descriptors"),
+    "the maximum for the log-sum-exp": ("(row_max + tl.math.log2(row_sum)) * LN2", "row_max * LN2",
                                         "tiles fit"),
-    "a logarithm to base 2": ("(top + tl.math.log2(total)) * LN2", "top + tl.math.log2(total)",
+    "a logarithm to base 2": ("(row_max + tl.math.log2(row_sum)) * LN2",
+                              "row_max + tl.math.log2(row_sum)",
                               "tiles fit"),
     "one line for all texts": (
         "(tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * T",
         "tl.program_id(1) * T", "no tile divides, causal"),
     "one text for all": ("x += tl.program_id(2).to(tl.int64) * strides[0] + h", "x += h",
                          "no tile divides, causal"),
-    "no delta for the keys": ("dz = w * (dw - tl.load(DELTA + i, mask=i < T, other=0.)[None, :])",
+    "no delta for the keys": ("dz = w * (dw - tl.load(DELTA + i, mask=i < Q.N, other=0.)[None, :])",
                               "dz = w * dw", "tiles fit"),
     "no delta for the queries": ("input_precision=PRECISION) - delta[:, None])",
                                  "input_precision=PRECISION))", "tiles fit"),
     "delta of the output alone": ("out.to(tl.float32) * dout.to(tl.float32)",
                                   "out.to(tl.float32) * out.to(tl.float32)", "tiles fit"),
-    "the keys' gradient without the root": ("put(DK, h, dk * scale, start, sdk, S, COLS, D)",
-                                            "put(DK, h, dk, start, sdk, S, COLS, D)", "tiles fit"),
-    "the queries' gradient without the root": ("put(DQ, h, dq * scale,", "put(DQ, h, dq,",
-                                               "tiles fit"),
+    "the keys' gradient without the root": ("store_tile(DK, start, dk * scale,",
+                                            "store_tile(DK, start, dk,", "tiles fit"),
+    "the queries' gradient without the root": ("store_tile(DQ, start, dq * scale,",
+                                               "store_tile(DQ, start, dq,", "tiles fit"),
     "the way back aligned otherwise": (
-        "visible((start + T - S + tl.arange(0, COLS))[:, None], i[None, :]",
-        "visible((start + tl.arange(0, COLS))[:, None], i[None, :]", "few queries, causal"),
-    "queries from elsewhere": ("line(LSE, T), line(DELTA, T), start + T - S,",
-                               "line(LSE, T), line(DELTA, T), start + S - T,",
+        "stats, first, begin, end, band, scale * LOG2E",
+        "stats, start, begin, end, band, scale * LOG2E", "few queries, causal"),
+    "queries from elsewhere": ("loop_bounds(first, last, tl.cdiv(T, ROWS)",
+                               "loop_bounds(start + S - T, last, tl.cdiv(T, ROWS)",
                                "few queries, causal"),
-    "roles not exchanged": ("ROWS) * ROWS, ahead, back, ROWS, AHEAD, BACK)",
-                            "ROWS) * ROWS, back, ahead, ROWS, BACK, AHEAD)",
+    "roles not exchanged": ("Band(ahead if AHEAD else None, back if BACK else None)",
+                            "Band(back if BACK else None, ahead if AHEAD else None)",
                             "no tile divides, causal"),
     "one head of a group": (".unflatten(1, (G, H // G)).sum(2, dtype=torch.float32)",
                             ".unflatten(1, (G, H // G))[:, :, 0]", "eight to one"),
     "the log-sum-exp's gradient added": ("delta - dlse", "delta + dlse", "tiles fit"),
     "the tail of the keys by zeros alone": (
-        "at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, True, PRECISION)\n    put(DQ",
-        "at, b, end, S, back, ahead, unit, COLS, D, BACK, AHEAD, False, PRECISION)\n    put(DQ",
+        "dq = accumulate_dq(dq, queries, keys, at, b, end, band, unit, COLS, True, PRECISION)",
+        "dq = accumulate_dq(dq, queries, keys, at, b, end, band, unit, COLS, False, PRECISION)",
         "scores far below zero", "descriptors"),
-    "the maximum of one loop": ("new = tl.maximum(top, tl.max(scores, 1) * scale)",
-                                "new = tl.max(scores, 1) * scale", "scores by a hundred, all seen"),
+    "the maximum of one loop": ("new_max = tl.maximum(row_max, tl.max(scores, 1) * scale)",
+                                "new_max = tl.max(scores, 1) * scale",
+                                "scores by a hundred, all seen"),
 }
 SHAPES["tiles fit, causal"] = Shape(1, 1, 1, 64, 64, 16, True)
 
@@ -671,10 +678,10 @@ def test_wrong_kernels_are_rejected(wrong, tmp_path):
 
 
 BEYOND = {  # a mask that lets one row too many be written: the results that show it
-    "a row too many": ("value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) < N)",
-                       "value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) <= N)",
+    "a row too many": ("value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) < head.N)",
+                       "value.to(x.dtype.element_ty), mask=(start + tl.arange(0, SIZE) <= head.N)",
                        ["out", "dk", "dv", "dq"]),
-    "a log-sum-exp too many": ("* LN2, mask=i < T)", "* LN2, mask=i <= T)", ["lse"]),
+    "a log-sum-exp too many": ("* LN2, mask=i < OUT.N)", "* LN2, mask=i <= OUT.N)", ["lse"]),
     "a delta too many": ("dout.to(tl.float32), 1), mask=i < T)",
                          "dout.to(tl.float32), 1), mask=i <= T)", ["delta"]),
 }
@@ -690,7 +697,7 @@ def test_writing_beyond_is_noticed(wrong, tmp_path):
 
 def test_the_strides_of_the_values_are_their_own(tmp_path):
     "Keys and values that lie alike would not show it."
-    wrong = changed("v = fetch(V, g, start, sv, S,", "v = fetch(V, g, start, sk, S,", tmp_path)
+    wrong = changed("select_head(V, sv, g, S,", "select_head(V, sk, g, S,", tmp_path)
     q, k, v, *_ = drawn("eight to one")
     v = torch.nn.functional.pad(v, (3, 2))[..., 3:-2]
     assert not torch.equal(wrong.forward(q, k, v)[0], kernels.forward(q, k, v)[0])
@@ -701,7 +708,7 @@ WRONG_DECODING = {
     "the parts' plain mean": (
         "weight = tl.math.exp2(lse - tl.where(top == float(\"-inf\"), 0., top))",
         "weight = tl.where(lse > float(\"-inf\"), 1., 0.)", "one query"),
-    "parts that are not divided": ("mixed / total[:, None], mask=real)", "mixed, mask=real)",
+    "parts that are not divided": ("acc / row_sum[:, None], mask=real)", "acc, mask=real)",
                                    "one query"),
     "natural powers of parts": ("weight = tl.math.exp2(lse", "weight = tl.exp(lse", "one query"),
     "a sum without its weights": ("out = tl.sum(part * weight[:, None], 0) / total",
@@ -716,10 +723,10 @@ WRONG_DECODING = {
     "every sequence as long as the longest": (
         "else: n = tl.minimum(tl.load(LENGTHS + b).to(tl.int32), S)", "else: n = S", "lengths"),
     "the first sequence's length": ("tl.load(LENGTHS + b)", "tl.load(LENGTHS)", "lengths"),
-    "aligned at the longest": ("there((n - T + t)[:, None]", "there((S - T + t)[:, None]",
+    "aligned at the longest": ("is_visible((n - T + t)[:, None]", "is_visible((S - T + t)[:, None]",
                                "fewer keys than queries"),
-    "new queries at one position": ("there((n - T + t)[:, None]",
-                                    "there((n - 1 + 0 * t)[:, None]", "grouped"),
+    "new queries at one position": ("is_visible((n - T + t)[:, None]",
+                                    "is_visible((n - 1 + 0 * t)[:, None]", "grouped"),
     "heads of another group": ("h, t, d = g * group + r // T",
                                "h, t, d = g + r // T * (tl.num_programs(1) // tiles)", "grouped"),
     "the first key head": ("K, V = K + g.to(tl.int64) * sk[1]", "K, V = K + 0 * sk[1]", "pages"),
@@ -733,16 +740,16 @@ WRONG_DECODING = {
     "a page too early": ("else: return tl.load(table + j // size,",
                          "else: return tl.load(table + tl.maximum(j - 1, 0) // size,",
                          "pages of five"),
-    "the pages of the tile before": ("page = page_of(TABLE, j + COLS, n, size)",
-                                     "page = page_of(TABLE, j, n, size)",
+    "the pages of the tile before": ("page = load_pages(TABLE, j + COLS, n, size)",
+                                     "page = load_pages(TABLE, j, n, size)",
                                      "pages, more than a tile"),
     "one tile of rows": ("r = tile * ROWS + tl.arange(0, ROWS)", "r = tl.arange(0, ROWS)",
                          "many rows"),
     "values beyond the last": ("v = tl.load(v, mask=inside, other=0.)",
                                "v = tl.load(v)", "lengths"),
     "a window that begins at the last query": (
-        "seen_by(n - T, n - 1, n, back, ahead, COLS, BACK, AHEAD)\n    part",
-        "seen_by(n - 1, n - 1, n, back, ahead, COLS, BACK, AHEAD)\n    part", "window"),
+        "loop_bounds(n - T, n - 1, n, band, COLS)\n    part",
+        "loop_bounds(n - 1, n - 1, n, band, COLS)\n    part", "window"),
 }
 
 

@@ -156,7 +156,8 @@ WRONG = {  # what is wrong: (a line of the module, what stands there instead, th
     "the query head's keys": ("g.to(tl.int64) * sk[1]", "h.to(tl.int64) * sk[1]", "some empty"),
     "one line of log-sum-exps": ("LSE += h.to(tl.int64) * total + first_q",
                                  "LSE += first_q", "one"),
-    "a mask for one tile too few": ("COLS, False, True)", "COLS, False, True)\n    whole = end",
+    "a mask for one tile too few": ("last - 1, S, band, COLS)",
+                                    "last - 1, S, band, COLS)\n    whole = end",
                                     "longer than a tile"),
 }
 

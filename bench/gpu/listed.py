@@ -9,7 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tfmlib.flash_attention_gpu.kernels import LOG2E, absorb, fetch, finish, opened
+from tfmlib.flash_attention_gpu.kernels import (
+    LOG2E,
+    load_tile,
+    select_head,
+    store_output,
+    update_softmax,
+)
 from tfmlib.sparse import Pattern
 from tfmlib.sparse.blocks import BlockList
 
@@ -23,29 +29,31 @@ def listed_kernel(Q, K, V, LSE, OUT, COUNTS, BLOCKS, KINDS, MASKS, sq, sk, sv, s
     "One tile of queries of one head: output and log-sum-exp over the blocks of its list."
     n, h, g = tl.program_id(0), tl.program_id(1), tl.program_id(1) // group
     start = n * ROWS
-    Q, OUT = opened(Q, sq, h, T, ROWS, D, False), opened(OUT, so, h, T, ROWS, D, False)
-    K, V = opened(K, sk, g, S, COLS, D, False), opened(V, sv, g, S, COLS, D, False)
-    q = fetch(Q, h, start, sq, T, ROWS, D, False)
-    top, total, mixed = (tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32),
-                         tl.zeros([ROWS, D], tl.float32))
+    Q, OUT = (select_head(Q, sq, h, T, ROWS, D, False),
+              select_head(OUT, so, h, T, ROWS, D, False))
+    K, V = (select_head(K, sk, g, S, COLS, D, False),
+            select_head(V, sv, g, S, COLS, D, False))
+    q = load_tile(Q, start, ROWS, D, False)
+    state = (tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32),
+             tl.zeros([ROWS, D], tl.float32))
     at, cell = n * most, tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
     full, listed = tl.load(COUNTS + 2 * n), tl.load(COUNTS + 2 * n + 1)
     for b in tl.range(0, full):
         j = tl.load(BLOCKS + at + b) * COLS
         # (ROWS, COLS)
-        scores = tl.dot(q, tl.trans(fetch(K, g, j, sk, S, COLS, D, True)),
+        scores = tl.dot(q, tl.trans(load_tile(K, j, COLS, D, True)),
                         input_precision=PRECISION)
-        top, total, mixed = absorb(top, total, mixed, scores, fetch(V, g, j, sv, S, COLS, D, True),
-                                   scale * LOG2E, False, PRECISION)
+        state = update_softmax(state, scores, load_tile(V, j, COLS, D, True), scale * LOG2E,
+                               False, PRECISION)
     for b in tl.range(full, listed):
         j = tl.load(BLOCKS + at + b) * COLS
         seen = tl.load(MASKS + tl.load(KINDS + at + b) * ROWS * COLS + cell) != 0
-        scores = tl.dot(q, tl.trans(fetch(K, g, j, sk, S, COLS, D, False)),
+        scores = tl.dot(q, tl.trans(load_tile(K, j, COLS, D, False)),
                         input_precision=PRECISION)
         scores = tl.where(seen, scores, float("-inf"))
-        top, total, mixed = absorb(top, total, mixed, scores, fetch(V, g, j, sv, S, COLS, D, False),
-                                   scale * LOG2E, True, PRECISION)
-    finish(OUT, LSE, top, total, mixed, start, so, T, ROWS, D)
+        state = update_softmax(state, scores, load_tile(V, j, COLS, D, False), scale * LOG2E,
+                               True, PRECISION)
+    store_output(OUT, LSE, state, start, ROWS, D)
 
 
 def tables(listed: BlockList, pattern: Pattern, device: str) -> Tables:

@@ -32,12 +32,13 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         matrix_of fetch_tile producer online_softmax consumer_step consumer forward_gluon
         start_gluon""",
     'kernels': """
-        TILES CONFIGS SMALL PREFERRED WIDTHS KERNELS SPECIALISED SIDES MOST DECODING opened pointers
-        fetch put seen_by visible there band absorb look forward_kernel line finish interpreted
-        fitting remembered prefer check moved_by described make_room start launch run forward scaled
-        delta_kernel answer dkdv_kernel ask dq_kernel backward deltas Flash flash
-        forward_specialised dkdv_specialised page_of rows_at decode_kernel merge_kernel shared_out
-        check_pages decode flash_decode decode_bytes trial tune""",
+        TILES CONFIGS SMALL PREFERRED WIDTHS KERNELS SPECIALISED SIDES MOST DECODING HeadRows
+        select_head tile_pointers load_tile store_tile Band loop_bounds in_band is_visible band
+        update_softmax attend_range forward_kernel head_vector store_output interpreted fitting
+        remembered prefer check moved_by described make_room start launch run forward scaled
+        delta_kernel accumulate_dkdv dkdv_kernel accumulate_dq dq_kernel backward deltas Flash flash
+        forward_specialised dkdv_specialised load_pages key_pointers decode_kernel merge_kernel
+        shared_out check_pages decode flash_decode decode_bytes trial tune""",
     'measured': """
         sweep widths beside against_length upper spread_of at_length of_copy decoding yardstick
         accuracy show_record""",

@@ -14,8 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from .config import LN2, LOG2E, Config
-from .kernels import (
-    CONFIGS, SMALL, check, fetch, interpreted, look, moved_by, put, scaled, seen_by)
+from tfmlib.flash_attention_gpu.kernels import (
+    CONFIGS, SMALL, Band, HeadRows, attend_range, check, interpreted, load_tile, loop_bounds, moved_by,
+    scaled, store_tile)
 from ..workbench import need
 
 # %% ../../chapters/depth/18_flash_attention_gpu_measured.ipynb #varlen-export
@@ -34,21 +35,22 @@ def varlen_kernel(Q, K, V, LSE, OUT, CU_Q, CU_K, sq, sk, sv, so, total, group, a
     OUT += first_q.to(tl.int64) * so[2] + h.to(tl.int64) * so[1]
     K += first_k.to(tl.int64) * sk[2] + g.to(tl.int64) * sk[1]
     V += first_k.to(tl.int64) * sv[2] + g.to(tl.int64) * sv[1]
+    Q, OUT = HeadRows(Q, h, sq[2], T), HeadRows(OUT, h, so[2], T)
+    keys, band = (HeadRows(K, g, sk[2], S), HeadRows(V, g, sv[2], S)), Band(None, ahead)
     i, first, last = start + tl.arange(0, ROWS), start + S - T, tl.minimum(start + ROWS, T) + S - T
-    _, a, whole, end = seen_by(first, last - 1, S, 0, ahead, COLS, False, True)
-    q = fetch(Q, h, start, sq, T, ROWS, D, False)
-    row_max = tl.full([ROWS], float("-inf"), tl.float32)
-    row_sum, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D], tl.float32)
-    row_max, row_sum, acc = look(row_max, row_sum, acc, q, K, V, g, sk, sv, i + S - T, a, whole,
-                                 S, 0, ahead, scale * LOG2E, COLS, D, False, True, False,
-                                 PRECISION, False)
-    row_max, row_sum, acc = look(row_max, row_sum, acc, q, K, V, g, sk, sv, i + S - T, whole, end,
-                                 S, 0, ahead, scale * LOG2E, COLS, D, False, True, True,
-                                 PRECISION, False)
+    _, a, whole, end = loop_bounds(first, last - 1, S, band, COLS)
+    q = load_tile(Q, start, ROWS, D, False)
+    state = (tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32),
+             tl.zeros([ROWS, D], tl.float32))
+    state = attend_range(state, q, keys, i + S - T, a, whole, band, scale * LOG2E, COLS, False,
+                         PRECISION)
+    state = attend_range(state, q, keys, i + S - T, whole, end, band, scale * LOG2E, COLS, True,
+                         PRECISION)
+    row_max, row_sum, acc = state
     row_sum = tl.where(row_sum == 0, 1., row_sum)
     LSE += h.to(tl.int64) * total + first_q
     tl.store(LSE + i, (row_max + tl.math.log2(row_sum)) * LN2, mask=i < T)
-    put(OUT, h, acc / row_sum[:, None], start, so, T, ROWS, D)
+    store_tile(OUT, start, acc / row_sum[:, None], ROWS, D)
 
 # %% ../../chapters/depth/18_flash_attention_gpu_measured.ipynb #varlen-host-export
 # fold: Checks and launch
