@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from bench.layer_features import fitted, least_squares
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.inside import (
     Recall,
@@ -323,6 +324,18 @@ def test_a_transcoder_reads_its_input_as_it_is():
     model, x = Transcoder(4, 9, 2), torch.randn(10, 4)
     with torch.no_grad(): model.bias.add_(5.)
     torch.testing.assert_close(model.scores(x), model.encoder(x))
+
+
+def test_least_squares_of_codes_finds_a_linear_map_or_falls_back_to_the_mean():
+    z = draw(0, 60, 3)
+    y = z @ (true := draw(1, 3, 2)) + 5
+    weight, constant = least_squares(z, y, 0.)
+    torch.testing.assert_close(weight, true)
+    torch.testing.assert_close(constant, torch.full((2,), 5., dtype=torch.float64))
+    weight, constant = least_squares(z, y, 1e15)
+    torch.testing.assert_close(z @ weight + constant, y.mean(0).expand_as(y))
+    # without noise the weakest penalty is best; from noise alone, the strongest
+    assert fitted(z, y)[2] == 1. and fitted(z, draw(2, 60, 2))[2] > 1.
 
 
 def test_the_unexplained_fraction_is_one_for_the_mean_and_adds_up_over_features():
