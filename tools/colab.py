@@ -82,9 +82,11 @@ def code_cell(cell: NotebookNode) -> NotebookNode | None:
     cell.source = "\n".join(line for line in lines if not line.startswith("#|")).strip("\n")
     tags = cell.metadata.get("tags", [])
     if title := next((FOLDED[t] for t in FOLDED if t in tags), "Code" if hidden else ""):
-        fold(cell, title)
-    return (cell if any(line and not line.startswith("# @title")
-                        for line in cell.source.split("\n")) else None)
+        named = re.search(r"^# fold: (.+)$", cell.source, re.M) if title == "Code" else None
+        fold(cell, named[1] if named else title)
+    # comments alone (what the modules hold, under the directives) are nothing to run
+    return cell if any(line and not line.startswith("#")
+                       for line in cell.source.split("\n")) else None
 
 
 def text_cell(cell: NotebookNode, page: Page) -> NotebookNode:

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import often
+from conftest import often, sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
@@ -344,11 +344,11 @@ def fresh():
     torch._dynamo.reset()
 
 
-def compiled(model): return torch.compile(model, fullgraph=True, backend="eager")
+def compiled(model, backend: str = "eager"):
+    return torch.compile(model, fullgraph=True, backend=backend)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("name", FIRST.values())
+@pytest.mark.parametrize("name", sweep(FIRST.values(), FIRST["gpt2"], FIRST["gptj"]))
 @torch.no_grad()
 def test_a_family_compiles_as_one_graph(name, fresh):
     model = ours_of(loud(*CASES[name])).eval()
@@ -359,9 +359,10 @@ def test_a_family_compiles_as_one_graph(name, fresh):
             float(wanted.abs().max()))
 
 
-def test_a_model_is_compiled_with_its_gradients(fresh):
+@pytest.mark.parametrize("backend", sweep(["eager", "inductor"], "eager"))
+def test_a_model_is_compiled_with_its_gradients(fresh, backend):
     model = made("llama")
-    graph = compiled(copy.deepcopy(model))
+    graph = compiled(copy.deepcopy(model), backend)
     for got, wanted in zip(gradients(graph, "llama").values(), gradients(model, "llama").values(),
         strict=True):
         close(got, wanted)

@@ -18,7 +18,7 @@ from torch import nn
 from bench.checkpoint_families import CASES, IDS, REAL, loud, ours_of
 from tfmlib.attention import causal_mask
 from tfmlib.checkpoints import MODERN, ModelConfig, build
-from tfmlib.decoders import SamplingConfig, generate
+from tfmlib.decoders import SamplingConfig, generate, simple_generate
 from tfmlib.flash_attention_gpu import flash_attention_fn
 from tfmlib.kv_cache import (
     CachedAttention,
@@ -693,6 +693,7 @@ def test_weights_that_are_nan_are_never_taken_for_a_text(sampling):
     ways = [lambda: generate(model, ids, 3, sampling),
             lambda: generate_cached(cached, ids, 3, sampling),
             lambda: generate_speculative(cached, NGramDraft(61), ids, 3, sampling=sampling)]
+    ways.append(lambda: simple_generate(model, ids, 3, sampling))
     if sampling is None:
         ways.append(lambda: Scheduler(cached, BlockPool(9, 4), 2).run([Request([1, 2], 3)]))
     for way in ways:

@@ -12,8 +12,10 @@ import tfmlib.checkpoints.families  # noqa: F401 — all parts are registered
 import tfmlib.linear_and_state_space.hybrid  # noqa: F401
 import tfmlib.mixture_of_experts.families  # noqa: F401
 from tfmlib.checkpoints import MODEL_CONFIGS
+from tfmlib.checkpoints.builder import build
 from tfmlib.many_devices.context import RingAttention, train_context_parallel
 from tfmlib.many_devices.local_processes import Processes, ProcessFailed
+from tfmlib.many_devices.pipeline import Stage
 from tfmlib.many_devices.recorder import Job, largest_difference, train_alone
 from tfmlib.many_devices.tensor import train_tensor_parallel
 
@@ -115,3 +117,25 @@ def test_ring_attention_refuses_a_mask_that_it_would_ignore(mask):
     q = torch.randn(2, 1, 4, 3)
     with pytest.raises(ValueError, match="^mask: .*expected the causal mask"):
         RingAttention()(q, q, q, mask)
+
+
+@pytest.mark.parametrize("change, said", [
+    (dict(positions="relative"), "positions: 'relative'"),
+    *((HEADS | dict(options={name: value}), rf"options\['{name}'\]: {value}") for name, value in
+      (("embedding_dim", 8), ("head_bias", True), ("embedding_norm", True)))])
+def test_a_pipeline_refuses_what_no_stage_would_train_or_two_would(change, said):
+    with pytest.raises(ValueError, match=f"^{said}"): Stage(build(replace(SMALL, **change)), 0, 2)
+
+
+def test_every_parameter_is_trained_by_one_stage():
+    tried = 0
+    for name, (change, *_) in PARTS.items():
+        try:
+            model = build(replace(SMALL, **change))
+            stages = [Stage(model, s, 2) for s in range(2)]
+        except ValueError: continue
+        a, b = (s.parameters_by_name().keys() for s in stages)
+        assert a | b == dict(model.named_parameters()).keys(), name
+        assert a & b <= {"embedding.weight"}, name
+        tried += 1
+    assert tried > 3

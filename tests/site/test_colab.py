@@ -237,6 +237,7 @@ def test_copy(copies, path):
     code = {c.id: c for c in original.cells if c.cell_type == "code"}
     for cell in (c for c in made.cells[1:] if c.cell_type == "code"):
         before = code.pop(cell.id)
+        assert any(line and not line.startswith("#") for line in cell.source.split("\n")), cell.id
         assert cell.outputs == before.outputs
         assert cell.metadata.get("tags") == before.metadata.get("tags")
         assert "\n".join(line for line in before.source.split("\n")

@@ -429,3 +429,12 @@ def test_bibliography_keys():
         assert re.fullmatch(re.sub(r"[^a-z]", "", first.lower()) + entry.fields["year"]
                             + "[b-z]?", key), key
         assert {"doi", "eprint", "url", "publisher", "pages", "number"} & set(entry.fields), key
+
+
+def test_the_routes_of_the_front_page_respect_the_prerequisites():
+    "One day with chapters 4 and 10 left out what they need."
+    routes = re.findall(r"\{minutes\}`([^`]+)`", read("index.md"))
+    for route in routes:
+        order = [int(name[:2]) for name in route.split() if name[:2] != "00"]
+        for i, n in enumerate(order): assert {*numbers(CHAPTERS[n][1])} <= {*order[:i]}, route
+    assert len(routes) > 1

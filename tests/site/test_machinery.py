@@ -47,6 +47,7 @@ def prepared(*cells: dict) -> list[dict]:
     ("curves(x, y,\n       alt='a line', caption='A line.')", "Code of the figure"),
     ("import math\nfrom torch import (\n    nn,\n)\n\ntorch.set_printoptions(precision=4)",
      "Imports"), ("#| export\nimport math\n\ndef f(x): return x\n\nclass G: pass", "f, G"),
+    ("#| export\n# fold: The library's class\ndef f(x): return x", "The library's class"),
     ("x = 1", "Code")])
 def test_a_fold_is_named_by_what_it_holds(source, title):
     *_, cell = prepared(code("#| default_exp heads"),

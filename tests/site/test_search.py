@@ -184,11 +184,24 @@ def test_every_claim_is_a_hit_of_its_own(page, book):
 
 
 @pytest.mark.browser
+def test_printing_leaves_folds_as_they_are(page):
+    "Chapter 10 had 62 sheets when printing opened them all."
+    page.goto("chapters/10_decoders.html")
+    opened = page.locator("details[open]").count()
+    assert page.locator("details:not([open])").count() > 5
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.locator("details[open]").count() == opened
+
+
 def test_search_from_a_page_by_keyboard(page):
     """One key to the field, words, Enter; what is listed says what it is and where; the link
     leads there, and nothing else was fetched."""
     fetched = []
     page.goto("index.html")
+    page.keyboard.press("Control+k")
+    assert page.evaluate("document.activeElement.id") == "tfm-q"
+    page.evaluate("document.activeElement.blur()")
     page.on("request", lambda r: fetched.append(r.url.rsplit("/", 1)[1]))
     page.keyboard.press("/")
     page.keyboard.type("variance of the scores")

@@ -13,8 +13,7 @@ __all__ = ['NAMED_CONFIGS', 'NAMED_SHAPES', 'LiveMemory', 'RecomputedBlock', 'fu
            'multiplied_parameters', 'peak_memory', 'Machine', 'seconds', 'decode_cost']
 
 # %% ../../chapters/13_accounting.ipynb #imports-export
-# fold: Imports; special stacks; a step watched after every operation; fused attention;
-# recomputation
+# fold: Imports; special stacks; a step watched; fused attention; recomputation
 import weakref
 from dataclasses import dataclass
 from typing import NamedTuple

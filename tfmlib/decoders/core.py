@@ -468,6 +468,6 @@ def simple_generate(model: nn.Module, ids: Tensor, n: int, sampling: Callable | 
     g = torch.Generator().manual_seed(seed)
     for _ in range(n):
         z = model(ids)[:, -1]                                  # (B, V)
-        new = z.argmax(-1) if sampling is None else sample(sampling(z, ids), g)
+        new = most_likely(z) if sampling is None else sample(sampling(z, ids), g)
         ids = torch.cat([ids, new[:, None]], 1)
     return ids

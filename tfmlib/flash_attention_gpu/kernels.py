@@ -406,11 +406,8 @@ def forward(
     scale = scaled(q, scale)
     limits = band(q.shape[2], k.shape[2], causal, window)
     out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
-    if out.numel() and k.numel():
-        run("forward", config, [q, k, v], [lse, out], limits, scale)
-    else:
-        out.zero_()
-        lse.fill_(-math.inf)
+    if not (out.numel() and k.numel()): return out.zero_(), lse.fill_(-math.inf)
+    run("forward", config, [q, k, v], [lse, out], limits, scale)
     return out, lse
 
 
@@ -885,8 +882,7 @@ def tune(
                 "dq": ([q, k, v, out], [lse, lse, q.new_empty(q.shape)])}
     for kernel, (inputs, others) in launches.items():
         rows = fitting(kernel, q, limits["AHEAD"], ways)
-        rows = [c for c in rows if c.width == rows[0].width]       # wider ones are a last resort
-        for c in rows:
+        for c in (c for c in rows if c.width == rows[0].width):    # wider ones: a last resort
             ms = trial(c, inputs, others, limits, scale)
             same = [torch.allclose(a, b, 2e-2, 2e-2) for a, b in zip((lse, out), right)]
             if ms and all(same): tried[c] = ms[len(ms) // 2]

@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..attention import causal_mask
+from ..checkpoints.builder import ATTENTIONS
 from ..decoders import cross_entropy
 from .core import Action, schedule
 from .recorder import (
-    Job, Outcome, agree, clip_together, start_counting, total)
+    ROTATIONS, Job, Outcome, agree, check_parts, clip_together, start_counting, total)
 from ..workbench import need
 
 # %% ../../chapters/depth/15_many_devices.ipynb #schedule-export
@@ -43,6 +44,9 @@ class Stage(nn.Module):
     "Some consecutive blocks of chapter 10's model; embedding and logits at its ends."
     def __init__(self, model: nn.Module, stage: int, stages: int):
         super().__init__()
+        check_parts(model.config, attention=tuple(ATTENTIONS), sinks=(False, True),
+                    positions=("none", "learned", "sinusoidal", "alibi", *ROTATIONS),
+                    embedding_dim=(None,), head_bias=(False,), embedding_norm=(False,))
         blocks, n = model.stack.blocks, len(model.stack.blocks) // stages
         self.first, self.last = stage == 0, stage == stages - 1
         self.model, self.own = model, blocks[stage * n:(stage + 1) * n]
