@@ -306,7 +306,8 @@ for path in paths: tfm.load(path)
 SOME = ("llama", "llama 3.1", "llama, YaRN", "llama, LongRoPE", "mistral", "qwen3", "phi3")
 
 
-@pytest.mark.parametrize("names", sweep([[*CASES], SOME], SOME), ids=len)
+@pytest.mark.parametrize("names", [SOME, pytest.param(tuple(CASES), marks=pytest.mark.whole)],
+                         ids=len)
 def test_a_folder_is_read_whatever_was_loaded_before(tmp_path, names):
     """Llama 3.1 and Mistral were refused until something had imported the rows in depth, since
     the path has a row of the same name."""

@@ -34,6 +34,7 @@ from tfmlib.encoders import (
     log_bucket,
     masked_lm_loss,
     replaced_token_loss,
+    token_positions,
 )
 from tfmlib.encoders.tag_grammar import (
     CLS,
@@ -498,8 +499,9 @@ def test_positions_count_tokens_as_the_docstring_says(stem):
         plain, got = (model(x, attention_mask=there.long()).logits[there],
                       ours(x, padding_mask=there)["masked-lm"][there])
         assert bool((plain - got).abs().max() < 1e-4) is agrees
+    assert "token_positions" in Bert.forward.__doc__
     assert "padding on the left, it agrees only if it is given" in " ".join(
-        Bert.forward.__doc__.split())
+        token_positions.__doc__.split())
 
 
 REFUSED = [

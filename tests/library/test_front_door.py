@@ -189,8 +189,8 @@ def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
         assert (part in heard and heard.startswith(f"python -m tfmlib {words[0]}: ")
                 and "Traceback" not in heard), heard
     main(SMALL)
-    for more, part in ((["--temperature", "-1"], "temperature, top-k, top-p: t: -1.0"),
-                       (["--top-p", "2"], "top-p: p: 2.0"), (["--top-k", "0"], "top-p: k: 0"),
+    for more, part in ((["--temperature", "-1"], "top-p: temperature: -1.0"),
+                       (["--top-p", "2"], "top_p: 2.0"), (["--top-k", "0"], "top_k: 0"),
                        (["--chat"], "chat: run has no chat template"),
                        (["--tokens", "-3"], "max_new_tokens")):
         assert part in said(["generate", "run", "The", *more], capsys)

@@ -184,7 +184,7 @@ class Bert(nn.Module):
         return x, [block["attention"] for block in shown]
 
     def forward(self, ids, segments=None, padding_mask=None) -> dict[str, Tensor]:
-        "The output of each task head, by name."
+        "The output of each task head, by name; for positions see `token_positions`."
         h, _ = self.hidden_states(ids, segments, padding_mask)
         there = torch.ones_like(ids).bool() if padding_mask is None else padding_mask
         return {name: head(h, there) for name, head in self.heads.items()}
