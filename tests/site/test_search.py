@@ -192,6 +192,7 @@ def test_printing_leaves_folds_as_they_are(page):
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.locator("details[open]").count() == opened
+    page.emulate_media(media="screen")
 
 
 def test_search_from_a_page_by_keyboard(page):
