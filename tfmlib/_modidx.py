@@ -3819,6 +3819,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                               'tfmlib/practice/mixture_of_experts.py'),
                                                     'tfmlib.practice.mixture_of_experts._balancing_loss': ( 'practice/mixture_of_experts.html#_balancing_loss',
                                                                                                             'tfmlib/practice/mixture_of_experts.py'),
+                                                    'tfmlib.practice.mixture_of_experts._both': ( 'practice/mixture_of_experts.html#_both',
+                                                                                                  'tfmlib/practice/mixture_of_experts.py'),
                                                     'tfmlib.practice.mixture_of_experts._dropped': ( 'practice/mixture_of_experts.html#_dropped',
                                                                                                      'tfmlib/practice/mixture_of_experts.py'),
                                                     'tfmlib.practice.mixture_of_experts._loads': ( 'practice/mixture_of_experts.html#_loads',

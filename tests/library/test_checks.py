@@ -1,13 +1,23 @@
 """What the checkers of the practice pages share: each finds what it is there for, and lets pass
 what is right."""
 import math
+import re
+import sys
 from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
 
-from tfmlib.workbench import (
+READS = ("chapters/practice/",)
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import mutants  # noqa: E402
+
+from tfmlib.workbench import (  # noqa: E402
     Checker,
     Mismatch,
     Watch,
@@ -257,3 +267,34 @@ def test_what_is_let_go_is_not_alive():
     assert watched(one_after_another, X).most <= 32 < watched(one_after_another, X).numbers
     with Watch() as watch: kept = [X + i for i in range(10)]
     assert watch.most == 160 and len(kept) == 10
+
+
+# --- messages that show both numbers
+
+@lru_cache
+def solutions(number: str) -> tuple:
+    "A practice page's module, and what its solutions know."
+    path = next((ROOT / "chapters/practice").glob(f"{number}_*.ipynb"))
+    module = mutants.module_of(path)
+    return module, mutants.space(nbformat.read(path, as_version=4), module)
+
+
+def off(value, by: float):
+    "An answer whose floats are wrong by this part of themselves."
+    if isinstance(value, list | tuple): return type(value)(off(x, by) for x in value)
+    return value * (1 + by) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize(("number", "exercise", "by"), [
+    ("15", "global_norm", 3e-9), ("16", "tokens_per_pass", 3e-9), ("16", "best_tree", 3e-9),
+    ("20", "hold", 3e-9), ("21", "route", 3e-9), ("21", "router_gradient", 3e-8),
+    ("21", "balancing_loss", 3e-9)])
+def test_two_numbers_that_look_alike_are_said_to_differ(number, exercise, by):
+    module, names = solutions(number)
+    check, solution = getattr(module, f"check_{exercise}"), names[f"{exercise}_solution"]
+    def told(part): return check.examine(lambda *case: off(solution(*case), part))
+    near, far = told(by), told(.5)
+    assert not near.passed and re.search(
+        r"is (\S+); expected \1; the digits beyond these differ \(with"
+        "|right in its first digits only", near.why), near
+    assert re.search(r"is \S+; expected \S+ \(with", far.why), far

@@ -15,6 +15,12 @@ from ..workbench import (
     right_answer, short)
 
 
+def _both(found: float, wanted: float, digits: int = 6) -> str:
+    "What is given and what is expected; if they look alike, that later digits differ."
+    a, b = f"{found:.{digits}g}", f"{wanted:.{digits}g}"
+    return f"{a}; expected {b}" + "; the digits beyond these differ" * (a == b)
+
+
 def _near(found, wanted: list, what: str = "your answer") -> None:
     "Raise a Mismatch unless `found` is a list of these numbers, up to rounding."
     if not isinstance(found, list) or len(found) != len(wanted):
@@ -22,7 +28,7 @@ def _near(found, wanted: list, what: str = "your answer") -> None:
     for i, (a, b) in enumerate(zip(found, wanted)):
         a = expect_number(a, f"{what}[{i}]")
         if not abs(a - b) <= 1e-9 * abs(b):
-            raise Mismatch(f"{what}[{i}] is {a:.6g}; expected {b:.6g}, to nine digits")
+            raise Mismatch(f"{what}[{i}] is {_both(a, b)}")
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #route-checker
 def _route(probabilities: list, k: int, renormalise: bool) -> list:
@@ -149,8 +155,7 @@ def _(attempt, *case):
     for j, (a, b) in enumerate(zip(found, wanted)):
         a = expect_number(a, f"your answer[{j}]")
         if not abs(a - b) < 1e-8 * (1 + abs(b)):
-            raise Mismatch(
-                f"your answer[{j}] is {a:.8g}; expected {round(b, 9) + 0.:.8g}, to eight digits")
+            raise Mismatch(f"your answer[{j}] is {_both(a, round(b, 9) + 0., 8)}")
     own(found, *case)
     asked_again(attempt, *case)
 
@@ -177,7 +182,7 @@ check_balancing_loss = Checker("balancing_loss")
 def _(attempt, *case):
     found, wanted = expect_number(attempt(*case), "your answer"), _balancing_loss(*case)
     if not abs(found - wanted) <= 1e-9 * wanted:
-        raise Mismatch(f"your answer is {found:.9g}; expected {wanted:.9g}, to nine digits")
+        raise Mismatch(f"your answer is {_both(found, wanted, 9)}")
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #drop-checker
 def _dropped(choices: list, most: int) -> list:
