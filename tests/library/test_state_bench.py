@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import sweep
 
-from bench import size, state_language, state_recall, state_speed
+from bench import size, state_control, state_language, state_recall, state_speed
 from tfmlib.checkpoints import build
-from tfmlib.linear_and_state_space import CachedHybridLM
+from tfmlib.linear_and_state_space import CachedHybridLM, SoftmaxMixer
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,6 +36,27 @@ def test_parameters_are_equal_to_one_per_cent(kind):
             <= .01 * other)
 
 
+def test_the_control_differs_from_linear_attention_in_the_mixing_alone():
+    "As many parameters, of the same shapes: the frame is the same, the short convolution too."
+    ours, other = state_control.made(0), state_language.made("linear", 0)
+    shapes = [[(name, p.shape) for name, p in model.named_parameters()] for model in (ours, other)]
+    assert shapes[0] == shapes[1]
+    mixers = [block.attention.inner for block in ours.stack.blocks]
+    assert len(mixers) == 2 and all(isinstance(m, SoftmaxMixer) and m.window is None
+                                    and m.conv.kernel_size == (4,) for m in mixers)
+
+
+def test_the_control_is_trained_as_the_others_are(monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    few = torch.randint(2048, (60, state_language.LENGTH + 1), generator=g)
+    monkeypatch.setattr(state_language, "texts", lambda part, n: few[part % 7:][:n])
+    monkeypatch.setattr(state_language, "made", lambda kind, seed: state_control.made(seed))
+    monkeypatch.setattr(state_language, "WARM", 1)
+    for seed in (1, 100):                                # that tests, and that chooses the rate
+        theirs = state_language.run(state_language.case("linear", .01, seed, 3))
+        assert state_control.run(state_control.case(.01, seed, 3))["loss"] == theirs["loss"]
+
+
 def test_bytes_are_counted():
     D, T, C = 8, 48, 32
     convolution = 4 * 3 * (2 * D + C)
@@ -58,7 +79,7 @@ def test_a_run_is_kept_and_not_made_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("part", [state_recall, state_language])
+@pytest.mark.parametrize("part", [state_recall, state_language, state_control])
 def test_the_record_is_what_the_kept_runs_say(part, monkeypatch):
     "Every run of it is in the file, made by the code that stands here; nothing is trained."
     monkeypatch.setattr(part, "run", None)
@@ -69,7 +90,8 @@ def test_the_record_is_what_the_kept_runs_say(part, monkeypatch):
                                            row["16 pairs" if row["task"] == "recall"
                                                else "8 pairs"]["each"]),
                 state_language: lambda row: (row["mixer"], row["loss"]["each"],
-                                             row["loss in equal time"])}[part]
+                                             row["loss in equal time"]),
+                state_control: lambda row: (row["mixer"], row["peak"], row["loss"]["each"])}[part]
     assert [quantity(row) for row in part.measure(0)] == [quantity(row) for row in record["rows"]]
 
 
