@@ -85,24 +85,27 @@ class PagedCache:
         need(len(k) == len(self.tables), "k", f"{len(k)} rows", f"{len(self.tables)}, a table each")
         stores = self.pool.store(self.layer, k, v)
         check_as_before(*(t.transpose(1, 2)[:1].expand(len(k), -1, -1, -1) for t in stores), k, v)
-        for own, last in zip(self.tables, positions.amax(1).tolist()): own.reserve(1 + last)
         real, into, keys, slots = self.plan(positions)
         read = []
         for store, t in zip(stores, (k, v)):
             store = store.flatten(0, 1)                                   # (slots, G, D)
-            store.index_copy_(0, into, t.transpose(1, 2).flatten(0, 1)[real])
+            new = t.transpose(1, 2).flatten(0, 1)                         # (B·T, G, D)
+            store.index_copy_(0, into, new if real is None else new[real])
             found = store.index_select(0, slots.flatten()).unflatten(0, slots.shape)
             read.append(found.transpose(1, 2))                            # (B, G, S, D)
         return *read, keys
 
-    def plan(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        "Which new tokens are real, their slots, positions of all keys, their slots."
+    def plan(self, positions: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+        "Which new tokens are real (None: all), their slots, positions of all keys, their slots."
         state = [(own.length, *own.blocks) for own in self.tables]
         if "last" in self.plans:  # another layer has asked
             known, before, plan = self.plans["last"]
             if before == state and torch.equal(known, positions): return plan
-        real = positions.flatten() >= 0                                   # (B·T,)
-        into = self.slots(positions.clamp(min=0)).flatten()[real]
+        for own, last in zip(self.tables, positions.amax(1).tolist()): own.reserve(1 + last)
+        state = [(own.length, *own.blocks) for own in self.tables]
+        real, into = positions.flatten() >= 0, self.slots(positions.clamp(min=0)).flatten()  # (B·T,)
+        if bool(real.all()): real = None
+        else: into = into[real]
         lengths = positions.new_tensor([own.length for own in self.tables])
         keys = torch.arange(int(lengths.max()), device=positions.device)  # (S,)
         keys = torch.where(keys < lengths[:, None], keys, -1)             # (B, S)
