@@ -21,7 +21,7 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
-from nbdev_cells import DIRECTIVE, directives, public_names  # noqa: E402
+from nbdev_cells import DIRECTIVE, directives, public_names, title_of  # noqa: E402
 from pages import kind, notebook_files, number  # noqa: E402
 
 KNOWN = {"default_exp", "export", "hide"}
@@ -358,6 +358,25 @@ def shape(root: Path) -> list[str]:
     return faults
 
 
+# where it is explained, a reader sees it
+GLUED = "chapters/00_proof"
+
+
+def folds(root: Path) -> list[str]:
+    "Folded cells that only say «Code», and cells in view that glue numbers."
+    faults = []
+    for name, book in cells(root).items():
+        for cell in (c for c in book if c.kind == "code" and not c.silent):
+            if "hide-input" in cell.tags and title_of(cell.source, cell.directives) == "Code":
+                faults.append(f"{cell.where}: its fold has no name; begin with `# fold: …`")
+            if cell.tags & {*FOLDED, "solution", "mutant"} or name == GLUED: continue
+            if "glue(" in cell.source and any(
+                    isinstance(n, ast.Call) and getattr(n.func, "id", "") == "glue"
+                    for n in ast.walk(cell.tree)):
+                faults.append(f"{cell.where}: glues in view; expected a folded cell beneath")
+    return faults
+
+
 def outputs(root: Path) -> list[str]:
     "Cells that were not run, or that stored an error."
     faults = []
@@ -539,6 +558,6 @@ def export(root: Path) -> list[str]:
 
 
 RULES: dict[str, Callable[[Path], list[str]]] = {
-    f.__name__: f for f in (order, circles, directive_lines, led_in, shape, outputs, digits, exact,
-                            size, export)
+    f.__name__: f for f in (order, circles, directive_lines, led_in, shape, folds, outputs, digits,
+                            exact, size, export)
 }
