@@ -334,11 +334,18 @@ def led_in(root: Path) -> list[str]:
     return faults
 
 
+# a comment above the line whose result it tells
+LONE_SHAPE = re.compile(r"^ *# *\([A-Z][\w, ×/·]*\)$", re.M)
+
+
 def shape(root: Path) -> list[str]:
-    "Chapters whose demonstration cells are long, or that leave too many outputs uncompared."
+    """Chapters whose demonstration cells are long, or that leave too many outputs uncompared;
+    shapes on lines of their own."""
     faults = []
     for name, book in cells(root).items():
         code = [c for c in book if c.kind == "code" and not c.silent]
+        faults += [f"{c.where}: a shape has a line of its own; write it where it arises"
+                   for c in code if LONE_SHAPE.search(c.source)]
         ignored = [c for c in code if "nbval-ignore-output" in c.tags]
         if len(ignored) > 0.15 * len(code):
             faults.append(
