@@ -334,6 +334,25 @@ def led_in(root: Path) -> list[str]:
     return faults
 
 
+# where it is explained, a reader sees it
+GLUED = "chapters/00_proof"
+
+
+def folds(root: Path) -> list[str]:
+    "Folded cells that only say «Code», and cells in view that glue numbers."
+    faults = []
+    for name, book in cells(root).items():
+        for cell in (c for c in book if c.kind == "code" and not c.silent):
+            if "hide-input" in cell.tags and title_of(cell.source, cell.directives) == "Code":
+                faults.append(f"{cell.where}: its fold has no name; begin with `# fold: …`")
+            if cell.tags & {*FOLDED, "solution", "mutant"} or name == GLUED: continue
+            if "glue(" in cell.source and any(
+                    isinstance(n, ast.Call) and getattr(n.func, "id", "") == "glue"
+                    for n in ast.walk(cell.tree)):
+                faults.append(f"{cell.where}: glues in view; expected a folded cell beneath")
+    return faults
+
+
 # a comment above the line whose result it tells
 LONE_SHAPE = re.compile(r"^ *# *\([A-Z][\w, ×/·]*\)$", re.M)
 
@@ -362,25 +381,6 @@ def shape(root: Path) -> list[str]:
             faults.append(
                 f"{name}: {long} of {len(seen)} cells have more than 12 statements or 24 lines; "
                 "expected at most 10 %")
-    return faults
-
-
-# where it is explained, a reader sees it
-GLUED = "chapters/00_proof"
-
-
-def folds(root: Path) -> list[str]:
-    "Folded cells that only say «Code», and cells in view that glue numbers."
-    faults = []
-    for name, book in cells(root).items():
-        for cell in (c for c in book if c.kind == "code" and not c.silent):
-            if "hide-input" in cell.tags and title_of(cell.source, cell.directives) == "Code":
-                faults.append(f"{cell.where}: its fold has no name; begin with `# fold: …`")
-            if cell.tags & {*FOLDED, "solution", "mutant"} or name == GLUED: continue
-            if "glue(" in cell.source and any(
-                    isinstance(n, ast.Call) and getattr(n.func, "id", "") == "glue"
-                    for n in ast.walk(cell.tree)):
-                faults.append(f"{cell.where}: glues in view; expected a folded cell beneath")
     return faults
 
 
