@@ -299,3 +299,13 @@ def test_two_numbers_that_look_alike_are_said_to_differ(number, exercise, by):
         r"|is (\S+); expected (?!\2,)\S+, in 64 bits \(with"
         "|right in its first digits only", near.why), near
     assert re.search(r"is \S+; expected \S+ \(with", far.why), far
+
+
+def test_a_hyphen_is_as_good_as_a_dash():
+    "A table of chapter 11 prints dashes, which few keyboards have."
+    module, names = solutions("11")
+    def typed(question):
+        given = names["t5_table_solution"](question)
+        return tuple(x.replace("–", "-") for x in given) if isinstance(given, tuple) else given
+    assert "–" in str(names["t5_table_solution"]("same budget"))
+    assert module.check_t5_table.examine(typed).passed
