@@ -21,7 +21,7 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "extensions"))
 
-from nbdev_cells import DIRECTIVE, directives, public_names  # noqa: E402
+from nbdev_cells import DIRECTIVE, directives, public_names, title_of  # noqa: E402
 from pages import kind, notebook_files, number  # noqa: E402
 
 KNOWN = {"default_exp", "export", "hide"}
@@ -334,11 +334,37 @@ def led_in(root: Path) -> list[str]:
     return faults
 
 
+# where it is explained, a reader sees it
+GLUED = "chapters/00_proof"
+
+
+def folds(root: Path) -> list[str]:
+    "Folded cells that only say «Code», and cells in view that glue numbers."
+    faults = []
+    for name, book in cells(root).items():
+        for cell in (c for c in book if c.kind == "code" and not c.silent):
+            if "hide-input" in cell.tags and title_of(cell.source, cell.directives) == "Code":
+                faults.append(f"{cell.where}: its fold has no name; begin with `# fold: …`")
+            if cell.tags & {*FOLDED, "solution", "mutant"} or name == GLUED: continue
+            if "glue(" in cell.source and any(
+                    isinstance(n, ast.Call) and getattr(n.func, "id", "") == "glue"
+                    for n in ast.walk(cell.tree)):
+                faults.append(f"{cell.where}: glues in view; expected a folded cell beneath")
+    return faults
+
+
+# a comment above the line whose result it tells
+LONE_SHAPE = re.compile(r"^ *# *\([A-Z][\w, ×/·]*\)$", re.M)
+
+
 def shape(root: Path) -> list[str]:
-    "Chapters whose demonstration cells are long, or that leave too many outputs uncompared."
+    """Chapters whose demonstration cells are long, or that leave too many outputs uncompared;
+    shapes on lines of their own."""
     faults = []
     for name, book in cells(root).items():
         code = [c for c in book if c.kind == "code" and not c.silent]
+        faults += [f"{c.where}: a shape has a line of its own; write it where it arises"
+                   for c in code if LONE_SHAPE.search(c.source)]
         ignored = [c for c in code if "nbval-ignore-output" in c.tags]
         if len(ignored) > 0.15 * len(code):
             faults.append(
@@ -539,6 +565,6 @@ def export(root: Path) -> list[str]:
 
 
 RULES: dict[str, Callable[[Path], list[str]]] = {
-    f.__name__: f for f in (order, circles, directive_lines, led_in, shape, outputs, digits, exact,
-                            size, export)
+    f.__name__: f for f in (order, circles, directive_lines, led_in, shape, folds, outputs, digits,
+                            exact, size, export)
 }

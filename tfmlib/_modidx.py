@@ -4184,6 +4184,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'tfmlib/practice/transformer.py'),
                                              'tfmlib.practice.transformer._beats': ( 'practice/transformer.html#_beats',
                                                                                      'tfmlib/practice/transformer.py'),
+                                             'tfmlib.practice.transformer._both': ( 'practice/transformer.html#_both',
+                                                                                    'tfmlib/practice/transformer.py'),
                                              'tfmlib.practice.transformer._both_ways': ( 'practice/transformer.html#_both_ways',
                                                                                          'tfmlib/practice/transformer.py'),
                                              'tfmlib.practice.transformer._continued': ( 'practice/transformer.html#_continued',

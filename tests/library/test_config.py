@@ -179,7 +179,8 @@ def test_a_part_may_depend_on_its_layer_and_on_options(monkeypatch):
 
 @pytest.mark.parametrize("change, said", [
     ({"kind": "gpt"}, "kind: got 'gpt'"),
-    ({"norm_position": "middle"}, "norm_position: got 'middle', expected one of post, pre"),
+    ({"norm_position": "middle"}, "norm_position: got 'middle', expected one of post, pre, "
+     ".*'pre, scaled'"),
     ({"attention": "linear"}, "attention: got 'linear'"),
     ({"max_len": 0}, "max_len: 0"), ({"source_vocab_size": 1.5}, "source_vocab_size: 1.5"),
     ({"n_encoder_layers": 0}, "n_encoder_layers: 0"), ({"head_dim": -1}, "head_dim: -1"),

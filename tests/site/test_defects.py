@@ -180,6 +180,10 @@ PLANTED = {
                                                         add("1", tags=["nbval-ignore-output"])),
                                                 "«planted»: its output is not compared, and it "
                                                 "asserts nothing"),
+    "a fold that only says «Code»": ("folds", spoil(CHAPTER, add("x = 1", tags=["hide-input"])),
+                                     "«planted»: its fold has no name"),
+    "a number glued in view": ("folds", spoil(CHAPTER, add("glue('x', '1')")),
+                               "«planted»: glues in view"),
     "a cell that was not run": ("outputs", spoil(PROOF, add("(1, seconds)")),
                                 "«planted»: ends in a value, and no output is stored"),
     "a stored error": ("outputs",

@@ -44,7 +44,7 @@ def prepared(*cells: dict) -> list[dict]:
 
 @pytest.mark.parametrize(("source", "title"), [
     ("x = 1\nclaim('a',\n      true_when={})", "How this is checked"),
-    ("curves(x, y,\n       alt='a line', caption='A line.')", "Code of the figure"),
+    ("curves(x, y,\n       alt='a line', caption='A line.')", "How the figure was drawn"),
     ("import math\nfrom torch import (\n    nn,\n)\n\ntorch.set_printoptions(precision=4)",
      "Imports"), ("#| export\nimport math\n\ndef f(x): return x\n\nclass G: pass", "f, G"),
     ("#| export\n# fold: The library's class\ndef f(x): return x", "The library's class"),

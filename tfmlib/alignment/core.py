@@ -101,8 +101,7 @@ class GRUEncoder(nn.Module):
             self.embedding(x), lengths.cpu(), batch_first=True, enforce_sorted=False
         )
         h, _ = self.gru(packed)
-        # (B, S, C)
-        return pad_packed_sequence(h, batch_first=True, total_length=x.shape[1])[0]
+        return pad_packed_sequence(h, batch_first=True, total_length=x.shape[1])[0]  # (B, S, C)
 
 
 def final_state(

@@ -127,8 +127,8 @@ def backward_tiles(
     lse = lse.masked_fill(lse == -math.inf, 0)
     for i in blocks(0, tiles.T, tiles.rows):
         qi, di = flatten_heads(q, i) / root, flatten_heads(dout, i)
-        # (B, G, H/G · rows, 1)
-        li, ai = (flatten_heads(x[..., None], i) for x in (lse, delta))
+        li, ai = (flatten_heads(x[..., None], i)
+                  for x in (lse, delta))                    # (B, G, H/G · rows, 1)
         dqi = torch.zeros_like(qi)
         for j in tiles.keys(i):
             kj, vj = k[:, :, j].to(wide), v[:, :, j].to(wide)

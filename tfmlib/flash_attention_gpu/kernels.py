@@ -446,9 +446,8 @@ def accumulate_dkdv(grads, keys, queries, stats, first, begin, end, band, scale,
         q = load_tile(Q, start, ROWS, k.shape[1], False)
         # beyond the last query the weights are 2^−∞ = 0
         lse = tl.load(LSE + i, mask=i < Q.N, other=float("inf")) * LOG2E
-        # (COLS, ROWS)
         w = tl.math.exp2(tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale
-                         - lse[None, :])
+                         - lse[None, :])  # (COLS, ROWS)
         if HIDDEN:
             w = tl.where(in_band((first + tl.arange(0, k.shape[0]))[:, None],
                                  i[None, :], band), w, 0.)
@@ -496,9 +495,8 @@ def accumulate_dq(dq, queries, keys, i, begin, end, band, scale, COLS: tl.conste
     for start in tl.range(begin, end, COLS):
         k = load_tile(K, start, COLS, q.shape[1], not HIDDEN)
         v = load_tile(V, start, COLS, q.shape[1], not HIDDEN)
-        # (ROWS, COLS)
         w = tl.math.exp2(tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-                         - lse[:, None])
+                         - lse[:, None])  # (ROWS, COLS)
         if HIDDEN:
             keep = is_visible(i[:, None], (start + tl.arange(0, COLS))[None, :], K.N, band)
             w = tl.where(keep, w, 0.)

@@ -66,8 +66,8 @@ def group_mask(
 ) -> Tensor:        # broadcasts to (B, G, H/G · T, S)
     "A mask for query heads that share a key head, their rows stacked."
     check_mask(mask, shape)
-    # (B or 1, H or 1, T or 1, S or 1)
-    (_, H, T, _), mask = shape, mask[(None,) * (4 - mask.ndim)]
+    _, H, T, _ = shape
+    mask = mask[(None,) * (4 - mask.ndim)]                  # (B or 1, H or 1, T or 1, S or 1)
     mask = mask.unflatten(1, (G, H // G)) if mask.shape[1] == H else mask[:, :, None]
     return mask.expand(-1, -1, H // G, T, -1).flatten(2, 3)
 

@@ -379,6 +379,7 @@ common_rules(check_to_additive,
                            torch.ones(0, 4, dtype=torch.bool)) for t in _TYPES[:2]))
 
 # %% ../../chapters/practice/04_attention.ipynb #attend-checker
+# fold: Attention by a loop, and random inputs
 def _attend_by_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     "Attention in 64 bits, query by query, over the visible keys."
     *lead, T, S = (*q.shape[:-1], k.shape[-2])
@@ -564,6 +565,7 @@ def _(attempt, program):
     if found != wanted: raise Mismatch(f"the diagnosis is {found!r}; the outputs do not fit it")
 
 # %% ../../chapters/practice/04_attention.ipynb #gradients-checker
+# fold: The gradients by autograd
 def _wanted_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
     "The gradients by autograd, in 64 bits."
     *leaves, dout = (x.detach().double().requires_grad_() for x in (q, k, v, dout))

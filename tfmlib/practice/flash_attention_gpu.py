@@ -32,6 +32,7 @@ from tfmlib.workbench import (
     said, short)
 
 # %% ../../chapters/practice/18_flash_attention_gpu.ipynb #worker
+# fold: The process that runs the kernels
 _TIMES = "fmul", "fma", "fdiv", "precise_divf"
 _COUNTED = (*_TIMES, "dot", "exp", "exp2", "masked_load",
             "masked_store", "descriptor_load", "descriptor_store")
@@ -182,6 +183,7 @@ def _serve() -> None:
         answers.flush()
 
 # %% ../../chapters/practice/18_flash_attention_gpu.ipynb #launch
+# fold: How a kernel is sent, and its results read
 # the process for kernels of each process: a fork starts its own
 _PROCESSES: dict = {}
 _SECONDS = 20  # of CPU time that a kernel may take

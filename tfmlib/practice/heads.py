@@ -20,6 +20,7 @@ from ..workbench import (
     in_proportion, parts, refuses, rounded, short, watched)
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
+# fold: One head, row by row, and masks
 def _one_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """Attention of one head of one sequence, row by row; `mask` (T, S) is True where a query may
     attend."""

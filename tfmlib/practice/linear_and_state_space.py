@@ -7,6 +7,7 @@ __all__ = ['check_chunk_of', 'check_decayed_state', 'check_what_is_read', 'check
            'check_cause_of', 'check_combine', 'check_hold', 'check_best_rate']
 
 # %% ../../chapters/practice/20_linear_and_state_space.ipynb #imports
+# fold: Imports
 import math
 from collections.abc import Callable
 from fractions import Fraction

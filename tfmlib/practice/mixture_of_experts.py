@@ -7,6 +7,7 @@ __all__ = ['check_route', 'check_learns', 'check_sorted_pairs', 'check_mixtral_t
            'check_balancing_loss', 'check_dropped', 'check_diagnose', 'check_next_bias']
 
 # %% ../../chapters/practice/21_mixture_of_experts.ipynb #imports
+# fold: Imports, and how numbers are compared
 import math
 import random
 

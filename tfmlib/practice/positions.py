@@ -20,6 +20,7 @@ from ..workbench import (
     gradients_flow, parts, refuses, rounded, same_type, short)
 
 # %% ../../chapters/practice/06_positions.ipynb #helpers
+# fold: RoPE in 64 bits, pair by pair
 def _rotated(t: Tensor, positions: Tensor, base: float, interleaved: bool) -> Tensor:
     "RoPE in 64 bits, pair by pair: t (B, H, T, D), positions (T,) or (B, T)."
     D, out = t.shape[-1], t.double().clone()
@@ -747,8 +748,8 @@ def _continued(attempt, lengths: tuple, n_heads: int, *calls: int) -> None:
 def _same_scores(scores, cached, padding_mask: Tensor, keys: Tensor, queries: Tensor) -> None:
     "Compare the mask, the scores and the keys, where there is no padding."
     T, S = queries.shape[2], keys.shape[2]
-    # (B, 1, T, S)
-    seen = padding_mask[:, None, None] & (torch.arange(S) <= torch.arange(S - T, S)[:, None])
+    causal = torch.arange(S) <= torch.arange(S - T, S)[:, None]                       # (T, S)
+    seen = padding_mask[:, None, None] & causal                                 # (B, 1, T, S)
     wanted = (queries @ keys.mT / math.sqrt(keys.shape[-1])).masked_fill(~seen, -math.inf)
     for name, found, right, column in (("the first answer, scores,", scores, wanted,
                                         padding_mask[:, None, S - T:, None]),

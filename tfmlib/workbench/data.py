@@ -79,8 +79,7 @@ def sequences(
     one_of(("copy", "reverse", "sort"), rule=rule)
     at_least(1, batch=batch, length=length, symbols=symbols)
     draw = stream(seed, "sequences").random
-    # (B, T)
-    x = torch.tensor(
+    x = torch.tensor(                                       # (B, T)
         [[int(draw() * symbols) for _ in range(length)] for _ in range(batch)]
     )
     return x, RULES[rule](x)

@@ -66,6 +66,7 @@ class Group(NamedTuple):
     members: tuple[str, ...]
 
 # %% ../../chapters/00_diagrams.ipynb #diagram-routes
+# fold: How arrows are led, and where they enter a box
 _Point = tuple[float, float]
 
 
@@ -133,6 +134,7 @@ def _shifts(boxes: dict[str, Box], arrows: list[Arrow]) -> dict[Arrow, float]:
     return moved
 
 # %% ../../chapters/00_diagrams.ipynb #diagram-draw
+# fold: Boxes and arrows as SVG, and the diagram in words
 def _lowered(drawn: str) -> str:
     "Text in which the Q of W_Q stands as a subscript."
     low = r'\1<tspan dy=".25em" font-size=".75em">\2</tspan><tspan dy="-.19em">&#8203;</tspan>'
