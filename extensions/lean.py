@@ -30,6 +30,8 @@ REPAIRS = {                                     # what axe-core finds in the mar
 }
 
 
+# The title of a chapter in a link to it, up to the dot, which stays with its number.
+TITLE = re.compile(r'(<span class="doc">(?:Practice )?[\d.]+) · ')
 # A part's caption leads to its cover, which is the first of its pages and has its name.
 COVER = re.compile(
     r'<p class="caption"><span '
@@ -94,7 +96,7 @@ def page(app, pagename, templatename, context, doctree) -> None:
     body = context.get("body") or ""
     for fault, repair in REPAIRS.items():
         body = body.replace(fault, repair)
-    body = slim(body)
+    body = TITLE.sub(r"\1&#160;· ", slim(body))
     context |= {"body": body, "css_files": assets(context["css_files"], body),
                 "script_files": assets(context["script_files"], body),
                 "book_nav": lambda: slim(navigation(context)), "description": description(doctree),

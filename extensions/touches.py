@@ -1,5 +1,5 @@
 """Small things that pages need: numbers of exercises, times in a chapter's head, glued texts,
-folds, and what interactive figures load."""
+folds, where a figure's code lies, and what interactive figures load."""
 import re
 import shutil
 from collections.abc import Callable
@@ -94,6 +94,19 @@ class FoldSection(SphinxPostTransform):
                                 nodes.raw("", "</details>", format="html")]
 
 
+class CodeBelow(SphinxPostTransform):
+    "Put the folded code of a figure beneath it, so that nothing is between the prose and it."
+    default_priority = 250                      # after myst-nb has folded it
+    formats = ("html",)
+
+    def run(self, **_) -> None:
+        for cell in self.document.findall(nodes.container):
+            if "tag_hide-input" not in cell["classes"] or len(cell) != 2: continue
+            fold, output = cell.children
+            if any("tfm-figure" in raw.astext() for raw in output.findall(nodes.raw)):
+                cell.children = [output, fold]
+
+
 def copy(app):
     """Put the figures' stylesheet and modules where every page of an HTML build finds them; Jupyter
     Book would load every script of `html_static_path` on every page."""
@@ -116,7 +129,7 @@ def load(app, pagename, templatename, context, doctree):
 def setup(app):
     for module in (variables, crossref, roles): module.format_plain_text = as_glued
     for name, how in SOURCES.items(): app.add_role(name, role(*how))
-    for transform in (Fold, FoldSection): app.add_post_transform(transform)
+    for transform in (Fold, FoldSection, CodeBelow): app.add_post_transform(transform)
     # after Sphinx itself, which numbers at this event, too
     app.connect("env-get-updated", renumber, priority=900)
     app.add_css_file("figures/figures.css")

@@ -384,6 +384,20 @@ def shape(root: Path) -> list[str]:
     return faults
 
 
+WIDE = 88                                       # characters of code that fit its box (book.css)
+
+
+def columns(root: Path) -> list[str]:
+    "Visible lines of the path pages that are wider than their box, where they would be cut off."
+    bench = [*workbench(root), FRONT]
+    return [f"{cell.where}: a visible line of {len(line)} characters; expected at most {WIDE}: "
+            f"{line.strip()[:40]}"
+            for name, book in cells(root).items() if re.match(r"chapters/\d", name)
+            and name.removeprefix("chapters/00_") not in bench
+            for cell in book if cell.kind == "code" and not (cell.silent or cell.tags & FOLDED)
+            for line in cell.source.splitlines() if len(line) > WIDE]
+
+
 def outputs(root: Path) -> list[str]:
     "Cells that were not run, or that stored an error."
     faults = []
@@ -565,6 +579,6 @@ def export(root: Path) -> list[str]:
 
 
 RULES: dict[str, Callable[[Path], list[str]]] = {
-    f.__name__: f for f in (order, circles, directive_lines, led_in, shape, folds, outputs, digits,
-                            exact, size, export)
+    f.__name__: f for f in (order, circles, directive_lines, led_in, shape, folds, columns, outputs,
+                            digits, exact, size, export)
 }

@@ -169,6 +169,8 @@ PLANTED = {
                          lambda cells, every: [add("\n".join(["x = 1"] * 13), f"long-{i}")(cells,
                                  every) for i in range(30)]),
                    "chapters/00_proof: a middling cell has 13"),
+    "a line that its box cuts off": ("columns", spoil(CHAPTER, add(f"x = '{84 * 'y'}'")),
+                                     "«planted»: a visible line of 90 characters"),
     "outputs that nobody compares": ("shape",
                                      spoil(PROOF,
                                            lambda cells, every: [add("assert 1", f"ignored-{i}",

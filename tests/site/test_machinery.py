@@ -147,6 +147,17 @@ def test_every_claim_that_a_cell_qualifies_has_what_is_true_for_its_first_senten
                                             and not said.startswith(("Yes:", "No:")))})
 
 
+def test_the_code_of_a_figure_lies_beneath_it_and_other_code_above_what_it_prints():
+    def cell(html: str, *tags: str) -> nodes.container:
+        return nodes.container("", nodes.container("", nodes.Text("code")), nodes.container(
+            "", nodes.raw("", html, format="html")), classes=["cell", *tags])
+    figure = '<figure class="tfm-figure"></figure>'
+    document = new_document("")
+    document += [cell(figure, "tag_hide-input"), cell("<p>4</p>", "tag_hide-input"), cell(figure)]
+    touches.CodeBelow(document).run()
+    assert [each[0].astext() == "code" for each in document.children] == [False, True, True]
+
+
 def test_further_claims_are_one_fold_and_their_heading_stays_in_sight():
     document, section = new_document(""), nodes.section(ids=["more"])
     section += [nodes.title("", touches.MORE), nodes.paragraph("", "lead"),

@@ -65,18 +65,19 @@ def show_alignments(
     T, S = len(target), len(source)
     for name, m in (("weights", weights), ("true", true)):
         need(m.shape == (T, S), name, tuple(m.shape), f"(T, S) = {(T, S)}")
-    cell, left, top, out = 22, 12 + 8 * max(map(len, target)), 24 + 6 * max(map(len, source)), []
+    cell, left, top, out, names = 30, 14 + 9 * max(map(len, target)), 46, [], []
     for k, (name, m) in enumerate((("learned", weights), ("true", true))):
-        start = left + k * (S * cell + 22)
-        out += [text(start + S * cell / 2, top + T * cell + 20, name, colour="quiet")]
-        for s, word in enumerate(source):
-            out.append(
-                f'<g transform="translate({start + s * cell + 14} {top - 6}) '
-                f'rotate(-50)">{text(0, 0, word, "start")}</g>'
-            )
+        start = left + k * (S * cell + 36)
+        out += [text(start + S * cell / 2, top + T * cell + 22, name, colour="quiet")]
+        names += [text(start + (s + .5) * cell, top - 28 + 20 * (s % 2), word)   # in two rows
+                  for s, word in enumerate(source)]
         for t, s in np.ndindex(T, S):
             fill = f"color-mix(in oklab,{var('w')} {100 * float(m[t, s]):.0f}%,{var('seq-lo')})"
             out.append(rect(start + s * cell, top + t * cell, cell - 2, cell - 2, fill, 'rx="3"'))
-    out += [text(left - 8, top + t * cell + 15, word, "end") for t, word in enumerate(target)]
-    width = left + 2 * S * cell + 22 + 5 * len(source[-1])
-    return figure(svg("".join(out), width, top + T * cell + 28, alt), alt, caption, width)
+    out += [text(left - 8, top + t * cell + 20, word, "end") for t, word in enumerate(target)]
+    width, letters = left + 2 * S * cell + 60, min(15, 3.4 * cell / max(map(len, source)))
+    body = (f'<g font-size="15">{"".join(out)}</g>'
+            f'<g font-size="{letters:.3g}">{"".join(names)}</g>')
+    wide = " tfm-full" * (width > 640)
+    return figure(svg(body, width, top + T * cell + 30, alt), alt, caption, width,
+                  f'class="tfm-figure{wide}"')

@@ -31,18 +31,19 @@ class AttentionRow(Interactive):
         weights, values = exps / max(exps.sum(), 1e-300), np.array(self.values)
         columns = [("product", "q", products, 1), ("score", "w", scores, 2),
                    ("weight", "w", weights, 2), ("value", "v", values, 0)]
-        drawn = [] if seen.all() else [f"<defs>{HATCH}</defs>"]
+        arrows, drawn = [], [] if seen.all() else [f"<defs>{HATCH}</defs>"]
         drawn += [text(60, 60 + 46 * j, token, "end", "quiet")
                   for j, token in enumerate(self.tokens)]
         for n, (name, kind, numbers, digits) in enumerate(columns):
             drawn.append(text(91 + 88 * n, 22, name, colour=kind))
-            if n < 2: drawn.append(text(135 + 88 * n, 37 + 23 * len(values), "→", colour="quiet"))
+            if n < 2: arrows.append(text(135 + 88 * n, 40 + 23 * len(values), "→", colour="quiet"))
             for j, number in enumerate(numbers):
                 gone = kind == "w" and not seen[j]
                 part = abs(number) / max(abs(numbers).max(), 1e-300)
                 drawn.append(self._cell(68 + 88 * n, 32 + 46 * j, number, digits, kind, part, gone))
         below = 46 * len(values) + 66
-        drawn.append(text(310, below - 12, "↘   ↙", colour="quiet"))
+        arrows.append(text(310, below - 9, "↘ ↙", colour="quiet"))
+        drawn.append(f'<g font-size="22">{"".join(arrows)}</g>')
         drawn.append(text(279, below + 27, "output", "end"))
         drawn.append(self._cell(288, below, weights @ values, 1, "v", 1, False))
         return svg("".join(drawn), 400, below + 48, self.alt)

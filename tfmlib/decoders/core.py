@@ -322,7 +322,8 @@ def gpt2(vocab_size: int, d_model: int, n_layers: int, n_heads: int,
         n_layers, lambda: LayerNorm(d_model),
         lambda: MultiHeadAttention(d_model, n_heads, bias=True),
         lambda: FeedForward(d_model, 4 * d_model, partial(F.gelu, approximate="tanh")))
-    embedding, positions = Embedding(vocab_size, d_model), LearnedEmbedding(max_len, d_model)
+    embedding, positions = (Embedding(vocab_size, d_model),
+                            LearnedEmbedding(max_len, d_model))
     return initialised(CausalLM(embedding, stack, max_len, positions))
 
 
@@ -335,7 +336,8 @@ def llama(vocab_size: int, d_model: int, n_layers: int, n_heads: int, max_len: i
         lambda: MultiHeadAttention(d_model, n_heads, n_kv_heads, attention_fn=rotary),
         lambda: SwiGLU(d_model, d_ff))
     lm_head = None if tied else nn.Linear(d_model, vocab_size, bias=False)
-    return initialised(CausalLM(Embedding(vocab_size, d_model), stack, max_len, None, lm_head))
+    return initialised(CausalLM(
+        Embedding(vocab_size, d_model), stack, max_len, None, lm_head))
 
 # %% ../../chapters/10_decoders.ipynb #filters-export
 @reshapes
@@ -462,7 +464,8 @@ def sample(logits: Tensor, generator: torch.Generator) -> Tensor:  # (B, V) → 
 
 
 @torch.no_grad()
-def simple_generate(model: nn.Module, ids: Tensor, n: int, sampling: Callable | None = None,
+def simple_generate(model: nn.Module, ids: Tensor, n: int,
+                    sampling: Callable | None = None,
                     seed: int = 0) -> Tensor:                  # (B, T) → (B, T + n)
     "Append n tokens, each from a pass over the whole text; by default greedily."
     g = torch.Generator().manual_seed(seed)

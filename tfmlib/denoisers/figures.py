@@ -9,7 +9,7 @@ __all__ = ['CorruptSentence']
 # fold: The class of the figure that moves
 import traitlets
 
-from ..workbench import Interactive, rect, svg, var
+from ..workbench import HATCH, Interactive, rect, svg, var
 from ..workbench import text as svg_text
 
 
@@ -31,10 +31,22 @@ class CorruptSentence(Interactive):
         seen, target, prefix = draws[self.draw % len(draws)]
         two = self.stacks[self.objective] == 2
         n, S = len(seen) + two * len(target), len(seen)
-        def words(ids): return " ".join("·" if i < 0 else self.tokens[i] for i in ids)
-        body = [svg_text(0, 16, f"read: {words(seen)}", "start"),
-                svg_text(0, 36, f"predicted: {words(target)}", "start")]
+        body, right, side, top = [f"<defs>{HATCH}</defs>"], 440, 216 / n, 76
+        for y, name, ids in ((4, "read", seen), (36, "predicted", target)):
+            x = 72
+            body.append(svg_text(0, y + 18, name, "start", "quiet"))
+            for word in ("·" if i < 0 else self.tokens[i] for i in ids):
+                width = 7.5 * len(word) + 12
+                body += [rect(x, y, width, 26, "none", f'rx="4" stroke="{var("quiet")}"'),
+                         svg_text(x + width / 2, y + 18, word)]
+                x += width + 4
+            right = max(right, x)
         for i in range(n):
-            wide = S if two and i < S else max(i + 1, prefix)
-            body.append(rect(0, 50 + 200 * i / n, 200 * wide / n, 180 / n, var("w")))
-        return svg("".join(body), 440, 252, self.alt)
+            wide, y = S if two and i < S else max(i + 1, prefix), top + side * i
+            body += [rect(0, y, side * wide, side, var("w"), 'fill-opacity=".45"'),
+                     rect(side * wide, y, side * (n - wide), side, "url(#@@h)")]
+        lines = "".join(f"M{side * i:g} {top}v216M0 {top + side * i:g}h216" for i in range(n + 1))
+        body += [f'<path d="{lines}" stroke="{var("ground")}" stroke-width="1.5"/>',
+                 svg_text(228, top + 16, "a row for each query, a column for each key", "start",
+                          "quiet")]
+        return svg("".join(body), max(right, 520), 300, self.alt)

@@ -53,6 +53,7 @@ class GradientFlow(Interactive):
     def picture(self) -> str:
         alone = self.gate + (1 - self.gate) * self.eigenvalue
         lines = {"growth": self.growth(), "λ alone": alone ** np.arange(self.steps + 1.)}
+        if np.allclose(*lines.values()): lines = {"growth, λ alone": lines["growth"]}
         lines = {name: line.clip(1e-12, 1e12) for name, line in lines.items()}
         return curves(
             range(self.steps + 1),
