@@ -58,9 +58,9 @@ def divided(root: Path, name: str) -> bool:
     return name == Path(TOUR).name or (root / f"chapters/depth/{Path(name).name}.ipynb").is_file()
 
 
-def section(notebook: dict, anchor: str) -> dict:
-    "The part of a notebook below one heading of the second level."
-    cells, here = [], False
+def section(notebook: dict, anchors: str) -> dict:
+    "The part of a notebook below a heading of the second level, or below several."
+    cells, here, missing = [], False, dict.fromkeys(anchors.split())
     for cell in notebook["cells"]:
         if cell["cell_type"] != "markdown":
             cells += [cell] * here
@@ -69,10 +69,11 @@ def section(notebook: dict, anchor: str) -> dict:
         for text in re.split(r"^(?=## )", "".join(cell["source"]), flags=re.M):
             if text.startswith("## "):
                 words = WORD.findall(text.split("\n")[0].lower())
-                here = re.sub("['’]", "", "-".join(words)) == anchor
+                here = (anchor := re.sub("['’]", "", "-".join(words))) in anchors.split()
+                missing.pop(anchor, None)
             kept += [text] * here
         cells += [cell | {"source": "".join(kept)}] * bool(kept)
-    if not cells: raise ValueError(f"minutes #{anchor}: no such section")
+    if missing: raise ValueError(f"minutes #{' #'.join(missing)}: no such section")
     return {"cells": cells}
 
 
@@ -86,7 +87,8 @@ def to_five(minutes: float) -> int: return 5 * max(1, round(minutes / 5))
 
 def reading(root: Path, page: str) -> str:
     """How long a chapter takes, or several (their names between spaces), in words; one that is
-    divided, a page in depth, and a section of it (#anchor), to read and to build."""
+    divided, a page in depth, and sections of either (#anchor, between spaces), to read and to
+    build."""
     names, _, anchor = page.partition("#")
     files = [root / f"chapters/{name}.ipynb" for name in names.split()]
     if gone := [file.stem for file in files if not file.is_file()]:

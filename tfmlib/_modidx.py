@@ -396,6 +396,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'tfmlib/checkpoints/chat.py')},
             'tfmlib.checkpoints.core': { 'tfmlib.checkpoints.core.read_safetensors': ( 'checkpoints.html#read_safetensors',
                                                                                        'tfmlib/checkpoints/core.py'),
+                                         'tfmlib.checkpoints.core.rename_tensors': ( 'checkpoints.html#rename_tensors',
+                                                                                     'tfmlib/checkpoints/core.py'),
                                          'tfmlib.checkpoints.core.simple_load': ( 'checkpoints.html#simple_load',
                                                                                   'tfmlib/checkpoints/core.py')},
             'tfmlib.checkpoints.families': { 'tfmlib.checkpoints.families.agreed': ( 'depth/checkpoints_families.html#agreed',

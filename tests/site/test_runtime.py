@@ -81,8 +81,9 @@ def test_a_section_of_a_page_in_depth_has_times_of_its_own(tmp_path):
     (tmp_path / "chapters/depth/17_a.ipynb").write_text(
         json.dumps({"cells": [text, code, last, code]}))
     assert durations.reading(tmp_path, "depth/17_a#one-two") == "Read 10 min · Build 20 min"
+    assert durations.reading(tmp_path, "depth/17_a#one-two three") == "Read 10 min · Build 30 min"
     with pytest.raises(ValueError, match="minutes #four: no such section"):
-        durations.reading(tmp_path, "depth/17_a#four")
+        durations.reading(tmp_path, "depth/17_a#three four")
 
 
 def test_minutes_of_no_chapter(house):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        NUMBER_TYPES read_safetensors simple_load""",
+        NUMBER_TYPES read_safetensors rename_tensors simple_load""",
     'builder': """
         RELATIVE NORMS POSITIONS NORM_POSITIONS ATTENTIONS ACTIVATIONS FFNS REGISTRIES MODELS
         MODEL_KINDS SIZES OPTIONAL_SIZES ROPE_SCALINGS LATER EMBEDDINGS GPT2 MODERN LLAMA3

@@ -6,7 +6,7 @@
 __all__ = ['RELATIVE', 'NORMS', 'POSITIONS', 'NORM_POSITIONS', 'ATTENTIONS', 'ACTIVATIONS', 'FFNS', 'REGISTRIES', 'MODELS', 'MODEL_KINDS', 'SIZES', 'OPTIONAL_SIZES', 'ROPE_SCALINGS', 'LATER', 'EMBEDDINGS', 'GPT2', 'MODERN', 'LLAMA3', 'MODEL_CONFIGS', 'FORMULA', 'Part', 'build_sublayer', 'build_heads', 'build_rotary', 'build_relative', 'build_ffn', 'Described', 'with_later', 'check_model_config', 'declared_options', 'check_options', 'read_scaling', 'ModelConfig', 'build_block', 'build', 'build_stack', 'build_encoding', 'build_embedding', 'build_embeddings', 'encoder_config', 'build_transformer', 'Encoder', 'build_encoder', 'decoder_parts', 'build_decoder', 'count_stack', 'count_parameters']
 
 # %% ../../chapters/12_checkpoints.ipynb #imports-builder-export
-# fold: A row of a registry, and how the parts of chapters 4 to 7 are built
+# fold: The words and their parts, ModelConfig and its checks, build, named configurations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -74,13 +74,12 @@ def build_ffn(activation: Callable, config, layer: int) -> FeedForward:
 
 RELATIVE = {"n_buckets": 32, "max_distance": 128}
 
-# %% ../../chapters/12_checkpoints.ipynb #registries-export
+
 NORMS = {                                      # (config, width) -> norm
     "layernorm": Part(lambda config, dim: nn.LayerNorm(dim, config.norm_eps)),
     "rmsnorm": Part(lambda config, dim: nn.RMSNorm(dim, config.norm_eps))}
 
-# %% ../../chapters/12_checkpoints.ipynb #shape-check-export
-# fold: The other registries, ModelConfig and its checks, build, kinds of model, named configurations
+
 POSITIONS = {                                  # (config, causal) -> encoding
     "none": Part(lambda config, _: PositionalEncoding()),
     "sinusoidal": Part(lambda config, _: SinusoidalEmbedding(config.d_model)),
