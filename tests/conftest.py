@@ -29,8 +29,9 @@ settings.load_profile("unhurried")
 
 # The files that take longest, which begin first: one that began last would run alone while the
 # other processors wait.
-LONGEST = ("test_browser", "test_many_devices", "test_inpage_browser", "test_flash_kernels",
-           "test_exercises", "test_checkpoints", "test_defects", "test_live_page", "test_figures",
+LONGEST = ("test_sections", "test_sections_phone", "test_cluster", "test_browser",
+           "test_many_devices", "test_inpage_browser", "test_flash_kernels", "test_exercises",
+           "test_checkpoints", "test_defects", "test_live_page", "test_narrow", "test_figures",
            "test_training",
            "test_forced_colours", "test_inpage", "test_gpu_run", "test_newcomer", "test_mutants",
            "test_tokens", "test_copies", "test_editions", "test_search", "test_solutions",

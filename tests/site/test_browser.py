@@ -366,58 +366,6 @@ def test_planted_faults_are_seen(context, tmp_path):
             "dark: color-contrast"} and found.themes == [None, None]
 
 
-OFF = """() => {                               // how far the heading that the address names is from where it should be: just below the bar at the top, or on the last screen
-  const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  const { top } = (section.querySelector("h1, h2, h3, h4, h5") ?? section).getBoundingClientRect(),
-    last = scrollY + innerHeight > document.documentElement.scrollHeight - 2;
-  return top >= 40 && (top < 200 || (last && top < innerHeight)) ? 0 : Math.round(top) || 1;
-}"""  # noqa: E501
-EVERY_OFF = """async (ids) => {                   // the same for each address in turn, as links, search results and Back change it
-  const off = {}, frame = () => new Promise(requestAnimationFrame);
-  for (const id of ids) { location.hash = id; await frame(); await frame(); off[id] = (OFF)(); }
-  return Object.entries(off).filter(([, px]) => px);
-}""".replace("OFF", OFF, 1)  # noqa: E501
-AMONG = ("chapters/10_decoders.html", "chapters/06_positions.html",
-         "chapters/practice/04_attention.html", "about/glossary.html")
-
-
-def misplaced(page, address: str, settle: int = 400) -> tuple[int, list]:
-    """How many links to sections a page has, and those that miss their heading: opened,
-    followed, gone back to, reloaded."""
-    page.goto(address)
-    ids = page.evaluate(
-        "[...document.querySelectorAll('.tfm-text section[id]')].filter(s => "
-        "s.checkVisibility()).map(s => s.id)")
-    if not ids: return 0, []
-    middle, missed = ids[len(ids) * 2 // 3], []
-    page.goto("about:blank")
-    page.goto(f"{address}#{middle}")
-    page.wait_for_timeout(settle)
-    missed += [("opened", middle, off)] if (off := page.evaluate(OFF)) else []
-    missed += page.evaluate(EVERY_OFF, ids)
-    # nothing to go back to
-    if len(ids) == 1: return 1, missed
-    def look(what): missed.extend([(what, page.url, off)] if (off := page.evaluate(OFF)) else [])
-    # a reader stays for a moment: what Back returns to is noted then
-    for place in (middle, ids[0]):
-        page.evaluate("place => { location.hash = place }", place)
-        page.wait_for_timeout(2 * settle)
-    for what, act in (("back", page.go_back), ("back, reloaded", page.reload)):
-        act()
-        page.wait_for_timeout(settle)
-        look(what)
-    return len(ids), missed
-
-
-@pytest.mark.parametrize("size", (WIDE, PHONE), ids=("wide", "phone"))
-@pytest.mark.parametrize("name", sweep(pages(), *AMONG))
-def test_links_to_sections_land_on_their_heading(browser, served, name, size):
-    context = browser.new_context(viewport=size, reduced_motion="reduce")
-    number, missed = misplaced(context.new_page(), f"{served}/{name}")
-    context.close()
-    assert not missed, f"{len(missed)} of {number + 2}: {missed[:5]}"
-
-
 def test_a_browser_that_has_ended_is_started_again(browser):
     """Else every test after it would fail, too. It is said; and what a running browser refuses
     is refused."""

@@ -150,9 +150,12 @@ def begun(context, stem: str, tried: list, foreign: list):
     return page
 
 
+OTHERS = [stem for stem in CHECKED if stem not in TRIED]
+
+
 @pytest.mark.parametrize("stems", [pytest.param([stem]) for stem in TRIED]
-                         + [pytest.param(CHECKED[n:n + 2], marks=pytest.mark.whole)
-                            for n in range(0, len(CHECKED), 2)], ids=" ".join)
+                         + [pytest.param(OTHERS[n:n + 2], marks=pytest.mark.whole)
+                            for n in range(0, len(OTHERS), 2)], ids=" ".join)
 def test_stubs_solutions_and_some_wrong_answers(known, stems):
     "The verdicts of the book, in two pages at a time."
     tried, foreign = {stem: answers(stem) for stem in stems}, []

@@ -1,6 +1,5 @@
 """Formulas, code and the pages' frame, as files: KaTeX's version, bad formulas, few elements,
 and what a page must not load."""
-import os
 import re
 import subprocess
 import sys
@@ -93,31 +92,6 @@ def test_two_scripts_and_an_accent_are_flat(tmp_path):
             and flat.count('data-accent="ˉ"') == 1 and flat.count("<math") == 3)
     assert ([re.sub("<[^>]*>", "", t) for t in re.findall(r'width:0;[^>]*>(.)</span>', flat)]
             == ["t", "⊤"])
-
-
-EQUATIONS = """() => [...document.querySelectorAll(".katex-display")].filter((e) => e.clientWidth && e.scrollWidth > e.clientWidth + 1).map((e) => {
-  const ground = getComputedStyle(e);
-  return [e.textContent.slice(0, 40), e.scrollWidth, e.clientWidth, ground.overflowX === "auto" &&
-    ground.backgroundAttachment.split(", ").includes("local") &&
-      ground.backgroundImage.split("gradient(").length === 5];
-})"""  # noqa: E501
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", [1400, 390])
-def test_display_equations_are_whole_or_show_that_they_go_on(book, served, browser, width):
-    """On a wide screen each fits; on a phone one that does not has a shadow at its edge, which
-    goes when it has been scrolled."""
-    names = [p.relative_to(book).as_posix() for p in sorted(Path(book).glob("chapters/**/*.html"))
-             if "katex-display" in p.read_text(encoding="utf-8")]
-    assert len(names) > 15
-    page, cut = browser.new_page(viewport={"width": width, "height": 900}), []
-    for name in names if os.environ.get("TFM_WHOLE") else names[::3]:
-        page.goto(f"{served}/{name}")
-        page.add_style_tag(content="* { content-visibility: visible !important }")
-        cut += [(name, *found) for found in page.evaluate(EQUATIONS)]
-    page.close()
-    assert [found for found in cut if width > 600 or not found[-1]] == []
 
 
 def test_a_page_has_one_viewport_and_fetches_both_faces_of_its_text(book):

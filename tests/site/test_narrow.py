@@ -1,11 +1,13 @@
 """Narrow screens: what is wider than its place scrolls and shows it, and the letters of drawings
 are legible on a phone."""
 import os
+import re
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 import rules  # noqa: F401  (the extensions' folder on the path)
-from conftest import awake, laid_out
+from conftest import awake, laid_out, painted
 from narrow import LEGIBLE, breakable, legible, smallest
 
 # a table of twelve columns, one a field of a configuration
@@ -36,52 +38,71 @@ LETTERS = """() => [...document.querySelectorAll(".tfm-text svg:not(.katex svg)"
   return { name: (svg.getAttribute("aria-label") ?? "").slice(0, 40), said, least, hidden: !cued &&
     (drawn.left < -1 || drawn.right > innerWidth + 1) };
 })"""  # noqa: E501
+EQUATIONS = """() => [...document.querySelectorAll(".katex-display")].filter((e) => e.clientWidth).map((e) => {
+  const style = getComputedStyle(e);
+  return { name: e.textContent.slice(0, 40), cut: e.scrollWidth > e.clientWidth + 1,
+    shown: style.overflowX === "auto" && style.backgroundAttachment.split(", ").includes("local") &&
+      style.backgroundImage.split("gradient(").length === 5 };
+})"""  # noqa: E501
+ASKED = {"tables": TABLES, "equations": EQUATIONS, "letters": LETTERS}
 
 
-def sampled(book, *held: str) -> list[str]:
-    "Pages that hold one of these; in the ordinary proof every third."
+@pytest.fixture(scope="module")
+def found(book, served, browser):
+    """What tables, equations and drawings say of themselves, with the name of their page: of each
+    page that holds one, in the ordinary proof of every third. It is loaded once, on a phone, where
+    its figures are drawn; all that is folded is open."""
     names = [p.relative_to(book).as_posix() for p in sorted(Path(book).rglob("*.html"))
-             if "_static" not in p.parts and any(h in p.read_text(encoding="utf-8") for h in held)]
-    assert len(names) > 15
-    return names if os.environ.get("TFM_WHOLE") else names[::3]
-
-
-def opened(page, address: str) -> None:
-    "The page with all that is folded, laid out."
-    page.goto(address)
-    page.add_style_tag(content="* { content-visibility: visible !important }")
-    page.evaluate(OPEN)
-    laid_out(page)
+             if "_static" not in p.parts and re.search("<table|<svg|katex-display",
+                                                       p.read_text(encoding="utf-8"))]
+    page, found, pages = browser.new_page(), defaultdict(list), Counter()
+    step = 1 if os.environ.get("TFM_WHOLE") else 3
+    for name in names[::step]:
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto(f"{served}/{name}")
+        page.add_style_tag(content="* { content-visibility: visible !important }")
+        page.evaluate(OPEN)
+        laid_out(page)
+        for figure in page.locator("figure[data-module]").all(): awake(figure)
+        for width in (390, 1400):
+            page.set_viewport_size({"width": width, "height": 900})
+            painted(page)
+            for what, script in ASKED.items():
+                here = page.evaluate(script)
+                found[what, width] += [(name, each) for each in here]
+                pages[what] += bool(here)
+    page.close()
+    assert min(pages[what] for what in ASKED) * step > 15
+    return found
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1400, 390])
-def test_tables_are_whole_or_show_that_they_go_on(book, served, browser, width):
+def test_tables_are_whole_or_show_that_they_go_on(found, width):
     """On a wide screen each fits; on a phone one that does not has a shadow at its edge, and the
     arrow keys move it."""
-    page, cut, lost = browser.new_page(viewport={"width": width, "height": 900}), [], []
-    for name in sampled(book, "<table"):
-        opened(page, f"{served}/{name}")
-        found = page.evaluate(TABLES)
-        cut += [(name, each["name"]) for each in found if each["cut"] and name not in SCROLLS_WIDE]
-        lost += [(name, each["name"]) for each in found if each["lost"]]
-    page.close()
+    cut = [(name, each["name"]) for name, each in found["tables", width]
+           if each["cut"] and name not in SCROLLS_WIDE]
+    lost = [(name, each["name"]) for name, each in found["tables", width] if each["lost"]]
     assert lost == [] and (cut == [] or width < 600)
 
 
 @pytest.mark.browser
-def test_letters_of_drawings_are_legible_on_a_phone(book, served, browser):
+@pytest.mark.parametrize("width", [1400, 390])
+def test_display_equations_are_whole_or_show_that_they_go_on(found, width):
+    """On a wide screen each fits; on a phone one that does not has a shadow at its edge, which
+    goes when it has been scrolled."""
+    assert [(name, each) for name, each in found["equations", width]
+            if each["cut"] and (width > 600 or not each["shown"])] == []
+
+
+@pytest.mark.browser
+def test_letters_of_drawings_are_legible_on_a_phone(found):
     "At least eleven pixels, also where a script draws; what is wider for it scrolls in its figure."
-    page, small, hidden = browser.new_page(viewport={"width": 390, "height": 844}), [], []
-    for name in sampled(book, "<svg"):
-        opened(page, f"{served}/{name}")
-        for figure in page.locator("figure[data-module]").all(): awake(figure)
-        found = page.evaluate(LETTERS)
-        small += [(name, each["name"], each["said"], each["least"]) for each in found
-                  if each["least"] and each["least"] < LEGIBLE - .01]
-        hidden += [(name, each["name"]) for each in found if each["hidden"]]
-    page.close()
-    assert small == [] and hidden == []
+    drawn = found["letters", 390]
+    assert [(name, each) for name, each in drawn
+            if each["least"] and each["least"] < LEGIBLE - .01] == []
+    assert [(name, each["name"]) for name, each in drawn if each["hidden"]] == []
 
 
 DRAWN = (
