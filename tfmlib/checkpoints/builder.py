@@ -80,7 +80,7 @@ NORMS = {                                      # (config, width) -> norm
     "rmsnorm": Part(lambda config, dim: nn.RMSNorm(dim, config.norm_eps))}
 
 # %% ../../chapters/12_checkpoints.ipynb #shape-check-export
-# fold: The other registries, ModelConfig and its checks, build, kinds of model, named configurations
+# fold: The other registries, ModelConfig and its checks, build, kinds, named configurations
 POSITIONS = {                                  # (config, causal) -> encoding
     "none": Part(lambda config, _: PositionalEncoding()),
     "sinusoidal": Part(lambda config, _: SinusoidalEmbedding(config.d_model)),
