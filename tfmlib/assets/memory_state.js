@@ -48,7 +48,7 @@ function render({ model, el }) {
     });
     const [a, b] = key(model.get("angle"));
     $(".tfm-plane").setAttribute("aria-label", `the state is (${digits(x)}, ${digits(y)}); lines are the states that give the value of each of ${many(pairs.length)}`);
-    $(".tfm-plane").innerHTML = `<path class="tfm-grid" d="M0 120H420M210 0V240M122 116v8M298 116v8M206 32h8M206 208h8"/>${NAMES}<path class="tfm-next" d="M210 120L${X(1.5 * a).toFixed(1)} ${Y(1.5 * b).toFixed(1)}"/><text class="tfm-name" x="${(X(1.5 * a) + 4).toFixed(1)}" y="${(Y(1.5 * b) - 4).toFixed(1)}">next key</text>
+    $(".tfm-plane").innerHTML = `<path class="tfm-grid" d="M0 120H420M210 0V240M122 116v8M298 116v8M206 32h8M206 208h8"/>${NAMES}<path class="tfm-way" d="M210 120L${X(1.5 * a).toFixed(1)} ${Y(1.5 * b).toFixed(1)}"/><text class="tfm-name" x="${(X(1.5 * a) + 4).toFixed(1)}" y="${(Y(1.5 * b) - 4).toFixed(1)}">next key</text>
       ${pairs.map(line).join("")}<path class="tfm-path" d="M210 120L${X(seen[0]).toFixed(1)} ${Y(seen[1]).toFixed(1)}"/><circle class="tfm-here" cx="${X(seen[0]).toFixed(1)}" cy="${Y(seen[1]).toFixed(1)}" r="6"/>`;
     $("tbody").innerHTML = pairs.map((pair, n) => `<tr><th scope="row">${n + 1}</th><td>${pair[0]}°</td><td>${digits(pair[1])}</td><td>${digits(read(memory, pair[0]))}</td></tr>`).join("");
     const right = pairs.filter(pair => Math.abs(read(memory, pair[0]) - pair[1]) < .005).length;

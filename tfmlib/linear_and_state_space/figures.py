@@ -56,8 +56,8 @@ class MemoryView(Interactive):
             foot, along = (210 + 44 * value * a, 120 - 44 * value * b), (100 * b, 100 * a)
             ends = [foot[0] - along[0], foot[1] - along[1], foot[0] + along[0], foot[1] + along[1]]
             line = "M{:.1f} {:.1f}L{:.1f} {:.1f}".format(*ends)
-            drawn += (f'<path d="{line}" fill="none" style="stroke:{var("k")}" '
+            drawn += (f'<path d="{line}" fill="none" style="stroke:{var("2")}" '
                       'stroke-dasharray="6 4"/>')
-            drawn += text(ends[0] + 8, ends[1] + 8, n + 1, "start", "k")
+            drawn += text(ends[0] + 8, ends[1] + 8, n + 1, "start")
         drawn += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" style="fill:{var("q")}"/>'
         return svg(drawn, 420, 240, self.alt)

@@ -27,8 +27,8 @@ class ExpertCapacityView(Interactive):
         "The figure of these logits, with room for three tokens in each expert."
         N, E = logits.shape
         return cls(f"{N} tokens and {E} experts with room for three tokens each; below each, the "
-                   "tokens that it drops", f"{N} tokens, and the experts that they choose. Below "
-                   "each expert are the tokens that it drops.", scores=logits.tolist())
+                   "tokens that it drops", f"The experts that {N} tokens choose. Below each expert "
+                   "are the tokens that it drops.", scores=logits.tolist())
 
     def routing(self) -> Routing:
         "The choice of each token, in the order of the queue."
