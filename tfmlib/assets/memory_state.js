@@ -1,6 +1,8 @@
 // A state of two numbers that pairs are written to: keys are directions in the plane, values are numbers. Each pair is the line of states that give its value.
 // State: rule ("sum", "decay", "delta"), angle and value of the next pair, pairs (angle, value), memory (the state), said.
 const MOST = 6, RULES = { sum: "sum", decay: "decay of one half, then sum", delta: "delta rule" };
+const NAMES = [[298, 138, "middle", "2"], [122, 138, "middle", "−2"], [200, 37, "middle", "2"], [198, 213, "middle", "−2"], [420, 138, "end", "first number"], [204, 12, "end", "second number"]]
+  .map(([x, y, at, told]) => `<text x="${x}" y="${y}" text-anchor="${at}">${told}</text>`).join("");
 const digits = x => { const s = x.toFixed(2).replace(/\.?0+$/, ""); return s === "-0" ? "0" : s.replace("-", "−"); };
 const key = angle => [Math.cos(angle * Math.PI / 180), Math.sin(angle * Math.PI / 180)];
 const many = n => `${n} pair${n === 1 ? "" : "s"}`;
@@ -46,7 +48,7 @@ function render({ model, el }) {
     });
     const [a, b] = key(model.get("angle"));
     $(".tfm-plane").setAttribute("aria-label", `the state is (${digits(x)}, ${digits(y)}); lines are the states that give the value of each of ${many(pairs.length)}`);
-    $(".tfm-plane").innerHTML = `<path class="tfm-grid" d="M0 120H420M210 0V240"/><path class="tfm-axis" stroke-dasharray="2 3" d="M210 120L${X(a).toFixed(1)} ${Y(b).toFixed(1)}"/>
+    $(".tfm-plane").innerHTML = `<path class="tfm-grid" d="M0 120H420M210 0V240M122 116v8M298 116v8M206 32h8M206 208h8"/>${NAMES}<path class="tfm-way" d="M210 120L${X(1.5 * a).toFixed(1)} ${Y(1.5 * b).toFixed(1)}"/><text class="tfm-name" x="${(X(1.5 * a) + 4).toFixed(1)}" y="${(Y(1.5 * b) - 4).toFixed(1)}">next key</text>
       ${pairs.map(line).join("")}<path class="tfm-path" d="M210 120L${X(seen[0]).toFixed(1)} ${Y(seen[1]).toFixed(1)}"/><circle class="tfm-here" cx="${X(seen[0]).toFixed(1)}" cy="${Y(seen[1]).toFixed(1)}" r="6"/>`;
     $("tbody").innerHTML = pairs.map((pair, n) => `<tr><th scope="row">${n + 1}</th><td>${pair[0]}°</td><td>${digits(pair[1])}</td><td>${digits(read(memory, pair[0]))}</td></tr>`).join("");
     const right = pairs.filter(pair => Math.abs(read(memory, pair[0]) - pair[1]) < .005).length;

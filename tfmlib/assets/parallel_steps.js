@@ -18,7 +18,7 @@ function render({ model, el }) {
   const $ = q => el.querySelector(q), slider = $("input"), play = $(".tfm-play");
   let timer = 0;
 
-  function picture(holds, does, sends, tall) {
+  function picture(holds, does, sends, tall, last) {
     const out = [], middle = r => r * WIDE + WIDE / 2, p = holds.length;
     out.push('<defs><marker id="tfm-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tfm-tip" d="M0 .5L8 4L0 7.5z"/></marker></defs>');
     sends.forEach(([a, b, label]) => {                       // over the ranks: to the left within to the right within round the end, so that no two cross
@@ -30,7 +30,7 @@ function render({ model, el }) {
     for (let r = 0; r < p; r++) {
       out.push(`<rect class="tfm-rank tfm-${does[r]}" x="${r * WIDE + 6}" y="${TOP}" width="${WIDE - 12}" height="${tall * CHIP + 48}" rx="4"/>`);
       out.push(`<text x="${middle(r)}" y="${TOP + 18}" text-anchor="middle">rank ${r}</text><text class="tfm-state" x="${middle(r)}" y="${TOP + 35}" text-anchor="middle">${states[does[r]]}</text>`);
-      holds[r].forEach((h, i) => out.push(`<text x="${middle(r)}" y="${TOP + 58 + i * CHIP}" text-anchor="middle" class="tfm-held">${safe(h)}</text>`));
+      holds[r].forEach((h, i) => out.push(`<rect class="tfm-slot${h === last[r][i] ? " tfm-final" : ""}" x="${r * WIDE + 14}" y="${TOP + 43 + i * CHIP}" width="${WIDE - 28}" height="${CHIP - 2}"/><text x="${middle(r)}" y="${TOP + 58 + i * CHIP}" text-anchor="middle" class="tfm-held">${safe(h)}</text>`));
     }
     $("svg").setAttribute("viewBox", `0 0 ${p * WIDE} ${TOP + tall * CHIP + 52}`);
     $("svg").innerHTML = out.join("");
@@ -38,7 +38,7 @@ function render({ model, el }) {
 
   function draw() {
     const form = model.get("form"), all = moments[form], n = Math.min(model.get("step"), all.length - 1), [said, holds, does, sends] = all[n];
-    picture(holds, does, sends, Math.max(...all.map(m => Math.max(...m[1].map(h => h.length)))));
+    picture(holds, does, sends, Math.max(...all.map(m => Math.max(...m[1].map(h => h.length)))), all.at(-1)[1]);
     $("select").selectedIndex = form;
     slider.max = all.length; slider.value = n + 1;
     const told = `${n + 1} of ${all.length}: ${said}`;

@@ -408,7 +408,8 @@ def load_model(
 # %% ../../chapters/12_checkpoints.ipynb #split-export
 def split_parts(whole: Tensor, sizes: list[int], by_head: int) -> list[Tensor]:
     "The inverse of `join_parts`."
-    need(len(whole) == sum(sizes), "whole", f"{len(whole)} rows", f"{sum(sizes)}, {sizes}")
+    need(len(whole) == sum(sizes), "whole", f"{len(whole)} rows",
+         f"{sum(sizes)}, {sizes}")
     if not by_head: return [*whole.split(sizes)]
     rows = whole.unflatten(0, (by_head, -1)).split([n // by_head for n in sizes], 1)
     return [p.flatten(0, 1) for p in rows]

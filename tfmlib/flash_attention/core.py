@@ -26,7 +26,7 @@ def finite_max(top: Tensor) -> Tensor:
     return top.masked_fill(top == -math.inf, 0)
 
 
-def softmax_state(scores: Tensor, v: Tensor) -> SoftmaxState:  # (..., T, S), (..., S, W)
+def softmax_state(scores: Tensor, v: Tensor) -> SoftmaxState:  # (…, T, S), (…, S, W)
     "The state of some keys; a score of −∞ marks a hidden key."
     top = scores.amax(-1)
     e = (scores - finite_max(top)[..., None]).exp()
@@ -53,7 +53,8 @@ def visible_tiles(i: slice, T: int, S: int, cols: int, causal: bool) -> list[sli
 
 def is_future(i: slice, j: slice, T: int, S: int) -> Tensor:  # (rows, cols)
     "Where, in a tile, a key is in the future of a query."
-    return torch.arange(j.start, j.stop) > torch.arange(i.start, i.stop)[:, None] + S - T
+    query, key = (torch.arange(x.start, x.stop) for x in (i, j))
+    return key > query[:, None] + S - T
 
 # %% ../../chapters/17_flash_attention.ipynb #forward-export
 def flash_forward(
@@ -75,7 +76,7 @@ def flash_forward(
     return out, lse
 
 
-def output_and_lse(state: SoftmaxState) -> tuple[Tensor, Tensor]:  # (..., T, W), (..., T)
+def output_and_lse(state: SoftmaxState) -> tuple[Tensor, Tensor]:  # (…, T, W), (…, T)
     "Output and log-sum-exp; zeros and −∞ where every key was hidden."
     total = torch.where(state.sum > 0, state.sum, 1)
     return state.acc / total[..., None], state.max + total.log()
@@ -83,7 +84,7 @@ def output_and_lse(state: SoftmaxState) -> tuple[Tensor, Tensor]:  # (..., T, W)
 # %% ../../chapters/17_flash_attention.ipynb #backward-export
 def flash_backward(
     q: Tensor, k: Tensor, v: Tensor,             # as in the forward pass
-    out: Tensor, lse: Tensor, dout: Tensor,      # its results, and the gradient at `out`
+    out: Tensor, lse: Tensor, dout: Tensor,      # its results, the gradient at `out`
     tile: tuple[int, int], causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:              # gradients at q, k, v
     "Gradients of one head, with every tile of weights recomputed."
@@ -92,9 +93,9 @@ def flash_backward(
     root, delta = math.sqrt(D), (dout * out).sum(1)                         # (T,)
     for j in blocks(0, S, cols):
         for i in blocks(0, T, rows):
-            if causal and i.stop + S - T <= j.start: continue           # nothing visible
+            if causal and i.stop + S - T <= j.start: continue       # nothing visible
             scores = q[i] @ k[j].T / root
-            w = (scores - finite_max(lse[i])[:, None]).exp()            # recomputed
+            w = (scores - finite_max(lse[i])[:, None]).exp()        # recomputed
             if causal: w = w.masked_fill(is_future(i, j, T, S), 0)
             dv[j] += w.T @ dout[i]
             dz = w * (dout[i] @ v[j].T - delta[i, None])

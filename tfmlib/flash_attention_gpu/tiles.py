@@ -28,7 +28,7 @@ def store_rows(X, i, N, x, D: tl.constexpr):
 # %% ../../chapters/18_flash_attention_gpu.ipynb #product-export
 @triton.jit
 def product(a, b):
-    "A product in the type of b: on the tensor cores in 16 bits, without TF32 in float32."
+    "A product in the type of b: on tensor cores in 16 bits, without TF32 in float32."
     return tl.dot(a.to(b.dtype), b, input_precision="ieee")
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #forward-export
@@ -73,8 +73,9 @@ def triton_forward(
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #backward-export
 @triton.jit
-def backward_program(Q, K, V, DOUT, LSE, DELTA, DK, DV, T, S, scale, CAUSAL: tl.constexpr,
-                     D: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+def backward_program(Q, K, V, DOUT, LSE, DELTA, DK, DV, T, S, scale,
+                     CAUSAL: tl.constexpr, D: tl.constexpr,
+                     ROWS: tl.constexpr, COLS: tl.constexpr):
     "One tile of keys: the gradients of keys and values, while the queries pass by."
     j = tl.program_id(0) * COLS + tl.arange(0, COLS)
     k, v = load_rows(K, j, S, D), load_rows(V, j, S, D)
@@ -87,7 +88,7 @@ def backward_program(Q, K, V, DOUT, LSE, DELTA, DK, DV, T, S, scale, CAUSAL: tl.
         q, dout = load_rows(Q, i, T, D), load_rows(DOUT, i, T, D)
         lse = tl.load(LSE + i, mask=i < T, other=float("inf"))
         delta = tl.load(DELTA + i, mask=i < T, other=0.)
-        w = tl.exp(product(q, tl.trans(k)) * scale - lse[:, None])          # (ROWS, COLS)
+        w = tl.exp(product(q, tl.trans(k)) * scale - lse[:, None])      # (ROWS, COLS)
         if CAUSAL: w = tl.where(j[None, :] <= (i + S - T)[:, None], w, 0.)
         dv += product(tl.trans(w), dout)
         dz = w * (product(dout, tl.trans(v)) - delta[:, None]) * scale
@@ -98,12 +99,12 @@ def backward_program(Q, K, V, DOUT, LSE, DELTA, DK, DV, T, S, scale, CAUSAL: tl.
 # %% ../../chapters/18_flash_attention_gpu.ipynb #backward-host-export
 def triton_dkdv(
     q: Tensor, k: Tensor, v: Tensor,             # as in the forward pass
-    out: Tensor, lse: Tensor, dout: Tensor,      # its results, and the gradient at `out`
+    out: Tensor, lse: Tensor, dout: Tensor,      # its results, the gradient at `out`
     tile: tuple[int, int], causal: bool = False,
 ) -> tuple[Tensor, Tensor]:                      # gradients at k and v
     "Two of the three gradients of one head, by a kernel."
     (T, D), S, (rows, cols) = q.shape, len(k), tile
-    dk, dv, delta = torch.empty_like(k), torch.empty_like(v), (dout.float() * out).sum(1)
+    (dk, dv), delta = map(torch.empty_like, (k, v)), (dout.float() * out).sum(1)
     backward_program[triton.cdiv(S, cols),](
         q, k, v, dout, lse, delta, dk, dv, T, S, D**-0.5,
         CAUSAL=causal, D=D, ROWS=rows, COLS=cols)

@@ -27,6 +27,15 @@ class CausalTrace(Interactive):
     depth = traitlets.Int(0).tag(sync=True)       # the cell that is read out
     word = traitlets.Int(0).tag(sync=True)
 
+    @classmethod
+    def of(cls, **state) -> "CausalTrace":
+        "The figure of these traces, with its words."
+        return cls("A grid of four depths and five words: 1 at the first name before block 0, "
+                   "then 0.9 or more at the family name, and 1 at the last word after block 2",
+                   "What is recovered when one state, or the output of one sub-layer, is copied "
+                   "from the clean run: 0 is the corrupted run without a patch, 1 the clean run.",
+                   **state)
+
     def picture(self) -> str:
         shown = self.restored[self.sentence][self.kind]
         return matrix(

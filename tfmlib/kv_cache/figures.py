@@ -71,12 +71,13 @@ def side_by_side(
     def line(text: str, differs: bool) -> str:
         strong = differs and key in text
         mark = "▶ " if strong else "· " if differs else "  "
-        part = 38 if strong else 13
-        ground = f"background:color-mix(in srgb,{var('k')} {part}%,transparent)" if differs else ""
-        return f'<div style="padding-left:8ch;text-indent:-8ch;{ground}">{html.escape(mark + text)}</div>'
+        part = 22 if strong else 10
+        ground = f"background:color-mix(in srgb,{var('quiet')} {part}%,transparent)"
+        style = f"padding-left:8ch;text-indent:-8ch;{ground if differs else ''}"
+        return f'<div style="{style}">{html.escape(mark + text)}</div>'
     drawn = "".join(
         f'<div style="flex:1 1 26rem;min-width:0"><p style="margin:.2rem 0"><b>{name}</b></p>'
-        '<div style="white-space:pre-wrap;padding:.5rem 0;font-family:monospace;'
+        '<div style="white-space:pre-wrap;padding:.5rem 0;font-family:var(--mono,monospace);'
         'font-size:.78rem;line-height:1.55">'
         + "".join(line(text, n not in shared) for n, text in enumerate(side)) + "</div></div>"
         for name, side, shared in zip(names, sides, same))

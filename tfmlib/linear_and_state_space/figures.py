@@ -38,17 +38,26 @@ class MemoryView(Interactive):
     def picture(self) -> str:
         "The axes, the direction of the next key, the lines of all pairs, and the state."
         x, y = 210 + 44 * self.memory[0], 120 - 44 * self.memory[1]
-        drawn = f'<path d="M0 120H420M210 0V240" style="stroke:{var("line")}"/>'
+        ticks = "M122 116v8M298 116v8M206 32h8M206 208h8"
+        drawn = f'<path d="M0 120H420M210 0V240{ticks}" fill="none" style="stroke:{var("line")}"/>'
+        for at_x, at_y, told in (298, 138, "2"), (122, 138, "−2"), (200, 37, "2"), (198, 213, "−2"):
+            drawn += text(at_x, at_y, told, colour="quiet")
+        drawn += text(420, 138, "first number", "end", "quiet")
+        drawn += text(204, 12, "second number", "end", "quiet")
         turn = math.radians(self.angle)
-        way = f"M210 120L{210 + 44 * math.cos(turn):.1f} {120 - 44 * math.sin(turn):.1f}"
-        drawn += f'<path d="{way}" style="stroke:{var("quiet")}" stroke-dasharray="2 3"/>'
+        a, b = math.cos(turn), math.sin(turn)
+        way = f"M210 120L{210 + 66 * a:.1f} {120 - 66 * b:.1f}"
+        drawn += (f'<path d="{way}" style="stroke:{var("ink")}" stroke-width="2" '
+                  'stroke-dasharray="2 3"/>')
+        drawn += text(214 + 66 * a, 116 - 66 * b, "next key", "start")
         drawn += f'<path d="M210 120L{x:.1f} {y:.1f}" style="stroke:{var("q")}" stroke-width="2"/>'
         for n, (angle, value) in enumerate(self.pairs):
             a, b = math.cos(math.radians(angle)), math.sin(math.radians(angle))
             foot, along = (210 + 44 * value * a, 120 - 44 * value * b), (100 * b, 100 * a)
             ends = [foot[0] - along[0], foot[1] - along[1], foot[0] + along[0], foot[1] + along[1]]
             line = "M{:.1f} {:.1f}L{:.1f} {:.1f}".format(*ends)
-            drawn += f'<path d="{line}" fill="none" style="stroke:{var("k")}" stroke-dasharray="6 4"/>'
-            drawn += text(ends[0], ends[1] - 4, n + 1)
+            drawn += (f'<path d="{line}" fill="none" style="stroke:{var("2")}" '
+                      'stroke-dasharray="6 4"/>')
+            drawn += text(ends[0] + 8, ends[1] + 8, n + 1, "start")
         drawn += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" style="fill:{var("q")}"/>'
         return svg(drawn, 420, 240, self.alt)

@@ -7,13 +7,14 @@ __all__ = ['Moment', 'ring_moments', 'pipeline_moments', 'context_moments', 'spl
 
 # %% ../../chapters/15_many_devices.ipynb #walk-export
 # fold: The interactive figure, and what each rank holds, does and sends in every form
+from textwrap import wrap
 from typing import NamedTuple
 
 import torch
 import traitlets
 
 from .core import chunks_of, ring_steps, simulate
-from ..workbench import Interactive, svg, text
+from ..workbench import Interactive, rect, svg, text, var
 
 
 class Moment(NamedTuple):
@@ -108,6 +109,17 @@ def parallel_moments(p: int = 4) -> dict[str, list[Moment]]:
             "GPipe": pipeline_moments("gpipe", p), "1F1B": pipeline_moments("1f1b", p)}
 
 
+def _held_row(r: int, x: float, y: float, cell: float, held: list, last: list, does: str) -> str:
+    "What a rank holds as framed cells, dashed if it waits; tinted if it holds this at the end."
+    drawn, dashed = text(x, y + 18, f"rank {r}", "start", "quiet"), "4 3" if does == "wait" else ""
+    for n, each in enumerate(held or [""]):
+        kept = n < len(last) and each == last[n]
+        frame = f'fill-opacity=".22" stroke="{var("quiet")}" stroke-dasharray="{dashed}"'
+        drawn += rect(x + 54 + cell * n, y, cell - 3, 25, var("w") if kept else "none", frame)
+        drawn += text(x + 52.5 + cell * (n + .5), y + 18, each)
+    return drawn
+
+
 class ParallelSteps(Interactive):
     "What each rank holds, sends and waits for, in every form, step by step."
     module = "parallel_steps"
@@ -116,19 +128,33 @@ class ParallelSteps(Interactive):
     form = traitlets.Int(0).tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
 
+    @classmethod
+    def of(cls, forms: dict[str, list[Moment]]) -> "ParallelSteps":
+        "The figure of these forms, at the first step of the first, a ring all-reduce."
+        return cls(
+            "Ring all-reduce on four ranks: the four numbers of each after 0 to 6 messages",
+            "What each rank holds, step by step. Tinted: what it keeps to the end. Dashed: a rank "
+            "that waits.",
+            names=[*forms], moments=[[[*m] for m in form] for form in forms.values()])
+
     def picture(self) -> str:
-        "What happens in each step, and what each rank then holds."
-        steps = [holds for _, holds, *_ in self.moments[self.form]]
-        rows = [["step", *(f"rank {r}" for r in range(len(steps[0])))]]
-        rows += [[str(i), *(", ".join(held) or "nothing" for held in holds)]
-                 for i, holds in enumerate(steps, 1)]
-        wide = 7 * max(len(cell) for row in rows for cell in row) + 18
-        drawn = [text(44 + wide * (c - 1) if c else 0, 15 + 42 * i, cell, "start")
-                 for i, row in enumerate(rows) for c, cell in enumerate(row)]
-        words = [moment[0] for moment in self.moments[self.form]]
-        drawn += [text(44, 42 * i - 4, said, "start", "quiet") for i, said in enumerate(words, 1)]
-        width = 44 + max(wide * (len(rows[0]) - 1), 7 * max(map(len, words)))
-        return svg("".join(drawn), width, 42 * len(rows) - 18, self.alt)
+        "Every step: a sentence, and a row of cells for each rank. Tinted: what it ends with."
+        form = self.moments[self.form]
+        longest = max(len(each) for _, holds, *_ in form for held in holds for each in held)
+        cell = max(46, 8 * longest + 14)
+        wide = 60 + cell * max(len(held) for _, holds, *_ in form for held in holds)
+        columns, last = max(1, 640 // (wide + 30)), form[-1][1]
+        said = [wrap(f"{i}. {moment[0]}", wide // 7) for i, moment in enumerate(form, 1)]
+        head = 19 * max(map(len, said)) + 6
+        tall, drawn = head + 28 * len(last) + 18, []
+        for i, (_, holds, does, *_) in enumerate(form):
+            x, y = i % columns * (wide + 30), i // columns * tall
+            drawn += [text(x, y + head + 19 * (n - len(said[i])) + 8, words, "start")
+                      for n, words in enumerate(said[i])]
+            drawn += [_held_row(r, x, y + head + 28 * r, cell, held, last[r], does[r])
+                      for r, held in enumerate(holds)]
+        return svg(f'<g font-size="15">{"".join(drawn)}</g>', columns * (wide + 30) - 29,
+                   -(-len(form) // columns) * tall - 12, self.alt)
 
     def told(self) -> str:
         "How many messages there are, and how often a rank waits."

@@ -22,6 +22,14 @@ class ExpertCapacityView(Interactive):
     capacity = traitlets.Int(3).tag(sync=True)             # tokens that an expert accepts
     by_weight = traitlets.Bool(False).tag(sync=True)       # largest weight first?
 
+    @classmethod
+    def of(cls, logits: torch.Tensor) -> "ExpertCapacityView":  # (N, E)
+        "The figure of these logits, with room for three tokens in each expert."
+        N, E = logits.shape
+        return cls(f"{N} tokens and {E} experts with room for three tokens each; below each, the "
+                   "tokens that it drops", f"The experts that {N} tokens choose. Below each expert "
+                   "are the tokens that it drops.", scores=logits.tolist())
+
     def routing(self) -> Routing:
         "The choice of each token, in the order of the queue."
         logits = torch.tensor(self.scores)
@@ -39,13 +47,19 @@ class ExpertCapacityView(Interactive):
 
     def picture(self) -> str:
         "A column of slots for each expert, and its dropped tokens below."
-        drawn = ""
+        below = 48 + 30 * self.capacity
+        drawn = text(72, below, "dropped", "end", "quiet")
         for e, mine in enumerate(self.queues()):
-            drawn += text(40 + 90 * e, 16, f"expert {e}")
+            x = 130 + 100 * e
+            drawn += text(x, 16, f"expert {e}")
             for slot in range(self.capacity):
-                y = 26 + 26 * slot
-                drawn += rect(10 + 90 * e, y, 60, 22, var("k"), 'rx="3" fill-opacity=".3"')
-                if slot < len(mine): drawn += text(40 + 90 * e, y + 16, mine[slot] + 1)
+                y, taken = 26 + 30 * slot, slot < len(mine)
+                how = f'rx="3" fill-opacity=".25" stroke="{var("6" if taken else "quiet")}"'
+                how += "" if taken else ' stroke-dasharray="4 3"'
+                drawn += rect(x - 34, y, 68, 25, var("6") if taken else "none", how)
+                drawn += (text(x, y + 18, mine[slot] + 1) if taken
+                          else text(x, y + 18, "free", colour="quiet"))
             out = [str(t + 1) for t in mine[self.capacity:]]
-            drawn += text(40 + 90 * e, 44 + 26 * self.capacity, ", ".join(out) or "–")
-        return svg(drawn, 90 * len(self.queues()), 54 + 26 * self.capacity, self.alt)
+            drawn += text(x, below, ", ".join(out) or "none")
+        return svg(f'<g font-size="15">{drawn}</g>', 90 + 100 * len(self.queues()), below + 10,
+                   self.alt)

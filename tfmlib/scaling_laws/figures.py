@@ -179,7 +179,7 @@ def sweep_curves(record: Record) -> Picture:
                 linewidth=1.2, markevery=slice(0, 3) if C in large else None,
                 label=name if C in large else None)
         if C in (32, 128):
-            ax.annotate(name, max(points), (6, -3), textcoords="offset points", fontsize=12,
+            ax.annotate(name, max(points), (6, -3), textcoords="offset points", fontsize=14,
                         color=COLOURS["quiet"], annotation_clip=False)
     for row in recorded_predictions(record):
         colour, shift = large[row["C"]]
@@ -190,8 +190,8 @@ def sweep_curves(record: Record) -> Picture:
         ax.plot(at, row["measured"], "o", color=COLOURS["ink"], markersize=7,
                 markerfacecolor="none")
     ax.axhline(entropy, color=COLOURS["quiet"], linestyle=":", linewidth=1.5)
-    ax.text(2.4e5, entropy + 0.02, "entropy", fontsize=12, color=COLOURS["quiet"])
-    ax.legend(frameon=False, fontsize=12, loc="upper right")
+    ax.text(2.4e5, entropy + 0.02, "entropy", fontsize=14, color=COLOURS["quiet"])
+    ax.legend(frameon=False, fontsize=14, loc="upper right")
     return show(
         ax.figure,
         alt="Recorded losses against training tokens, a falling line for each of eight widths, "
@@ -199,10 +199,9 @@ def sweep_curves(record: Record) -> Picture:
             "lines. At two and at four million tokens, two bars each show the intervals of the "
             "predictions, and open circles, the measured losses, lie on the strokes in them or "
             "next to them",
-        caption="Losses of the sweep, a line for each width (the first runs of the narrowest lie "
-                "above the frame). Bars and strokes: predictions for the four largest runs, with "
-                "their 90 % intervals. Open circles: the losses measured afterwards. "
-                f"Dotted: the entropy of the text; {inline(record.source)}.",
+        caption="Losses of the sweep, a line for each width. Bars and strokes: the predictions for "
+                "the four largest runs, and their 90 % intervals. Open circles: measured "
+                f"afterwards. Runs {inline(record.source.split(', bench/')[0])}.",
     )
 
 
@@ -224,8 +223,8 @@ def ladder_figure(gpu: Record, sweep: Record, law: PowerLaw) -> Picture:
         ax.plot(seen, [row_median(row) for row in own], "o-", color=colour, label=f"width {C}")
         ax.plot(seen, law(at).tolist(), linestyle="--", color=colour)
     ax.axhline(entropy, color=COLOURS["quiet"], linestyle=":", linewidth=1.5)
-    ax.text(tokens[0], entropy - 0.02, "entropy", fontsize=12, color=COLOURS["quiet"])
-    ax.legend(frameon=False, fontsize=12)
+    ax.text(tokens[0], entropy - 0.02, "entropy", fontsize=14, color=COLOURS["quiet"])
+    ax.legend(frameon=False, fontsize=14)
     return show(
         ax.figure,
         alt="Loss against training tokens for three widths: the measured losses level off above "

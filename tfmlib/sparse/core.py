@@ -131,7 +131,7 @@ def layers_needed(mask: Tensor) -> Tensor:  # (T, T) -> (T, T), -1: never
     "The number of layers with one mask until an output depends on an input."
     own = torch.eye(len(mask), dtype=torch.bool, device=mask.device)
     seen = torch.stack([own, *reach([mask] * len(mask))])             # (T + 1, T, T)
-    return torch.where(seen.any(0), seen.float().argmax(0), -1)  # argmax: the first True
+    return torch.where(seen.any(0), seen.float().argmax(0), -1)    # the first True
 
 # %% ../../chapters/19_sparse.ipynb #tiles-export
 def visited_tiles(

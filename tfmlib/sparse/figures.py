@@ -22,29 +22,47 @@ class PatternView(Interactive):
     token = traitlets.Int(11).tag(sync=True)      # whose reach is shown
     presets = traitlets.Dict().tag(sync=True)     # name -> pairs
 
+    @classmethod
+    def of(cls, presets: dict[str, list]) -> "PatternView":
+        "The figure of some causal patterns, which shows the first and its last token."
+        pairs = next(iter(presets.values()))
+        token = len(pairs) - 1
+        most = int(layers_needed(torch.tensor(pairs, dtype=torch.bool))[token].max())
+        return cls(f"A causal pattern of {token + 1} tokens; the last depends on every other one "
+                   f"after at most {most} layers",
+                   "Pairs of a causal pattern (rows are queries). Below: layers until the selected "
+                   "token depends on each earlier one.", pairs=pairs, token=token, presets=presets)
+
     def picture(self) -> str:
         "The pairs, and the layers that the token needs for each earlier one."
-        mask, cell = torch.tensor(self.pairs, dtype=torch.bool), 22
-        needed = layers_needed(mask)[self.token]
-        drawn = ""
+        mask, cell, left = torch.tensor(self.pairs, dtype=torch.bool), 26, 82
+        needed, size = layers_needed(mask)[self.token], cell * len(mask)
+        drawn = (text(left - 8, 18, "queries ↓", "end", "quiet")
+                 + text(left + cell + 8, 18, "keys →", "start", "quiet")
+                 + text(left - 8, size + 20, "layers", "end", "quiet"))
         for i, row in enumerate(self.pairs):
             for j, on in enumerate(row[:i + 1]):
-                drawn += rect(cell * j, cell * i, cell - 2, cell - 2, var("q" if on else "line"))
+                part = 'fill-opacity=".6"' if on else 'fill-opacity=".45"'
+                drawn += rect(left + cell * j, cell * i, cell - 2, cell - 2,
+                              var("w" if on else "line"), part)
         for j, n in enumerate(needed[:self.token + 1].tolist()):
-            drawn += text(cell * j + cell / 2, cell * len(mask) + 18, "–" if n < 0 else n)
-        return svg(drawn, cell * len(mask), cell * len(mask) + 28, self.alt)
+            drawn += text(left + cell * (j + .5) - 1, size + 20, "–" if n < 0 else n)
+        return svg(f'<g font-size="15">{drawn}</g>', left + size, size + 28, self.alt)
 
 
-def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: int = 8) -> Picture:
+def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "",
+                  cell: int = 11) -> Picture:
     "Small masks, three in a row, with their names and numbers of pairs."
     size = len(next(iter(masks.values())))
-    step, drawn = cell * size + 24, ""
+    step, wide = cell * size + 24, cell * size
+    drawn = (text(20 + wide, 33, "keys →", "end", "quiet")               # once, at the first
+             + f'<g transform="rotate(90 4 40)">{text(4, 40, "queries →", "start", "quiet")}</g>')
     for n, (name, mask) in enumerate(masks.items()):
-        x, y = n % 3 * step, n // 3 * (step + 20) + 34
-        drawn += text(x, y - 20, name, "start")
-        drawn += text(x, y - 5, f"{int(mask.sum())} pairs", "start")
-        drawn += rect(x, y, cell * size, cell * size, "none", f'style="stroke:{var("line")}"')
-        drawn += "".join(rect(x + cell * j, y + cell * i, cell - 1, cell - 1, var("q"))
-                         for i, j in mask.nonzero().tolist())
-    width, height = 3 * step - 20, -(-len(masks) // 3) * (step + 20) + 10
-    return figure(svg(drawn, width, height, alt), alt, caption, width)
+        x, y = n % 3 * step + 20, n // 3 * (step + 26) + 40
+        drawn += text(x, y - 25, name, "start")
+        drawn += text(x, y - 7, f"{int(mask.sum())} pairs", "start", "quiet")
+        drawn += rect(x, y, wide, wide, "none", f'style="stroke:{var("line")}"')
+        drawn += "".join(rect(x + cell * j, y + cell * i, cell - 1, cell - 1, var("w"),
+                              'fill-opacity=".6"') for i, j in mask.nonzero().tolist())
+    width, height = 3 * step, -(-len(masks) // 3) * (step + 26) + 16
+    return figure(svg(f'<g font-size="15">{drawn}</g>', width, height, alt), alt, caption, width)
