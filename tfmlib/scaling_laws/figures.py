@@ -179,7 +179,7 @@ def sweep_curves(record: Record) -> Picture:
                 linewidth=1.2, markevery=slice(0, 3) if C in large else None,
                 label=name if C in large else None)
         if C in (32, 128):
-            ax.annotate(name, max(points), (6, -3), textcoords="offset points", fontsize=12,
+            ax.annotate(name, max(points), (6, -3), textcoords="offset points", fontsize=14,
                         color=COLOURS["quiet"], annotation_clip=False)
     for row in recorded_predictions(record):
         colour, shift = large[row["C"]]
@@ -190,8 +190,8 @@ def sweep_curves(record: Record) -> Picture:
         ax.plot(at, row["measured"], "o", color=COLOURS["ink"], markersize=7,
                 markerfacecolor="none")
     ax.axhline(entropy, color=COLOURS["quiet"], linestyle=":", linewidth=1.5)
-    ax.text(2.4e5, entropy + 0.02, "entropy", fontsize=12, color=COLOURS["quiet"])
-    ax.legend(frameon=False, fontsize=12, loc="upper right")
+    ax.text(2.4e5, entropy + 0.02, "entropy", fontsize=14, color=COLOURS["quiet"])
+    ax.legend(frameon=False, fontsize=14, loc="upper right")
     return show(
         ax.figure,
         alt="Recorded losses against training tokens, a falling line for each of eight widths, "
@@ -215,7 +215,7 @@ def ladder_figure(gpu: Record, sweep: Record, law: PowerLaw) -> Picture:
     "Losses of wider decoders after more tokens, measured, and by a law."
     entropy, runs = row_median(rows_of(sweep, "entropy")[0]), wider_runs(gpu)
     tokens = sorted({row["tokens"] for row in runs})
-    ax = axes("training tokens", "loss (nats per token)", 520, 320, xscale="log")
+    ax = axes("training tokens", "loss (nats per token)", xscale="log")
     token_ticks(ax, tokens)
     for i, C in enumerate(sorted({row["C"] for row in runs})):
         own, colour = [row for row in runs if row["C"] == C], COLOURS[str(i + 1)]
@@ -224,8 +224,8 @@ def ladder_figure(gpu: Record, sweep: Record, law: PowerLaw) -> Picture:
         ax.plot(seen, [row_median(row) for row in own], "o-", color=colour, label=f"width {C}")
         ax.plot(seen, law(at).tolist(), linestyle="--", color=colour)
     ax.axhline(entropy, color=COLOURS["quiet"], linestyle=":", linewidth=1.5)
-    ax.text(tokens[0], entropy - 0.02, "entropy", fontsize=12, color=COLOURS["quiet"])
-    ax.legend(frameon=False, fontsize=12)
+    ax.text(tokens[0], entropy - 0.02, "entropy", fontsize=14, color=COLOURS["quiet"])
+    ax.legend(frameon=False, fontsize=14)
     return show(
         ax.figure,
         alt="Loss against training tokens for three widths: the measured losses level off above "

@@ -35,7 +35,7 @@ class PatternView(Interactive):
         return svg(drawn, cell * len(mask), cell * len(mask) + 28, self.alt)
 
 
-def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: int = 8) -> Picture:
+def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: int = 11) -> Picture:
     "Small masks, three in a row, with their names and numbers of pairs."
     size = len(next(iter(masks.values())))
     step, drawn = cell * size + 24, ""
@@ -44,7 +44,9 @@ def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "", cell: i
         drawn += text(x, y - 20, name, "start")
         drawn += text(x, y - 5, f"{int(mask.sum())} pairs", "start")
         drawn += rect(x, y, cell * size, cell * size, "none", f'style="stroke:{var("line")}"')
-        drawn += "".join(rect(x + cell * j, y + cell * i, cell - 1, cell - 1, var("q"))
+        drawn += "".join(rect(x + cell * j, y + cell * i, cell - 1, cell - 1, var("w"),
+                              'fill-opacity=".6"')
                          for i, j in mask.nonzero().tolist())
-    width, height = 3 * step - 20, -(-len(masks) // 3) * (step + 20) + 10
+    width, height = 3 * step - 20, -(-len(masks) // 3) * (step + 20) + 14
+    drawn += text(0, height - 4, "queries ↓, keys →", "start", "quiet")
     return figure(svg(drawn, width, height, alt), alt, caption, width)

@@ -116,6 +116,7 @@ def _edges(area: Area, labels: "Labels", marks: "Marks") -> str:
         out.append(text((left + right) / 2, bottom + 18, told, colour=across[1]))
     if down[0]:
         told = _length(n, down[0], labels.of[0])
+        if 7.2 * len(told) > bottom - top + 24: told = told.replace("hidden width", "hidden")
         out.append(f'<g transform="rotate(90 {right + 9:g} {(top + bottom) / 2:g})">'
                    + text(right + 9, (top + bottom) / 2, told, colour=down[1]) + "</g>")
     return "".join(out)

@@ -139,8 +139,8 @@ def _lowered(drawn: str) -> str:
     return re.sub(r"\b([A-Z])_(\w{1,2})\b", low, drawn)
 
 
-def _box(box: Box) -> str:
-    "One box as SVG."
+def _box(box: Box, joined: bool = True) -> str:
+    "One box as SVG; data that no arrow joins are a heading."
     x, y = COLUMN * box.at[0], ROW * box.at[1]
     width, height = box.size()
     if box.kind == "dot": return f'<circle cx="{x:g}" cy="{y:g}" r="2.5" fill="{var("quiet")}"/>'
@@ -160,6 +160,7 @@ def _box(box: Box) -> str:
     top = y - 16 * (len(lines) - 1) / 2 + 4.5
     for i, (line, ink) in enumerate(lines):
         drawn += _lowered(text(x, top + 16 * i, line, colour=ink))
+    if box.kind == "data" and not joined: drawn = f'<g font-size="15" font-weight="600">{drawn}</g>'
     return f'<a href="{escape(box.href)}">{drawn}</a>' if box.href else drawn
 
 
@@ -217,7 +218,8 @@ def diagram(
     line = f'rx="10" stroke="{var("line")}" stroke-width="1.6"'
     body = [_HEAD] + [rect(*place, "none", line) for place in frames.values()]
     body += [_arrow(points, a, boxes[a.end].kind != "dot") for a, points in routes.items()]
-    body += [_box(box) for name, box in boxes.items() if box.kind != "dot" or name in joined]
+    body += [_box(box, name in joined) for name, box in boxes.items()
+             if box.kind != "dot" or name in joined]
     names = [text(x + w - 9, y + 18, g.label, "end") for g, (x, y, w, _) in frames.items()]
     body += [f'<g font-size="15" font-weight="600">{"".join(names)}</g>'] if names else []
     width, height = right - left + 16, bottom - top + 16
