@@ -90,9 +90,10 @@ def test_labels_axes_and_lengths():
 
 
 def test_lengths_are_told_in_words():
-    drawn = area(np.ones((2, 6)), (0, 0),
-                 labels=Labels(axes=("hidden", "width"), of=(0, 48))).drawn
-    assert written(drawn)[-2:] == ["6 of width 48", "hidden width 2"]
+    for n, told in ((3, "hidden width 3"), (2, "hidden 2")):    # as long as the side has room for
+        drawn = area(np.ones((n, 6)), (0, 0),
+                     labels=Labels(axes=("hidden", "width"), of=(0, 48))).drawn
+        assert written(drawn)[-2:] == ["6 of width 48", told]
     assert "vocabulary of 2" in written(area(np.ones((1, 2)), (0, 0), labels=Labels(
         axes=("", "vocabulary"))).drawn)
     assert "W_Q" not in area(np.ones((1, 2)), (0, 0), labels=Labels("X W_Q")).drawn
