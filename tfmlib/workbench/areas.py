@@ -57,9 +57,9 @@ def _shown(value: float, digits: int) -> str:
 
 
 def _letters(numbers: list[str], cell: float) -> float:
-    "How large numbers are written, px: as the text, but so that no two of them touch."
+    "How large numbers are written, px: as the text, smaller if they touch, but to be read."
     wide = max((.56 * len(n) - .28 * ("." in n) for n in numbers), default=1)
-    return min(15, .43 * cell, (cell - 2) / wide)
+    return max(11, min(15, .43 * cell, (cell - 2) / wide))
 
 
 def _layer(v: np.ndarray, x: float, y: float, cell: float, kind: str, strongest: float,
