@@ -56,6 +56,18 @@ def test_everything_described_is_drawn_inside_the_picture():
         assert all(0 < x + dx < width for x in points[::2] if len(points) % 2 == 0)
 
 
+def test_data_erase_no_frame_and_a_dot_without_arrows_is_not_drawn():
+    boxes = {"x": Box("x", (0, 0), "data"), "f": Box("f", (1, 0)), "free": Box("", (2, 0), "dot")}
+    shown = diagram(boxes, [Arrow("x", "f")], "A tensor, an operation and a free place").drawing
+    assert shown.count("<rect") == 1 and "<circle" not in shown
+
+
+def test_a_wide_diagram_reaches_into_the_margin():
+    row = {str(n): Box("a box", (n, 0)) for n in range(7)}
+    assert ("tfm-full" in diagram(row, [], "Seven boxes in a row").html
+            and "tfm-full" not in diagram(BOXES, [], "A few boxes below").html)
+
+
 def test_arrows_that_enter_one_side_lie_apart_in_the_order_of_their_sources():
     boxes = {"left": Box("l", (0, 0)), "middle": Box("m", (1, 0)), "right": Box("r", (2, 0)),
              "end": Box("a wide box", (1, 2), wide=2)}

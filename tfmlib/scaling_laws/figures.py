@@ -214,7 +214,7 @@ def ladder_figure(gpu: Record, sweep: Record, law: PowerLaw) -> Picture:
     "Losses of wider decoders after more tokens, measured, and by a law."
     entropy, runs = row_median(rows_of(sweep, "entropy")[0]), wider_runs(gpu)
     tokens = sorted({row["tokens"] for row in runs})
-    ax = axes("training tokens", "loss (nats per token)", 520, 320, xscale="log")
+    ax = axes("training tokens", "loss (nats per token)", xscale="log")
     token_ticks(ax, tokens)
     for i, C in enumerate(sorted({row["C"] for row in runs})):
         own, colour = [row for row in runs if row["C"] == C], COLOURS[str(i + 1)]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'areas': """
-        AXES UNLABELLED UNMARKED Area Labels Marks area flow note cell_mark picture""",
+        AXES ROLES UNLABELLED UNMARKED WIDEST Area Labels Marks area flow note cell_mark picture""",
     'checkers': """
         Mismatch short apart expect Result Overtime time_limit Checker name_of argument arguments
         reason began_in said same expect_untouched""",

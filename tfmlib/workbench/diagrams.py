@@ -141,8 +141,8 @@ def _lowered(drawn: str) -> str:
     return re.sub(r"\b([A-Z])_(\w{1,2})\b", low, drawn)
 
 
-def _box(box: Box) -> str:
-    "One box as SVG."
+def _box(box: Box, joined: bool = True) -> str:
+    "One box as SVG; data that no arrow joins are a heading."
     x, y = COLUMN * box.at[0], ROW * box.at[1]
     width, height = box.size()
     if box.kind == "dot": return f'<circle cx="{x:g}" cy="{y:g}" r="2.5" fill="{var("quiet")}"/>'
@@ -152,15 +152,17 @@ def _box(box: Box) -> str:
         cross = f"M{x - 5:g} {y:g}H{x + 5:g}M{x:g} {y - 5:g}V{y + 5:g}"
         return ring + f'<path d="{cross}" stroke="{var("ink")}" stroke-width="1.5"/>'
     colour = var(box.kind if box.kind in "qkvw" else "quiet")
-    tint = f"color-mix(in srgb, {colour} {0 if box.kind == 'data' else 13}%, {var('ground')})"
-    border = "none" if box.kind == "data" else colour
-    more = f'rx="6" stroke="{border}" stroke-width="1.4"'
-    drawn = rect(x - width / 2, y - height / 2, width, height, tint, more)
+    tint = f"color-mix(in srgb, {colour} 13%, {var('ground')})"
+    more = f'rx="6" stroke="{colour}" stroke-width="1.4"'
+    drawn = ""                                      # data have no box: nothing behind is erased
+    if box.kind != "data":
+        drawn = rect(x - width / 2, y - height / 2, width, height, tint, more)
     lines = [(part, "ink") for part in box.label.split("\n")]
     if box.shape: lines.append((box.shape, "quiet"))
     top = y - 16 * (len(lines) - 1) / 2 + 4.5
     for i, (line, ink) in enumerate(lines):
         drawn += _lowered(text(x, top + 16 * i, line, colour=ink))
+    if box.kind == "data" and not joined: drawn = f'<g font-size="15" font-weight="600">{drawn}</g>'
     return f'<a href="{escape(box.href)}">{drawn}</a>' if box.href else drawn
 
 
@@ -205,6 +207,7 @@ def diagram(
 ) -> Picture:
     "Boxes and arrows on a grid; their description is also the text for those who cannot see them."
     _check(boxes, arrows, groups)
+    joined = {name for a in arrows for name in a[:2]}   # other dots only keep a place free
     moved = _shifts(boxes, arrows)
     routes = {a: _route(boxes[a.start], boxes[a.end], a, moved[a]) for a in arrows}
     frames = {g: _frame(boxes, routes, g) for g in groups}
@@ -217,12 +220,16 @@ def diagram(
     line = f'rx="10" stroke="{var("line")}" stroke-width="1.6"'
     body = [_HEAD] + [rect(*place, "none", line) for place in frames.values()]
     body += [_arrow(points, a, boxes[a.end].kind != "dot") for a, points in routes.items()]
-    body += [_box(box) for box in boxes.values()]
-    body += [text(x + w - 8, y + 16, g.label, "end", "quiet") for g, (x, y, w, _) in frames.items()]
+    body += [_box(box, name in joined) for name, box in boxes.items()
+             if box.kind != "dot" or name in joined]
+    names = [text(x + w - 9, y + 18, g.label, "end") for g, (x, y, w, _) in frames.items()]
+    body += [f'<g font-size="15" font-weight="600">{"".join(names)}</g>'] if names else []
     width, height = right - left + 16, bottom - top + 16
     inside = f'<g transform="translate({8 - left:g} {8 - top:g})">{"".join(body)}</g>'
     spoken = f"{alt.rstrip('.')}. {_said(boxes, arrows, groups)}"
-    return figure(svg(inside, width, height, spoken), spoken, caption, width)
+    wide = " tfm-full" * (width > 640)               # wider than the text: into its margin
+    return figure(svg(inside, width, height, spoken), spoken, caption, width,
+                  f'class="tfm-figure{wide}"')
 
 
 def _frame(boxes: dict, routes: dict, group: Group, pad: float = 14) -> tuple:

@@ -165,7 +165,7 @@ MAX_CELLS = 400  # cells whose numbers anybody reads
 HATCH = (
     '<pattern id="@@h" width="6" height="6" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)">'
-    f'<path d="M0 0V6" stroke="{var("quiet")}" stroke-width="1.2"/></pattern>'
+    f'<path d="M0 0V6" stroke="{var("line")}" stroke-width="1.8"/></pattern>'
 )
 
 def _names(name: str, names, count: int) -> list[str]:

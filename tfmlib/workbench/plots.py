@@ -28,34 +28,43 @@ def _decades():
             return super().tick_values(low, high)
     return Decades(numticks=8)
 
+def _tick(value: float, _=None) -> str:
+    "A tick of a logarithmic axis: 0.05, 2000, 10⁶, 2·10⁻⁶."
+    if not value or 1e-3 <= abs(value) < 1e5: return f"{value:g}"
+    times, power = f"{value:e}".split("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{float(times):g}·10{raised}".removeprefix("1·")
+
 def axes(
     xlabel: str = "",     # lowercase, with its unit
     ylabel: str = "",
-    width: float = 400,   # px
-    height: float = 260,  # px
+    width: float = 560,   # px
+    height: float = 300,  # px
     **settings,           # xscale="log", ylim=(0, 1) …: what `Axes.set` takes
 ) -> "matplotlib.axes.Axes":  # noqa: F821 — imported only when something is drawn
     "Empty axes in the book's style: draw on them, then `show(ax.figure, …)`."
     from cycler import cycler
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
+    from matplotlib.ticker import MaxNLocator, NullFormatter
     ax = Figure(figsize=(width / 72, height / 72), layout="constrained").subplots()
     ax.set_prop_cycle(cycler(color=SERIES, linestyle=DASHES, linewidth=[2] * 6))
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(COLOURS["quiet"])
     ax.tick_params(
-        which="both", color=COLOURS["quiet"], labelcolor=COLOURS["quiet"], labelsize=12
+        which="both", color=COLOURS["quiet"], labelcolor=COLOURS["quiet"], labelsize=14
     )
     ax.set(
         xscale=settings.pop("xscale", "linear"), yscale=settings.pop("yscale", "linear")
     )
     for axis in (ax.xaxis, ax.yaxis):
-        if axis.get_scale() != "log": continue
+        if axis.get_scale() != "log":
+            axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+            continue
         axis.set_major_locator(_decades())
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_major_formatter(_tick)
         axis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel(xlabel, fontsize=12.5)
-    ax.set_ylabel(ylabel, fontsize=12.5)
+    ax.set_xlabel(xlabel, fontsize=15)
+    ax.set_ylabel(ylabel, fontsize=15)
     ax.set(**settings)
     return ax
 
@@ -131,9 +140,9 @@ def _label(ax, x: float, ends: list[tuple]) -> None:
     ax.figure.draw_without_rendering()  # fixes the scales
     ends = sorted(ends, key=lambda end: end[2])
     at = [ax.transData.transform((x, y))[1] * 72 / ax.figure.dpi for *_, y in ends]
-    for (label, colour, y), old, new in zip(ends, at, _apart(at, 15), strict=True):
+    for (label, colour, y), old, new in zip(ends, at, _apart(at, 18), strict=True):
         ax.annotate(label, (x, y), (6, new - old), textcoords="offset points",
-                    va="center", color=colour, fontsize=12.5, annotation_clip=False)
+                    va="center", color=colour, fontsize=14.5, annotation_clip=False)
 
 # %% ../../chapters/00_figures.ipynb #curves
 def curves(

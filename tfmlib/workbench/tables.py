@@ -6,6 +6,7 @@
 __all__ = ['Table', 'table']
 
 # %% ../../chapters/00_figures.ipynb #tables-export
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -25,17 +26,27 @@ class Table(dict):
             for line in lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{escape(c)}</th>' if c else "<td></td>"
-                       for c in self.columns)
+        wordy = map(_words, zip(*self.values(), strict=True))
+        side = [' class="text-left"' if words else "" for words in wordy]
+        head = "".join(f'<th scope="col"{how}>{escape(c)}</th>' if c else "<td></td>"
+                       for c, how in zip(self.columns, ["", *side], strict=True))
         body = "".join(
             f'<tr><th scope="row">{escape(str(name))}</th>' + "".join(
-                f"<td><strong>{escape(told)}</strong></td>" if mark
-                else f"<td>{escape(told)}</td>" for told, mark in cells) + "</tr>"
+                f"<td{how}><strong>{escape(told)}</strong></td>" if mark
+                else f"<td{how}>{escape(told)}</td>"
+                for (told, mark), how in zip(cells, side, strict=True)) + "</tr>"
             for name, cells in zip(self, self.cells, strict=True))
         above = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
         return ('<div class="tfm-results" style="overflow-x:auto" tabindex="0" role="group" '
                 f'aria-label="table, scrolls sideways"><table>{above}<thead><tr>{head}</tr>'
                 f"</thead><tbody>{body}</tbody></table></div>")
+
+
+def _words(column: tuple) -> bool:
+    "Whether a column is read as words, from the left, and not as numbers from the right."
+    told = [v for v in column if v is not None]
+    return all(isinstance(v, str | bool) for v in told) and any(
+        not re.match(r"[-−+±≈<>≤≥–\d]|$", str(v)) for v in told)
 
 
 def _cell(value, digits: int) -> str:
