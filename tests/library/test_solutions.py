@@ -9,7 +9,7 @@ import linecache
 import os
 import sys
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import ANY, patch
 
 import nbformat
 import pytest
@@ -62,6 +62,14 @@ def test_the_books_answer_is_right_on_random_inputs(path, exercise):
 
 def test_no_exercise_is_left_out():
     assert sorted([*EVERY, *WHOLLY_ASKED]) == sorted(name for _, name in ASKED)
+
+
+def test_what_equals_everything_answers_no_question():
+    "Where answers are words, a checker that only compares would accept it."
+    for path, name in ASKED:
+        if name not in WHOLLY_ASKED: continue
+        module = importlib.import_module(f"tfmlib.practice.{path.stem[3:]}")
+        assert not getattr(module, f"check_{name}").examine(lambda *_: ANY).passed, name
 
 
 def test_a_wrong_answer_is_found(monkeypatch):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..workbench import (
     Checker, Mismatch, asked_again, common_rules, expect, expect_number, expect_whole,
-    gives, own, refuses, right_answer, short)
+    gives, own, refuses, right_answer, short, watched)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #place-checker
 def _file(tensors: dict, more: int = 0, meta: bool = False, spaces: int = 0) -> bytes:
@@ -58,7 +58,7 @@ def _(attempt, *case): gives(attempt(*case), _lies(*case), "your answer")
                          (_file(_ONE, -1), "w"), (_file(_TWO, -9), "c"),
     (_file(_ONE)[:30], "w"), (_file(_ONE)[:5], "w"), (b"", "w"), (_file(_TWO), "d"),
     (_file(_TWO, meta=True), "__metadata__"),
-                         ((2**32 + 48).to_bytes(8, "little") + _file(_ONE)[8:], "w"))
+                         (_file(_ONE)[:4] + b"\1" + _file(_ONE)[5:], "w"))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #bits-checker
@@ -82,6 +82,11 @@ def _(attempt, pattern):
     if found != _number(pattern):
         raise Mismatch(
             f"your answer to {pattern:#06x} is {word(found)}; expected {word(_number(pattern))}")
+
+@check_number_of.property("it does without tensors", (0xc049,), (0x0001,), (0xff80,))
+def _(attempt, pattern):
+    if watched(attempt, pattern).names:
+        raise Mismatch("it computes with tensors; expected plain numbers only")
 
 # %% ../../chapters/practice/12_checkpoints.ipynb #count-checker
 def _shapes(config: dict) -> list[tuple]:
@@ -261,12 +266,14 @@ _BAD = ({"width": 4}, {}, {"depth": 2}, {"width": 4, "depth": 2, "mystery": 0},
         {"width": 4, "depth": 2, "d_model": 4}, {"width": None, "mystery": 1},
         {"z": 1, "a": 1, "width": 4, "depth": 2},
         {"width": 4, "depth": 2, "rate2": 1}, {"width": 4, "depth": 2, "model_type": "x"},
-        {"width": 4, "depth": 2, "_name": "x"})
+        {"width": 4, "depth": 2, "_name": "x"},
+        {"width": 4, "depth": 2, "bias": "False"}, {"width": 4, "depth": 2, "scale": "1.0"})
 check_read_config = Checker("read_config")
 
 @check_read_config.property("a configuration that fits is read", *((c, _ROW) for c in _GOOD),
     ({}, {"read": {}, "required": {}, "free": []}),
-                            ({"a": 3}, {"read": {"a": "b"}, "required": {}, "free": []}))
+                            ({"a": 3}, {"read": {"a": "b"}, "required": {}, "free": []}),
+    ({"act": "".join(["si", "lu"]), "scale": float("1"), "width": 4, "depth": 1}, _ROW))
 def _(attempt, config, row):
     found = attempt(config, row)
     gives(found, _read(config, row), "your answer")

@@ -55,7 +55,8 @@ check_fitting.property("of several lengths with equally long inputs, the longest
     (3, .5, 1.), (4, .5, 1.), (8, .6, 2.), (40, .75, 3.), (21, .85, 5.))(_fits)
 
 @check_fitting.property("less room than a text of two tokens needs is refused",
-                        (2, .15, 3.), (1, .5, 1.), (0, .9, 2.), (1, .75, 1.), (1, .99, 3.))
+                        (2, .15, 3.), (1, .5, 1.), (0, .9, 2.), (1, .75, 1.), (1, .99, 3.),
+                        (2, .9, 1.), (2, .99, 3.))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #sides-checker
@@ -388,7 +389,9 @@ def _(attempt, *case): expect_whole(attempt(*case), _flops(*case), "the number")
                               ("encoder–decoder", 3, 2, 1, 2, 4, 10),
                               ("", 3, 2, 1, 2, 4, 10), ("prefix LM", 3, 2, 1, 2, 4, 10),
                               ("Decoder", 3, 2, 1, 2, 4, 10), ("decoder ", 3, 2, 1, 2, 4, 10),
-                              ("prefix-decoder", 3, 2, 1, 2, 4, 10))
+                              ("prefix-decoder", 3, 2, 1, 2, 4, 10),
+                              ("encoder-only", 3, 2, 1, 2, 4, 10),
+                              ("decoder-only", 3, 2, 1, 2, 4, 10))
 def _(attempt, *case): refuses(attempt, *case)
 
 # %% ../../chapters/practice/11_denoisers.ipynb #infilling-checker
@@ -438,7 +441,8 @@ check_infilling_weight.property("without masks there is one way, or none",
     ("a b".split(), "a".split(), _P), ("a b".split(), "a c".split(), _P), ([], ["a"], _P),
                                 (["a"], [], _P), ("a b".split(), "b a".split(), [.5, .5]),
     ("tea ten".split(), "ten _".split(), _P), ("A a".split(), "a _".split(), _P),
-                                ("ten tea tent".split(), "_ tent".split(), _P))(_weighs)
+                                ("ten tea tent".split(), "_ tent".split(), _P),
+                                ("_a b".split(), "_a b".split(), _P))(_weighs)
 check_infilling_weight.property("what is too long, or in another order, is impossible",
     ("a b c d e".split(), "a _ e".split(), [.2, .3, .5]), ("a b c".split(), "_ b a _".split(), _P),
                                 ("a b c".split(), "c _".split(), _P),

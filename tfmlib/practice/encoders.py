@@ -307,6 +307,7 @@ def _(attempt, *case): compare(attempt, _by_sequences, case, ())
 
 @check_filtered.property("long texts do not underflow",
     (*_COIN, torch.tensor([0, 1, 1, 0] * 500)), _chain(3, 40, 1200, 7), _chain(2, 3, 6000, 8, .3),
+    (*_COIN[:2], doubles(1e-60, 1, 2e-60, 1).view(2, 2), torch.tensor([0] * 12)),
     tuple(x.float() if x.is_floating_point() else x for x in _chain(3, 20, 300, 9)))
 def _(attempt, *case): compare(attempt, _by_recursion, case, ())
 
@@ -456,7 +457,9 @@ check_contrastive.property("labels may be any whole numbers", *(_batch(labels, 2
 
 check_contrastive.property("the temperature may be low or high",
     *(_batch((0, 1, 0, 2, 3), 3, t, 12) for t in (.001, .01, .05, 10.)),
-    (_AXES[:2], -_AXES[:2], torch.tensor([4, 4]), .001))(_is_loss)
+    (_AXES[:2], -_AXES[:2], torch.tensor([4, 4]), .001),
+    (doubles(1, 0, -1, 0).view(2, 2), doubles(1, 0, 2, 1).view(2, 2), torch.tensor([0, 1]),
+     .001))(_is_loss)
 
 check_contrastive.property("only the directions of the vectors matter",
     *((size * a, b / size, *rest) for size in (1e-8, 1e8, 1e9)
@@ -548,7 +551,7 @@ check_masked_runs = Checker("masked_runs")
 @check_masked_runs.property("each run has its cause", *((run,) for run in _CAUSE))
 def _(attempt, run):
     found = attempt(run)
-    if found not in _CAUSE.values():
+    if type(found) is not str or found not in _CAUSE.values():
         raise Mismatch(f"it is {short(found)}; expected one of the six causes")
     if found != _CAUSE[run]: raise Mismatch(f"run {run} is not «{found}»: {_LOOK_AT[run]}")
 

@@ -199,7 +199,7 @@ _LOOK = {
 @check_probe_verdict.property("one of the five verdicts", *((name,) for name in _VERDICTS))
 def _(attempt, report):
     found = attempt(report)
-    if found not in _VERDICTS.values():
+    if type(found) is not str or found not in _VERDICTS.values():
         raise Mismatch(
             f"it is {short(found)}; expected one of {', '.join(sorted(_VERDICTS.values()))}")
 

@@ -186,7 +186,7 @@ check_cause_of = Checker("cause_of")
 @check_cause_of.property("the cause of each symptom", *((symptom,) for symptom in _CAUSES))
 def _(attempt, symptom):
     found = attempt(symptom)
-    if found not in _CAUSES.values():
+    if type(found) is not str or found not in _CAUSES.values():
         raise Mismatch(f"your answer is {found!r}; expected one of the eight causes")
     if found != _CAUSES[symptom]:
         raise Mismatch(f"your answer is {found!r}; expected another cause")

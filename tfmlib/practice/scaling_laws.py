@@ -122,7 +122,7 @@ check_moves = Checker("moves")
 
 def _moves(attempt, change: str) -> None:
     found = attempt(change)
-    if found not in ("up", "down", "same"):
+    if type(found) is not str or found not in ("up", "down", "same"):
         raise Mismatch(f'your answer is {short(found)}; expected "up", "down" or "same"')
     if found != _MOVES[change]: raise Mismatch(f"your answer is {short(found)}, which is wrong")
 
@@ -236,7 +236,8 @@ check_fit_with_floor.property("runs without noise give the law back",
                               ([1., 100., 1e4], [3.8, 2., 1.82], [1.7999, 1.8]),
                               ([1., 10., 100.], [1., 50., 2.], [0., .5]),
                               (*_runs(5, 0, 0.)[:2], [1., 1.5, 2., 2.05]),
-    (*_runs(6, 0, 0., .5, 50., .4)[:2], [0., .25, .5]))(_law)
+    (*_runs(6, 0, 0., .5, 50., .4)[:2], [0., .25, .5]),
+                              ([1., 4., 16., 64.], [7.75, 3.75, 1.75, .75], [0., -.25, .5]))(_law)
 check_fit_with_floor.property("candidates that are not below the least loss are left out",
                               ([1e4, 16e4, 256e4], [5., 3.5, 2.75], [0., 1., 2., 2.75, 3., 6.]),
                               ([1., 2., 4.], [4., 3., 2.5], [2.5, 2., 1., 3.]))(_law)
@@ -244,7 +245,8 @@ check_fit_with_floor.property("noisy runs: the least sum of squared errors of lo
                               ([10., 100., 1000., 1e4], [9., 4., 2.6, 2.55],
                                [0., 1., 2., 2.3, 2.5]), _runs(6, 4, .02), _runs(8, 5, .03),
                               _runs(8, 11, .03), _runs(10, 6, .05),
-    _runs(12, 7, .01, 1., 300., .45), _runs(20, 8, .02), _runs(20, 9, .03, 1., 2000., .6))(_law)
+    _runs(12, 7, .01, 1., 300., .45), _runs(20, 8, .02), _runs(20, 9, .03, 1., 2000., .6),
+    _runs(6, 3, .15), _runs(6, 5, .15), _runs(8, 1, .1))(_law)
 
 # %% ../../chapters/practice/14_scaling_laws.ipynb #valley-checker
 def _valley(N: list, loss: list) -> float | None:

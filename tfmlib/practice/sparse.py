@@ -13,7 +13,7 @@ from itertools import count
 from math import isqrt, prod
 
 from ..workbench import (
-    Checker, Mismatch, asked_again, expect_whole, gives, right_answer, short)
+    Checker, Mismatch, asked_again, expect_whole, gives, own, right_answer, short)
 
 # %% ../../chapters/practice/19_sparse.ipynb #pairs-checker
 def _left(n: int, window: int, n_sinks: int) -> int:
@@ -65,6 +65,7 @@ _TWO = [[[], [0], [], [2]], [[], [], [], [1]]]
 check_sources = Checker("sources")
 
 @check_sources.property("the inputs of an output", (_TWO, 3), (_TWO[::-1], 3), ([], 2), ([[[]]], 0),
+                        ([[[0], [0, 1]]], 1),
                         ([[[1], []]], 0), ([[[], [0]]], 1), ([[[], [0], []], [[], [], [1]]], 2),
                         ([[[], [], [1]], [[], [0], []]], 2), ([[[1], []], [[], [0]]], 0),
                         ([[[1], [2], [3], []]] * 2, 0), ([[[2, 1], [0], [1]], [[], [2], []]], 1),
@@ -76,6 +77,7 @@ check_sources = Checker("sources")
 def _(attempt, layers, i):
     found = attempt(layers, i)
     gives(found, _sources(layers, i), "your answer")
+    own(found, *(keys for layer in layers for keys in layer))
     asked_again(attempt, layers, i)
 
 # %% ../../chapters/practice/19_sparse.ipynb #kinds-checker
@@ -216,7 +218,8 @@ check_indexed_keys = Checker("indexed_keys")
                              ([[1, 2, -1], [0, -1, 3], [2, 0, 1]], _MANY, [3, -1, 2], 9),
                              ([[1, 2, -1]], _MANY, [1], 25),
                              ([[-1, 1, 2], [1, 1, 1], [3, 0, -2], [0, -1, 0]], _MANY[:21],
-                              [1, 1, -1, 2], 5))
+                              [1, 1, -1, 2], 5),
+                             ([[10**9, 1]], [[10**9, 1], [10**9, 0]], [1], 1))
 def _(attempt, *case):
     found = attempt(*case)
     gives(found, _indexed(*case), "your answer")
