@@ -25,8 +25,6 @@ from tfmlib.alignment import (
 )
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, sequences, train
 
-DEVICE = "cpu"
-SEED = 0
 SYMBOLS, LONGEST, ROWS, STEPS, PEAK, WIDTH = 10, 20, 64, 1_500, 0.008, 64
 SEEDS, LENGTHS, TESTS = (0, 1, 2), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30, 40), 200
 V = SYMBOLS + len(SPECIALS)

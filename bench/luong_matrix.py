@@ -21,8 +21,6 @@ from tfmlib.alignment import (
 )
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, train
 
-DEVICE = "cpu"
-SEED = 0
 LONGEST, ROWS, STEPS, WIDTH = 10, 32, 400, 36       # the page's task and its size
 RATES, SEEDS, LENGTHS, TESTS = (0.004, 0.008, 0.016), (0, 1, 2, 3, 4), (2, 4, 6, 8, 10), 200
 

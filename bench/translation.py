@@ -24,8 +24,6 @@ from tfmlib.alignment import (
 )
 from tfmlib.workbench import AdamW, WarmupCosine, bleu, epochs, pairs, parameter_groups, train
 
-DEVICE = "cpu"
-SEED = 0
 SENTENCES, LONGEST, ROWS, STEPS, PEAK, WIDTH = 8_000, 14, 64, 1_500, 0.006, 64
 SEEDS, TESTS, BANDS = ((0, 1, 2), 1_500, ((3, 5), (6, 8), (9, 11), (12, 14), (15, 17), (18, 20),
                                           (21, 25), (26, 30)))

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import even_width, over_seeds, size, ticked
+from bench import SEED, even_width, over_seeds, size, ticked
 from bench.lstm import attentive, one_vector
 from bench.translation import BANDS, ENGLISH, FRENCH, KNOWN, NEW, links, tensors
 from tfmlib.alignment import (
@@ -47,8 +47,6 @@ from tfmlib.workbench import (
     train,
 )
 
-DEVICE = "cpu"
-SEED = 0
 SHAPE = ModelConfig("encoder-decoder", len(FRENCH), 48, 2, 4,
                     source_vocab_size=len(ENGLISH), d_ff=192)
 # LONGEST: words, in training

@@ -18,8 +18,6 @@ from tfmlib.alignment import translation_loss
 from tfmlib.block import LayerNorm
 from tfmlib.workbench import AdamW, advance, parameter_groups, timed
 
-DEVICE = "cpu"
-SEED = 0
 REPEATS, STEPS, SENTENCES = 9, 20, 64
 
 

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 import torch
 from torch import Tensor, nn
 
-from bench import even_width, over_seeds, size, ticked
+from bench import SEED, even_width, over_seeds, size, ticked
 from bench.lstm import attentive
 from bench.translation import ENGLISH, FRENCH, KNOWN, tensors
 from bench.translators import LONGEST, ROWS, SEEDS, WARM, chosen_on, fused, quality, tested_on
@@ -24,8 +24,6 @@ from tfmlib.checkpoints import ModelConfig, build
 from tfmlib.transformer import InverseSqrtSchedule
 from tfmlib.workbench import AdamW, History, Pair, epochs, pairs, parameter_groups, spread, train
 
-DEVICE = "cpu"
-SEED = 0
 KINDS, WORKERS = ("LSTM, attention", "transformer, post-norm", "transformer, pre-norm"), 2
 # task, and width of the transformer
 CASES = (("short", 48), ("short", 96), ("long", 48))
