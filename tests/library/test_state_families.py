@@ -15,8 +15,8 @@ from test_checkpoints import FREE, changed_logits, others
 from transformers import AutoModelForCausalLM, MambaModel
 
 from bench.checkpoint_families import CASES, IDS, REAL, apart, loud, ours_of
-from bench.expert_cases import EXPERT_CASES, expert_model_of, loud_experts, published_state
-from bench.state_cases import STATE_CASES, loud_states, state_model_of
+from bench.expert_cases import EXPERT_CASES, expert_model_of, published_state
+from bench.state_cases import STATE_CASES
 from tfmlib.checkpoints import (
     FAMILIES,
     IGNORED_KEYS,
@@ -47,10 +47,8 @@ ALL_CASES = {**STATE_CASES, **NEXT_CASES}
 def pair(name: str):
     "A model of `transformers`, and ours with its weights."
     kind, sizes = ALL_CASES[name]
-    drawn, read = ((loud_experts, expert_model_of) if kind == "qwen3_next"
-                   else (loud_states, state_model_of))
-    theirs = drawn(kind, sizes)
-    return theirs, read(theirs)
+    theirs = loud(kind, sizes)
+    return theirs, (expert_model_of if kind == "qwen3_next" else ours_of)(theirs)
 
 
 def rounding(model, ids, real) -> float:
@@ -156,7 +154,7 @@ def test_a_fresh_process_finds_them(name, what, tmp_path):
 
 
 def test_a_base_model_is_read(tmp_path):
-    theirs = loud_states(*STATE_CASES["mamba"])
+    theirs = loud(*STATE_CASES["mamba"])
     base = MambaModel(theirs.config).eval()
     base.load_state_dict(theirs.backbone.state_dict())
     base.save_pretrained(tmp_path)
@@ -313,7 +311,7 @@ def test_sixteen_bits(name):
     kind, sizes = ALL_CASES[name]
     off = usual = 0.
     for seed in range(3):
-        wide = (loud_experts if kind == "qwen3_next" else loud_states)(kind, sizes, seed)
+        wide = loud(kind, sizes, seed)
         theirs = copy.deepcopy(wide).bfloat16()
         ours = from_pretrained(published_state(theirs), json.loads(theirs.config.to_json_string()))
         with torch.no_grad():
