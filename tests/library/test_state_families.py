@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import families
 import pytest
 import torch
 from conftest import sweep
@@ -293,11 +294,7 @@ def test_heads_of_several_tokens_are_set_aside():
 
 def test_one_family_is_not_another():
     models = {name: pair(name)[1] for name in ("mamba", "mamba2", "qwen3_next")}
-    for kind, model in models.items():
-        for family in FAMILIES:
-            if family == kind: continue
-            with pytest.raises(ValueError, match=f"^(family: {family}|max_len)"):
-                to_pretrained(model, family)
+    for kind, model in models.items(): families.of_no_other(kind, model, FAMILIES)
     for kind in ("llama", "gpt2", "gemma2"):
         for family in models:
             with pytest.raises(ValueError, match=f"^family: {family}"):
@@ -306,21 +303,7 @@ def test_one_family_is_not_another():
 
 @pytest.mark.parametrize("name", ["mamba", "mamba2", "qwen3_next"])
 def test_sixteen_bits(name):
-    """In bfloat16 our logits are as far from those of 32 bits as theirs are, on average over
-    three models."""
-    kind, sizes = ALL_CASES[name]
-    off = usual = 0.
-    for seed in range(3):
-        wide = loud(kind, sizes, seed)
-        theirs = copy.deepcopy(wide).bfloat16()
-        ours = from_pretrained(published_state(theirs), json.loads(theirs.config.to_json_string()))
-        with torch.no_grad():
-            exact, own, got = (wide.bfloat16().float()(IDS).logits,
-                               theirs(IDS).logits.float(), ours(IDS))
-        assert got.dtype == torch.bfloat16
-        off, usual = (off + float((got.float() - exact).square().mean().sqrt()),
-                      usual + float((own - exact).square().mean().sqrt()))
-    assert off < 1.5 * usual, (off, usual)
+    families.in_sixteen_bits(*ALL_CASES[name], published_state)
 
 
 # --- the parts ------------------------------------------------------------------------------------
