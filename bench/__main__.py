@@ -1,13 +1,13 @@
 """Measure what the book keeps on record: python -m bench [PART ...]; on a GPU python -m bench --gpu
 --out FOLDER [STAGE ...]
 
-A part is a module of this package with DEVICE = "cpu", SEED, and `measure(seed) -> rows`, each row
-a dict with the shape of its case and a spread (`tfmlib.workbench.spread`) for each quantity. Its
-record goes to tfmlib/assets/records/; if `measure` yields row after row, the record is written
-after each, and a run that is cut off keeps what it has. The repository's root must be on
-PYTHONPATH. Runs that bench/runs keeps are aggregated, not trained again; the record says so. What a
-GPU measures is one run of many stages (bench/gpu): it needs torch, numpy and triton, and fills a
-folder, which `--adopt FOLDER` makes into records.
+A part is a module of this package with `measure(seed) -> rows`, each row a dict with the shape of
+its case and a spread (`tfmlib.workbench.spread`) for each quantity. Its record goes to
+tfmlib/assets/records/; if `measure` yields row after row, the record is written after each, and a
+run that is cut off keeps what it has. The repository's root must be on PYTHONPATH. Runs that
+bench/runs keeps are aggregated, not trained again; the record says so. What a GPU measures is one
+run of many stages (bench/gpu): it needs torch, numpy and triton, and fills a folder, which `--adopt
+FOLDER` makes into records.
 """
 import argparse
 import importlib
@@ -16,7 +16,7 @@ import re
 import sys
 from pathlib import Path
 
-from bench import gpu
+from bench import SEED, gpu
 from bench.gpu.run import commit
 from bench.origin import digest
 
@@ -30,8 +30,7 @@ def parts(device: str) -> list[str]:
     sources = {path.stem: path.read_text(encoding="utf-8")
                for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
     # read, not imported
-    return [name for name, text in sources.items() if re.search(rf'^DEVICE\b.*= "{device}"',
-            text, re.M)]
+    return [name for name, text in sources.items() if re.search(r"^def measure\(", text, re.M)]
 
 
 def kept(name: str) -> int:
@@ -53,7 +52,7 @@ def record(name: str, folder: Path = RECORDS) -> Path:
     facts, threads = circumstances(commit()), torch.get_num_threads()
     torch.set_num_threads(1)
     path, head, found = (folder / f"{name}.json",
-                         {"name": name, "command": "make bench", "seed": part.SEED,
+                         {"name": name, "command": "make bench", "seed": SEED,
                           "code": digest(part.__name__), **facts}, [])
     def keep() -> None:
         if now := kept(name):
@@ -64,7 +63,7 @@ def record(name: str, folder: Path = RECORDS) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     try:
-        measured = part.measure(part.SEED)
+        measured = part.measure(SEED)
         if isinstance(measured, list): found += measured; keep()
         else:
             for row in measured: found.append(row); keep()

@@ -7,8 +7,6 @@ from bench import scaled, ticked
 from tfmlib.attention import attention
 from tfmlib.workbench import timed
 
-DEVICE = "cpu"
-SEED = 0
 LENGTHS, HEADS, WIDTH, REPEATS = (256, 512, 1024, 2048, 4096), 4, 64, 7
 
 

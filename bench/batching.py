@@ -17,7 +17,7 @@ from tfmlib.kv_cache import CachedCausalLM
 from tfmlib.kv_cache.batching import Request, Scheduler, continuous, static
 from tfmlib.kv_cache.paged import BlockPool
 
-DEVICE, SEED, TRACES, REQUESTS, PLACES = "cpu", 0, 5, 48, 8
+TRACES, REQUESTS, PLACES = 5, 48, 8
 CONFIG = ModelConfig("decoder", 2048, 256, 4, 8, 192, n_kv_heads=2, **MODERN)
 
 

@@ -12,8 +12,6 @@ from tfmlib.block import FeedForward, LayerNorm, PreNorm, TransformerBlock
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.inside import memit_edit, rome_edit
 
-DEVICE = "cpu"
-SEED = 0
 # models; edits of each; facts whose neurons are removed; edits at once
 SEEDS, EDITS, FACTS, MANY = 5, 6, 12, (1, 5, 20)
 WIDTH, HEADS, BLOCKS, LONGEST, STEPS = 48, 4, 3, 9, 300

@@ -20,8 +20,6 @@ from tfmlib.block import (
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.workbench import book_text
 
-DEVICE = "cpu"
-SEED = 0
 # 8/3 of 48 is a whole number: sizes are equal, not nearly
 SEEDS, RATE, WIDTH, HEADS = 5, 4e-3, 48, 4
 # 64 × 64 questions, each with an answer drawn at random

@@ -18,8 +18,6 @@ from tfmlib.block import (
 )
 from tfmlib.heads import MultiHeadAttention
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, SEEDS_WITHOUT = 3, 1                                   # with residuals, without
 # the curve is the mean loss of each EVERY steps
 STEPS, EVERY, BATCH, WARM = 2000, 50, 16, 150

@@ -13,8 +13,6 @@ from tfmlib.attention import attention, causal_mask
 from tfmlib.flash_attention import blockwise_attention
 from tfmlib.workbench import spread, timed
 
-DEVICE = "cpu"
-SEED = 0
 LENGTHS, HEADS, WIDTH, REPEATS, PROCESSES = (512, 1024, 2048, 4096, 8192), 4, 64, 5, 3
 
 

@@ -25,8 +25,6 @@ from tfmlib.alignment import (
 )
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, sequences, train
 
-DEVICE = "cpu"
-SEED = 0
 SYMBOLS, LONGEST, ROWS, STEPS, PEAK, WIDTH = 10, 20, 64, 1_500, 0.008, 64
 SEEDS, LENGTHS, TESTS = (0, 1, 2), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30, 40), 200
 V = SYMBOLS + len(SPECIALS)
@@ -49,29 +47,32 @@ def questions(rows: int, length: int, rng: Random) -> tuple[torch.Tensor, torch.
             SYMBOLS, rng))
 
 
-def accuracy(model: Seq2Seq, length: int) -> dict[str, float]:
+def accuracy(model: Seq2Seq, length: int, world: str = "test") -> dict[str, float]:
     "Shares of whole sequences and of single symbols that are right when the model runs freely."
-    x, y = questions(TESTS, length, Random(f"test {length}"))
+    x, y = questions(TESTS, length, Random(f"{world} {length}"))
     said = greedy_decode(model, x, length + 1)
     said = torch.nn.functional.pad(said, (0, length + 1 - said.shape[1]))
     return {"whole": float((said == y).all(1).float().mean()),
             "symbols": float((said == y)[:, :-1].float().mean())}
 
 
-def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Seq2Seq:
-    "A model after training on lengths up to LONGEST, each length as likely as any other."
-    torch.manual_seed(seed)
-    model = made(kind, width)
-
+def taught(model: Seq2Seq, peak: float, seed: int, steps: int, rows: int = ROWS,
+           longest: int = LONGEST) -> Seq2Seq:
+    "The model after training on lengths up to `longest`, each as likely as any other."
     def batch(step: int):
         rng = Random(f"{seed}/{step}")
-        return questions(ROWS, 1 + int(rng.random() * LONGEST), rng)
+        return questions(rows, 1 + int(rng.random() * longest), rng)
 
-    # a wider model learns best at a lower rate
-    rate = WarmupCosine(PEAK * WIDTH / width, steps // 20, steps)
+    rate = WarmupCosine(peak, steps // 20, steps)
     train(model, translation_loss, batch, steps,
           AdamW(parameter_groups(model, 0.01), rate, clip=1.0), seed=seed)
     return model
+
+
+def trained(kind: str, width: int, seed: int, steps: int = STEPS) -> Seq2Seq:
+    "A model after training; a wider one learns best at a lower rate."
+    torch.manual_seed(seed)
+    return taught(made(kind, width), PEAK * WIDTH / width, seed, steps)
 
 
 def measure(seed: int) -> list[dict]:

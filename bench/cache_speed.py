@@ -11,7 +11,7 @@ from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.kv_cache import CachedCausalLM
 from tfmlib.workbench import timed
 
-DEVICE, SEED, REPEATS = "cpu", 0, 7
+REPEATS = 7
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
 CONFIG = ModelConfig("decoder", 2048, 256, 4, 8, 2112, n_kv_heads=2, **MODERN)
 

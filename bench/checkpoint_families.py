@@ -22,9 +22,6 @@ from transformers import __version__ as VERSION
 from tfmlib.checkpoints import from_pretrained
 from tfmlib.workbench import spread
 
-DEVICE = "cpu"
-SEED = 0
-
 logging.getLogger("transformers").setLevel(logging.ERROR)
 ENDS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 T = dict(vocab_size=61, hidden_size=20, intermediate_size=28, num_hidden_layers=3,
@@ -151,18 +148,22 @@ CASES = {
 }
 
 
-def loud(kind, sizes, seed=0):
-    "A tiny random model: matrices of large spread, norms and biases far from 1 and 0."
+def loud(kind, sizes, seed=0, experts="eager"):
+    "A tiny random model: matrices of large spread, norms, biases and sinks far from 1 and 0."
     torch.manual_seed(seed)
     # their eager Falcon adds ALiBi twice
     theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **copy.deepcopy(sizes)),
                                               attn_implementation="sdpa" if kind == "falcon"
-                                              else "eager").eval()
+                                              else "eager", experts_implementation=experts).eval()
     offset = 0. if kind.startswith("gemma") else 1.
     for name, p in theirs.named_parameters():
-        if p.ndim > 1: torch.nn.init.normal_(p, std=.35)
-        elif name.endswith("bias"): torch.nn.init.normal_(p, std=.5)
+        # decays of all sizes
+        if name.endswith("A_log"): torch.nn.init.normal_(p, mean=-1., std=.7)
+        elif p.ndim > 1: torch.nn.init.normal_(p, std=.35)
+        elif name.endswith(("bias", "sinks")): torch.nn.init.normal_(p, std=.5)
         else: torch.nn.init.normal_(p, mean=offset, std=.5)
+    for name, b in theirs.named_buffers():
+        if name.endswith("e_score_correction_bias"): torch.nn.init.normal_(b, std=.3)
     return theirs
 
 

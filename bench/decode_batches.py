@@ -15,7 +15,7 @@ from tfmlib.accounting import fused_causal, measure_machine, multiplied_paramete
 from tfmlib.checkpoints import MODERN, ModelConfig, build
 from tfmlib.workbench import spread, timed
 
-DEVICE, SEED, REPEATS = "cpu", 0, 7
+REPEATS = 7
 CONFIG = ModelConfig("decoder", 64, 1024, 4, 8, 512, d_ff=2816, **MODERN)
 BATCHES, PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (64, 256)
 

@@ -20,8 +20,6 @@ from tfmlib.decoders import (
 )
 from tfmlib.workbench import ASSETS, AdamW, WarmupCosine, epochs, parameter_groups, spread, train
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, STEPS, BATCH, LENGTH, PEAK, DECAY = 3, 600, 16, 48, 0.004, 0.1
 WATCHED, WRITES = (0, 10, 25, 50, 100, 150, 200, 300, 400, 500, 600), (0, 50, 600)
 CONTEXTS, TABLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 47), (0, 1, 2, 3, 4, 6)

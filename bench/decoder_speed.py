@@ -15,8 +15,6 @@ from tfmlib.decoders import CausalLM, next_token_loss
 from tfmlib.flash_attention import blockwise_attention
 from tfmlib.workbench import AdamW, advance, parameter_groups, timed
 
-DEVICE = "cpu"
-SEED = 0
 VOCAB, WIDTH, LAYERS, HEADS, TOKENS, LENGTHS, REPEATS = 2048, 256, 4, 4, 2048, (128, 512, 2048), 7
 
 

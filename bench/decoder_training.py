@@ -34,8 +34,6 @@ from tfmlib.workbench import (
     train,
 )
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, STEPS, BATCH, LENGTH, PEAK, DECAY = 3, 600, 16, 128, 0.004, 0.1
 WATCHED, SAMPLED, NEW, WINDOWS = (0, 10, 25, 50, 100, 200, 300, 400, 500, 600), (0, 50, 600), 48, 32
 # characters of generated prose: so much that no step comes twice

@@ -24,9 +24,6 @@ from tfmlib.denoisers.families import (
 )
 from tfmlib.workbench import spread
 
-DEVICE = "cpu"
-SEED = 0
-
 logging.getLogger("transformers").setLevel(logging.ERROR)
 V = 61
 # heads of C / H

@@ -24,8 +24,6 @@ from tfmlib.denoisers import Objective, collate, encoder_decoder_logits, plain_e
 from tfmlib.denoisers.story_grammar import STORY_WORDS, split_story, story_ids
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
-DEVICE = "cpu"
-SEED = 0
 NAME, SEEDS, STORIES, MIXED, FEW, SHOWN, PEAK = "BART", 3, 600, 600, 60, 16, 0.002
 ASKED = [(what, when) for what in ("who", "where", "what") for when in ("first", "last")]
 HELD_OUT = ASKED[:4]

@@ -13,8 +13,6 @@ import torch
 from bench import denoiser_objectives as base
 from bench import ticked
 
-DEVICE = "cpu"
-SEED = 0
 LONGER = 8
 KINDS = "span corruption", "causal LM", "BART", "prefix LM", "masked LM", "masked diffusion"
 

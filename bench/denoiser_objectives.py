@@ -63,8 +63,6 @@ from tfmlib.encoders.tag_grammar import MASK
 from tfmlib.heads import grouped_query_attention
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, spread, train
 
-DEVICE = "cpu"
-SEED = 0
 WORKERS, WIDTH, LAYERS, HEADS, LONGEST, TEXTS, WARM = 2, 64, 2, 2, 96, 16, 50
 PEAKS, TRIED, STEPS, SEEDS = (0.001, 0.002, 0.004, 0.008), 300, 1_000, range(3)
 LABELLED, TUNED, TUNE_PEAKS, KEPT, TESTS = 512, 600, (0.0005, 0.002, 0.004, 0.008), 200, 400

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench import climbed, over_seeds, size, ticked
+from bench import SEED, climbed, over_seeds, size, ticked
 from bench.encoder_sides import AMBIGUOUS, GRAMMAR, WARM, WIDTH, config, fused
 from tfmlib.checkpoints import build, save_model
 from tfmlib.encoders import Bert, Electra, masked_lm_loss, replaced_token_loss
@@ -52,8 +52,6 @@ from tfmlib.workbench import (
     train,
 )
 
-DEVICE = "cpu"
-SEED = 0
 WORKERS, LENGTH, SHORT, TEXTS, TESTS = 2, 24, 8, 32, 1_000
 PEAKS, TRIED, STEPS, SEEDS = (0.001, 0.002, 0.004, 0.008), 1_500, 12_000, range(3)
 STOPS = (300, 600, 1_000, 2_000, 3_000, 6_000, 9_000, 12_000)

@@ -34,8 +34,6 @@ from tfmlib.encoders.tag_grammar import (
 )
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, spread, train
 
-DEVICE = "cpu"
-SEED = 0
 DOCUMENTS, HALF, TEXTS, PASSES, SEEDS = 1_000, 12, 32, 96, range(5)
 # passes over the corpus while rates are tried
 PEAKS, TRIED = (0.001, 0.002, 0.004), 48

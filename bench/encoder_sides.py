@@ -20,8 +20,6 @@ from tfmlib.encoders import BERT
 from tfmlib.encoders.tag_grammar import LEXICON, TAGS, TagGrammar
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, spread, train
 
-DEVICE = "cpu"
-SEED = 0
 # sides that it sees -> is the mask causal?
 KINDS = {"left": True, "both": False}
 WIDTH, LAYERS, HEADS, LENGTH, TEXTS, TESTS = 64, 3, 4, 24, 32, 2_000

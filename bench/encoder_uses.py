@@ -37,8 +37,6 @@ from tfmlib.encoders import POOLINGS, Bert, contrastive_loss, mean_pooling
 from tfmlib.encoders.tag_grammar import ADJECTIVES, LEXICON, MASK, TAGS, TOPICS, forward_backward
 from tfmlib.workbench import AdamW, WarmupCosine, load_record, parameter_groups, seeded, train
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, SPAN_STEPS, PAIR_STEPS, PAIRS, CANDIDATES, SPAN_TEXTS = range(3), 400, 200, 32, 200, 128
 # labelled texts: steps
 SIZES = {8: 200, 32: 200, 128: 800, 512: 1_600}

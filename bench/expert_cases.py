@@ -1,21 +1,16 @@
-"""Chapter 21: tiny random models of the families with experts, and their tensors as published
-files hold them: what its page and tests compare with `transformers`."""
-import copy
+"""Chapter 21: tiny configurations of the families with experts, and the tensors of their models as
+published files hold them: what its page and tests compare with `transformers`."""
 import json
-import logging
 import tempfile
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 import tfmlib.mixture_of_experts.families  # noqa: F401 — registers the families
 from bench.checkpoint_families import ENDS, rope
 from tfmlib.checkpoints import from_pretrained
 
-logging.getLogger("transformers").setLevel(logging.ERROR)
 T = dict(vocab_size=61, hidden_size=24, intermediate_size=28, num_hidden_layers=3,
          num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=48, **ENDS)
 MIXTRAL = T | dict(num_local_experts=5, num_experts_per_tok=2)
@@ -59,23 +54,6 @@ EXPERT_CASES = {
         num_key_value_heads=1, mlp_only_layers=[1], norm_topk_prob=False, linear_num_key_heads=4,
                    linear_conv_kernel_dim=3, rms_norm_eps=1e-4, tie_word_embeddings=True)),
 }
-
-
-def loud_experts(kind: str, sizes: dict, seed: int = 0, experts: str = "eager") -> nn.Module:
-    "A tiny random model: matrices of large spread, norms, biases and sinks far from 1 and 0."
-    torch.manual_seed(seed)
-    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **copy.deepcopy(sizes)),
-                                              attn_implementation="eager",
-                                              experts_implementation=experts).eval()
-    for name, p in theirs.named_parameters():
-        # decays of all sizes
-        if name.endswith("A_log"): torch.nn.init.normal_(p, mean=-1., std=.7)
-        elif p.ndim > 1: torch.nn.init.normal_(p, std=.35)
-        elif name.endswith(("bias", "sinks")): torch.nn.init.normal_(p, std=.5)
-        else: torch.nn.init.normal_(p, mean=1., std=.5)
-    for name, b in theirs.named_buffers():
-        if name.endswith("e_score_correction_bias"): torch.nn.init.normal_(b, std=.3)
-    return theirs
 
 
 def published_state(theirs: nn.Module) -> dict[str, Tensor]:

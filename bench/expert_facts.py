@@ -23,7 +23,6 @@ from tfmlib.mixture_of_experts import load_balancing_loss, mutual_information, t
 from tfmlib.mixture_of_experts.models import hidden_and_routings
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
-DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, STEPS, TRIED, LONGER, ROWS = (range(3), (.005, .01, .02), 50, 3000,
                                                   400, 6000, 512)
 SYMBOLS, WIDTH, E = 64, 32, 8

@@ -28,7 +28,6 @@ from tfmlib.mixture_of_experts.balancing import capacity, keep_within_capacity, 
 from tfmlib.mixture_of_experts.models import hidden_and_routings
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, seeded, train
 
-DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, STEPS, TRIED, LONGER, ROWS = (range(3), (.002, .004, .008), 50, 3000,
                                                   300, 6000, 16)
 WORDS, TOPICS, NEXT, LENGTH, C, LAYERS, E = 128, 4, 4, 64, 32, 2, 8

@@ -8,8 +8,6 @@ from bench import over_seeds, ticked
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
 from tfmlib.workbench import ROWS, AdamW, Pair, WarmupCosine, epochs, pairs, parameter_groups, train
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, STEPS, HEADS, WIDTH, LONGEST = 5, 700, (1, 2, 4, 8), 64, 12
 # a head is spare if its removal costs less
 SPARE = 0.02

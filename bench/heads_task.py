@@ -9,8 +9,6 @@ from bench import ticked
 from tfmlib.heads import MultiHeadAttention
 from tfmlib.workbench import spread
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, STEPS, BATCH, RATE = 5, 400, 64, 0.02
 # numbers a token carries; heads
 CARRIED, CUTS = (1, 2, 4, 6, 8), (1, 2)

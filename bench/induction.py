@@ -21,8 +21,6 @@ from tfmlib.heads import grouped_query_attention
 from tfmlib.positions import PositionalAttention
 from tfmlib.workbench import AdamW, History, WarmupCosine, parameter_groups, seeded, spread, train
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, STEPS, BATCH, RATE, WIDTH, HEADS = 5, 800, 32, 0.003, 64, 4
 # words in all, in a row; after how many it begins again
 WORDS, LENGTH, SHORT, LONG = 48, 48, 8, 20

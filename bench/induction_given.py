@@ -13,8 +13,6 @@ from tfmlib.decoders import CausalLM, next_token_loss
 from tfmlib.positions import PositionalAttention
 from tfmlib.workbench import AdamW, WarmupCosine, parameter_groups, seeded, train
 
-DEVICE = "cpu"
-SEED = 0
 GIVEN = {"nothing": (), "one back": (1,), "two back": (2,), "one back and itself": (1, 0),
          "two and three back": (2, 3), "two and four back": (2, 4)}
 

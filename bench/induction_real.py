@@ -17,8 +17,6 @@ from tfmlib.inside import ablated, induction_scores
 from tfmlib.positions import PositionalAttention, RotaryEmbedding
 from tfmlib.workbench import fetch_model, read_gguf, seeded, spread
 
-DEVICE = "cpu"
-SEED = 0
 # batches of rows; each row is 50 random tokens, twice
 BATCHES, ROWS, PERIOD = 3, 4, 50
 # heads removed; sets of others in each batch; their score is below OTHER

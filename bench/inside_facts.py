@@ -8,8 +8,6 @@ from bench import over_seeds, ticked
 from bench.block_facts import FAMILY, GIVEN, OBJECTS, Recall, answers, encode, right, taught, ways
 from tfmlib.inside import captured, class_subspace, fit_probe, replaced
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, RIDGES, FOLDS, DRAWS = 5, (0.01, 0.1, 1.0), 6, 3
 
 

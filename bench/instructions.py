@@ -18,8 +18,6 @@ from tfmlib.checkpoints import MODEL_CONFIGS, build, save_model
 from tfmlib.decoders import CausalLM, generate, next_token_loss
 from tfmlib.workbench import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, SHEETS, STEPS, BATCH, RATE, WIDTH, HEADS, LAYERS = 3, 200, 500, 64, 0.003, 64, 4, 2
 DIGITS, TESTED, WATCHED = 5, 500, (0, 50, 100, 150, 200, 300, 400, 500)
 COPY, REVERSE, SORT, MARK, END = 10, 11, 12, 13, 14

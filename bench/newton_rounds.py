@@ -22,8 +22,6 @@ from tfmlib.recurrence import (
 )
 from tfmlib.workbench import prose, spread, timed
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, LENGTHS, WIDTHS, REPEATS, LAG = (3, (64, 128, 256, 512, 1024, 2048, 4096),
                                         (4, 8, 16, 32, 64), 5, 20)
 TEXT, LATCH, CHAOS = ({"diagonal GRU, text": DiagonalGRUCell, "GRU, text": GRUCell},

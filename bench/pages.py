@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
 
 from pages import notebook_files  # noqa: E402
 
-DEVICE, SEED, REPEATS = "cpu", 0, 3
+REPEATS = 3
 
 
 def chapters() -> list[Path]:

@@ -31,8 +31,6 @@ from bench.positions_length import (
 )
 from tfmlib.positions import ALiBi, PositionalEncoding, RotaryEmbedding, inverse_frequencies
 
-DEVICE = "cpu"
-SEED = 0
 # TUNING: added to the seed of the runs that choose a rate
 SEEDS, TUNING, HEAD_DIM = 3, 50, WIDTH // HEADS
 ENCODINGS = {("RoPE", base): (lambda base=base: RotaryEmbedding(HEAD_DIM, base=float(base)))

@@ -38,8 +38,6 @@ from tfmlib.positions import (
 )
 from tfmlib.workbench import AdamW, WarmupCosine, book_text, epochs, parameter_groups, prose, train
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, TRAINED, LENGTHS, LAST, WINDOWS = 3, 64, (32, 64, 96, 128, 256, 512), 32, 192
 # CHARACTERS: in a batch, at every length
 STEPS, PEAK, CHARACTERS, WIDTH, HEADS, LAYERS = 800, 0.004, 2_048, 64, 4, 2

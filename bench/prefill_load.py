@@ -29,7 +29,7 @@ from tfmlib.kv_cache.mixed import (
 )
 from tfmlib.workbench import ASSETS, fetch_model, timed
 
-DEVICE, SEED, SEEDS = "cpu", 0, 3
+SEEDS = 3
 SIZES, ROWS, CONTEXT, REPEATS = (1, 2, 4, 8, 16, 32, 64, 128, 256), 8, 64, 3
 WEIGHTS, PEAK, BANDWIDTH = 8e9, 989e12, 3.35e12                            # an H100 in bfloat16
 # bytes of a token in the cache of Llama 3 8B; bytes a second from worker to worker

@@ -7,8 +7,6 @@ from bench import size, ticked
 from tfmlib.recurrence import recall_accuracy
 from tfmlib.workbench import spread
 
-DEVICE = "cpu"
-SEED = 0
 LAGS, SEEDS, STEPS = (5, 10, 20, 50, 100, 200), 5, 500
 # about 5,050 parameters each
 WIDTHS = {"RNN": 59, "LSTM, forget bias 0": 27, "LSTM, forget bias 4": 27, "GRU": 32,

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from bench import rates, scaled
 from tfmlib.workbench import spread, timed
 
-DEVICE = "cpu"
-SEED = 0
 LENGTHS, BATCHES, WIDTH, REPEATS = (64, 128, 256, 512, 1024), (1, 4, 16, 64), 256, 25
 
 

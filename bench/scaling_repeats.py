@@ -10,8 +10,6 @@ from bench import scaling_sweep as sweep
 from bench.scaling import Runs, case
 from tfmlib.workbench import spread
 
-DEVICE = "cpu"
-SEED = 0
 # at most so many tokens in all
 WIDTHS, UNIQUE, EPOCHS, MOST = (32, 96), (250_000, 1_000_000), (2, 4, 8, 16), 4_000_000
 RUNS = Runs("scaling_repeats")

@@ -14,8 +14,6 @@ from bench import scaling_sweep as sweep
 from bench.scaling import Runs, case
 from tfmlib.workbench import spread
 
-DEVICE = "cpu"
-SEED = 0
 WIDTHS = 16, 32, 64, 96
 # tokens of the unmatched runs; of the fixed warm-up; its budgets
 LONG, WARM, WARMED = 4_000_000, 400_000, (250_000, 500_000, 1_000_000, 2_000_000)

@@ -32,8 +32,6 @@ from tfmlib.accounting import shapes_of, training_flops
 from tfmlib.scaling_laws import bootstrap, fit_power_law, interval, predictive_samples
 from tfmlib.workbench import spread
 
-DEVICE = "cpu"
-SEED = 0
 WIDTHS = 16, 32, 48, 64, 96, 128, 192, 256
 BUDGETS = 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000
 # the longest budget of the widest; the others have all

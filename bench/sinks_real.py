@@ -18,8 +18,6 @@ from tfmlib.decoders import CausalLM, cross_entropy
 from tfmlib.heads import attention_weights
 from tfmlib.workbench import ASSETS, fetch_model, seeded, spread
 
-DEVICE = "cpu"
-SEED = 0
 # OTHER: a position that is treated as the first one is, for comparison
 ROWS, T, FROM, OTHER = 8, 128, 32, 16
 

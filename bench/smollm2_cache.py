@@ -10,7 +10,7 @@ from tfmlib.decoders import generate
 from tfmlib.kv_cache import CachedCausalLM, generate_cached
 from tfmlib.workbench import ASSETS, fetch_model, timed
 
-DEVICE, SEED, REPEATS = "cpu", 0, 3
+REPEATS = 3
 START, TOKENS, LENGTHS = "It is a truth universally acknowledged,", 40, (64, 256, 1024)
 
 

@@ -49,7 +49,6 @@ from tfmlib.sparse.native import NativeSparseAttention
 from tfmlib.tokens import book_tokenizer
 from tfmlib.workbench import AdamW, WarmupCosine, mix_seed, parameter_groups, prose, train
 
-DEVICE, SEED = "cpu", 0
 WORKERS, SEEDS, PEAKS, WARM, ROWS, SOLVED = 2, range(3), (.002, .004, .008), 50, 32, .01
 N, HEADS, LAYERS, TESTED, PARTS = 64, 2, 2, 4000, 40_000
 WIDE = "recall, 16 facts, width 64"

@@ -21,7 +21,7 @@ from tfmlib.sparse import (
 from tfmlib.sparse.blocks import block_list, block_sparse_attention, n_computed
 from tfmlib.workbench import timed
 
-DEVICE, SEED, REPEATS = "cpu", 0, 7
+REPEATS = 7
 LENGTHS, TILE, HEADS, WIDTH, BLOCK = (1024, 2048, 4096, 8192), 64, 4, 64, 64
 
 

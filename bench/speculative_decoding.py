@@ -21,7 +21,6 @@ from tfmlib.kv_cache.speculative import ModelDraft, NGramDraft, generate_specula
 from tfmlib.tokens import book_tokenizer
 from tfmlib.workbench import AdamW, WarmupCosine, epochs, parameter_groups, spread, train
 
-DEVICE, SEED = "cpu", 0
 STEPS, PROMPTS, BEGUN, NEW, DRAFTED = 600, 24, 32, 80, (1, 2, 4, 8)
 COMMAND = "python -m bench speculative_decoding"
 CONFIG = MODEL_CONFIGS["toy Llama"].sized(2048, 48, 1, 2, 128)

@@ -22,7 +22,6 @@ from tfmlib.checkpoints import ModelConfig, build
 from tfmlib.linear_and_state_space import HybridCausalLM
 from tfmlib.workbench import AdamW, Diverged, WarmupCosine, mix_seed, parameter_groups, train
 
-DEVICE, SEED = "cpu", 0
 KIND = "softmax"                             # as in `state_recall`, whose frame is the same
 
 

@@ -27,7 +27,6 @@ from tfmlib.linear_and_state_space import HybridCausalLM
 from tfmlib.tokens import book_tokenizer
 from tfmlib.workbench import AdamW, Diverged, WarmupCosine, mix_seed, parameter_groups, prose, train
 
-DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, STEPS, TRIED = range(3), (.003, .006, .012), 50, 2000, 500
 WIDTH, HEADS, LAYERS, LENGTH, ROWS, WINDOW, TURNS = 64, 2, 2, 128, 8, 16, 20
 MIXERS = {

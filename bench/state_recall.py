@@ -35,7 +35,6 @@ from tfmlib.workbench import (
     train,
 )
 
-DEVICE, SEED = "cpu", 0
 SEEDS, PEAKS, WARM, SOLVED = range(3), (.003, .006, .012), 50, .01
 STEPS, TRIED, LONGER = 4800, 2400, 9600      # after 1200 steps, most models still improve
 WIDTH, LAYERS, KEYS, VALUES, ROWS = 32, 2, 32, 16, 32

@@ -12,7 +12,7 @@ from tfmlib.kv_cache import KVCache
 from tfmlib.linear_and_state_space import CachedHybridLM
 from tfmlib.workbench import timed
 
-DEVICE, SEED, REPEATS = "cpu", 0, 9
+REPEATS = 9
 LENGTHS = (128, 512, 2048, 8192, 32_768)
 PATTERNS = {"attention": ("attention",), "hybrid": ("gated delta",) * 3 + ("attention",),
             "gated delta": ("gated delta",)}

@@ -18,8 +18,6 @@ from tfmlib.checkpoints import MODEL_CONFIGS, build, save_model
 from tfmlib.decoders import CausalLM, generate, next_token_loss
 from tfmlib.workbench import AdamW, History, WarmupCosine, parameter_groups, seeded, train
 
-DEVICE = "cpu"
-SEED = 0
 SEEDS, STEPS, BATCH, RATE, WIDTH, HEADS, LAYERS = 3, 1000, 64, 0.003, 64, 4, 2
 SLOTS, TESTED, COUNTS = 6, 300, (1, 2, 3, 4, 5, 6)
 SIGNS = ["0", "1", "2", "3", "4", "+1", "+2", "+3", "+4", "·2", "·3", "·4", "–", "=", "<think>",

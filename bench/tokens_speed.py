@@ -11,8 +11,6 @@ from string import ascii_lowercase
 from tfmlib.tokens import ID, PATTERN, Tokenizer, apply_bpe, bytes_to_unicode, learn_bpe, merge_pair
 from tfmlib.workbench import prose, spread
 
-DEVICE = "cpu"
-SEED = 0
 BYTES, MERGES, AGAIN, REPEATS = 10_000_000, 8_000, 50, 5
 
 

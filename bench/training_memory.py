@@ -14,14 +14,14 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from bench import ticked
+from bench import SEED, ticked
 from tfmlib.accounting import RecomputedBlock, fused_causal
 from tfmlib.checkpoints import GPT2, LLAMA3, ModelConfig, build
 from tfmlib.decoders import next_token_loss
 from tfmlib.heads import grouped_query_attention
 from tfmlib.workbench import spread
 
-DEVICE, SEED, REPEATS = "cpu", 0, 3
+REPEATS = 3
 FIELDS = "case", "parts", "V", "C", "L", "H", "G", "F", "B", "T", "attention", "recompute"
 CASES = [dict(zip(FIELDS, case)) for case in (
     ("many tokens", "Llama", 4096, 256, 8, 4, 2, 688, 8, 256, "fused", "no"),

@@ -1,5 +1,6 @@
 """Chapter 2: translating the toy grammar through one vector and with attention: BLEU, exact
 sentences and alignment error against length."""
+from collections.abc import Callable
 from functools import partial
 from statistics import mean
 
@@ -24,8 +25,6 @@ from tfmlib.alignment import (
 )
 from tfmlib.workbench import AdamW, WarmupCosine, bleu, epochs, pairs, parameter_groups, train
 
-DEVICE = "cpu"
-SEED = 0
 SENTENCES, LONGEST, ROWS, STEPS, PEAK, WIDTH = 8_000, 14, 64, 1_500, 0.006, 64
 SEEDS, TESTS, BANDS = ((0, 1, 2), 1_500, ((3, 5), (6, 8), (9, 11), (12, 14), (15, 17), (18, 20),
                                           (21, 25), (26, 30)))
@@ -49,15 +48,18 @@ def tensors(sentences: list) -> tuple[torch.Tensor, torch.Tensor]:
     return ENGLISH.batch(p.source for p in sentences), FRENCH.batch(p.target for p in sentences)
 
 
+def batches(sentences: list, seed: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    """Step -> sources and targets, the same for every kind of model; columns of nothing but
+    padding are cut off."""
+    order = epochs(*tensors(sentences), size=ROWS, seed=seed)
+    return lambda step: tuple(t[:, : int((t != PAD).sum(1).max())] for t in order(step))
+
+
 def trained(kind: str, width: int, seed: int) -> Seq2Seq:
     "A model after training on sentences up to LONGEST words."
     torch.manual_seed(seed)
-    model, order = made(kind, width), epochs(*tensors(KNOWN), size=ROWS, seed=seed)
-
-    def batch(step: int):
-        return tuple(t[:, : int((t != PAD).sum(1).max())] for t in order(step))
-
-    train(model, translation_loss, batch, STEPS,
+    model = made(kind, width)
+    train(model, translation_loss, batches(KNOWN, seed), STEPS,
           AdamW(parameter_groups(model, 0.01), WarmupCosine(PEAK, STEPS // 20, STEPS),
                 clip=1.0), seed=seed)
     return model

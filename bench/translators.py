@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench import even_width, over_seeds, size, ticked
+from bench import SEED, even_width, over_seeds, size, ticked, translation
 from bench.lstm import attentive, one_vector
 from bench.translation import BANDS, ENGLISH, FRENCH, KNOWN, NEW, links, tensors
 from tfmlib.alignment import (
@@ -40,19 +40,16 @@ from tfmlib.workbench import (
     History,
     Pair,
     bleu,
-    epochs,
     pairs,
     parameter_groups,
     spread,
     train,
 )
 
-DEVICE = "cpu"
-SEED = 0
 SHAPE = ModelConfig("encoder-decoder", len(FRENCH), 48, 2, 4,
                     source_vocab_size=len(ENGLISH), d_ff=192)
 # LONGEST: words, in training
-SEEDS, PEAKS, WARM, ROWS, LONGEST = (0, 1, 2), (0.002, 0.004, 0.008, 0.016), 200, 64, 14
+SEEDS, PEAKS, WARM, LONGEST = (0, 1, 2), (0.002, 0.004, 0.008, 0.016), 200, 14
 # steps: for the choice, for all, in the end
 TRIED, EQUAL, UNTIL = 600, 1_000, {"one vector": 2_000, "attention": 2_000, "transformer": 1_000}
 # where quality is measured, on how many sentences
@@ -104,10 +101,7 @@ def tested_on() -> list[Pair]: return [p for p in NEW if len(p.source) <= LONGES
 
 
 def batches(seed: int) -> Callable[[int], tuple[Tensor, ...]]:
-    """Step -> sources and targets, the same for every kind of model; columns of nothing but
-    padding are cut off."""
-    order = epochs(*tensors(KNOWN), size=ROWS, seed=seed)
-    return lambda step: tuple(t[:, : int((t != PAD).sum(1).max())] for t in order(step))
+    return translation.batches(KNOWN, seed)
 
 
 def words_seen(seed: int, steps: int) -> int:

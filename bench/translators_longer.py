@@ -4,8 +4,6 @@ import bench.translators as short
 from bench import over_seeds, size, ticked
 from tfmlib.workbench import load_record
 
-DEVICE = "cpu"
-SEED = 0
 KIND, STEPS = "transformer", max(short.UNTIL.values())
 
 

@@ -12,14 +12,12 @@ from torch import nn
 
 from bench import scaled, size
 from bench import translators_wide as wide
-from bench.translation import KNOWN, tensors
-from bench.translators import ROWS, batches, made, tested_on, widths, written
+from bench.translation import KNOWN, ROWS, tensors
+from bench.translators import batches, made, tested_on, widths, written
 from tfmlib.alignment import translation_loss
 from tfmlib.block import LayerNorm
 from tfmlib.workbench import AdamW, advance, parameter_groups, timed
 
-DEVICE = "cpu"
-SEED = 0
 REPEATS, STEPS, SENTENCES = 9, 20, 64
 
 

@@ -15,17 +15,15 @@ from multiprocessing import get_context
 import torch
 from torch import Tensor, nn
 
-from bench import even_width, over_seeds, size, ticked
+from bench import SEED, even_width, over_seeds, size, ticked, translation
 from bench.lstm import attentive
-from bench.translation import ENGLISH, FRENCH, KNOWN, tensors
-from bench.translators import LONGEST, ROWS, SEEDS, WARM, chosen_on, fused, quality, tested_on
-from tfmlib.alignment import PAD, translation_loss
+from bench.translation import ENGLISH, FRENCH, KNOWN
+from bench.translators import LONGEST, SEEDS, WARM, chosen_on, fused, quality, tested_on
+from tfmlib.alignment import translation_loss
 from tfmlib.checkpoints import ModelConfig, build
 from tfmlib.transformer import InverseSqrtSchedule
-from tfmlib.workbench import AdamW, History, Pair, epochs, pairs, parameter_groups, spread, train
+from tfmlib.workbench import AdamW, History, Pair, pairs, parameter_groups, spread, train
 
-DEVICE = "cpu"
-SEED = 0
 KINDS, WORKERS = ("LSTM, attention", "transformer, post-norm", "transformer, pre-norm"), 2
 # task, and width of the transformer
 CASES = (("short", 48), ("short", 96), ("long", 48))
@@ -80,10 +78,7 @@ def made(kind: str, width: int, seed: int) -> nn.Module:
 
 
 def batches(task: str, seed: int) -> Callable[[int], tuple[Tensor, ...]]:
-    """Step -> sources and targets, the same for every kind of model; columns of nothing but
-    padding are cut off."""
-    order = epochs(*tensors(sentences(task)["train"]), size=ROWS, seed=seed)
-    return lambda step: tuple(t[:, : int((t != PAD).sum(1).max())] for t in order(step))
+    return translation.batches(sentences(task)["train"], seed)
 
 
 def learn(task: str, width: int, kind: str, peak: float, seed: int, steps: int,

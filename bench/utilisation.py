@@ -10,8 +10,6 @@ from torch.profiler import ProfilerActivity, profile
 from bench import rates, scaled, size
 from tfmlib.workbench import spread, timed
 
-DEVICE = "cpu"
-SEED = 0
 REPEATS = 5
 
 

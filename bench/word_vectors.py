@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from bench import ticked
 from tfmlib.workbench import ROWS, pairs, spread
 
-DEVICE = "cpu"
-SEED = 0
 SENTENCES, WIDTH, WINDOW = 2_000, 8, 2
 TUNED_ON, JUDGED_ON = (100, 101, 102), (0, 1, 2, 3, 4)                     # seeds of the texts
 # steps after which a run is looked at

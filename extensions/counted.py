@@ -2,7 +2,6 @@
 itself."""
 import json
 import re
-from datetime import date
 from pathlib import Path
 
 from docutils import nodes
@@ -11,8 +10,7 @@ from pages import kind, notebooks
 from sphinx.util.docutils import SphinxDirective
 
 ASSETS = Path("tfmlib/assets")
-SOURCES = (ASSETS / "claims.yml", ASSETS / "kills.json", ASSETS / "compared.json",
-           Path("tests/proved.json"))
+SOURCES = (ASSETS / "claims.yml", ASSETS / "kills.json", ASSETS / "compared.json")
 VERDICTS = {"holds": "hold", "holds under a condition": "hold under a condition",
             "imprecise": "are imprecise", "wrong": "are wrong"}
 
@@ -29,19 +27,17 @@ def linked(text: str) -> str:
 
 def counts(root: Path) -> list[tuple[str, str]]:
     """Numbers and what they count, from the ledger, the table of wrong answers, the comparisons and
-    the record of proofs."""
-    claims, kills, compared, proved = ((entries_of_text if path.suffix == ".yml"
-                                        else json.loads)((root / path).read_text(encoding="utf-8"))
-                                        for path in SOURCES)
-    chapters = [name for name in notebooks(root, root / "_toc.yml") if kind(name) == "path"]
+    the notebooks."""
+    claims, kills, compared = ((entries_of_text if path.suffix == ".yml"
+                                else json.loads)((root / path).read_text(encoding="utf-8"))
+                               for path in SOURCES)
+    books = notebooks(root, root / "_toc.yml")
+    chapters = [name for name in books if kind(name) == "path"]
+    cells = [cell for name, book in books.items() if kind(name) != "practice"
+             for cell in book["cells"] if cell["cell_type"] == "code"]
     exercises = [e for page in kills["pages"] for e in page["exercises"]]
     rejected = sum(not m["passed"] for e in exercises for m in e["mutants"])
     of = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
-    # until November 2026, one stage
-    def tested(stages: dict) -> bool:
-        return bool(stages.get("tests") or stages.get("library") and stages.get("site"))
-    whole = max((row for row in proved if tested(row["stages"])), key=lambda row: row["date"])
-    day = date.fromisoformat(whole["date"])
     return [(f"{len(chapters)}", "chapters, each a notebook and a module"),
             (f"{len(claims)}", "[common claims](about/claims.html) settled: "
                                f"{listed([f'{n} {VERDICTS[v]}' for v, n in of.items()])}"),
@@ -50,8 +46,7 @@ def counts(root: Path) -> list[tuple[str, str]]:
              "plausible [wrong answers](about/gallery.html) that the checkers reject"),
             (f"{len(compared)}",
              "comparisons with other libraries on the pages, and many more in the tests"),
-            (f"{whole['cells']:,}",
-             f"cells in the last recorded proof of all stages, {day.day} {day:%B %Y}")]
+            (f"{len(cells):,}", "cells of code outside the exercises, which the proof runs")]
 
 
 class Counts(SphinxDirective):

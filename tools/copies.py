@@ -1,12 +1,11 @@
 """Run the Colab copies as a reader opens them:
-python tools/copies.py [--python PYTHON] [--env FOLDER] [--copies FOLDER] [--record] [NAME ...]
+python tools/copies.py [--python PYTHON] [--env FOLDER] [--copies FOLDER] [NAME ...]
 
 Makes a virtual environment of the given Python that holds what INSTALLED lists, at the newest
 versions, and nothing else; the set-up cell of the first copy installs the library. The copies are
 those in `--copies`. Without it they are those of this checkout, and install the library from a
 local repository that holds it. A NAME (04, practice/04) selects copies. nbval runs them from an
-empty folder; the exit code is not 0 if any cell of any copy raised an error. With --record, the run
-is kept in tests/proved.json.
+empty folder; the exit code is not 0 if any cell of any copy raised an error.
 """
 import argparse
 import os
@@ -82,11 +81,8 @@ def main() -> None:
     parser.add_argument("--env", type=Path, default=ROOT / "build/copies/env",
                         help="its folder; made if it is not there")
     parser.add_argument("--copies", type=Path, help="the folder of the copies")
-    parser.add_argument("--record", action="store_true",
-                        help="keep the run of all copies in tests/proved.json")
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()
-    if given.record and given.names: parser.error("--record keeps a run of all copies: name none")
     folder = (given.copies or written(ROOT / f"build/copies/of-{given.env.name}/colab")).resolve()
     every = sorted(str(p.relative_to(folder)) for p in notebook_files(folder))
     names = [n for n in every if not given.names
@@ -107,10 +103,6 @@ def main() -> None:
     print(
         f"{len(names)} copies, Python and PyTorch {said.stdout.strip()}: "
         f"{'FAILED' if failed else 'passed'}")
-    if given.record:
-        import proved
-        proved.keep({"copies": not failed}, folder,
-                    dict(zip(("python", "torch"), said.stdout.split())) | {"outputs": "run"})
     sys.exit(failed)
 
 

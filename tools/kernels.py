@@ -6,9 +6,8 @@ shared memory. The host code of `tfmlib.flash_attention_gpu.kernels`, and of the
 is called on tensors without storage, and each of its launches becomes a compilation: what is
 checked is what would be launched. tfmlib/assets/kernels.json keeps what was found, for each of two
 versions of Triton, each row under a hash of its sources: a row whose hash fits is believed, but for
-a sample; every other is compiled anew. Where only names have changed, `--lowered BEFORE`, the same
-after, and `--like BEFORE AFTER` keep the rows that Triton lowers to the same text. Another version
-than the installed one lies in a folder of its own, which `--triton` names:
+a sample; every other is compiled anew. Another version than the installed one lies in a folder of
+its own, which `--triton` names:
 pip install --no-deps --target FOLDER triton==3.6.0
 """
 import argparse
@@ -127,57 +126,6 @@ def launches_compile(chip: int):
                 cache, True, True)
             yield found
     finally: JITFunction.run = run
-
-
-class Lowered(Exception):
-    "Ends a compilation after its first stage, which says what that made of the kernel."
-
-
-@contextlib.contextmanager
-def launches_lower(chip: int):
-    """Inside, a launch only brings a kernel into Triton's first language, in which calls are
-    inlined: kept with the options, without places in files. What follows depends on nothing
-    else."""
-    from triton import knobs
-    from triton.runtime import driver
-    from triton.runtime.jit import JITFunction
-    found, run = [], JITFunction.run
-
-    def hook(backend=None, stages=None, options=None, *_):
-        if stages is None: return "lowered", "lowered"
-        def ended(module, metadata): raise Lowered(f"{options}\n{module.str_nodebug()}")
-        stages[list(stages)[1]] = ended
-
-    def lowered(self, *args, grid, warmup, **kwargs):
-        self.device_caches.clear()
-        try: run(self, *args, grid=grid, warmup=True, **kwargs)
-        except Lowered as text: found.append(str(text))
-
-    driver.set_active(Absent(chip))
-    JITFunction.run = lowered
-    try:
-        with tempfile.TemporaryDirectory() as cache, knobs.cache.scope(), knobs.compilation.scope(), knobs.runtime.scope():  # noqa: E501
-            knobs.cache.dir, knobs.compilation.always_compile = cache, True
-            knobs.runtime.add_stages_inspection_hook = hook
-            yield found
-    finally: JITFunction.run = run
-
-
-def lowered(rows: list[dict]) -> dict[str, str]:
-    "Of each row, in words, a hash of what its kernels are lowered to."
-    kernels, made = importlib.import_module("tfmlib.flash_attention_gpu.kernels"), {}
-    for row in rows:
-        with launches_lower(row["chip"]) as found: launch(kernels, row)
-        made[named(row)] = hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
-    return made
-
-
-def renewed(rows: list[dict], kept: dict[str, dict], before: dict[str, str],
-            now: dict[str, str]) -> dict[str, dict]:
-    "What is kept of rows that are lowered as before, under the hashes that they have now."
-    old = {named(row): row for row in kept.values()}
-    return {row["stamp"]: old[name] | {"stamp": row["stamp"]} for row in rows
-            if (name := named(row)) in old and before[name] == now[name]}
 
 
 def launch_decoding(kernels, row: dict) -> None:
@@ -433,10 +381,6 @@ def main() -> None:
     parser.add_argument("--triton", metavar="FOLDER", help="another Triton, which is asked as well")
     parser.add_argument("--rows", action="store_true",
                         help="compile the rows that come in, and print them")
-    parser.add_argument("--lowered", metavar="FILE",
-                        help="add to a file to what the installed Triton lowers each row's kernels")
-    parser.add_argument("--like", nargs=2, metavar=("BEFORE", "AFTER"), type=Path,
-                        help="keep the rows that have the same hash in two files of --lowered")
     given = parser.parse_args()
     os.environ.pop("TRITON_INTERPRET", None)
     if given.rows: return print(json.dumps(compile_all(json.load(sys.stdin))))
@@ -444,18 +388,9 @@ def main() -> None:
     from tfmlib.flash_attention_gpu.varlen import VARLEN
     configs, source = (CONFIGS + DECODING + VARLEN,
                        "\n".join(file.read_text(encoding="utf-8") for file in SOURCES))
-    if given.lowered:
-        import triton
-        file, rows = Path(given.lowered), asked(configs, source, triton.__version__)
-        known = json.loads(file.read_text()) if file.is_file() else {}
-        file.write_text(json.dumps(known | lowered(rows), indent=0))
-        return
     asking, table, wrong = compilers(given.triton), [], []
     kept = ({} if given.anew or not TABLE.is_file()
             else {row["stamp"]: row for row in json.loads(TABLE.read_text())["rows"]})
-    if given.like:
-        rows = [row for version in VERSIONS for row in asked(configs, source, version)]
-        kept |= renewed(rows, kept, *(json.loads(file.read_text()) for file in given.like))
     for version in dict.fromkeys((*VERSIONS, *asking)):
         rows = asked(configs, source, version)
         # whoever installs a newer one: a few rows, and nothing is kept

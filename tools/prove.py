@@ -9,7 +9,7 @@ this clone is skipped, and counted as skipped; --fresh runs it again. As on the 
 notebooks run whose content is not in tests/swept.json; so do pages in Chromium. --whole runs
 everything, also the sweeps that only repeat a class (marked `whole`), and writes that list anew; a
 stage that was stopped goes on where it was. --quick runs, of what differs from the branch's base,
-what is not slow. --record notes a whole run in tests/proved.json.
+what is not slow.
 """
 import argparse
 import json
@@ -266,13 +266,6 @@ def sweep() -> None:
                                            indent=1) + "\n")
 
 
-def note(results: dict[str, bool]) -> None:
-    "Keep what this run has shown."
-    sys.path.insert(0, str(ROOT))
-    import proved
-    proved.keep(results, BUILD / "colab")
-
-
 def shown(results: dict[str, tuple[bool, float]], column: int) -> str:
     "The stages with their minutes, against those that they may take."
     def row(name: str, good: bool, taken: float) -> str:
@@ -291,14 +284,12 @@ def main() -> None:
                         help="every sweep, and every notebook as on the older processor too")
     parser.add_argument("--fresh", action="store_true",
                         help="also what has passed in this clone as it is")
-    parser.add_argument("--record", action="store_true", help="note what passed, and where")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     given = parser.parse_args()
     unknown = set(given.stages) - set(STAGES)
     if unknown: parser.error(f"no such stage: {', '.join(sorted(unknown))}")
-    if given.quick and (given.record or given.whole):
-        parser.error("--quick leaves out parts of what --whole runs and --record notes")
-    if given.record and not given.whole: parser.error("--record notes whole stages: add --whole")
+    if given.quick and given.whole:
+        parser.error("--quick leaves out parts of what --whole runs")
     results, names, began = {}, list(given.stages or STAGES), time.perf_counter()
     wait = beside(names, results, given.fresh)
     for name in names:
@@ -313,7 +304,6 @@ def main() -> None:
     failed = sum(not good for good, _ in results.values())
     if given.whole and not failed and {"older", "site"} <= results.keys(): sweep()
     print(f"\nstages: {len(results) - failed} passed, {failed} failed")
-    if given.record: note({name: good for name, (good, _) in results.items()})
     sys.exit(bool(failed))
 
 

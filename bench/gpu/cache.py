@@ -20,7 +20,7 @@ from tfmlib.workbench import timed
 class Setting:
     "What is measured, and on what."
     device: str
-    sizes: tuple[int, int, int, int]    # V, C, L, H of the model; two key-value heads
+    sizes: tuple[int, int, int, int]    # V, C, L, H of the model
     lengths: tuple[int, ...]            # of the context
     repeats: int = 10
 
@@ -44,6 +44,7 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     s, S = SETTINGS[name], case["S"]
     V, C, L, H = s.sizes
     dtype = half() if s.device == "cuda" else torch.float32
+    # two key-value heads
     config = ModelConfig("decoder", V, C, L, H, S + 1, n_kv_heads=2, **MODERN)
     whole = build(config, fused_causal).to(s.device, dtype).eval()
     cached = CachedCausalLM(build(config).to(s.device, dtype).eval())

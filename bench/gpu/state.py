@@ -5,23 +5,13 @@ As in chapter 16's stage, the time includes the host's work, above all the launc
 kernels.
 """
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 
 from bench import scaled
+from bench.gpu.cache import Setting
 from bench.gpu.utilisation import half
 from tfmlib.workbench import timed
-
-
-@dataclass(frozen=True)
-class Setting:
-    "What is measured, and on what."
-    device: str
-    sizes: tuple[int, int, int, int]    # V, C, L, H of the model
-    lengths: tuple[int, ...]            # of the context
-    repeats: int = 10
-
 
 SETTINGS = {
     "full": Setting("cuda", (32_000, 2048, 8, 16), (128, 1024, 8192, 65_536, 262_144)),

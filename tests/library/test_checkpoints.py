@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
+import families
 import pytest
 import torch
 import transformers
@@ -274,20 +275,7 @@ def test_old_spellings_mean_what_transformers_takes_them_for(family):
 
 @pytest.mark.parametrize("name", ["llama 3.1", "gemma2", "gpt_neox", "cohere", "granite", "bloom"])
 def test_sixteen_bits(name):
-    """In bfloat16 our logits are as far from those of 32 bits as theirs are, on average over
-    three models."""
-    off = usual = 0.
-    for seed in range(3):
-        wide = loud(*CASES[name], seed)
-        theirs = copy.deepcopy(wide).bfloat16()
-        ours = from_pretrained(theirs.state_dict(), json.loads(theirs.config.to_json_string()))
-        with torch.no_grad():
-            exact, own, got = (wide.bfloat16().float()(IDS).logits,
-                               theirs(IDS).logits.float(), ours(IDS))
-        assert got.dtype == torch.bfloat16
-        off, usual = (off + float((got.float() - exact).square().mean().sqrt()),
-                      usual + float((own - exact).square().mean().sqrt()))
-    assert off < 1.5 * usual, (off, usual)
+    families.in_sixteen_bits(*CASES[name], lambda theirs: theirs.state_dict())
 
 
 # --- folders --------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def test_files_of_todays_library_lack_the_output_of_t5(kind, more, tmp_path):
 @pytest.mark.parametrize("kind", ["mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2",
                                   "deepseek_v3"])
 def test_experts_that_are_joined_in_memory_are_refused_by_name(kind):
-    theirs = expert_cases.loud_experts(*expert_cases.EXPERT_CASES[kind])
+    theirs = checkpoint_families.loud(*expert_cases.EXPERT_CASES[kind])
     with pytest.raises(ValueError, match=r"^state: model\.layers\.\d\.mlp\.experts\.down_proj, "
                                          r"which holds all experts; expected a tensor for each "
                                          r"expert, as in the files"):

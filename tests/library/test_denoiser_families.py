@@ -2,6 +2,7 @@
 by tensor and token by token; their parts against slow versions."""
 import math
 
+import families
 import pytest
 import torch
 from conftest import sweep
@@ -162,12 +163,9 @@ def test_one_family_is_not_another(pair, name):
 # --- configurations -------------------------------------------------------------------------------
 
 def others(value):
-    "Further values of a key."
-    if type(value) is bool: return [not value]
-    if type(value) in (int, float): return [value + 1, 2 * value]
-    if value is None: return [True, 2, .5]
-    return (["relu", "gated-relu", "gelu_new", "silu"] if isinstance(value, str)
-            and ("gelu" in value or value in ("relu", "silu")) else [])
+    words = (["relu", "gated-relu", "gelu_new", "silu"] if isinstance(value, str)
+             and ("gelu" in value or value in ("relu", "silu")) else [])
+    return families.other_values(value) or words
 
 
 READ = {"t5": {"relative_attention_max_distance", "layer_norm_epsilon", "feed_forward_proj",

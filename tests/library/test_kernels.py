@@ -142,15 +142,6 @@ def test_a_kept_row_that_is_not_what_compiles_is_found():
                                     for fault in wrong))
 
 
-def test_names_may_change_where_what_is_compiled_does_not():
-    "A row keeps what was found if it is lowered as before; a new row has nothing to keep."
-    kept = {name: changed(mask=mask) | {"stamp": name} for name, mask in zip("ab", kernels.MASKS)}
-    rows = [changed(mask=mask) | {"stamp": mask} for mask in kernels.MASKS]
-    now = {kernels.named(row): "same" for row in rows}
-    before = now | {kernels.named(rows[1]): "other"}
-    assert kernels.renewed(rows, kept, before, now) == {"full": kept["a"] | {"stamp": "full"}}
-
-
 def test_another_version_is_believed_and_missed():
     "What cannot be compiled here must be in the table, under its hash; its faults count."
     kept = {"a": GOOD | {"stamp": "a"}, "b": changed(spills=8) | {"stamp": "b"}}

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import families
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from in_node import in_node
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from bench.checkpoint_families import CASES, IDS, REAL, apart, loud, ours_of
-from bench.expert_cases import EXPERT_CASES, expert_model_of, loud_experts, published_state
+from bench.expert_cases import EXPERT_CASES, expert_model_of, published_state
 from tfmlib.block import SwiGLU
 from tfmlib.checkpoints import (
     FAMILIES,
@@ -368,7 +369,7 @@ def test_the_same_seed_gives_the_same_experts():
     "name", sweep(EXPERT_CASES, "deepseek_v3, YaRN", "qwen2_moe, some layers dense"))
 def test_logits_and_greedy_tokens_are_those_of_transformers(name):
     kind, sizes = EXPERT_CASES[name]
-    theirs = loud_experts(kind, sizes)
+    theirs = loud(kind, sizes)
     ours = expert_model_of(theirs)
     for length, real in ((33, None), (33, REAL), (11, None), (1, None)):
         gap, size = apart(ours, theirs, IDS[:, :length], real)
@@ -384,7 +385,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name):
 
 @pytest.mark.parametrize("name", sweep(["mixtral", "deepseek_v3", "gpt_oss"], "gpt_oss"))
 def test_a_folder_that_transformers_wrote_is_read(name, tmp_path):
-    theirs = loud_experts(*EXPERT_CASES[name])
+    theirs = loud(*EXPERT_CASES[name])
     theirs.save_pretrained(tmp_path)
     gap, size = apart(load(tmp_path, tokenizer=False).model, theirs)
     assert gap < 1e-5 * max(10, size)
@@ -395,13 +396,10 @@ def test_one_family_is_not_another():
     """A model with experts is refused under the names of every other family, and dense ones
     under those of all families with experts."""
     kinds = {kind: sizes for kind, sizes in reversed(EXPERT_CASES.values())}
-    models = {kind: expert_model_of(loud_experts(kind, sizes)) for kind, sizes in kinds.items()}
+    models = {kind: expert_model_of(loud(kind, sizes)) for kind, sizes in kinds.items()}
     models |= {kind: ours_of(loud(*CASES[kind])) for kind in ("llama", "qwen3", "gpt2", "granite")}
     for kind, model in models.items():
-        for family in FAMILIES.keys() if kind in kinds else kinds.keys():
-            if family == kind: continue
-            with pytest.raises(ValueError, match=f"^(family: {family}|max_len)"):
-                to_pretrained(model, family)
+        families.of_no_other(kind, model, FAMILIES if kind in kinds else kinds)
 
 
 CHANGES = {
@@ -437,7 +435,7 @@ CHANGES = {
 def test_no_key_is_silently_ignored(name):
     """Another value is refused by its name, or it changes the configuration; and then, if the
     weights still fit, the logits are those of `transformers`."""
-    theirs = loud_experts(*EXPERT_CASES[name])
+    theirs = loud(*EXPERT_CASES[name])
     config, file = json.loads(theirs.config.to_json_string()), published_state(theirs)
     base = config_from_pretrained(config)
     for key, value in CHANGES[name].items():

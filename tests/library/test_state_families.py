@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import families
 import pytest
 import torch
 from conftest import sweep
@@ -15,8 +16,8 @@ from test_checkpoints import FREE, changed_logits, others
 from transformers import AutoModelForCausalLM, MambaModel
 
 from bench.checkpoint_families import CASES, IDS, REAL, apart, loud, ours_of
-from bench.expert_cases import EXPERT_CASES, expert_model_of, loud_experts, published_state
-from bench.state_cases import STATE_CASES, loud_states, state_model_of
+from bench.expert_cases import EXPERT_CASES, expert_model_of, published_state
+from bench.state_cases import STATE_CASES
 from tfmlib.checkpoints import (
     FAMILIES,
     IGNORED_KEYS,
@@ -47,10 +48,8 @@ ALL_CASES = {**STATE_CASES, **NEXT_CASES}
 def pair(name: str):
     "A model of `transformers`, and ours with its weights."
     kind, sizes = ALL_CASES[name]
-    drawn, read = ((loud_experts, expert_model_of) if kind == "qwen3_next"
-                   else (loud_states, state_model_of))
-    theirs = drawn(kind, sizes)
-    return theirs, read(theirs)
+    theirs = loud(kind, sizes)
+    return theirs, (expert_model_of if kind == "qwen3_next" else ours_of)(theirs)
 
 
 def rounding(model, ids, real) -> float:
@@ -156,7 +155,7 @@ def test_a_fresh_process_finds_them(name, what, tmp_path):
 
 
 def test_a_base_model_is_read(tmp_path):
-    theirs = loud_states(*STATE_CASES["mamba"])
+    theirs = loud(*STATE_CASES["mamba"])
     base = MambaModel(theirs.config).eval()
     base.load_state_dict(theirs.backbone.state_dict())
     base.save_pretrained(tmp_path)
@@ -295,11 +294,7 @@ def test_heads_of_several_tokens_are_set_aside():
 
 def test_one_family_is_not_another():
     models = {name: pair(name)[1] for name in ("mamba", "mamba2", "qwen3_next")}
-    for kind, model in models.items():
-        for family in FAMILIES:
-            if family == kind: continue
-            with pytest.raises(ValueError, match=f"^(family: {family}|max_len)"):
-                to_pretrained(model, family)
+    for kind, model in models.items(): families.of_no_other(kind, model, FAMILIES)
     for kind in ("llama", "gpt2", "gemma2"):
         for family in models:
             with pytest.raises(ValueError, match=f"^family: {family}"):
@@ -308,21 +303,7 @@ def test_one_family_is_not_another():
 
 @pytest.mark.parametrize("name", ["mamba", "mamba2", "qwen3_next"])
 def test_sixteen_bits(name):
-    """In bfloat16 our logits are as far from those of 32 bits as theirs are, on average over
-    three models."""
-    kind, sizes = ALL_CASES[name]
-    off = usual = 0.
-    for seed in range(3):
-        wide = (loud_experts if kind == "qwen3_next" else loud_states)(kind, sizes, seed)
-        theirs = copy.deepcopy(wide).bfloat16()
-        ours = from_pretrained(published_state(theirs), json.loads(theirs.config.to_json_string()))
-        with torch.no_grad():
-            exact, own, got = (wide.bfloat16().float()(IDS).logits,
-                               theirs(IDS).logits.float(), ours(IDS))
-        assert got.dtype == torch.bfloat16
-        off, usual = (off + float((got.float() - exact).square().mean().sqrt()),
-                      usual + float((own - exact).square().mean().sqrt()))
-    assert off < 1.5 * usual, (off, usual)
+    families.in_sixteen_bits(*ALL_CASES[name], published_state)
 
 
 # --- the parts ------------------------------------------------------------------------------------

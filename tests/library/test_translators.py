@@ -9,7 +9,7 @@ import bench.gpu.translators as gpu
 import bench.translators as part
 import bench.translators_time as times
 import bench.translators_wide as wide
-from bench import size
+from bench import size, translation
 from bench.lstm import attentive, one_vector
 from tfmlib.alignment import PAD, Seq2Seq, greedy_decode, shift_right
 from tfmlib.block import LayerNorm
@@ -55,7 +55,7 @@ def test_a_batch_is_the_same_for_all_and_loses_no_word():
     batch, again = part.batches(1), part.batches(1)
     for step in (0, 130):
         for t, same in zip(batch(step), again(step)):
-            assert torch.equal(t, same) and (t != PAD).any(0).all() and len(t) == part.ROWS
+            assert torch.equal(t, same) and (t != PAD).any(0).all() and len(t) == translation.ROWS
     assert (part.words_seen(1, 2) == sum(int((t != PAD).sum()) for step in (0, 1)
                                          for t in batch(step)))
 

@@ -204,19 +204,6 @@ def test_wrong_wishes_are_refused_by_name(monkeypatch):
     with pytest.raises(SystemExit, match="expected one of: book, all, torch"): install.main()
 
 
-def test_the_installed_build_is_named():
-    import torch
-    kind = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU build"
-    assert install.built() == f"PyTorch {install.metadata.version('torch')}: {kind}"
-    assert (install.there(install.metadata.version("torch").partition("+")[0]) and install.there("")
-            and not install.there("0.1"))
-
-
-def test_readme_says_how_to_ask():
-    text = (ROOT / "README.md").read_text()
-    assert "make setup TORCH=default" in text and "PIP_EXTRA_INDEX_URL" in text
-
-
 def test_a_failed_command_says_why_and_a_quiet_one_nothing_else(capfd):
     install.run(sys.executable, "-c", "print('much')", quiet=True)
     with pytest.raises(install.Failed, match="the reason"):
