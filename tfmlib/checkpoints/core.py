@@ -46,7 +46,7 @@ def rename_tensors(
     "The tensors of a file under our names, transposed and split where they must be."
     left, made = dict(stored), {}
     for name in names:
-        if name.theirs not in left: continue           # a tied copy, or missing
+        if name.theirs not in left: continue   # tied; else `fill_weights` refuses
         whole = left.pop(name.theirs)
         if name.transposed: whole = whole.T
         sizes = [len(own[part]) for part in name.ours]

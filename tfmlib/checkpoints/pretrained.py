@@ -407,7 +407,7 @@ def load_model(
 
 # %% ../../chapters/12_checkpoints.ipynb #split-export
 def split_parts(whole: Tensor, sizes: list[int], by_head: int) -> list[Tensor]:
-    "The inverse of `join_parts`."
+    "Cut a fused matrix into parts of these sizes, perhaps within each head."
     need(len(whole) == sum(sizes), "whole", f"{len(whole)} rows",
          f"{sum(sizes)}, {sizes}")
     if not by_head: return [*whole.split(sizes)]

@@ -355,7 +355,7 @@ def top_k(logits: Tensor, k: int) -> Tensor:  # (B, V) -> (B, V)
 
 @reshapes
 def top_p(logits: Tensor, p: float) -> Tensor:  # (B, V) -> (B, V)
-    "Keep the fewest tokens whose probabilities sum to ≥ p; of equals, the later ones."
+    "Keep the fewest tokens whose probabilities sum to ≥ p; if tied, the later ids."
     least_first, order = logits.sort(dim=-1, stable=True)
     out = least_first.softmax(-1).cumsum(-1) <= 1 - p     # these and all below: too few
     out[:, -1] = False                                    # the most likely one stays
@@ -456,7 +456,7 @@ GENERATORS = {"plain": generate}  # chapter 16 adds one that uses a cache
 # %% ../../chapters/10_decoders.ipynb #generate-export
 def sample(logits: Tensor, generator: torch.Generator) -> Tensor:  # (B, V) → (B,)
     "The first token at which the cumulative probability exceeds the number drawn."
-    sums = logits.double().softmax(-1).cumsum(-1)                         # (B, V)
+    sums = logits.double().softmax(-1).cumsum(-1)   # (B, V); the last is about 1
     check_finite_rows(logits, sums[:, -1])
     drawn = torch.rand(len(logits), 1, generator=generator, dtype=torch.float64)
     found = torch.searchsorted(sums, drawn.to(sums.device) * sums[:, -1:], right=True)
