@@ -98,7 +98,8 @@ def calculator(names: list[str], machine: tuple[float, float, float] = H100) -> 
     return ModelCosts(
         f"What {names[0]} costs with one sequence of 8,192 tokens in 16 bits on one device: bars "
         "of memory against the memory of the device, and a table",
-        "What a model costs. Bars: memory on each device, against the line of what an H100 has. "
+        "What a model costs. Bars: memory on each device (orange: weights, in training with "
+        "gradients and Adam's means; blue: activations or cache). Line: what an H100 has. "
         "Times are lower bounds, at the bandwidth of an H100 and its peak in 16 bits, whatever the "
         "bytes per number; several devices divide memory and work without loss.",
         names=names, shapes=shapes, sizes=shapes[0], machine=[*machine])
