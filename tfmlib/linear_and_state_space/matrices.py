@@ -62,7 +62,7 @@ def draw_mixers(matrices: Mapping[str, Tensor], alt: str, caption: str = "", cel
     for n, (name, M) in enumerate(matrices.items()):
         x, y, top = n % 3 * pitch, n // 3 * (pitch + 4) + 18, float(M.abs().max())
         drawn += text(x, y - 5, name, "start")
-        drawn += rect(x, y, cell * size, cell * size, "none", f'style="stroke:{var("line")}"')
+        drawn += rect(x, y, cell * size, cell * size, "none", f'stroke="{var("line")}"')
         shades: dict[tuple[str, float], str] = {}                     # one shape for each
         for i, j in (M.abs() > .01 * top).nonzero().tolist():
             shade = round(min(1., abs(float(M[i, j])) / top) ** .5, 1)

@@ -61,7 +61,7 @@ def draw_patterns(masks: dict[str, Tensor], alt: str, caption: str = "",
         x, y = n % 3 * step + 20, n // 3 * (step + 26) + 40
         drawn += text(x, y - 25, name, "start")
         drawn += text(x, y - 7, f"{int(mask.sum())} pairs", "start", "quiet")
-        drawn += rect(x, y, wide, wide, "none", f'style="stroke:{var("line")}"')
+        drawn += rect(x, y, wide, wide, "none", f'stroke="{var("line")}"')
         drawn += "".join(rect(x + cell * j, y + cell * i, cell - 1, cell - 1, var("w"),
                               'fill-opacity=".6"') for i, j in mask.nonzero().tolist())
     width, height = 3 * step, -(-len(masks) // 3) * (step + 26) + 16
