@@ -31,22 +31,26 @@ class CorruptSentence(Interactive):
         seen, target, prefix = draws[self.draw % len(draws)]
         two = self.stacks[self.objective] == 2
         n, S = len(seen) + two * len(target), len(seen)
-        body, right, side, top = [f"<defs>{HATCH}</defs>"], 440, 216 / n, 76
-        for y, name, ids in ((4, "read", seen), (36, "predicted", target)):
-            x = 72
+        body, side, y = [f"<defs>{HATCH}</defs>"], 216 / n, 4
+        for name, ids in (("read", seen), ("predicted", target)):
+            x = 76
             body.append(svg_text(0, y + 18, name, "start", "quiet"))
             for word in ("·" if i < 0 else self.tokens[i] for i in ids):
-                width = 7.5 * len(word) + 12
+                width = 8.5 * len(word) + 10
+                if x + width > 620: x, y = 76, y + 32
                 body += [rect(x, y, width, 26, "none", f'rx="4" stroke="{var("quiet")}"'),
                          svg_text(x + width / 2, y + 18, word)]
                 x += width + 4
-            right = max(right, x)
+            y += 32
+        top = y + 8
         for i in range(n):
             wide, y = S if two and i < S else max(i + 1, prefix), top + side * i
             body += [rect(0, y, side * wide, side, var("w"), 'fill-opacity=".45"'),
                      rect(side * wide, y, side * (n - wide), side, "url(#@@h)")]
         lines = "".join(f"M{side * i:g} {top}v216M0 {top + side * i:g}h216" for i in range(n + 1))
         body += [f'<path d="{lines}" stroke="{var("ground")}" stroke-width="1.5"/>',
+                 f'<path d="M{side * S:g} {top}v216M0 {top + side * S:g}h216" '
+                 f'stroke="{var("ink")}" stroke-width="2"/>' * two,
                  svg_text(228, top + 16, "a row for each query, a column for each key", "start",
                           "quiet")]
-        return svg("".join(body), max(right, 520), 300, self.alt)
+        return svg(f'<g font-size="15">{"".join(body)}</g>', 620, top + 224, self.alt)

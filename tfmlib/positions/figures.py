@@ -25,8 +25,10 @@ class RotaryView(Interactive):
     def picture(self) -> str:
         inv_freq = inverse_frequencies(2 * self.pairs, 10. ** self.power) / self.factor
         distance = torch.arange(0, 65)
-        ax = axes("distance (positions)", "score", ylim=(-1.05 * self.pairs, 1.05 * self.pairs))
-        ax.plot(distance, (distance[:, None] * inv_freq).cos().sum(-1))
+        score = (distance[:, None] * inv_freq).cos().sum(-1)
+        ax = axes("distance (positions)", "score",
+                  ylim=(1.05 * min(0, float(score.min())), 1.05 * self.pairs))
+        ax.plot(distance, score)
         ax.plot([abs(self.query - self.key)],
                 [float((abs(self.query - self.key) * inv_freq).cos().sum())], "o", markersize=9)
         return show(ax.figure, self.alt).drawing
