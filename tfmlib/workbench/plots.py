@@ -30,7 +30,7 @@ def _decades():
 
 def _tick(value: float, _=None) -> str:
     "A tick of a logarithmic axis: 0.05, 2000, 10⁶, 2·10⁻⁶."
-    if not value or 1e-3 <= abs(value) < 1e5: return f"{value:g}"
+    if not value or 1e-3 <= abs(value) < 1e4: return f"{value:g}"
     times, power = f"{value:e}".split("e")
     raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"{float(times):g}·10{raised}".removeprefix("1·")
