@@ -113,7 +113,7 @@ def test_a_cover_lists_the_chapters_of_the_toc(book, part):
     html = (book / f"{part.cover}.html").read_text(encoding="utf-8")
     found = rows(html)
     assert [href for _, href, *_ in found] == [f"../{page}.html" for page in part.chapters]
-    assert ([int(name.split(" ·")[0]) for name, *_ in found]
+    assert ([int(name.split("·")[0]) for name, *_ in found]
             == sorted(int(name[:2]) for name in MAP[part.caption]))
     for page, (name, _, said, links) in zip(part.chapters, found):
         nb = notebook(page)
