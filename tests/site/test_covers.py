@@ -99,9 +99,9 @@ def test_the_caption_in_the_sidebar_leads_to_the_cover():
 def rows(html: str) -> list[tuple[str, str, str, list[str]]]:
     "What a cover lists: title, where it leads, what is said of it, and all links below it."
     listed = BeautifulSoup(html, "html.parser").find("dl", class_="tfm-part-chapters")
-    return [(dt.get_text(), dt.a["href"] if dt.a else "", " ".join(dd.get_text(" ").split()),
-             [a["href"] for a in dd.find_all("a")]) for dt, dd in zip(listed.find_all("dt"),
-                     listed.find_all("dd"))]
+    return [(dt.get_text().replace("\xa0", " "), dt.a["href"] if dt.a else "",
+             " ".join(dd.get_text(" ").split()), [a["href"] for a in dd.find_all("a")])
+            for dt, dd in zip(listed.find_all("dt"), listed.find_all("dd"))]
 
 
 def plain(markdown: str) -> str:
@@ -113,7 +113,7 @@ def test_a_cover_lists_the_chapters_of_the_toc(book, part):
     html = (book / f"{part.cover}.html").read_text(encoding="utf-8")
     found = rows(html)
     assert [href for _, href, *_ in found] == [f"../{page}.html" for page in part.chapters]
-    assert ([int(name.split("·")[0]) for name, *_ in found]
+    assert ([int(name.split(" ·")[0]) for name, *_ in found]
             == sorted(int(name[:2]) for name in MAP[part.caption]))
     for page, (name, _, said, links) in zip(part.chapters, found):
         nb = notebook(page)
