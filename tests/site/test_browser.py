@@ -224,7 +224,8 @@ def test_code_fits_its_box(page, name):
     "At 1400 pixels."
     page.goto(name)
     assert page.locator(".highlight pre").count() > 30 and scrolled(page) == []
-    page.locator(".highlight pre").last.evaluate("e => { e.textContent = 'x'.repeat(120); }")
+    code = page.locator(".cell_input .highlight pre").last
+    code.evaluate("e => { e.textContent = 'x'.repeat(120); }")
     assert scrolled(page) == [120 * "x"]
 
 

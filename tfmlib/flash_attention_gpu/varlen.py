@@ -15,8 +15,8 @@ from torch import Tensor
 
 from .config import LN2, LOG2E, Config
 from tfmlib.flash_attention_gpu.kernels import (
-    CONFIGS, SMALL, Band, HeadRows, attend_range, check, interpreted, load_tile, loop_bounds, moved_by,
-    scaled, store_tile)
+    CONFIGS, SMALL, Band, HeadRows, attend_range, check, interpreted, load_tile, loop_bounds,
+    moved_by, scaled, store_tile)
 from ..workbench import need
 
 # %% ../../chapters/depth/18_flash_attention_gpu_measured.ipynb #varlen-export
