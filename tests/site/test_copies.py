@@ -147,7 +147,7 @@ def test_hidden_packages_are_not_found(reader):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, recorded",
-                         sweep([("00_proof", True), ("06_positions", True),
+                         sweep([("00_proof", True), ("depth/06_positions", True),
                                 ("18_flash_attention_gpu", False),
                                 ("practice/18_flash_attention_gpu", False)], ("00_proof", True)))
 def test_copy_runs_without_peers(reader, tmp_path, name, recorded):

@@ -199,7 +199,7 @@ def with_cover(root: Path, cover: str = COVER_PAGE,
      "part-drawing shortcut: it needs a caption, and an :alt:"),
     (lambda text: text.replace("A caption.\n", ""), "it needs a caption"),
     (lambda text: text.replace("} shortcut", "} nothing"),
-     "part-drawing: got 'nothing', expected one of shortcut")],
+     f"part-drawing: got 'nothing', expected one of {', '.join(DRAWINGS)}")],
                          ids=["no alternative", "no caption", "no drawing"])
 def test_a_cover_without_its_drawing_fails_the_build(tmp_path, change, said):
     status, log = build(with_cover(tmp_path / "book", change(COVER_PAGE)))

@@ -72,7 +72,8 @@ def side_by_side(
         strong = differs and key in text
         mark = "▶ " if strong else "· " if differs else "  "
         part = 22 if strong else 10
-        ground = f"background:color-mix(in srgb,{var('quiet')} {part}%,transparent)"
+        mixed = f"{var('quiet')} {part}%,var(--tfm-paper,#fff)"
+        ground = f"background:color-mix(in srgb,{mixed})"
         style = f"padding-left:8ch;text-indent:-8ch;{ground if differs else ''}"
         return f'<div style="{style}">{html.escape(mark + text)}</div>'
     drawn = "".join(

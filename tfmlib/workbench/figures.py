@@ -156,7 +156,7 @@ def _mix(value: float, low: float, high: float) -> str:
     else:
         part, end, base = (value - low) / (high - low or 1), "seq-hi", "seq-lo"
     return (
-        f"color-mix(in oklab,{var(end)} {100 * min(max(part, 0), 1):.0f}%,{var(base)})"
+        f"color-mix(in oklab,{var(end)} {100 * min(max(0, part), 1):.0f}%,{var(base)})"
     )
 
 # %% ../../chapters/00_figures.ipynb #matrix
