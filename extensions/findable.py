@@ -95,9 +95,13 @@ def sections(page: str, document: nodes.document) -> Iterator[Entry]:
 
 
 def names(page: str, notebook: dict) -> Iterator[Entry]:
-    "The public names that a chapter exports, at the cells that define them."
+    """The public names that a chapter exports, at the cells that define them; those of its figures
+    come last, since of equal hits the first is listed first."""
     seen = set()
-    for cell in notebook["cells"]:
+    def drawn(cell):
+        return directives("".join(cell["source"])).get("export", "").endswith("figures")
+
+    for cell in sorted(notebook["cells"], key=drawn):
         source = "".join(cell["source"])
         if cell["cell_type"] != "code" or "export" not in (found := directives(source)): continue
         source = "\n".join(source.splitlines()[len(found):])

@@ -99,16 +99,18 @@ function meant(query) {                          // without common words, and wi
 
 function results(query) {
   const asked = units(meant(query)), whole = key(query), said = asked.map(inText), found = [];
+  const common = units(query).filter((unit) => book.common.has(unit.whole) && asked.every((other) => other.whole !== unit.whole));  // left out, but a title that has them all is meant
   if (!asked.length) return [];
   for (const entry of book.entries) {
     const practice = entry.page[0].includes("/practice/") ? 45 : 0, bench = /\/00_/.test(entry.page[0]) ? 5 : 0;
-    const constant = entry.kind === "name" && entry.title === entry.title.toUpperCase() ? 20 : 0;        // rope is a term before it is ROPE
+    const constant = entry.kind === "name" && entry.title === entry.title.toUpperCase() && entry.title !== query.trim() ? 20 : 0;  // rope is a term before it is ROPE
     const written = asked.map((_, k) => said[k].get(entry.number) ?? 0), text = written.reduce((a, b) => a + b, 0);
     let score = 0;
     entry.keys.forEach((own, k) => {
-      const fits = asked.map((unit) => inTitle(unit, entry.words[k])), part = asked.length / Math.max(entry.words[k].length, asked.length);
+      const fits = asked.map((unit) => inTitle(unit, entry.words[k])), every = common.length > 0 && common.every((unit) => inTitle(unit, entry.words[k]) > 0);
+      const many = asked.length + (every ? common.length : 0), part = many / Math.max(entry.words[k].length, many);
       if (own === whole) score = Math.max(score, entry.spelt[k] === query.trim() ? 1050 : 1000);
-      else if (Math.min(...fits) > 0) score = Math.max(score, 500 * Math.min(...fits) + 200 * part);
+      else if (Math.min(...fits) > 0) score = Math.max(score, 500 * Math.min(...fits) + 200 * part + 80 * every * common.length);
       else if (asked.every((_, i) => fits[i] || written[i])) score = Math.max(score, 100 * fits.filter(Boolean).length / asked.length + 5 * text);
     });
     if (score) found.push({ entry, score: score + Math.min(text, 40) + KINDS[entry.kind][0] - practice - bench - constant });
