@@ -94,13 +94,16 @@ WIDE = "toy Llama, wide"
 
 
 def on_cluster(*arguments: str):
-    "The program's training in a process that is there already."
+    "The program's training in a process that is there already, compiled as in a new one."
     from dataclasses import replace
+
+    import torch
 
     from tfmlib.checkpoints import MODEL_CONFIGS
     from tfmlib.many_devices.cluster import read_arguments, train_on_cluster
     wide = {WIDE: replace(MODEL_CONFIGS["toy Llama"], d_model=128)}
     MODEL_CONFIGS.update(wide)
+    torch.compiler.reset()
     try: return list(train_on_cluster(read_arguments(list(arguments))))
     finally: del MODEL_CONFIGS[WIDE]
 
