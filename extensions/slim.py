@@ -11,7 +11,6 @@ from pygments.token import (
     Generic,
     Keyword,
     Name,
-    Number,
     Operator,
     String,
     Text,
@@ -21,7 +20,7 @@ from sphinx.highlighting import PygmentsBridge
 
 COLOURED = {  # kind of token -> the kind whose class book.css colours; any other is plain text
     Comment: Comment, Keyword: Keyword, Operator.Word: Keyword, Keyword.Constant: Text,
-    Number: Number, String: String,
+    String: String,
     Name.Function: Name.Function, Name.Class: Name.Function, Name.Decorator: Name.Function,
     Name.Tag: Name.Function,
     Name.Exception: Error, Generic.Error: Error, Generic.Traceback: Error, Error: Error,
@@ -29,9 +28,6 @@ COLOURED = {  # kind of token -> the kind whose class book.css colours; any othe
     Generic.Subheading: Generic.Output,
     Generic.Inserted: Generic.Inserted, Generic.Deleted: Generic.Deleted,
 }
-BETWEEN = re.compile(r"[, \n-]+")
-# kinds that go on across these, not across brackets: 1, -2 is one, and "a": "b"
-ACROSS = {Keyword: BETWEEN, Number: BETWEEN, String: re.compile(r"[, \n:]+")}
 UNUSED = [  # wrappers in the markup of others -> what is kept of them
     (re.compile(r'<span class="pre">([^<]*)</span>'), r"\1"),
     (re.compile(r"(<pre[^>]*>)<span></span>"), r"\1"),
@@ -61,12 +57,11 @@ def colour(kind: Token) -> Token:
 
 
 def merged(tokens: Iterable[tuple[Token, str]]) -> Iterator[tuple[Token, str]]:
-    "Neighbours that look the same are one, also if only brackets or commas are between them."
+    "Neighbours that look the same are one, also if only space is between them."
     runs = []
     for kind, group in groupby(tokens, lambda token: colour(token[0])):
         text = "".join(text for _, text in group)
-        if (kind in ACROSS and len(runs) > 1 and runs[-2][0] is kind
-            and ACROSS[kind].fullmatch(runs[-1][1])):
+        if len(runs) > 1 and runs[-2][0] is kind and runs[-1][1].isspace():
             text = runs[-2][1] + runs[-1][1] + text
             del runs[-2:]
         runs.append((kind, text))
