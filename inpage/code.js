@@ -11,7 +11,6 @@ const LEAVING = 60_000;                          // ms after Escape in which Tab
 
 const colours = language.HighlightStyle.define([
   { tag: [tags.keyword, tags.operatorKeyword, tags.modifier], class: "k" },
-  { tag: tags.number, class: "m" },
   { tag: [tags.bool, tags.null], class: "plain" },       // they would be keywords
   { tag: [tags.string, tags.special(tags.string)], class: "s" },
   { tag: tags.comment, class: "c" },
