@@ -5007,6 +5007,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'tfmlib.workbench.plots._decades': ('figures.html#_decades', 'tfmlib/workbench/plots.py'),
                                         'tfmlib.workbench.plots._label': ('figures.html#_label', 'tfmlib/workbench/plots.py'),
                                         'tfmlib.workbench.plots._lean': ('figures.html#_lean', 'tfmlib/workbench/plots.py'),
+                                        'tfmlib.workbench.plots._steps': ('figures.html#_steps', 'tfmlib/workbench/plots.py'),
                                         'tfmlib.workbench.plots._themed': ('figures.html#_themed', 'tfmlib/workbench/plots.py'),
                                         'tfmlib.workbench.plots._tick': ('figures.html#_tick', 'tfmlib/workbench/plots.py'),
                                         'tfmlib.workbench.plots.axes': ('figures.html#axes', 'tfmlib/workbench/plots.py'),

@@ -34,7 +34,7 @@ def show_tokens(
         )
         out.append(label(x + width / 2, y + 20, text))
         x += width
-    return figure(svg("".join(out), 446, y + 32, alt), alt, caption)
+    return figure(svg("".join(out), 446, y + 32, alt, 13), alt, caption)
 
 
 class MergeSteps(Interactive):

@@ -228,7 +228,7 @@ def diagram(
     inside = f'<g transform="translate({8 - left:g} {8 - top:g})">{"".join(body)}</g>'
     spoken = f"{alt.rstrip('.')}. {_said(boxes, arrows, groups)}"
     wide = " tfm-full" * (width > 640)               # wider than the text: into its margin
-    return figure(svg(inside, width, height, spoken), spoken, caption, width,
+    return figure(svg(inside, width, height, spoken, 13), spoken, caption, width,
                   f'class="tfm-figure{wide}"')
 
 
@@ -280,7 +280,7 @@ def timeline(
         body += [_work(left, y, unit, name, *piece) for piece in work]
     body.append(text(left, height - 4, "time →", "start", "quiet"))
     width = left + unit * end + 16
-    return figure(svg("".join(body), width, height, alt), alt, caption, width)
+    return figure(svg("".join(body), width, height, alt, 13), alt, caption, width)
 
 
 def _work(left: float, y: float, unit: float, lane: str, start, stop, label: str, kind: str) -> str:

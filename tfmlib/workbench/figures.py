@@ -89,12 +89,15 @@ def svg(
     width: float,   # px
     height: float,  # px
     alt: str,       # what is to be seen
+    letters: float = 15,  # px, of the drawing's text
 ) -> str:           # an <svg> element
     """Wrap drawing commands in an <svg> element.
 
-    Ids are derived from the content, so that no two figures on a page share one.
+    Ids are derived from the content, so that no two figures on a page share one. Small letters
+    are shown at 15 px, where the text's width leaves room.
     """
-    size = f"display:block;width:100%;max-width:{width:g}px;height:auto;margin:auto"
+    shown = max(width, min(640, width * 15 / letters))
+    size = f"display:block;width:100%;max-width:{shown:g}px;height:auto;margin:auto"
     if width > WIDE: size += f";min-width:{.8 * width:.0f}px"
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} '
@@ -233,7 +236,7 @@ def matrix(
     if not seen.all(): out.append(f"<defs>{HATCH}</defs>")
     width = left + len(cols) * w
     return figure(
-        svg("".join(out), width, top + len(rows) * h, alt), alt, caption, width
+        svg("".join(out), width, top + len(rows) * h, alt, 13), alt, caption, width
     )
 
 # %% ../../chapters/00_figures.ipynb #mask
@@ -303,7 +306,7 @@ def heat(
             f'rotate(-90)">{text(0, 0, ylabel)}</g>'
         )
     ]
-    return figure(svg("".join(out), left + w + 4, top + h + 46, alt), alt, caption)
+    return figure(svg("".join(out), left + w + 4, top + h + 46, alt, 13), alt, caption)
 
 # %% ../../chapters/00_figures.ipynb #links
 def links(
@@ -346,5 +349,5 @@ def links(
         for i, name in enumerate(targets)
     ]
     return figure(
-        svg("".join(out), a + 150 + b, 28 * most + 8, alt), alt, caption, a + 150 + b
+        svg("".join(out), a + 150 + b, 28 * most + 8, alt, 13), alt, caption, a + 150 + b
     )

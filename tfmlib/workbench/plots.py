@@ -28,6 +28,19 @@ def _decades():
             return super().tick_values(low, high)
     return Decades(numticks=8)
 
+def _steps():
+    "At most five ticks; 0, 2, 4 … where they would be 0, 2.5, 5 …"
+    from matplotlib.ticker import MaxNLocator
+
+    class Steps(MaxNLocator):
+        def tick_values(self, low, high):
+            self.set_params(nbins=4, steps=[1, 2, 2.5, 5, 10])
+            ticks = super().tick_values(low, high)
+            if abs(ticks[1] - ticks[0] - 2.5) > .01: return ticks
+            self.set_params(nbins=5, steps=[1, 2, 5, 10])
+            return super().tick_values(low, high)
+    return Steps()
+
 def _tick(value: float, _=None) -> str:
     "A tick of a logarithmic axis: 0.05, 2000, 10⁶, 2·10⁻⁶."
     if not value or 1e-3 <= abs(value) < 1e4: return f"{value:g}"
@@ -45,7 +58,7 @@ def axes(
     "Empty axes in the book's style: draw on them, then `show(ax.figure, …)`."
     from cycler import cycler
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, NullFormatter
+    from matplotlib.ticker import NullFormatter
     ax = Figure(figsize=(width / 72, height / 72), layout="constrained").subplots()
     ax.set_prop_cycle(cycler(color=SERIES, linestyle=DASHES, linewidth=[2] * 6))
     ax.spines[["top", "right"]].set_visible(False)
@@ -58,7 +71,7 @@ def axes(
     )
     for axis in (ax.xaxis, ax.yaxis):
         if axis.get_scale() != "log":
-            axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+            axis.set_major_locator(_steps())
             continue
         axis.set_major_locator(_decades())
         axis.set_major_formatter(_tick)
