@@ -224,7 +224,7 @@ def test_code_fits_its_box(page, name):
     "At 1400 pixels."
     page.goto(name)
     assert page.locator(".highlight pre").count() > 30 and scrolled(page) == []
-    code = page.locator(".cell_input .highlight pre").last
+    code = page.locator(".highlight pre:not(.cell_output *)").last
     code.evaluate("e => { e.textContent = 'x'.repeat(120); }")
     assert scrolled(page) == [120 * "x"]
 
