@@ -482,6 +482,13 @@ def test_bigrams_are_found_where_they_were_last():
     assert NGramDraft(9).propose([1, 2, 3], 3, None)[1].shape == (0, 9)
 
 
+def test_shorter_n_grams_are_tried_if_the_longer_ones_are_new():
+    def proposed(text, *sizes): return NGramDraft(9, *sizes).propose(text, 2, None)[0]
+    assert proposed([1, 2, 3, 4, 2], 2) == [] and proposed([1, 2, 3, 4, 2], 2, 1) == [3, 4]
+    assert proposed([1, 2, 5, 3, 2, 6, 1, 2], 2, 1) == [5, 3]       # the longer one comes first
+    with pytest.raises(ValueError, match="^least: 3; expected at most n = 2"): NGramDraft(9, 2, 3)
+
+
 # --- serving --------------------------------------------------------------------------------------
 
 def test_a_pool_that_is_just_large_enough_serves():

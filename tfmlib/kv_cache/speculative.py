@@ -119,19 +119,26 @@ class ModelDraft:
 
 
 class NGramDraft:
-    "Drafts without a model: the tokens that followed the last `n` when these last occurred."
-    def __init__(self, vocab_size: int, n: int = 2):
-        check_sizes(vocab_size=vocab_size, n=n)
-        self.vocab_size, self.n = vocab_size, n
+    """Drafts without a model: the tokens that followed the last `n` when these last occurred.
+
+    If they never did, fewer are tried, down to the last `least`.
+    """
+    def __init__(self, vocab_size: int, n: int = 2, least: int | None = None):  # n by default
+        least = n if least is None else least
+        check_sizes(vocab_size=vocab_size, n=n, least=least)
+        need(least <= n, "least", least, f"at most n = {n}")
+        self.vocab_size, self.n, self.least = vocab_size, n, least
 
     def propose(
         self, text: list[int], n: int, g: torch.Generator
     ) -> tuple[list[int], Tensor]:
-        "Up to n tokens, each with probability 1; none if the n-gram is new."
-        last, drafted = text[-self.n:], []
-        for start in range(len(text) - self.n - 1, -1, -1):
-            if text[start:start + self.n] == last:
-                drafted = text[start + self.n:start + self.n + n]
+        "Up to n tokens, each with probability 1; none if all the n-grams are new."
+        drafted = []
+        for size in range(self.n, self.least - 1, -1):
+            ends = range(len(text) - 1, size - 1, -1)      # the latest first
+            found = (end for end in ends if text[end - size:end] == text[-size:])
+            if (end := next(found, None)) is not None:
+                drafted = text[end:end + n]
                 break
         return drafted, F.one_hot(torch.tensor(drafted, dtype=torch.long), self.vocab_size).float()
 
