@@ -104,6 +104,7 @@ CASES = {
     "qwen2, windows": ("qwen2", E | dict(use_sliding_window=True, sliding_window=5,
                                          max_window_layers=1)),
     "qwen2, YaRN, tied": ("qwen2", E | rope("yarn", **TRAINED) | dict(tie_word_embeddings=True)),
+    "seed_oss": ("seed_oss", W),
     "qwen3": ("qwen3", W),
     "qwen3, one key head": ("qwen3",
                             W | dict(num_key_value_heads=1, attention_bias=True,

@@ -321,6 +321,11 @@ FAMILIES.update({
                         {"attention_bias": True, "options.biased": "qkv"},
                         MROPE | {"attention_bias": (True,)},
                         **QWEN | {"required": ("n_kv_heads",)}),
+    "seed_oss": llama_like("SeedOssForCausalLM",
+                           {"attention_bias": True, "options.biased": "qkv"},
+                           {"attention_bias": (True,), "attention_out_bias": (False,)},
+                           keys=("residual_dropout",),
+                           required=("n_kv_heads", "head_dim")),
     "qwen3": llama_like("Qwen3ForCausalLM", {"options.qk_norm": "head"},
                         ATTENTION_BIAS, **QWEN),
     "olmo2": llama_like(

@@ -389,7 +389,7 @@ DROPOUTS = {  # family -> keys of dropout on embeddings and in sub-layers, as ou
     **dict.fromkeys(("marian", "bart", "mbart", "opt"), ("dropout",)),
     **dict.fromkeys(("gpt_neox", "bloom", "falcon"), ("hidden_dropout",)),
     **dict.fromkeys(("t5", "mt5"), ("dropout_rate",)),
-    "gpt_neo": ("resid_dropout", "embed_dropout"), "mpt": ("resid_pdrop", "emb_pdrop")}
+    "seed_oss": ("residual_dropout",), "gpt_neo": ("resid_dropout", "embed_dropout"), "mpt": ("resid_pdrop", "emb_pdrop")}
 
 
 def published_config(config: ModelConfig, family: str) -> dict:
