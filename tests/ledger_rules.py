@@ -11,6 +11,8 @@ from pages import notebook_files, notebooks
 from pages import number as number_of
 from pybtex.database import parse_file
 
+# the box begins with what is true: these would have nothing to refer to
+PRONOUNS = {"It", "Its", "They", "Their", "That", "This", "These", "Those"}
 FIELDS = {"id", "chapter", "topic", "statement", "verdict", "settles"}
 # ten times as fast, where it was built
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -55,6 +57,8 @@ def form(root: Path) -> list[str]:
             made.append(
                 f"claim {e.get('id')}: what is true has {len(said)} letters; expected one sentence "
                 "of at most 200 (`truth`)")
+        if (e.get("truth") or e.get("instead") or "").split(" ")[0] in PRONOUNS:
+            made.append(f"claim {e.get('id')}: what is true begins with a pronoun, and stands first")
         if (e.get("verdict") != "holds" and (e.get("truth") or e.get("instead") or "").strip(".")
             == e["statement"].strip(".")):
             made.append(f"claim {e.get('id')}: what is true is what is commonly said")

@@ -270,6 +270,9 @@ PLANTED = {
                                             "not in the ledger"),
     "a source that the bibliography lacks": ("form", amend("decimal-sum", citation="nobody1999"),
                                              "claim decimal-sum: cites nobody1999"),
+    "a true sentence that begins with a pronoun": (
+        "form", amend("decimal-sum", truth="It holds where the sum is exact in binary."),
+        "claim decimal-sum: what is true begins with a pronoun"),
     "an imprecise claim without a better one": ("form", amend("decimal-sum", verdict="imprecise"),
                                                 "claim decimal-sum: imprecise, and no amended "
                                                 "statement"),
