@@ -58,7 +58,8 @@ def form(root: Path) -> list[str]:
                 f"claim {e.get('id')}: what is true has {len(said)} letters; expected one sentence "
                 "of at most 200 (`truth`)")
         if (e.get("truth") or e.get("instead") or "").split(" ")[0] in PRONOUNS:
-            made.append(f"claim {e.get('id')}: what is true begins with a pronoun, and stands first")
+            made.append(
+                f"claim {e.get('id')}: what is true begins with a pronoun, and stands first")
         if (e.get("verdict") != "holds" and (e.get("truth") or e.get("instead") or "").strip(".")
             == e["statement"].strip(".")):
             made.append(f"claim {e.get('id')}: what is true is what is commonly said")
