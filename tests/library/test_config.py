@@ -177,6 +177,12 @@ def test_a_part_may_depend_on_its_layer_and_on_options(monkeypatch):
 
 # --- what a configuration refuses, and what it keeps ----------------------------------------------
 
+def test_choices_are_named_once():
+    with pytest.raises(ValueError) as caught: replace(ONE, kind="nothing")
+    names = str(caught.value).split("one of ")[1].split(", ")
+    assert len(names) == len({*names})
+
+
 @pytest.mark.parametrize("change, said", [
     ({"kind": "gpt"}, "kind: got 'gpt'"),
     ({"norm_position": "middle"}, "norm_position: got 'middle', expected one of post, pre, "

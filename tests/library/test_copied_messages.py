@@ -4,10 +4,12 @@ import ast
 import copy
 import importlib
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from fractions import Fraction
+from functools import partial, wraps
 from pathlib import Path
 
 import nbformat
@@ -179,6 +181,23 @@ def test_nobody_passes_by_copying_messages(path, name):
                   importlib.import_module(f"tfmlib.practice.{path.stem[3:]}"))
     solution = mutants.space(nb, module)[f"{name}_solution"]
     assert leaks(getattr(module, f"check_{name}"), solution) == []
+
+def typed(value):
+    "Numbers as NumPy's and as fractions, truth values as NumPy's, wherever they are."
+    if isinstance(value, bool): return np.bool_(value)
+    if isinstance(value, float): return Fraction(value) if math.isfinite(value) else value
+    if isinstance(value, list | tuple): return type(value)(map(typed, value))
+    return {k: typed(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize(("path", "name"), ASKED, ids=[name for _, name in ASKED])
+def test_numbers_of_other_types_are_numbers(path, name):
+    module = importlib.import_module(f"tfmlib.practice.{path.stem[3:]}")
+    right = mutants.space(nbformat.read(path, as_version=4), module)[f"{name}_solution"]
+    found = getattr(module, f"check_{name}").examine(
+        wraps(right)(lambda *case: typed(right(*case))))
+    assert found.passed, found.why
+
 
 def guessed(checker: Checker, solution: Callable) -> bool:
     """Does a guesser pass who tries small numbers, yes and no for each question, one after another,

@@ -48,9 +48,26 @@ class SoftDictionary(Interactive):
                 text(150 + 90 * i, y, f"{x:.2f}".rstrip("0").rstrip(".") or "0")
                 for i, x in enumerate((a, w, v))
             ]
-        answer = f"answer {weights @ self.values:.2f}".replace("-", "−")
-        return svg("".join(out) + text(240, 56 + 30 * len(weights), answer), 400,
-                   70 + 30 * len(weights), self.alt)
+        answer, foot = float(weights @ self.values), 56 + 30 * len(weights)
+        out.append(text(240, foot, f"answer {answer:.2f}".replace("-", "−")))
+        return svg("".join(out) + self.curve(answer, foot + 30), 400, foot + 210, self.alt)
+
+    def curve(self, answer: float, top: float) -> str:
+        "The answer at every position of the query."
+        n, low, high = len(self.values), min(self.values), max(self.values)
+        x = lambda place: 60 + 300 * (place - 1) / (n - 1)                # noqa: E731
+        y = lambda v: top + 120 - 110 * (v - low) / ((high - low) or 1)   # noqa: E731
+        def at(place):
+            other = SoftDictionary(values=self.values, place=place, sharpness=self.sharpness,
+                                   alt=self.alt)
+            return float(other.row()[1] @ self.values)
+        line = " ".join(f"{x(p):.1f},{y(at(p)):.1f}" for p in np.linspace(1, n, 40 * (n - 1) + 1))
+        out = (f'<path d="M60 {top}V{top + 130}H370" fill="none" stroke="{var("quiet")}"/>'
+               f'<polyline points="{line}" fill="none" stroke="{var("q")}" stroke-width="2.5"/>'
+               f'<circle cx="{x(self.place):.1f}" cy="{y(answer):.1f}" r="6" fill="{var("k")}"/>')
+        for j, v in enumerate(self.values):
+            out += text(x(j + 1), top + 148, f"key {j + 1}") + text(52, y(v) + 5, f"{v:g}", "end")
+        return out + text(210, top + 170, "position of the query", colour="quiet")
 
 
 def show_alignments(

@@ -81,7 +81,7 @@ function render({ model, el }) {
     line(weights, seen, output);
     const count = seen.filter(Boolean).length;
     $(".tfm-readout").textContent = count
-      ? `output ${digits(output, 1)} · entropy ${Math.max(entropy, 0).toFixed(2)} of at most ${Math.log2(count).toFixed(2)} bits, as undecided as equal weights on ${(2 ** entropy).toFixed(1)} of ${count} tokens`
+      ? `output ${digits(output, 1)} · entropy ${Math.max(entropy, 0).toFixed(2)} of at most ${Math.log2(count).toFixed(2)} bits, as spread out as equal weights on ${(2 ** entropy).toFixed(1)} of ${count} tokens`
       : "Every key is masked: by convention, the weights and the output are 0; the formula alone would divide 0 by 0.";
   }
 

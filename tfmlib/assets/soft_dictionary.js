@@ -62,7 +62,7 @@ function render({ model, el }) {
       ${values.map((v, j) => `<text x="${x(j + 1)}" y="150">key ${j + 1}</text><text class="tfm-left" x="32" y="${y(v) + 4}">${digits(v, 0)}</text>`).join("")}
       <text x="${width / 2 + 8}" y="168" class="tfm-faint">position of the query</text>
       <path class="tfm-answer" d="${curve(sharpness)}"/><circle class="tfm-here" cx="${x(place)}" cy="${y(answer)}" r="6"/>`;
-    $(".tfm-readout").textContent = `answer ${digits(answer, 2)}, slope ${digits(slope, 3)} · entropy ${digits(entropy, 2)} of at most ${digits(Math.log2(n), 2)} bits, as undecided as equal weights on ${digits(2 ** entropy, 2)} of ${n} keys`;
+    $(".tfm-readout").textContent = `answer ${digits(answer, 2)}, slope ${digits(slope, 3)} · entropy ${digits(entropy, 2)} of at most ${digits(Math.log2(n), 2)} bits, as spread out as equal weights on ${digits(2 ** entropy, 2)} of ${n} keys`;
   }
 
   const put = (key, value) => { model.set(key, value); model.save_changes(); };

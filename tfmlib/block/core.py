@@ -113,7 +113,8 @@ class SimpleTransformerBlock(nn.Module):
         x = x + self.feed_forward(self.norm2(x))                          # (B, T, C)
         return x, weights
 
-# %% ../../chapters/07_block.ipynb #block-named-export
+# %% ../../chapters/07_block.ipynb #block-export
+# fold: Blocks of named sub-layers; the gated layer and dropout; stacks
 class TransformerBlock(nn.Module):
     "A sequence of sub-layers, each with a name."
     def __init__(self, **sublayers: nn.Module):
@@ -141,8 +142,7 @@ class TransformerBlock(nn.Module):
             x, shown[name] = sublayer(x, **own[name])      # (B, T, C)
         return x, shown
 
-# %% ../../chapters/07_block.ipynb #block-export
-# fold: The gated layer and dropout; sub-layers, and stacks of blocks
+
 class GatedFeedForward(nn.Module):
     "A gate times a second projection, then down again, for each token on its own."
     def __init__(

@@ -159,7 +159,7 @@ def check_model_config(config) -> None:
     given = [name for name in OPTIONAL_SIZES if getattr(config, name) is not None]
     check_sizes(**{name: getattr(config, name) for name in (*SIZES, *given)})
     kinds = {**dict.fromkeys(MODEL_KINDS), **MODELS}
-    one_of([*with_later(kinds, config.kind), *MODELS], kind=config.kind)
+    one_of([*dict.fromkeys([*with_later(kinds, config.kind), *MODELS])], kind=config.kind)
     for name, rows in REGISTRIES.items():
         was = getattr(config, name)
         one_of([*with_later(rows, was)], **{name: was})

@@ -6,11 +6,13 @@
 __all__ = ['RotaryView']
 
 # %% ../../chapters/06_positions.ipynb #interactive-class
+import math
+
 import torch
 import traitlets
 
 from .core import inverse_frequencies
-from ..workbench import Interactive, axes, show
+from ..workbench import Interactive, svg, text, var
 
 
 class RotaryView(Interactive):
@@ -22,13 +24,27 @@ class RotaryView(Interactive):
     factor = traitlets.Int(1).tag(sync=True)      # by which all pairs are slowed down
     pairs = traitlets.Int(8).tag(sync=True)       # D/2
 
+    def dial(self, x: float, frequency: float) -> str:
+        "A pair: the hands of query and key, and what it contributes."
+        out = f'<circle cx="{x}" cy="34" r="30" fill="none" stroke="{var("line")}"/>'
+        for name, at, dash in (("q", self.query, ""), ("k", self.key, "5 3")):
+            right, up = math.cos(at * frequency), math.sin(at * frequency)
+            out += (f'<path d="M{x} 34l{29 * right:.1f} {-29 * up:.1f}" stroke="{var(name)}" '
+                    f'stroke-width="3" stroke-dasharray="{dash}"/>')
+        part = f"{math.cos((self.query - self.key) * frequency):.2f}".replace("-", "−")
+        return out + text(x, 84, part)
+
     def picture(self) -> str:
-        inv_freq = inverse_frequencies(2 * self.pairs, 10. ** self.power) / self.factor
-        distance = torch.arange(0, 65)
-        score = (distance[:, None] * inv_freq).cos().sum(-1)
-        ax = axes("distance (positions)", "score",
-                  ylim=(1.05 * min(0, float(score.min())), 1.05 * self.pairs))
-        ax.plot(distance, score)
-        ax.plot([abs(self.query - self.key)],
-                [float((abs(self.query - self.key) * inv_freq).cos().sum())], "o", markersize=9)
-        return show(ax.figure, self.alt).drawing
+        frequencies = inverse_frequencies(2 * self.pairs, 10. ** self.power) / self.factor
+        score = torch.arange(65)[:, None].mul(frequencies).cos().sum(-1) / self.pairs
+        here = abs(self.query - self.key)
+        out = "".join(self.dial(36 + 76 * n, f) for n, f in enumerate(frequencies.tolist()))
+        line = " ".join(f"{60 + 8 * n},{180 - 60 * float(s):.1f}" for n, s in enumerate(score))
+        out += (f'<polyline points="{line}" fill="none" stroke="{var("q")}" stroke-width="2"/>'
+                f'<path d="M60 120V240M60 180H572" fill="none" stroke="{var("quiet")}"/>'
+                f'<circle cx="{60 + 8 * here}" cy="{180 - 60 * float(score[here]):.1f}" r="6" '
+                f'fill="{var("k")}"/>')
+        for n in (0, 16, 32, 48, 64): out += text(60 + 8 * n, 256, n, colour="quiet")
+        out += text(52, 125, self.pairs, "end", "quiet") + text(52, 185, 0, "end", "quiet")
+        out += text(316, 276, "distance (positions)") + text(52, 155, "score", "end")
+        return svg(f'<g font-size="15">{out}</g>', 76 * self.pairs + 4, 284, self.alt)

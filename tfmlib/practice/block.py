@@ -20,7 +20,7 @@ from torch.autograd.functional import jacobian
 from ..workbench import (
     Checker, Mismatch, Watch, asked_again, attention_masks, common_rules, does_without,
     doubles, drawn_mask, expect, expect_whole, refuses, rounded, same_shape, same_type,
-    short, strided, tensors, watched)
+    short, strided, tensors, watched, whole_number)
 
 # %% ../../chapters/practice/07_block.ipynb #layernorm-checker
 def _plain(x: Tensor, eps: float = 1e-12) -> tuple:
@@ -618,7 +618,7 @@ def _(attempt, run):
     if wanted is None and found is not None:
         raise Mismatch(
             f"the number of steps is {short(found)}; this run never arrives, so expected None")
-    if wanted is not None and (type(found) is not int or abs(found - wanted) > 0.01 * wanted):
+    if wanted is not None and (whole_number(found) is None or abs(whole_number(found) - wanted) > 0.01 * wanted):
         raise Mismatch(f"the number of steps is {short(found)}; run it, and count again")
 
 # %% ../../chapters/practice/07_block.ipynb #layer-checker

@@ -721,11 +721,11 @@ def _bounded(attempt) -> tuple[list, list]:
         if not isinstance(numbers, list) or not 1 <= len(numbers) <= 1024:
             raise Mismatch(
                 f"the {name} are {short(numbers)}; expected a list of 1 to 1,024 numbers")
-        if not all(isinstance(x, int | float) and low <= x <= high for x in numbers):
+        if not all(low <= expect_number(x, f"one of the {name}") <= high for x in numbers):
             raise Mismatch(f"not all {name} are numbers from {low} to {high}")
     if len(row[0]) != len(row[1]):
         raise Mismatch(f"{len(row[0])} scores and {len(row[1])} values; expected equal lengths")
-    return row
+    return tuple([*map(float, numbers)] for numbers in row)
 
 
 check_worst_row = Checker("worst_row")

@@ -15,9 +15,10 @@ import tracemalloc
 import torch
 from torch import Tensor
 
-from ..workbench import (
-    Checker, Mismatch, Watch, common_rules, does_without, expect, gradients_flow,
-    in_proportion, parts, refuses, rounded, short, watched)
+from tfmlib.workbench import (
+    Checker, Mismatch, Watch, common_rules, does_without, expect,
+    expect_number, gradients_flow, in_proportion, parts, refuses, rounded, short, watched,
+    whole_number)
 
 # %% ../../chapters/practice/05_heads.ipynb #helpers
 # fold: One head, row by row, and masks
@@ -259,8 +260,9 @@ def _(attempt, question):
         raise Mismatch(
             f"there is no answer to {question!r}; expected a dictionary with {', '.join(_ANSWERS)}")
     right, given = _ANSWERS[question], found[question]
-    fits = (isinstance(given, int | float) and abs(given - right) < 1e-3 if isinstance(right, float)
-            else type(given) is type(right) and given == right)
+    if isinstance(right, list): fits = isinstance(given, list) and [*map(whole_number, given)] == right
+    elif isinstance(right, float): fits = abs(expect_number(given, question) - right) < 1e-3
+    else: fits = whole_number(given) == right
     if not fits:
         raise Mismatch(
             f"the answer to {question!r} is {short(given)}; the table says something else")
@@ -501,8 +503,7 @@ def _part(attempt, name: str):
 
 
 def _close(found, right: float, what: str) -> None:
-    if (isinstance(found, bool) or not isinstance(found, int | float)
-        or not abs(found - right) <= 0.005):
+    if not abs(expect_number(found, what) - right) <= 0.005:
         raise Mismatch(f"{what} is {short(found)}; measure it again")
 
 

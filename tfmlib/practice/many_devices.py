@@ -43,6 +43,10 @@ check_chunk_sent = Checker("chunk_sent")
                              for s in range(2 * p - 2)))
 def _(attempt, *case): expect_whole(attempt(*case), _sent(*case), "the chunk")
 
+@check_chunk_sent.property("the steps before it are not simulated", (3, 2 * 10**9 - 4, 10**9))
+def _(attempt, rank, step, p):
+    expect_whole(attempt(rank, step, p), (rank - step) % p, "the chunk")
+
 # %% ../../chapters/practice/15_many_devices.ipynb #state-checker
 def _one_process(weights: Tensor, gradients: Tensor, momenta: list, rate: float) -> tuple:
     "The same step without parts, number by number."

@@ -41,9 +41,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         Mismatch short apart expect Result Overtime time_limit Checker name_of argument arguments
         reason began_in said same expect_untouched""",
     'checks': """
-        rounded doubles drawn_mask attention_masks parts expect_whole expect_number expect_bool
-        same_type same_shape first_difference gives own right_answer all_right refuses Watch watched
-        does_without each tensors cast called asked answered in_proportion compare""",
+        rounded doubles drawn_mask attention_masks parts expect_whole whole_number expect_number
+        expect_bool same_type same_shape first_difference gives own right_answer all_right refuses
+        Watch watched does_without each tensors cast called asked answered in_proportion compare""",
     'claims': """
         ClaimError verdict_of refusal ledger evidence inline Claim claim in_notebook glue""",
     'data': """
