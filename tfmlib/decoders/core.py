@@ -357,7 +357,7 @@ def top_k(logits: Tensor, k: int) -> Tensor:  # (B, V) -> (B, V)
 def top_p(logits: Tensor, p: float) -> Tensor:  # (B, V) -> (B, V)
     "Keep the fewest tokens whose probabilities sum to ≥ p; if tied, the later ids."
     least_first, order = logits.sort(dim=-1, stable=True)
-    out = least_first.softmax(-1).cumsum(-1) <= 1 - p     # cut: all up to here sum to 1 − p
+    out = least_first.softmax(-1).cumsum(-1) <= 1 - p     # these sum to at most 1 − p
     out[:, -1] = False                                    # the most likely one stays
     # scatter: back to the order of the vocabulary
     return logits.masked_fill(torch.zeros_like(out).scatter(-1, order, out), -torch.inf)
