@@ -24,14 +24,14 @@ class SoftDictionary(Interactive):
     place = traitlets.Float(1.).tag(sync=True)
     sharpness = traitlets.Float(1.).tag(sync=True)  # multiplies the scores
 
-    def row(self) -> tuple[np.ndarray, np.ndarray]:  # (n,), (n,)
-        "The score of each key, and the attention weights."
-        n = len(self.values)
+    def row(self, place: float | None = None) -> tuple[np.ndarray, np.ndarray]:  # (n,), (n,)
+        "The score of each key, and the attention weights; at another place, if asked."
+        n, place = len(self.values), self.place if place is None else place
         need(n >= 2, "values", self.values, "two or more")
-        need(1 <= self.place <= n, "place", self.place,
+        need(1 <= place <= n, "place", place,
              f"between the first key, 1, and the last, {n}")
-        j = min(int(self.place), n - 1)
-        turn, score = (self.place - j) * np.pi / 2, np.zeros(n)
+        j = min(int(place), n - 1)
+        turn, score = (place - j) * np.pi / 2, np.zeros(n)
         score[j - 1:j + 1] = np.cos(turn), np.sin(turn)
         e = np.exp(self.sharpness * (score - score.max()))
         return score, e / e.sum()
@@ -57,10 +57,7 @@ class SoftDictionary(Interactive):
         n, low, high = len(self.values), min(self.values), max(self.values)
         x = lambda place: 60 + 300 * (place - 1) / (n - 1)                # noqa: E731
         y = lambda v: top + 120 - 110 * (v - low) / ((high - low) or 1)   # noqa: E731
-        def at(place):
-            other = SoftDictionary(values=self.values, place=place, sharpness=self.sharpness,
-                                   alt=self.alt)
-            return float(other.row()[1] @ self.values)
+        at = lambda place: float(self.row(place)[1] @ self.values)        # noqa: E731
         line = " ".join(f"{x(p):.1f},{y(at(p)):.1f}" for p in np.linspace(1, n, 40 * (n - 1) + 1))
         out = (f'<path d="M60 {top}V{top + 130}H370" fill="none" stroke="{var("quiet")}"/>'
                f'<polyline points="{line}" fill="none" stroke="{var("q")}" stroke-width="2.5"/>'

@@ -618,7 +618,8 @@ def _(attempt, run):
     if wanted is None and found is not None:
         raise Mismatch(
             f"the number of steps is {short(found)}; this run never arrives, so expected None")
-    if wanted is not None and (whole_number(found) is None or abs(whole_number(found) - wanted) > 0.01 * wanted):
+    steps = whole_number(found)
+    if wanted is not None and (steps is None or abs(steps - wanted) > 0.01 * wanted):
         raise Mismatch(f"the number of steps is {short(found)}; run it, and count again")
 
 # %% ../../chapters/practice/07_block.ipynb #layer-checker

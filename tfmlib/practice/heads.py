@@ -260,7 +260,8 @@ def _(attempt, question):
         raise Mismatch(
             f"there is no answer to {question!r}; expected a dictionary with {', '.join(_ANSWERS)}")
     right, given = _ANSWERS[question], found[question]
-    if isinstance(right, list): fits = isinstance(given, list) and [*map(whole_number, given)] == right
+    if isinstance(right, list):
+        fits = isinstance(given, list) and [*map(whole_number, given)] == right
     elif isinstance(right, float): fits = abs(expect_number(given, question) - right) < 1e-3
     else: fits = whole_number(given) == right
     if not fits:

@@ -490,7 +490,8 @@ def _(attempt, G):
                    float(torch.linalg.eigvalsh(G @ G.T if len(G) <= len(G.T)
                                                else G.T @ G).clamp(min=0).sqrt().sum()))
     if not found >= best * (1 - 1e-5):
-        raise Mismatch(f"G and O give {round(found, 9) + 0:.5g}; expected {best:.5g}, which another O gives")
+        raise Mismatch(f"G and O give {round(found, 9) + 0:.5g}; expected {best:.5g}, which "
+                       "another O gives")
 
 
 @check_steepest.property("the sum belongs to it", *((G,) for G in _GRADIENTS))
