@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import tfmlib as tfm
@@ -31,6 +30,9 @@ def opened(name: str):  # -> PublishedModel
     path = Path(name) if Path(name).exists() else fetched(name)
     if path.is_file() and path.suffix == ".gguf": return tfm.load_gguf(path)
     if (path / "config.json").is_file(): return tfm.load(path)
+    if (path / "training").is_file() and not (path / "model.safetensors").is_file():
+        raise ValueError(f"model: {name} is not trained to its end; the same command of "
+                         "`train` continues it")
     if not (path / "model.safetensors").is_file():
         raise ValueError(f"model: {name} is neither a run, nor a published model, nor a "
                          "file in GGUF")
@@ -141,14 +143,14 @@ def write_text(given: argparse.Namespace) -> str:
         raise ValueError(f"model: {given.model} does not continue texts: it is no decoder")
     if given.chat: text = chat_of(given.model, found, text)
     sampling = sampling_of(given)
-    found = replace(found, generation=replace(found.generation, sampling=sampling))
-    new = found.write(text, given.tokens, given.seed, greedy=sampling is None)
+    new = found.write(text, given.tokens, given.seed, sampling is None, sampling)
     return new if given.chat else text + new
 
 
 def export_model(given: argparse.Namespace) -> str:
     found = opened(given.model)
-    tfm.export_folder(given.folder, found.model, given.family, found.tokenizer)
+    family = given.family or (None if found.config else "llama")
+    tfm.export_folder(given.folder, found, family)
     written = sorted(p.name for p in Path(given.folder).iterdir())
     return f"{given.folder}: {', '.join(written)}"
 
@@ -213,7 +215,8 @@ def add_options(tokenizer, train, generate, export, fetch) -> None:
     generate.add_argument("--seed", type=int, default=0, help="of sampling")
     generate.add_argument("--chat", action="store_true",
                           help="put the text into the model's chat format")
-    export.add_argument("--family", default="llama", help="model type, as in config.json")
+    export.add_argument("--family", help="model type, as in config.json; by default that of "
+                        "the folder, and llama for a run")
 
 
 def create_parser() -> argparse.ArgumentParser:

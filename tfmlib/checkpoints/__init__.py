@@ -47,10 +47,11 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         FamilyTree""",
     'folders': """
         ALIASES OLD_MASKS MASKED POSITION_IDS NEUTRAL SILENT READ ELSEWHERE TARGET_KEYS ENDS GREEDY
-        HEAD BASES BIAS DROPOUTS WRITTEN own_names uses place check_names checked_names fill_from
-        GenerationSettings generation_part read_generation read_targets PublishedModel with_head
-        ZeroBias read_folder read_settings read_tokenizer folder_size load published_config
-        completed save_tensors_of write_json move_over exported_tokenizer export_folder""",
+        HEAD BASES BIAS DROPOUTS WRITTEN FOREIGN own_names uses place check_names checked_names
+        fill_from GenerationSettings generation_part read_generation read_targets PublishedModel
+        with_head ZeroBias read_folder read_settings read_tokenizer folder_size load
+        published_config completed save_tensors_of write_json move_over exported_tokenizer
+        told_tokenizer end_of export_folder""",
     'gguf_models': """
         GGUF_LAYER GGUF_OUTSIDE GGUF_KEYS GGUF_SPLITS BYTE_LEVEL CONTROL USER FileTensor gguf_config
         named_tensors gguf_tokenizer load_gguf""",

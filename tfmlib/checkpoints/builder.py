@@ -158,6 +158,9 @@ def check_model_config(config) -> None:
     "Refuse, by its name, a field that does not fit."
     given = [name for name in OPTIONAL_SIZES if getattr(config, name) is not None]
     check_sizes(**{name: getattr(config, name) for name in (*SIZES, *given)})
+    divides = "head_dim" in given or config.d_model % config.n_heads == 0
+    need(divides, "n_heads", config.n_heads,
+         f"a divisor of d_model, {config.d_model}, or a head_dim of its own")
     kinds = {**dict.fromkeys(MODEL_KINDS), **MODELS}
     one_of([*dict.fromkeys([*with_later(kinds, config.kind), *MODELS])], kind=config.kind)
     for name, rows in REGISTRIES.items():
@@ -265,6 +268,9 @@ def build(
     seed: int = 0,                                     # of the weights
 ) -> nn.Module:
     "The model that a configuration describes."
+    need(isinstance(config, Described), "config", repr(config),
+         "a ModelConfig, such as a row of MODEL_CONFIGS")
+    need(callable(attention_fn), "attention_fn", repr(attention_fn), "a function (seed=0 is a seed)")
     one_of([*with_later(MODELS, config.kind)], kind=config.kind)
     return MODELS[config.kind].build(config, attention_fn, seed)
 

@@ -118,6 +118,10 @@ def load_gguf(path: str | Path) -> PublishedModel:
     with torch.device("meta"): model = build(config_from_pretrained(config))
     fill_from(model, "llama", stored)
     end = facts.get("tokenizer.ggml.eos_token_id")
-    ends = GenerationSettings(eos=() if end is None else (end,))
-    config["chat_template"] = facts.get("tokenizer.chat_template")
-    return PublishedModel(model.eval(), config, gguf_tokenizer(facts), ends)
+    ends, own = GenerationSettings(), gguf_tokenizer(facts)
+    config["chat_template"] = template = facts.get("tokenizer.chat_template")
+    if template: own.settings["chat_template"] = template
+    if end is not None:
+        ends = GenerationSettings(eos=(end,), content={"eos_token_id": end})
+        own.settings["eos_token"] = own.table[end]
+    return PublishedModel(model.eval(), config, own, ends)

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from .builder import (
     GPT2, MODERN, ModelConfig, build, declared_options, with_later)
 from ..heads import fused_attention
-from ..workbench import (
-    check_state, fill_weights, load_tensors, need, one_of, own_tensors, save_tensors)
+from tfmlib.workbench import (
+    check_state, fill_weights, load_tensors, need, one_of, own_tensors, save_tensors,
+    uncompiled)
 
 
 class TensorName(NamedTuple):
@@ -378,6 +379,9 @@ def is_name(path: str | Path) -> bool:
 
 def save_model(path: str | Path, model: nn.Module, **facts: str) -> None:
     "Write a model, its configuration and notes."
+    model = uncompiled(model)
+    need(isinstance(model, nn.Module) and hasattr(model, "config"), "model", type(model).__name__,
+         "a model that `build` made (of a PublishedModel, its `model`)")
     need(not is_name(path), "path", repr(path),
          f"a file with an ending, such as {str(path) + '.safetensors'!r}, or a Path: "
          "a name alone is that of a model of the book")
@@ -390,6 +394,8 @@ def load_model(
     "Read a model that `save_model` wrote."
     if is_name(path):
         path = files("tfmlib") / f"assets/models/{path}.safetensors"
+    need(not Path(path).is_dir(), "path", f"{path} is a folder",
+         "a file that `save_model` wrote (`load` reads a folder)")
     state, facts = load_tensors(path)
     fields = json.loads(facts.get("config", "{}"))
     known = fields.keys() == ModelConfig.__dataclass_fields__.keys()

@@ -148,6 +148,7 @@ class LoadedTokenizer:
     "A byte-level BPE tokenizer, as a `tokenizer.json` describes it."
     def __init__(self, content: Mapping):
         self.content, model = content, content.get("model") or {}
+        self.settings = {}  # of tokenizer_config.json: names of special tokens, chat template
         check_tokenizer(content, model)
         self.ids, self.whole = model["vocab"], model.get("ignore_merges") or False
         self.steps = [splitting_step(s)

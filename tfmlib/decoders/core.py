@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['FILTER_RANGES', 'GENERATORS', 'check_token_range', 'check_targets', 'counted_targets', 'chunk', 'perplexity',
            'check_inputs', 'check_reach', 'hide_padding', 'for_attention', 'init_weights', 'initialised',
-           'check_logits', 'check_finite_rows', 'reshapes', 'check_generation', 'end_tokens', 'end_rows', 'one_longer',
-           'CausalLM', 'cross_entropy', 'next_token_loss', 'SimpleCausalLM', 'pre_norm_stack', 'gpt2', 'llama',
-           'temperature', 'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig', 'most_likely', 'generate',
-           'sample', 'simple_generate']
+           'check_logits', 'check_finite_rows', 'reshapes', 'check_generation', 'end_ids', 'end_tokens', 'real_tokens',
+           'end_rows', 'one_longer', 'CausalLM', 'cross_entropy', 'next_token_loss', 'SimpleCausalLM', 'pre_norm_stack',
+           'gpt2', 'llama', 'temperature', 'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig',
+           'most_likely', 'generate', 'sample', 'simple_generate']
 
 # %% ../../chapters/10_decoders.ipynb #imports-export
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -25,12 +26,12 @@ from ..block import (
     Dropout, FeedForward, LayerNorm, PreNorm, RMSNorm, SwiGLU, TransformerBlock,
     TransformerStack, upcast)
 from ..heads import MultiHeadAttention, mark_causal
-from tfmlib.positions import (
-    LearnedEmbedding, PositionalAttention, PositionalEncoding, RotaryEmbedding,
-    check_positions)
+from ..positions import (
+    DynamicNTK, LearnedEmbedding, LongRoPE, PositionalAttention, PositionalEncoding,
+    RotaryEmbedding, check_positions)
 from ..tokens import Embedding
 from ..transformer import draw_own
-from ..workbench import check_sizes, need, sees_values
+from ..workbench import check_sizes, check_type, evaluated, need, sees_values
 
 # %% ../../chapters/10_decoders.ipynb #checks-export
 # fold: What is refused, padding, first weights, and the library's class
@@ -81,7 +82,7 @@ def chunk(
     return ids.unfold(0, length, length - 1).contiguous()
 
 
-@torch.no_grad()
+@evaluated
 def perplexity(
     model: nn.Module,
     ids: Tensor,                      # (N, T)
@@ -109,6 +110,7 @@ def perplexity(
 
 def check_inputs(ids: Tensor, max_len: int, padding_mask: Tensor | None = None) -> None:
     "Refuse ids that are not a batch of tokens, are empty, or are too long."
+    need(isinstance(ids, Tensor), "ids", type(ids).__name__, "a tensor of token ids (B, T)")
     need(ids.ndim == 2, "ids", tuple(ids.shape), "(B, T), a row for each sequence")
     need(ids.numel() > 0, "ids", tuple(ids.shape), "at least one token in each of at least one row")
     need(ids.shape[1] <= max_len, "ids", f"{ids.shape[1]} tokens",
@@ -146,8 +148,10 @@ def hide_padding(
 def for_attention(model: "CausalLM", positions: Tensor | None, T: int) -> dict:
     "What the attention is told of positions, once for all blocks, if it is told any."
     if positions is None: return {}
-    length = check_reach(positions, T, model.max_len)
-    asked = any(isinstance(m, PositionalEncoding) for m in model.stack.modules())
+    asked = [m for m in model.stack.modules() if isinstance(m, PositionalEncoding)]
+    exact = any(isinstance(getattr(m, "scaling", None), DynamicNTK | LongRoPE) for m in asked)
+    if exact or not torch.compiler.is_compiling(): length = check_reach(positions, T, model.max_len)
+    else: length = model.max_len  # a bound is enough, and values are not known while compiling
     return {"positions": positions, "length": length} if asked else {}
 
 
@@ -208,6 +212,7 @@ def check_generation(
     model: nn.Module, ids: Tensor, max_new_tokens: int, padding_mask: Tensor | None = None
 ) -> None:
     "Refuse a prompt that leaves too little room, or whose padding is not on the left."
+    need(hasattr(model, "max_len"), "model", type(model).__name__, "a decoder, such as a CausalLM")
     need(type(max_new_tokens) is int and max_new_tokens >= 0, "max_new_tokens",
          repr(max_new_tokens), "a whole number of at least 0")
     longest = model.max_len
@@ -219,13 +224,26 @@ def check_generation(
     need(left, "padding_mask", "padding after a token", "padding on the left only")
 
 
+def end_ids(eos: int | Sequence[int] | None) -> list[int]:
+    "The tokens after which a text ends; none for None."
+    if eos is None: return []
+    given = eos.tolist() if hasattr(eos, "tolist") else eos     # of NumPy, or a tensor
+    ends = [*given] if isinstance(given, list | tuple | set) else [given]
+    fits = [isinstance(i, Integral) and not isinstance(i, bool) for i in ends]
+    need(bool(ends) and all(fits), "eos", repr(eos), "None, or at least one token id")
+    return [int(i) for i in ends]
+
+
 def end_tokens(eos: int | Sequence[int] | None, vocab_size: int) -> Tensor:
-    "The tokens after which a row ends; none for None."
-    if eos is None: return torch.tensor([], dtype=torch.int64)
-    ends = torch.tensor(eos).view(-1)
-    need(len(ends) > 0, "eos", repr(eos), "None, or at least one token")
-    check_token_range(ends, vocab_size, "eos")
+    "The tokens after which a row ends, in a tensor."
+    ends = torch.tensor(end_ids(eos), dtype=torch.int64)
+    if len(ends): check_token_range(ends, vocab_size, "eos")
     return ends
+
+
+def real_tokens(ids: Tensor, padding_mask: Tensor | None) -> Tensor:  # (B, T)
+    "The ids with the last token of its row in place of padding, which is on the left."
+    return ids if padding_mask is None else torch.where(padding_mask, ids, ids[:, -1:])
 
 
 def end_rows(
@@ -433,18 +451,20 @@ def most_likely(logits: Tensor) -> Tensor:  # (B, V) -> (B,)
     return logits.argmax(-1)
 
 
-@torch.no_grad()
+@evaluated
 def generate(model: nn.Module, ids: Tensor, max_new_tokens: int,
              sampling: SamplingConfig | None = None, seed: int = 0,
              padding_mask: Tensor | None = None,
              eos: int | Sequence[int] | None = None) -> Tensor:
     "Append tokens, each from a pass over the whole text; by default greedily."
     check_generation(model, ids, max_new_tokens, padding_mask)
+    check_type("sampling", sampling, Callable | None, "a SamplingConfig or None")
     g, ends = torch.Generator().manual_seed(seed), end_tokens(eos, model.vocab_size)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for _ in range(max_new_tokens):
         z = model(ids, padding_mask)[:, -1]                               # (B, V)
-        new = most_likely(z) if sampling is None else sample(sampling(z, ids), g)
+        text = real_tokens(ids, padding_mask)              # padding is no repetition
+        new = most_likely(z) if sampling is None else sample(sampling(z, text), g)
         new, ended = end_rows(new, ended, ends)
         ids, padding_mask = torch.cat([ids, new[:, None]], 1), one_longer(padding_mask)
         if len(ends) and ended.all(): break

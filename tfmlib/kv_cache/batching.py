@@ -12,15 +12,17 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..decoders import SamplingConfig, end_tokens, most_likely, sample
+from ..decoders import (
+    SamplingConfig, check_token_range, end_ids, end_tokens, most_likely, sample)
 from .core import CachedCausalLM, check_cached
 from .paged import BlockPool, BlockTable, paged_cache
-from ..workbench import check_sizes, need
+from ..workbench import check_sizes, check_type, evaluating, need
 
 # %% ../../chapters/depth/16_kv_cache.ipynb #requests-export
 # fold: A request, and two rules of admission
@@ -42,8 +44,7 @@ class Request:
     @property
     def finished(self) -> bool:
         "Whether it has all its tokens, or one that ends it."
-        ends = [self.eos] if isinstance(self.eos, int) else self.eos or []
-        ended = len(self.new) > 0 and self.new[-1] in ends
+        ended = len(self.new) > 0 and self.new[-1] in end_ids(self.eos)
         return ended or len(self.new) >= self.max_new_tokens
 
 
@@ -75,6 +76,7 @@ class Scheduler:
         admit: Callable = continuous,  # (running, max_batch) -> how many to admit
     ):
         check_cached(model)
+        check_type("pool", pool, BlockPool, "a BlockPool")
         check_sizes(max_batch=max_batch)
         self.model, self.pool, self.max_batch, self.admit = model, pool, max_batch, admit
         self.waiting, self.running, self.step_count = deque(), [], 0
@@ -95,13 +97,15 @@ class Scheduler:
             request.table = self.begin(request.prompt)
             request.generator = torch.Generator().manual_seed(request.seed)
             started.append(request)
+        self.running += started
+        stuck = self.waiting and not self.running
+        need(not stuck, "admit", "no request, while none is running", "at least one")
         return started
 
     def begin(self, prompt: list[int]) -> BlockTable:
         "A block table for a new sequence; its tokens need not be read again."
         return BlockTable(self.pool)
 
-    @torch.no_grad()
     def read(
         self, requests: list[Request], texts: Sequence[list[int]]
     ) -> list[tuple[Request, int]]:
@@ -112,7 +116,7 @@ class Scheduler:
         lengths = torch.tensor([len(t) for t in texts], device=where)
         real = torch.arange(longest, device=where) >= longest - lengths[:, None]
         cache = paged_cache(self.model, self.pool, [r.table for r in requests])
-        logits = self.model.next_logits(ids, cache, real)                 # (B, V)
+        with evaluating(self.model): logits = self.model.next_logits(ids, cache, real)  # (B, V)
         whole = [i for i, r in enumerate(requests) if r.table.length >= len(r.prompt)]
         ready = [requests[i] for i in whole]   # all, unless a prompt is read in parts
         written = [*zip(ready, next_tokens(ready, logits[whole]))]
@@ -127,7 +131,6 @@ class Scheduler:
         "Prefill requests that start, decode those that run, retire those that are finished."
         started, written = self.start(), []
         if started: written += self.read(started, [r.prompt[r.table.length:] for r in started])
-        self.running += started
         self.retire()
         if self.running:
             self.batch_sizes.append(len(self.running))
@@ -143,22 +146,32 @@ class Scheduler:
                 self.reserved -= self.blocks(request)
         self.running = [r for r in self.running if not r.finished]
 
+    def abandon(self) -> None:
+        "Give up every request that is not finished, so that all its blocks are free."
+        for request in self.running: request.table.release()
+        self.waiting, self.running, self.reserved = deque(), [], 0
+
     def run(self, requests: Sequence[Request]) -> None:
         "Serve these requests, each from its arrival on."
         for _ in self.stream(requests): pass
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
-        "As `run`; gives each request's next token as soon as it is there."
+        """As `run`; gives each request's next token as soon as it is there.
+
+        Who stops asking, or is stopped by an error, gives up what is not finished.
+        """
         check_requests(requests, self)
         return self.serve(deque(sorted(requests, key=lambda r: r.arrival)))
 
     def serve(self, coming: deque[Request]) -> Iterator[tuple[Request, int]]:
         "Serve requests, sorted by arrival, until none is left."
-        while coming or self.waiting or self.running:
-            while coming and coming[0].arrival <= self.step_count:
-                self.waiting.append(coming.popleft())
-            if self.waiting or self.running: yield from self.step()
-            else: self.step_count = coming[0].arrival
+        try:
+            while coming or self.waiting or self.running:
+                while coming and coming[0].arrival <= self.step_count:
+                    self.waiting.append(coming.popleft())
+                if self.waiting or self.running: yield from self.step()
+                else: self.step_count = coming[0].arrival
+        finally: self.abandon()
 
 # %% ../../chapters/depth/16_kv_cache.ipynb #requests-check-export
 # fold: What is refused
@@ -168,7 +181,11 @@ def check_requests(requests: Sequence[Request], scheduler: Scheduler) -> None:
     longest, n_blocks = scheduler.model.max_len, len(scheduler.pool.uses)
     for request in requests:
         check_sizes(max_new_tokens=request.max_new_tokens)
+        check_type("prompt", request.prompt, list, "a list of token ids")
         need(len(request.prompt) > 0, "prompt", "empty", "at least one token")
+        whole = all(isinstance(i, Integral) for i in request.prompt)
+        need(whole, "prompt", repr(request.prompt[:5]), "a list of token ids")
+        check_token_range(torch.tensor(request.prompt), scheduler.model.vocab_size, "prompt")
         length = len(request.prompt) + request.max_new_tokens
         need(length <= longest, "max_new_tokens", f"{length} tokens with the prompt",
              f"at most {longest}: the model reads no more")

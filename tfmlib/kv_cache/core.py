@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ..decoders import (
     GENERATORS, CausalLM, SamplingConfig, check_generation, check_inputs, check_reach,
-    end_rows, end_tokens, generate, most_likely, sample)
+    end_rows, end_tokens, generate, most_likely, real_tokens, sample)
 from ..heads import MultiHeadAttention, fused_attention
 from ..positions import PositionalAttention, PositionalEncoding, biased_mask
-from ..workbench import check_sizes, need
+from ..workbench import check_sizes, check_type, evaluated, need, uncompiled
 
 
 def check_update(k: Tensor, v: Tensor, positions: Tensor) -> None:
@@ -253,15 +253,21 @@ def check_cacheable(layer: nn.Module) -> nn.Module:
 
 
 def give_cache(layer: nn.Module, window: int | None, n_sinks: int) -> None:
-    "Make the attention function of a layer use a cache."
-    fn, encoding = layer.attention_fn, None
-    if isinstance(fn, CachedAttention): encoding, own, fn = fn.encoding, fn.window, fn.attention_fn
-    else: own = None
+    """Make the attention function of a layer use a cache.
+
+    A function that limits what its queries see says so in its attributes `window` and
+    `n_sinks`. Here the mask comes from positions: a copy of it gets `window = None`, with
+    which it must hide nothing by itself.
+    """
+    fn, encoding, own = layer.attention_fn, None, (None, 0)
+    if isinstance(fn, CachedAttention):
+        encoding, own, fn = fn.encoding, (fn.window, fn.n_sinks), fn.attention_fn
     if isinstance(fn, PositionalAttention): encoding, fn = fn.encoding, fn.attention_fn
-    if hasattr(fn, "window"):  # it masks by itself: now the mask comes from positions
-        own, fn = fn.window, copy.copy(fn)
+    if hasattr(fn, "window"):
+        own, fn = (fn.window, getattr(fn, "n_sinks", 0)), copy.copy(fn)
         fn.window = None
-    layer.attention_fn = CachedAttention(fn, encoding, window or own, n_sinks)
+    asked = own if window is None else (window, n_sinks)
+    layer.attention_fn = CachedAttention(fn, encoding, *asked)
 
 
 class DecoderWithCaches(nn.Module):
@@ -273,6 +279,7 @@ class DecoderWithCaches(nn.Module):
         n_sinks: int = 0,           # first tokens that stay visible
     ):
         super().__init__()
+        model = uncompiled(model)
         need(isinstance(model, CausalLM), "model", type(model).__name__, "a decoder")
         shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
         self.model, self.n_layers = copy.deepcopy(model, shared), len(model.stack.blocks)
@@ -339,22 +346,25 @@ class CachedCausalLM(DecoderWithCaches):
 
 # %% ../../chapters/16_kv_cache.ipynb #generate-export
 # fold: The loop with sampling, padding, and texts that end before others
-@torch.no_grad()
+@evaluated
 def generate_cached(model: CachedCausalLM, ids: Tensor, max_new_tokens: int,
                     sampling: SamplingConfig | None = None, seed: int = 0,
                     padding_mask: Tensor | None = None,
                     eos: int | Sequence[int] | None = None,
-                    cache: ModelCache | None = None) -> Tensor:
+                    cache: ModelCache | None = None,  # of tokens that come before `ids`
+                    ) -> Tensor:
     "Like `generate`, but each token is processed only once."
     _check_start(model, ids, max_new_tokens, padding_mask)
+    check_type("sampling", sampling, Callable | None, "a SamplingConfig or None")
     g, ends = torch.Generator().manual_seed(seed), end_tokens(eos, model.vocab_size)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     unread, cache = ids, cache or model.new_cache(ids.shape[1] + max_new_tokens)
+    text = real_tokens(ids, padding_mask)                      # padding is no repetition
     for _ in range(max_new_tokens):
         z = model.next_logits(unread, cache, padding_mask)                # (B, V)
-        new = most_likely(z) if sampling is None else sample(sampling(z, ids), g)
+        new = most_likely(z) if sampling is None else sample(sampling(z, text), g)
         new, ended = end_rows(new, ended, ends)
         unread, padding_mask = new[:, None], None                         # (B, 1)
-        ids = torch.cat([ids, unread], 1)
+        ids, text = (torch.cat([t, unread], 1) for t in (ids, text))
         if len(ends) and ended.all(): break
     return ids

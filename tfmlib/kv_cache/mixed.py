@@ -30,7 +30,7 @@ class ChunkedScheduler(Scheduler):
 
     def step(self) -> list[tuple[Request, int]]:
         "One pass for all: answers first, then prompts in the order of their arrival."
-        self.running += self.start()
+        self.start()
         left, parts = self.budget, []
         for request in sorted(self.running, key=lambda r: not r.new):
             text = (request.prompt + request.new)[request.table.length:][:left]

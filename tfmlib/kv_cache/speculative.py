@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..decoders import SamplingConfig, check_generation, most_likely
-from .core import CachedCausalLM, check_cached
-from ..workbench import check_sizes, need
+from ..decoders import SamplingConfig, check_generation, end_tokens, most_likely
+from .core import CachedCausalLM, KVCache, RollingCache, check_cached
+from ..workbench import check_sizes, evaluating, need
 
 # %% ../../chapters/depth/16_kv_cache.ipynb #accept-export
 def draw(weights: Tensor, g: torch.Generator) -> int:  # (V,)
@@ -44,10 +44,12 @@ def accept_draft(
 # %% ../../chapters/depth/16_kv_cache.ipynb #draft-check-export
 # fold: What is refused
 def check_speculation(
-    target: CachedCausalLM, ids: Tensor, max_new_tokens: int, n_draft: int
+    target: CachedCausalLM, draft, ids: Tensor, max_new_tokens: int, n_draft: int
 ) -> None:
     "Refuse more than one prompt, and one that leaves no room."
     check_cached(target, "target")
+    need(hasattr(draft, "propose"), "draft", type(draft).__name__,
+         "a ModelDraft of a cached model, or an NGramDraft")
     check_generation(target, ids, max_new_tokens, None)
     check_sizes(n_draft=n_draft)
     need(len(ids) == 1, "ids", f"{len(ids)} rows", "1: rows accept different numbers")
@@ -86,8 +88,10 @@ class PrefixReader:
     def __init__(self, model: CachedCausalLM):
         check_cached(model)
         self.model, self.cache, self.text, self.count = model, model.new_cache(), [], 0
+        # a ring buffer cannot restore what a rejected token replaced; the mask hides as much
+        self.cache.layers = [KVCache(model.max_len) if isinstance(layer, RollingCache) else layer
+                             for layer in self.cache.layers]
 
-    @torch.no_grad()
     def logits(self, text: Sequence[int]) -> Tensor:  # (new tokens, V)
         "The logits after each token that differs from the previous text."
         same = 0
@@ -97,7 +101,8 @@ class PrefixReader:
         self.cache.drop(len(self.text) - same)
         self.text, self.count = [*text], self.count + 1
         where = next(self.model.parameters()).device
-        return self.model(torch.tensor([text[same:]], device=where), self.cache)[0]
+        with evaluating(self.model):
+            return self.model(torch.tensor([text[same:]], device=where), self.cache)[0]
 
 # %% ../../chapters/depth/16_kv_cache.ipynb #drafts-export
 # fold: Two kinds of drafts
@@ -145,7 +150,7 @@ class NGramDraft:
 # %% ../../chapters/depth/16_kv_cache.ipynb #speculative-export
 class Speculation(NamedTuple):
     "A text, and the drafted and accepted tokens of each pass of the target."
-    ids: Tensor          # (1, T + max_new_tokens)
+    ids: Tensor          # (1, T + max_new_tokens), or fewer after an end token
     drafted: list[int]   # tokens drafted for each pass of the target
     accepted: list[int]  # how many of them it accepted
 
@@ -158,9 +163,11 @@ def generate_speculative(
     n_draft: int = 4,                        # tokens per draft, K
     sampling: SamplingConfig | None = None,  # by default greedy
     seed: int = 0,
+    eos: int | Sequence[int] | None = None,  # tokens that end the text
 ) -> Speculation:
     "Draft, check all drafted tokens in one pass of the target, keep the accepted ones."
-    check_speculation(target, ids, max_new_tokens, n_draft)
+    check_speculation(target, draft, ids, max_new_tokens, n_draft)
+    ends = end_tokens(eos, target.vocab_size).tolist()
     g, reader = torch.Generator().manual_seed(seed), PrefixReader(target)
     text = ids[0].tolist()
     end, tried, kept = len(text) + max_new_tokens, [], []
@@ -170,7 +177,9 @@ def generate_speculative(
         logits = reader.logits(text + drafted)[-len(drafted) - 1:]        # (K + 1, V)
         p = next_probabilities(logits, text + drafted, sampling)
         new = accept_draft(drafted, p[:0] if q is None else q.to(p), p, g)
+        last = next((n for n, token in enumerate(new, 1) if token in ends), None)
         tried.append(len(drafted))
-        kept.append(len(new) - 1)
-        text += new
+        kept.append(min(len(new) - 1, last or len(new)))
+        text += new[:last]
+        if last: break
     return Speculation(torch.tensor([text], device=ids.device), tried, kept)

@@ -65,8 +65,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'interactive': """
         LIVE Interactive LiveFigure LiveWriter""",
     'optimisers': """
-        Diverged gradient_norm clip_gradients ParameterGroup parameter_groups uninterrupted
-        overwrite rates SimpleAdamW AdamW NamedOptimiser WarmupCosine WarmupStableDecay""",
+        Diverged gradient_norm clip_gradients ParameterGroup uncompiled parameter_groups
+        uninterrupted overwrite rates SimpleAdamW AdamW NamedOptimiser WarmupCosine
+        WarmupStableDecay""",
     'peers': """
         PEERS portable comparisons record_comparison versions_of unusable compared""",
     'plots': """
@@ -89,8 +90,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         unlike restore""",
     'training': """
         mix_seed seeded epochs in_order History StepOptions slope sum_and_count advance state fits
-        resume progress call_watch save_training check_run take_step keep_step train validate
-        tensorboard recompute""",
+        resume progress call_watch save_training check_run take_step keep_step train evaluating
+        evaluated validate tensorboard recompute""",
     'translation': """
         WORDS ROWS Speaker Pair translated held_out pairs bleu""",
     'validation': """

@@ -135,6 +135,8 @@ class Result:
     shown: bool = field(default=False, repr=False)
     written: bool = field(default=True, repr=False)  # or is it still the empty answer?
 
+    def __bool__(self) -> bool: return self.passed
+
     def text(self) -> str:
         if self.passed:
             return f"✓ {self.exercise}: every property holds ({self.tried} cases)"
@@ -222,6 +224,8 @@ class Checker:
                 f"cases: «{statement}» has none; expected at least one tuple of "
                 "arguments"
             )
+        odd = [case for case in cases if not isinstance(case, tuple)]
+        if odd: raise ValueError(f"cases: got {odd[0]!r}, expected a tuple of arguments")
         def add(test):
             self.properties.append((statement, test, cases))
             return test
@@ -237,6 +241,8 @@ class Checker:
 
     def examine(self, attempt) -> Result:
         "The result for `attempt`, not shown."
+        if not self.properties:
+            raise ValueError(f"{self.exercise}: the checker has no property; expected at least one")
         name, tried = name_of(attempt), 0
         for statement, test, cases in self.properties:
             for case in cases:

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
-from . import check_type, check_whole, need, overwrite
+from . import check_type, check_whole, need, overwrite, uncompiled
 
 # %% ../../chapters/00_training.ipynb #file-export
 def tensors_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
@@ -97,7 +97,8 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raise a ValueError if the file is damaged or of another kind.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"path: there is no file {path}")
+        raise FileNotFoundError(f"path: there is no file {path}"
+                                + ", but a folder" * Path(path).is_dir())
     try:
         content = Path(path).read_bytes()  # opened once: it may be replaced meanwhile
         tensors, head = (
@@ -106,6 +107,8 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                 "__metadata__"
             ],
         )
+        if "facts" not in head:
+            raise ValueError("no facts in its header, as published weights have none")
         facts, written = json.loads(head["facts"]), head["digest"]
     except (
         SafetensorError,
@@ -129,7 +132,7 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 # %% ../../chapters/00_training.ipynb #weights-export
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:
     "The parameters of a model by name, those that are shared once."
-    return {name: p.detach() for name, p in model.named_parameters()}
+    return {name: p.detach() for name, p in uncompiled(model).named_parameters()}
 
 
 def common_dtype(weights: Mapping[str, Tensor]) -> torch.dtype:
@@ -161,7 +164,8 @@ def check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
 def fill_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     "Give a model these weights and their number type; refuse before anything is changed."
     check_state(state, own_tensors(model))
-    model.to(common_dtype(state)).load_state_dict(state, strict=False)  # shared tensors come once
+    model = uncompiled(model).to(common_dtype(state))
+    model.load_state_dict(state, strict=False)  # shared tensors come once
 
 
 def shipped_weights(model: nn.Module, name: str) -> nn.Module:
@@ -182,13 +186,14 @@ class Checkpoint:
 
     def __post_init__(self):
         check_type("path", self.path, str | os.PathLike, "the path of a file")
+        need(not Path(self.path).is_dir(), "path", f"{self.path} is a folder", "the path of a file")
         check_whole("every", self.every, 1)
         check_type("config", self.config, dict, "a dict of facts")
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     "The parameters and buffers of a model themselves, each once."
     first = {}
-    for name, t in model.state_dict(keep_vars=True).items():
+    for name, t in uncompiled(model).state_dict(keep_vars=True).items():
         if isinstance(t, Tensor): first.setdefault(id(t), (name, t.detach()))
     return dict(first.values())
 

@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['mix_seed', 'seeded', 'epochs', 'in_order', 'History', 'StepOptions', 'slope', 'sum_and_count', 'advance', 'state',
            'fits', 'resume', 'progress', 'call_watch', 'save_training', 'check_run', 'take_step', 'keep_step', 'train',
-           'validate', 'tensorboard', 'recompute']
+           'evaluating', 'evaluated', 'validate', 'tensorboard', 'recompute']
 
 # %% ../../chapters/00_training.ipynb #imports
 import hashlib
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from numbers import Integral
 from pathlib import Path
 from types import MethodType
@@ -28,7 +29,7 @@ from . import (
     AdamW, Checkpoint, Diverged, NamedOptimiser, SimpleAdamW, broadcast, check_number, check_type,
     check_whole,
     model_tensors, overwrite, precision, restore, save_tensors, share, sum_gradients,
-    summed, uninterrupted, world, writable)
+    summed, uncompiled, uninterrupted, world, writable)
 
 # %% ../../chapters/00_training.ipynb #random-export
 def mix_seed(*numbers: int) -> int:
@@ -160,6 +161,10 @@ def slope(
     "Compute the gradient of the mean loss over all processes; return that mean."
     place, parameters = next(model.parameters()).device, list(model.parameters())
     mine = share(batch, *world())
+    size = next((len(t) for t in mine if isinstance(t, Tensor)), 0)
+    if size % how.parts:
+        raise ValueError(f"parts: got {how.parts}, expected a divisor of {size}, the rows of "
+                         "this process")
     model.train()
     model.zero_grad()
     sums = []
@@ -205,7 +210,7 @@ def advance(
     how: StepOptions = StepOptions(),
 ) -> dict[str, float]:  # loss, rate, length of the gradient
     "One step of training."
-    weights = dict(model.named_parameters(remove_duplicate=False))
+    weights = dict(uncompiled(model).named_parameters(remove_duplicate=False))
     buffers = [
         (t, t.clone())
         for name, t in model_tensors(model).items()
@@ -234,7 +239,7 @@ def state(model: nn.Module, optimiser: AdamW) -> dict[str, Tensor]:
 def fits(model: nn.Module, optimiser: AdamW) -> None:
     "Refuse an optimiser of another model, or one that leaves parameters untrained."
     names, held = (
-        dict(model.named_parameters(remove_duplicate=False)),
+        dict(uncompiled(model).named_parameters(remove_duplicate=False)),
         {id(p) for p in optimiser.parameters.values()},
     )
     strange = [
@@ -247,7 +252,7 @@ def fits(model: nn.Module, optimiser: AdamW) -> None:
         )
     left = [
         name
-        for name, p in model.named_parameters()
+        for name, p in uncompiled(model).named_parameters()
         if p.requires_grad and id(p) not in held
     ]
     if left:
@@ -335,6 +340,11 @@ def check_run(
     for name, part in (("loss", loss), ("batch", batch)):
         check_type(name, part, Callable, "a function")
     check_type("watch", watch, Callable | None, "a function or None")
+    inner = getattr(optimiser, "inner", None)
+    if checkpoint and hasattr(getattr(inner, "step", None), "_wrapped_by_lr_sched"):
+        raise ValueError(
+            "optimiser: got one with a torch.optim.lr_scheduler, whose state no checkpoint holds; "
+            "expected NamedOptimiser(model, optimiser, lr=a function of the step)")
     config = checkpoint.config if checkpoint else {}
     named = {f"config.{key}": str(value) for key, value in config.items()}
     return {"seed": str(seed)} | optimiser.settings() | named
@@ -374,7 +384,14 @@ def train(
     seed: int = 0,  # of the model's own random numbers: dropout
     **options,      # parts, dtype and log of `StepOptions`
 ) -> History:
-    "Bring a model to step `steps`; leave it in evaluation mode."
+    """Bring a model to step `steps`; leave it in evaluation mode.
+
+    With parts=4, the gradients of four passes add up to that of a batch (gradient
+    accumulation); with dtype=torch.bfloat16, products have 16 bits (by default on GPUs that
+    can); `log` is called with each step's number and a dict of what it measured. For a
+    schedule and clipping with an optimiser of torch.optim, give
+    NamedOptimiser(model, optimiser, lr=WarmupCosine(...), clip=1.).
+    """
     how, batch = StepOptions(**options), batch if callable(batch) else in_order(batch)
     if isinstance(optimiser, torch.optim.Optimizer): optimiser = NamedOptimiser(model, optimiser)
     settings = how.settings() | check_run(
@@ -406,27 +423,45 @@ def train(
         except KeyboardInterrupt:
             if start < done == int(optimiser.done): save()
             raise
-    model.eval()
+        finally: model.eval()
     return history
 
 # %% ../../chapters/00_training.ipynb #tools-export
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    "Evaluation mode and no gradients for this block; then each layer's mode as it was."
+    trained = [layer for layer in model.modules() if layer.training]
+    for layer in trained: layer.training = False
+    try:
+        with torch.no_grad(): yield
+    finally:
+        for layer in trained: layer.training = True
+
+def evaluated(function: Callable) -> Callable:
+    "A function of a model that runs without gradients, and with its model in evaluation mode."
+    @wraps(function)
+    def run(model, *args, **kwargs):
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model: got {type(model).__name__}, expected a module (of a "
+                             "PublishedModel, its `model`)")
+        with evaluating(model): return function(model, *args, **kwargs)
+    return run
+
 def validate(
     model: nn.Module, loss: Callable,
-    batches: Iterable[tuple],  # the same at each call
+    batches: Iterable,         # tensors, or tuples of them; the same at each call
     every: int = 100,          # steps
 ) -> Callable[[int], dict | None]:  # for `watch`
     "The mean loss over these batches, in evaluation mode."
     check_number("every", every, "a whole number of at least 1", lambda n: n >= 1, Integral)
-    batches = list(batches)
+    batches = [tuple(b) if isinstance(b, list | tuple) else (b,) for b in batches]
     if not batches: raise ValueError("batches: got none, expected at least one")
 
-    @torch.no_grad()
     def watch(step: int) -> dict | None:
         if step % every: return None
-        was, place = model.training, next(model.parameters()).device
-        model.eval()
-        found = [sum_and_count(loss(model, *(t.to(place) for t in b))) for b in batches]
-        model.train(was)
+        place = next(model.parameters()).device
+        with evaluating(model):
+            found = [sum_and_count(loss(model, *(t.to(place) for t in b))) for b in batches]
         return {"validation": float(sum(t for t, _ in found) / sum(float(n) for _, n in found))}
     return watch
 
