@@ -49,8 +49,10 @@ def offer(package: str, modules: dict[str, str]) -> tuple:
 __getattr__, __dir__, __all__ = offer(__name__, {  # the rest is in the chapters' packages
     "tokens": "Tokenizer train_tokenizer load_tokenizer save_tokenizer",
     "decoders": "CausalLM SamplingConfig chunk next_token_loss perplexity generate",
-    "kv_cache": "CachedCausalLM generate_cached Scheduler Request",
-    "workbench": "train epochs AdamW WarmupCosine Checkpoint parameter_groups fetch_model",
+    "kv_cache": """CachedCausalLM generate_cached Scheduler Request BlockPool
+        generate_speculative ModelDraft NGramDraft""",
+    "workbench": """train epochs AdamW NamedOptimiser WarmupCosine Checkpoint validate
+        parameter_groups fetch_model""",
     "checkpoints": """ModelConfig MODERN build save_model load_model load load_gguf
         export_folder chat_text""",
 })

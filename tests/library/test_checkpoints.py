@@ -528,6 +528,47 @@ def test_an_export_that_is_refused_changes_nothing(tmp_path, name):
     assert content(tmp_path) == before
 
 
+@pytest.mark.parametrize("template", ["tokenizer_config.json", "chat_template.jinja"])
+def test_what_a_folder_says_of_its_tokenizer_survives_an_export(tmp_path, template):
+    "Also into a folder that holds another's, and into its own."
+    their_folder(tmp_path / "a")
+    change_json(tmp_path / "a/tokenizer_config.json", model_max_length=128, auto_map={"a": "b.C"})
+    chat = "{{ messages[0].content }}<|end|>"
+    if template.endswith("json"): change_json(tmp_path / "a" / template, chat_template=chat)
+    else: (tmp_path / "a" / template).write_text(chat)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/chat_template.jinja").write_text("of another")
+    for into in ("b", "a"): export_folder(tmp_path / into, load(tmp_path / "a"))
+    for path in (tmp_path / "b", tmp_path / "a"):
+        theirs = AutoTokenizer.from_pretrained(path)
+        assert (theirs.eos_token, theirs.model_max_length) == ("<|end|>", 128)
+        assert theirs.chat_template == chat
+        assert "auto_map" not in json.loads((path / "tokenizer_config.json").read_text())
+
+
+def test_an_end_token_is_written_for_all_who_load(tmp_path):
+    tokenizer = train_tokenizer(TEXTS, 300, ["<|end|>"])
+    export_folder(tmp_path, build(TOY), "llama", tokenizer, eos="<|end|>")
+    end = tokenizer.specials["<|end|>"]
+    assert load(tmp_path).generation.eos == (end,)
+    assert AutoTokenizer.from_pretrained(tmp_path).eos_token_id == end
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).generation_config.eos_token_id == end
+    export_folder(tmp_path / "again", load(tmp_path))
+    assert load(tmp_path / "again").generation.eos == (end,)
+    refuses("^eos: '<end>'; expected a token", export_folder, tmp_path, build(TOY), "llama",
+            tokenizer, eos="<end>")
+
+
+def test_a_published_model_may_be_sampled_in_another_way(tmp_path):
+    their_folder(tmp_path)
+    made = load(tmp_path)
+    likely, hot = SamplingConfig(top_k=1), SamplingConfig(temperature=9.)
+    assert made.write("The", 12, sampling=likely) == made.write("The", 12, greedy=True)
+    hot = {made.write("The", 12, seed, sampling=hot) for seed in range(4)}
+    assert len(hot) > 1
+    refuses("^sampling: ", made.write, "The", 12, greedy=True, sampling=SamplingConfig())
+
+
 @pytest.mark.parametrize("family", [*checkpoints.DROPOUTS, "llama"])
 def test_dropout_keys_are_those_of_transformers(family):
     "GPT-2's file said nothing of `resid_pdrop`, which is 0.1 there by default."

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bench.checkpoint_families import CASES, IDS, loud, ours_of
 from tfmlib.attention import causal_mask, padding_mask
-from tfmlib.checkpoints import MODEL_CONFIGS, ModelConfig, build
+from tfmlib.checkpoints import (
+    MODEL_CONFIGS,
+    ModelConfig,
+    PublishedModel,
+    build,
+    export_folder,
+    load,
+    load_model,
+    save_model,
+)
+from tfmlib.decoders import generate, next_token_loss, perplexity
 from tfmlib.encoders import BERT
 from tfmlib.heads import (
     MultiHeadAttention,
@@ -28,7 +39,17 @@ from tfmlib.heads import (
     is_causal,
     mark_causal,
 )
-from tfmlib.kv_cache import CachedAttention, KVCache
+from tfmlib.kv_cache import (
+    BlockPool,
+    CachedAttention,
+    CachedCausalLM,
+    KVCache,
+    NGramDraft,
+    Request,
+    Scheduler,
+    generate_cached,
+    generate_speculative,
+)
 from tfmlib.positions import LearnedEmbedding, PositionalAttention, RotaryEmbedding
 from tfmlib.sparse import masked_sparse_attention, sliding_window
 from tfmlib.workbench import (
@@ -40,6 +61,8 @@ from tfmlib.workbench import (
     StepOptions,
     WarmupCosine,
     debugging,
+    epochs,
+    evaluating,
     in_order,
     mix_seed,
     model_tensors,
@@ -357,6 +380,135 @@ def test_a_family_compiles_as_one_graph(name, fresh):
         wanted = model(IDS[:, :T])
         assert float((graph(IDS[:, :T]) - wanted).abs().max()) < 1e-5 * max(1,
             float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("name", sweep(["llama 3.1", "gemma3_text", "gpt2", "bloom", "llama, dynamic",
+                                        "llama, LongRoPE"], "llama 3.1", "llama, dynamic"))
+@torch.no_grad()
+def test_padding_compiles_too(name, fresh):
+    "As one graph, unless frequencies depend on the largest position: then it is cut, and right."
+    model = ours_of(loud(*CASES[name])).eval()
+    whole = not {"dynamic", "LongRoPE"} & {*name.split(", ")}
+    graph = torch.compile(model, fullgraph=whole, backend="eager")
+    real = torch.ones_like(IDS[:, :14], dtype=torch.bool)
+    real[:, :3], real[0, 3] = False, False
+    for T in (14, 9):
+        at = {"padding_mask": real[:, :T]}
+        wanted = model(IDS[:, :T], **at)
+        close(graph(IDS[:, :T], **at)[at["padding_mask"]], wanted[at["padding_mask"]])
+        at = {"positions": torch.arange(3, 3 + T).expand(len(IDS), -1)}
+        close(graph(IDS[:, :T], **at), model(IDS[:, :T], **at))
+
+
+def test_a_compiled_model_is_saved_resumed_exported_and_cached_as_the_model_itself(fresh, tmp_path):
+    model = build(MODEL_CONFIGS["toy Llama"].sized(60, 16, 2, 4, 40), seed=3).eval()
+    graph, ids = compiled(model), torch.arange(24).reshape(3, 8)
+    save_model(tmp_path / "a.safetensors", graph)
+    close(load_model(tmp_path / "a.safetensors")(ids), model(ids))
+    export_folder(tmp_path / "folder", graph, "llama")
+    close(load(tmp_path / "folder").model(ids), model(ids))
+    assert torch.equal(generate_cached(CachedCausalLM(graph), ids, 6), generate(model, ids, 6))
+    batches = epochs(ids, size=3)
+
+    def steps(model, until, **where):
+        train(model, next_token_loss, batches, until, AdamW(parameter_groups(model), 1e-2), **where)
+        return model
+    kept = dict(checkpoint=Checkpoint(tmp_path / "training"))
+    steps(graph, 2, **kept)
+    resumed = steps(build(model.config, seed=5), 4, **kept)     # in a model that is not compiled
+    undisturbed = steps(build(model.config, seed=3), 4)
+    for got, wanted in zip(resumed.parameters(), undisturbed.parameters(), strict=True):
+        close(got, wanted)
+
+
+def test_where_a_model_is_used_its_dropout_is_off_and_its_layers_stay_as_they_were():
+    model = build(MODEL_CONFIGS["toy Llama"].sized(60, 16, 2, 4, 40, dropout=.5), seed=3)
+    cached, ids = CachedCausalLM(model), torch.arange(24).reshape(3, 8)
+    model.stack.blocks[1].eval()                             # one layer is not being trained
+    modes = [layer.training for layer in model.modules()]
+    assert len({*modes}) == 2
+    quiet = copy.deepcopy(model).eval()
+    for _ in range(2):
+        assert torch.equal(generate(model, ids, 9), generate(quiet, ids, 9))
+        assert torch.equal(generate_cached(cached, ids, 9), generate(quiet, ids, 9))
+        assert perplexity(model, ids) == perplexity(quiet, ids)
+        found = generate_speculative(cached, NGramDraft(60), ids[:1], 9)
+        assert torch.equal(found.ids, generate(quiet, ids[:1], 9))
+        request = Request(ids[0].tolist(), 9)
+        Scheduler(cached, BlockPool(8, 4), 2).run([request])
+        assert request.new == found.ids[0, 8:].tolist()
+    assert [layer.training for layer in model.modules()] == modes and cached.training
+    with pytest.raises(ZeroDivisionError), evaluating(model):
+        assert not any(layer.training for layer in model.modules())
+        assert not torch.is_grad_enabled()
+        raise ZeroDivisionError
+    assert [layer.training for layer in model.modules()] == modes and torch.is_grad_enabled()
+
+
+def test_a_training_that_is_stopped_leaves_the_model_in_evaluation_mode():
+    def stop(step, values): raise KeyboardInterrupt
+    model = Net()
+    with pytest.raises(KeyboardInterrupt): trained(model, 3, log=stop)
+    assert not model.training
+
+
+def test_a_rate_that_no_checkpoint_keeps_is_refused_where_there_is_one(tmp_path):
+    model = Net()
+    inner = torch.optim.AdamW(model.parameters(), 1e-3)
+    torch.optim.lr_scheduler.LinearLR(inner, .1, 1., 4)
+    def run(**where):
+        return train(model, squared, batch, 2, inner, **where)
+    run()
+    refuses("^optimiser: got one with a torch.optim.lr_scheduler", run,
+            checkpoint=Checkpoint(tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_batches_to_validate_on_may_be_single_tensors():
+    model = build(MODEL_CONFIGS["toy Llama"].sized(60, 16, 2, 4, 40), seed=3)
+    ids = torch.arange(24).reshape(3, 8)
+    found = [validate(model, next_token_loss, batches, 1)(1)["validation"]
+             for batches in ([ids], [(ids,)], [[ids]], DataLoader(ids, batch_size=3))]
+    assert len({*found}) == 1
+    assert found[0] == pytest.approx(math.log(perplexity(model, ids)), rel=1e-5)
+
+
+LLAMA = build(MODEL_CONFIGS["toy Llama"].sized(60, 16, 2, 4, 40)).eval()
+FEW = torch.arange(8).reshape(1, 8)
+PUBLISHED = PublishedModel(LLAMA, {})
+OF_A_KIND = [
+    ("^model: got PublishedModel, expected a module .*`model`",
+     lambda: generate(PUBLISHED, FEW, 3)),
+    ("^model: got PublishedModel", lambda: perplexity(PUBLISHED, FEW)),
+    ("^model: PublishedModel", lambda: save_model("a.safetensors", PUBLISHED)),
+    ("^model: got Published", lambda: parameter_groups(PUBLISHED)),
+    ("^model: Linear; expected a decoder", lambda: generate(nn.Linear(2, 2), FEW, 3)),
+    ("^sampling: got 0.7, expected a SamplingConfig", lambda: generate(LLAMA, FEW, 3, .7)),
+    ("^ids: list; expected a tensor", lambda: generate(LLAMA, [1, 2], 3)),
+    ("^ids: list; expected a tensor", lambda: LLAMA([1, 2])),
+    *[("^eos: ", lambda eos=eos: generate(LLAMA, FEW, 3, eos=eos))
+      for eos in ("x", 1.5, [], [1, "2"], True, torch.tensor([.5]))],
+    ("^config: 'toy Llama'; expected a ModelConfig", lambda: build("toy Llama")),
+    ("^attention_fn: 0; expected a function", lambda: build(LLAMA.config, 0)),
+    ("^n_heads: 7; expected a divisor of d_model, 16",
+     lambda: replace(LLAMA.config, n_heads=7, n_kv_heads=None)),
+]
+
+
+@pytest.mark.parametrize("said, call", OF_A_KIND)
+def test_what_is_of_another_kind_is_refused_by_name(said, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refuses(said, call)
+
+
+def test_end_tokens_may_be_numbers_of_any_library():
+    wanted = generate(LLAMA, FEW, 6, eos=int(generate(LLAMA, FEW, 3)[0, 10]))
+    assert wanted.shape[1] < 14
+    end = int(wanted[0, -1])
+    for eos in (np.int64(end), torch.tensor(end), torch.tensor([end]), np.array([end]), (end,)):
+        assert torch.equal(generate(LLAMA, FEW, 6, eos=eos), wanted)
+        assert Request([1], 3, eos=eos, new=[end]).finished
+        assert not Request([1], 3, eos=eos, new=[end + 1]).finished
 
 
 @pytest.mark.parametrize("backend", sweep(["eager", "inductor"], "eager"))
@@ -723,7 +875,7 @@ def named(model, inner=None, **how): return NamedOptimiser(model,
 EMPTY = DataLoader(TensorDataset(ROWS[0][:0]))
 REFUSED = [  # what is done with a model, and what is said
     *((lambda m, how=how: trained(m, 1, **how), said) for said, how in {
-        "^batch: got 12 rows, expected a multiple of 5": dict(parts=5),
+        "^parts: got 5, expected a divisor of 12, the rows": dict(parts=5),
         "^parts: got 0": dict(parts=0), "^parts: got 1.5": dict(parts=1.5), "^log: ": dict(log=3),
         "^dtype: got torch.float16, expected torch.bfloat16": dict(dtype=torch.float16),
         "^dtype: got torch.float64": dict(dtype=F64),
@@ -740,6 +892,9 @@ REFUSED = [  # what is done with a model, and what is said
     (lambda m: trained(m, 1, OPTIMISERS["Adam"]([m.out.weight])),
         r"^optimiser: \['up.weight', 'head.weight'\] are trained by no group"),
     (lambda m: validate(m, squared, batches=[]), "^batches: got none"),
+    (lambda m: NamedOptimiser(m, torch.optim.LBFGS(m.parameters())), "^optimiser: got LBFGS"),
+    (lambda m: Checkpoint("."), r"^path: \. is a folder"),
+    (lambda m: parameter_groups([*m.parameters()]), "^model: got"),
     (lambda m: validate(m, squared, [batch(0)], every=0), "^every: ")]
 
 

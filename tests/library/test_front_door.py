@@ -46,7 +46,7 @@ def test_the_tour_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
 
 
 def test_the_door_is_small_and_leads_where_it_says():
-    assert len(tfmlib.__all__) == len(set(tfmlib.__all__)) <= 30
+    assert len(tfmlib.__all__) == len(set(tfmlib.__all__)) <= 36
     assert all(name in dir(tfmlib) and getattr(tfmlib, name) is not None for name in tfmlib.__all__)
     assert not {*tfmlib.__all__} & {m.group(1) for m in re.finditer(r"'(\w+)'",
             str(sorted(p.name for p in __import__('pathlib').Path(tfmlib.__file__).parent.iterdir()
@@ -177,6 +177,8 @@ def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
     (texts / "bytes").write_bytes(b"caf\xe9")
     (texts / "short").write_text("short")
     (texts / "empty").mkdir()
+    (texts / "begun").mkdir()
+    (texts / "begun/training").write_bytes(b"")
     for words, part in ((["tokenizer", "bytes", "x"], "text: bytes: byte 3 is not UTF-8"),
                         (["tokenizer", "none", "x"], "none"),
                         (["train", "short", "run"], "text: got"),
@@ -184,7 +186,8 @@ def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
                         (["generate", "nowhere", "a"], "model: there is no file or folder nowhere"),
                         (["generate", "empty", "a"], "model: empty is neither"),
                         (["generate", "short", "a"], "model: short is neither"),
-                        (["export", "empty", "x"], "model: empty is neither")):
+                        (["export", "empty", "x"], "model: empty is neither"),
+                        (["generate", "begun", "a"], "model: begun is not trained to its end")):
         heard = said(words, capsys)
         assert (part in heard and heard.startswith(f"python -m tfmlib {words[0]}: ")
                 and "Traceback" not in heard), heard
@@ -234,6 +237,15 @@ def test_a_run_is_continued_only_as_itself(texts, capsys):
                 and "Traceback" not in heard), heard
     assert {path.name: path.read_bytes() for path in (texts / "run").iterdir()} == held
     main(SMALL)
+
+
+def test_a_folder_is_exported_as_its_own_family(texts, capsys):
+    main(SMALL)
+    main("export run folder".split())
+    main("export folder again".split())
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        assert (texts / "again" / name).read_bytes() == (texts / "folder" / name).read_bytes()
+    assert "family" in said("export folder other --family gpt2".split(), capsys)
 
 
 def test_a_chat_template_is_found_beside_a_model(texts, capsys):

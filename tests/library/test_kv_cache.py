@@ -32,6 +32,7 @@ from tfmlib.kv_cache import (
 )
 from tfmlib.kv_cache.batching import PrefixPool, PrefixScheduler, Request, Scheduler
 from tfmlib.kv_cache.figures import PagedCacheView
+from tfmlib.kv_cache.mixed import ChunkedScheduler
 from tfmlib.kv_cache.paged import (
     BlockPool,
     BlockTable,
@@ -48,6 +49,7 @@ from tfmlib.kv_cache.speculative import (
     generate_speculative,
     next_probabilities,
 )
+from tfmlib.positions import PositionalAttention
 
 SMALL = ModelConfig("decoder", 61, 24, 2, 4, 64, n_kv_heads=2, d_ff=28, **MODERN)
 LATENT = ModelConfig("decoder", 61, 24, 2, 4, 64, head_dim=10, d_ff=28,
@@ -489,7 +491,75 @@ def test_shorter_n_grams_are_tried_if_the_longer_ones_are_new():
     with pytest.raises(ValueError, match="^least: 3; expected at most n = 2"): NGramDraft(9, 2, 3)
 
 
+@pytest.mark.parametrize("draft", ["itself", "smaller", "n-grams"])
+def test_drafts_are_taken_back_where_layers_have_windows(draft):
+    model = limited()
+    cached, ids = CachedCausalLM(model), torch.tensor([[3, 9, 27, 20, 60, 58, 3, 9]])
+    drafts = {"itself": lambda: ModelDraft(cached), "n-grams": lambda: NGramDraft(61, 2, 1),
+              "smaller": lambda: ModelDraft(CachedCausalLM(louder(build(SMALL), 1)))}[draft]
+    found, wanted = generate_speculative(cached, drafts(), ids, 40), generate(model, ids, 40)
+    assert torch.equal(found.ids, wanted)
+    assert draft == "itself" or sum(found.accepted) < sum(found.drafted), "some were rejected"
+    for end in wanted[0, [12, 25, 40]].tolist():     # a text ends where it ends without drafts
+        found = generate_speculative(cached, drafts(), ids, 40, eos=[end, 0])
+        assert torch.equal(found.ids, generate(model, ids, 40, eos=[end, 0]))
+        assert sum(found.accepted) + len(found.accepted) >= found.ids.shape[1] - 8
+
+
+def test_a_function_s_own_window_and_first_tokens_are_those_of_its_cache():
+    model, ids = limited(), torch.randint(61, (2, 30), generator=torch.Generator().manual_seed(3))
+    cached = CachedCausalLM(model)
+    assert apart(in_chunks(cached, ids, [7, 1, 1, 9, 12]), model(ids)) < 1e-10
+    assert [(c.window, c.n_sinks) for c in cached.new_cache().layers] == [(5, 2)] * 2
+    again = CachedCausalLM(cached.model)                     # it has the caches' functions now
+    assert apart(in_chunks(again, ids, [20, 10]), model(ids)) < 1e-10
+    asked = CachedCausalLM(model, window=9)                  # what is asked counts
+    assert [(c.window, c.n_sinks) for c in asked.new_cache().layers] == [(9, 0)] * 2
+
+
+def test_padding_is_no_repetition():
+    model, asked = louder(build(SMALL)), SamplingConfig(top_k=1, repetition_penalty=5.)
+    cached, prompt = CachedCausalLM(model), [5, 6, 7]
+    alone = generate(model, torch.tensor([prompt]), 12, asked)[0, 3:]
+    pad = int(generate(model, torch.tensor([prompt]), 1)[0, 3])   # what it would say first
+    ids, real = torch.tensor([[pad] * 2 + prompt]), torch.tensor([[False] * 2 + [True] * 3])
+    for found in (generate(model, ids, 12, asked, padding_mask=real),
+                  generate_cached(cached, ids, 12, asked, padding_mask=real)):
+        assert torch.equal(found[0, 5:], alone) and torch.equal(found[0, :5], ids[0])
+
+
 # --- serving --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("kind", [Scheduler, functools.partial(ChunkedScheduler, budget=4)])
+def test_what_stops_a_scheduler_frees_its_blocks(kind, monkeypatch):
+    "A bad request, an error in a pass, a reader who stops: the next requests are served."
+    cached, pool = CachedCausalLM(louder(build(SMALL))), BlockPool(6, 4)
+    server = kind(cached, pool, 2)
+
+    def two(): return [Request([1, 2], 9), Request([4, 5, 6], 9)]
+    def served():
+        (first, second) = asked = two()
+        server.run(asked)
+        return first.new, second.new
+    wanted = served()
+    with pytest.raises(ValueError, match="^prompt: from 3 to 99"):
+        server.run([*two(), Request([3, 99], 2)])
+    assert served() == wanted
+    stopped = server.stream(two())
+    for _ in range(5): next(stopped)
+    stopped.close()
+    assert len(pool.free) == 6 and served() == wanted
+    whole, passes = type(cached).next_logits, []
+
+    def breaks(*given):
+        passes.append(given)
+        if len(passes) == 3: raise KeyboardInterrupt
+        return whole(cached, *given[1:])
+    monkeypatch.setattr(type(cached), "next_logits", breaks)
+    with pytest.raises(KeyboardInterrupt): server.run(two())
+    assert len(pool.free) == 6 and server.reserved == 0 and served() == wanted
+
+
 
 def test_a_pool_that_is_just_large_enough_serves():
     "The last token is never read, so it needs no room."
@@ -544,6 +614,29 @@ def test_kept_blocks_are_found_by_all_that_stands_before_them():
 
 
 # --- bad input ------------------------------------------------------------------------------------
+
+class Limited(nn.Module):
+    "A reader's own attention function: a window, and first tokens that stay visible."
+    def __init__(self, attention_fn, window=5, n_sinks=2):
+        super().__init__()
+        self.attention_fn, self.window, self.n_sinks = attention_fn, window, n_sinks
+
+    def forward(self, q, k, v, mask, **more):
+        at = torch.arange(k.shape[-2])
+        if self.window is not None:
+            mask = mask & ((at[:, None] - at < self.window) | (at < self.n_sinks))
+        return self.attention_fn(q, k, v, mask, **more)
+
+
+def limited(inside: bool = True):
+    "A decoder with that function, within the rotation or around it."
+    model = louder(build(SMALL))
+    for block in model.stack.blocks:
+        fn = block.attention.inner.attention_fn
+        block.attention.inner.attention_fn = PositionalAttention(
+            fn.encoding, Limited(fn.attention_fn)) if inside else Limited(fn)
+    return model
+
 
 PLAIN, ZEROS = build(SMALL), torch.zeros(2, 5, dtype=torch.long)
 CACHED = CachedCausalLM(PLAIN)
@@ -622,7 +715,17 @@ REFUSED = [
         ("prompt", Request([], 3)), ("max_new_tokens", Request([1], 64)),
         ("max_new_tokens", Request([1], 0)), ("requests", Request([1], 3, new=[5])),
         ("max_new_tokens", Request([1] * 9, 30)), ("^eos", Request([1], 2, eos=61)),
-        ("^eos", Request([1], 2, eos=[])), ("^sampling: 0.7", Request([1], 2, sampling=.7)))],
+        ("^eos", Request([1], 2, eos=[])), ("^sampling: 0.7", Request([1], 2, sampling=.7)),
+        ("^prompt: from 1 to 61", Request([1, 61], 3)),
+        (r"^prompt: got \(1, 2\)", Request((1, 2), 3)),
+        ("^prompt: got tensor", Request(torch.tensor([1, 2]), 3)),
+        (r"^prompt: \[1, 0.5\]", Request([1, .5], 3)))],
+    ("^pool: got None", lambda: Scheduler(CACHED, None, 4)),
+    ("^admit: no request", lambda: Scheduler(CACHED, BlockPool(8, 4), 2,
+                                             lambda running, most: 0).run([Request([1], 2)])),
+    ("^sampling: got 0.7", lambda: generate_cached(CACHED, ZEROS, 2, .7)),
+    ("^draft: CachedCausalLM", lambda: generate_speculative(CACHED, CACHED, ZEROS[:1], 2)),
+    ("^attention_fn: a Limited around", lambda: CachedCausalLM(limited(inside=False))),
 ]
 
 

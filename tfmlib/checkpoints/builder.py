@@ -158,8 +158,8 @@ def check_model_config(config) -> None:
     "Refuse, by its name, a field that does not fit."
     given = [name for name in OPTIONAL_SIZES if getattr(config, name) is not None]
     check_sizes(**{name: getattr(config, name) for name in (*SIZES, *given)})
-    divides = "head_dim" in given or config.d_model % config.n_heads == 0
-    need(divides, "n_heads", config.n_heads,
+    divides = config.kind not in MODEL_KINDS or "head_dim" in given
+    need(divides or config.d_model % config.n_heads == 0, "n_heads", config.n_heads,
          f"a divisor of d_model, {config.d_model}, or a head_dim of its own")
     kinds = {**dict.fromkeys(MODEL_KINDS), **MODELS}
     one_of([*dict.fromkeys([*with_later(kinds, config.kind), *MODELS])], kind=config.kind)

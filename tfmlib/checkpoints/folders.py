@@ -388,7 +388,7 @@ def load(
     V = model_config.vocab_size
     for name, most in (("eos_token_id", max(generation.eos, default=0)),
                        ("vocab_size", len(own) - 1 if own else 0)):
-        need(most < V, name, f"a token with id {most}, and {V} rows in the table",
+        need(most < V, name, f"{V} rows in the table, and a token with id {most}",
              "a row for each token")
     with torch.device("meta"): model = build(model_config, attention_fn)
     fill_from(model, config["model_type"], stored, device, dtype)

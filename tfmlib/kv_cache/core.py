@@ -263,9 +263,13 @@ def give_cache(layer: nn.Module, window: int | None, n_sinks: int) -> None:
     if isinstance(fn, CachedAttention):
         encoding, own, fn = fn.encoding, (fn.window, fn.n_sinks), fn.attention_fn
     if isinstance(fn, PositionalAttention): encoding, fn = fn.encoding, fn.attention_fn
-    if hasattr(fn, "window"):
+    if getattr(fn, "window", None) is not None:
         own, fn = (fn.window, getattr(fn, "n_sinks", 0)), copy.copy(fn)
         fn.window = None
+        rotated = [m for m in fn.modules() if isinstance(m, PositionalAttention)] if isinstance(
+            fn, nn.Module) else []
+        need(not rotated, "attention_fn", f"a {type(fn).__name__} around a PositionalAttention",
+             "a PositionalAttention around it: keys are rotated before they are kept")
     asked = own if window is None else (window, n_sinks)
     layer.attention_fn = CachedAttention(fn, encoding, *asked)
 
