@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['BertEmbedding', 'first_token', 'max_pooling', 'MaskedLMHead', 'TokenHead', 'PoolerHead', 'SequenceHead',
-           'init_normal', 'check_bert_inputs', 'token_positions', 'encoder_mask', 'Bert', 'bert', 'masked_lm_loss',
+           'init_normal', 'check_bert_inputs', 'token_positions', 'bert', 'encoder_mask', 'Bert', 'masked_lm_loss',
            'mean_pooling']
 
 # %% ../../chapters/09_encoders.ipynb #parts-export
-# fold: The embedding, the task heads, first values, and what is refused
+# fold: The embedding, the task heads, first values, what is refused, and all of it joined
 import math
 from collections.abc import Callable, Mapping
 
@@ -152,6 +152,33 @@ def token_positions(padding_mask: Tensor) -> Tensor:  # (B, T)
     """
     return (padding_mask.cumsum(1) - 1).clamp(min=0)
 
+
+def bert(
+    vocab_size: int,                # V
+    d_model: int,                   # C
+    n_layers: int,                  # L
+    n_heads: int,                   # H
+    max_len: int,
+    heads: Mapping[str, Callable],  # name -> function of width and table, a task head
+    n_segments: int = 2,            # 0: none
+    causal: bool = False,
+) -> "Bert":
+    "An encoder of the shape of BERT."
+    def norm(): return LayerNorm(d_model, 1e-12)
+    def block():
+        attention = MultiHeadAttention(d_model, n_heads, bias=True)
+        feed_forward = FeedForward(d_model, 4 * d_model, F.gelu)
+        return TransformerBlock(attention=PostNorm(norm(), attention),
+                                feed_forward=PostNorm(norm(), feed_forward))
+    with random_seed(0):
+        positions = LearnedEmbedding(max_len, d_model)
+        embedding = BertEmbedding(vocab_size, d_model, positions, norm(), n_segments)
+        stack = TransformerStack([block() for _ in range(n_layers)])
+        made = {name: head(d_model, embedding.weight) for name, head in heads.items()}
+        model = Bert(embedding, stack, made, max_len, causal)
+        init_normal(model)
+    return model
+
 # %% ../../chapters/09_encoders.ipynb #mask-export
 def encoder_mask(
     ids: Tensor, padding_mask: Tensor | None, causal: bool = False   # (B, T) each
@@ -177,6 +204,7 @@ class Bert(nn.Module):
                       padding_mask: Tensor | None = None) -> tuple[Tensor, list]:
         "The output of the stack, which the task heads read."
         check_bert_inputs(self, ids, segments, padding_mask)
+        # count real tokens only, so that padding may also come first
         positions = None if padding_mask is None else token_positions(padding_mask)
         x = self.embedding(ids, segments, positions)                     # (B, T, C)
         mask = encoder_mask(ids, padding_mask, self.causal)
@@ -188,33 +216,6 @@ class Bert(nn.Module):
         h, _ = self.hidden_states(ids, segments, padding_mask)
         there = torch.ones_like(ids).bool() if padding_mask is None else padding_mask
         return {name: head(h, there) for name, head in self.heads.items()}
-
-# %% ../../chapters/09_encoders.ipynb #bert-function-export
-def bert(
-    vocab_size: int,                # V
-    d_model: int,                   # C
-    n_layers: int,                  # L
-    n_heads: int,                   # H
-    max_len: int,
-    heads: Mapping[str, Callable],  # name -> function of width and table, a task head
-    n_segments: int = 2,            # 0: none
-    causal: bool = False,
-) -> Bert:
-    "An encoder of the shape of BERT."
-    def norm(): return LayerNorm(d_model, 1e-12)
-    def block():
-        attention = MultiHeadAttention(d_model, n_heads, bias=True)
-        feed_forward = FeedForward(d_model, 4 * d_model, F.gelu)
-        return TransformerBlock(attention=PostNorm(norm(), attention),
-                                feed_forward=PostNorm(norm(), feed_forward))
-    with random_seed(0):
-        positions = LearnedEmbedding(max_len, d_model)
-        embedding = BertEmbedding(vocab_size, d_model, positions, norm(), n_segments)
-        stack = TransformerStack([block() for _ in range(n_layers)])
-        made = {name: head(d_model, embedding.weight) for name, head in heads.items()}
-        model = Bert(embedding, stack, made, max_len, causal)
-        init_normal(model)
-    return model
 
 # %% ../../chapters/09_encoders.ipynb #mlm-loss-export
 def masked_lm_loss(
