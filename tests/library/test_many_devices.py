@@ -309,8 +309,8 @@ def test_every_step_of_every_form_by_keyboard(steps):
     the middle of another."""
     svg, slider = steps.locator("svg.tfm-ranks"), steps.locator("input[type=range]")
     for form, moments in MOMENTS.items():
-        steps.get_by_label("form").select_option(form)
-        assert (steps.get_by_label("form").input_value() == form and slider.get_attribute("max")
+        steps.get_by_label("show").select_option(form)
+        assert (steps.get_by_label("show").input_value() == form and slider.get_attribute("max")
                 == str(len(moments)))
         slider.focus()
         waits = sum(m.does.count("wait") for m in moments)
