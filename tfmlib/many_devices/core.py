@@ -217,7 +217,6 @@ class Ring:
         for step in range(self.size - 1):
             c = (first - step) % self.size
             arrived = self.pass_on(chunks[c])
-            # c − 1 is the chunk before, and before chunk 0 comes the last, −1
             chunks[c - 1] = chunks[c - 1] + arrived if adds else arrived
         return chunks
 
@@ -298,7 +297,8 @@ class TensorParallel(nn.Module):
         super().__init__()
         self.ring, self.inner = ring, inner
         for name, linear in divisible_layers(inner, ring.size):
-            keep_chunk(ring, linear, 1 if name in ("o_proj", "down") else 0)    # W_O, W_2: 1
+            axis = 1 if name in ("o_proj", "down") else 0       # rows of W_O or W_2?
+            keep_chunk(ring, linear, axis)
         keep_heads(inner, ring.size)
 
     def forward(self, x: Tensor, **more) -> Tensor:
@@ -325,7 +325,7 @@ def ring_attention(ring: Ring, q: Tensor, k: Tensor, v: Tensor, mask=None) -> tu
             kv = Conjugate.apply(kv, ring.pass_on, partial(ring.pass_on, by=-1))
         if turn <= ring.rank:                               # own keys, or earlier ones
             state = merge(state, attend_tile(q, *kv, diagonal=turn == 0))
-    # 0 ·: autograd then shifts gradients back on every rank, also where keys were skipped
+    # 0 ·: so that every rank shifts gradients back, also where it skipped keys
     return state[0] + 0 * kv.sum(), None
 
 

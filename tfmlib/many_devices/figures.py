@@ -162,5 +162,5 @@ class ParallelSteps(Interactive):
         sent = sum(times for *_, sends in form for *_, times in sends)
         idle = sum(doing == "wait" for _, _, does, _ in form for doing in does)
         ranks = len(form[0][1])
-        return (f"Shown: {self.names[self.form]}. Messages in all: {sent}. The ranks wait in {idle} "
-                f"of {len(form) * ranks} rank-steps.")
+        return (f"Shown: {self.names[self.form]}. Messages in all: {sent}. The ranks wait in "
+                f"{idle} of {len(form) * ranks} rank-steps.")
