@@ -309,8 +309,8 @@ def test_every_step_of_every_form_by_keyboard(steps):
     the middle of another."""
     svg, slider = steps.locator("svg.tfm-ranks"), steps.locator("input[type=range]")
     for form, moments in MOMENTS.items():
-        steps.get_by_label("form").select_option(form)
-        assert (steps.get_by_label("form").input_value() == form and slider.get_attribute("max")
+        steps.get_by_label("show").select_option(form)
+        assert (steps.get_by_label("show").input_value() == form and slider.get_attribute("max")
                 == str(len(moments)))
         slider.focus()
         waits = sum(m.does.count("wait") for m in moments)
@@ -605,10 +605,10 @@ def test_the_program_refuses_what_does_not_fit_in_every_process(arguments, here)
 
 
 def test_the_commands_of_the_page_are_not_refused():
-    cells = json.loads((ROOT / "chapters/15_many_devices.ipynb").read_text(
+    cells = json.loads((ROOT / "chapters/depth/15_many_devices_cluster.ipynb").read_text(
         encoding="utf-8"))["cells"]
-    block, = (b.split("```")[0] for c in cells if c["cell_type"] == "markdown"
-              for b in "".join(c["source"]).split("```bash\n")[1:])
+    block, _ = (b.split("```")[0] for c in cells if c["cell_type"] == "markdown"
+                for b in "".join(c["source"]).split("```bash\n")[1:])
     commands = [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
     assert [c[0] for c in commands] == ["python", "torchrun", "torchrun"]
     for command in commands:

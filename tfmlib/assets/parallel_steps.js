@@ -8,7 +8,7 @@ function render({ model, el }) {
   const still = matchMedia("(prefers-reduced-motion: reduce)"), states = { hold: "holds", compute: "computes", send: "sends", wait: "waits" };
   el.innerHTML = `
     <div class="tfm-controls">
-      <label class="tfm-control">form <select>${names.map(n => `<option>${safe(n)}</option>`).join("")}</select></label>
+      <label class="tfm-control">show <select>${names.map(n => `<option>${safe(n)}</option>`).join("")}</select></label>
       <span class="tfm-buttons" role="group" aria-label="steps"><button type="button" class="tfm-back">back</button><button type="button" class="tfm-next">next</button><button type="button" class="tfm-play">play</button></span>
       <button type="button" class="tfm-reset">reset</button>
     </div>

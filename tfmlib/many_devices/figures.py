@@ -6,7 +6,7 @@
 __all__ = ['Moment', 'ring_moments', 'pipeline_moments', 'context_moments', 'split_moments', 'parallel_moments', 'ParallelSteps']
 
 # %% ../../chapters/15_many_devices.ipynb #walk-export
-# fold: The interactive figure, and what each rank holds, does and sends in every form
+# fold: The interactive figure, and what each rank holds, does and sends, step by step
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from ..workbench import Interactive, rect, svg, text, var
 
 
 class Moment(NamedTuple):
-    "One step of a form: a sentence, what each rank holds and does, and the messages."
+    "One moment of a step: a sentence, what each rank holds and does, and the messages."
     sentence: str
     holds: list[list[str]]
     does: list[str]                                  # hold, compute, send or wait
@@ -73,7 +73,7 @@ def context_moments(p: int = 4, zigzag: bool = True) -> list[Moment]:
 
 
 def split_moments(p: int = 4) -> dict[str, list[Moment]]:
-    "Forms in which every rank does the same: data parallel, ZeRO-3 and tensor parallel."
+    "Ways of dividing in which all ranks do the same: data parallel, ZeRO-3, tensor parallel."
     part, own = f"W/{p}", ["W₁ columns {r}", "W₂ rows {r}"]
     def moment(sentence, holds, what="", messages=p - 1, does="compute"):
         label = f"{messages} × {what}/{p}"
@@ -101,7 +101,7 @@ def split_moments(p: int = 4) -> dict[str, list[Moment]]:
 
 
 def parallel_moments(p: int = 4) -> dict[str, list[Moment]]:
-    "Every form of the page, step by step."
+    "Every way of dividing, step by step."
     split = split_moments(p)
     return {"ring all-reduce": ring_moments(p), **split,
             "ring attention, zigzag": context_moments(p),
@@ -121,16 +121,16 @@ def _held_row(r: int, x: float, y: float, cell: float, held: list, last: list, d
 
 
 class ParallelSteps(Interactive):
-    "What each rank holds, sends and waits for, in every form, step by step."
+    "What each rank holds, sends and waits for, in every way of dividing, step by step."
     module = "parallel_steps"
-    names = traitlets.List().tag(sync=True)     # of the forms
+    names = traitlets.List().tag(sync=True)     # of the ways of dividing
     moments = traitlets.List().tag(sync=True)   # of each: sentence, holds, does, sends
     form = traitlets.Int(0).tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
 
     @classmethod
     def of(cls, forms: dict[str, list[Moment]]) -> "ParallelSteps":
-        "The figure of these forms, at the first step of the first, a ring all-reduce."
+        "The figure of these ways, at the first step of the first, a ring all-reduce."
         return cls(
             "Ring all-reduce on four ranks: the four numbers of each after 0 to 6 messages",
             "What each rank holds, step by step. Tinted: what it keeps to the end. Dashed: a rank "
@@ -162,5 +162,5 @@ class ParallelSteps(Interactive):
         sent = sum(times for *_, sends in form for *_, times in sends)
         idle = sum(doing == "wait" for _, _, does, _ in form for doing in does)
         ranks = len(form[0][1])
-        return (f"Form: {self.names[self.form]}. Messages in all: {sent}. The ranks wait in {idle} "
-                f"of {len(form) * ranks} rank-steps.")
+        return (f"Shown: {self.names[self.form]}. Messages in all: {sent}. The ranks wait in "
+                f"{idle} of {len(form) * ranks} rank-steps.")
