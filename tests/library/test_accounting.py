@@ -41,6 +41,7 @@ from tfmlib.accounting import (
     forward_flops,
     fused_causal,
     measure_machine,
+    memory_at_loss,
     multiplied_parameters,
     peak_memory,
     prefill_cost,
@@ -255,8 +256,16 @@ def test_the_peak_of_a_step(moment):
     found, grads = measured_peak(config, B, T, *flags)
     predicted = peak_memory(shape, B, T, *flags)
     assert predicted == pytest.approx(found, rel=.035) and grads == 4 * total_parameters(shape)
-    if moment == "the loss": assert predicted < sum(training_memory(shape, B, T).values())
+    if moment == "the loss":
+        assert predicted < sum(training_memory(shape, B, T).values())
+        assert sum(memory_at_loss(shape, B, T).values()) == pytest.approx(predicted, rel=.01)
     if "update" in moment: assert predicted == 16 * total_parameters(shape) + 2 * 4 * V * C
+
+
+def test_three_rules_by_hand():
+    """636 parameters; two layers of 97 numbers and a last norm of 19; five tensors of 7 logits."""
+    assert memory_at_loss(PAPER, 2, 5) == {
+        "state": 12 * 636, "activations": 4 * 10 * (2 * 97 + 19), "logits": 4 * 10 * 5 * 7}
 
 
 def test_half_the_width_is_not_half_the_bytes():
@@ -353,7 +362,7 @@ REFUSED = [
         lambda: decode_cost(TWO, 1, 4), lambda: prefill_cost(TWO, 1, 4),
                                    lambda: costs(TWO, 1, 4, 2, 1, H100))),
     *((name, lambda call=call, name=name, value=value: call(replace(PAPER, **{name: value}), 1, 4))
-      for call in (activation_bytes, training_memory, peak_memory)
+      for call in (activation_bytes, training_memory, memory_at_loss, peak_memory)
       for name, value in (NOT_PLAIN | {"head": False}).items()),
     *((name, lambda name=name: training_flops(replace(PAPER, **{name: NOT_PLAIN[name]}),
                                               1, 4, True))

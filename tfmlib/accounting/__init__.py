@@ -18,15 +18,15 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         ExpertSizes LatentSizes check_not_negative check_experts check_latent check_shape
         check_plain expert_matrices latent_matrices ffn_width count_vectors stack_shape shapes_of
         active_parameters pair_width check_forward check_kept check_cache activation_bytes
-        block_temporaries block_peak largest_matrix training_memory check_machine crossing_batch
-        weights_read prefill_cost costs attention_matrices ffn_matrices weight_matrices
-        forward_flops training_flops block_numbers cache_bytes total_parameters
-        multiplied_parameters peak_memory Machine seconds decode_cost""",
+        training_memory check_machine crossing_batch weights_read prefill_cost costs
+        attention_matrices ffn_matrices weight_matrices forward_flops training_flops cache_bytes
+        total_parameters multiplied_parameters block_numbers memory_at_loss Machine seconds
+        decode_cost""",
     'figures': """
         COUNTS COST_ROWS MEMORY_BARS H100 amount memory_bars ModelCosts calculator""",
     'low_precision': """
         E4M3 E5M2 E2M1 SCALES NumberFormat round_to power_of_two two_levels in_tiles quantise_tiles
         block_scaled bits_a_number scaled_product hadamard rotate RoundedLinear""",
     'measures': """
-        SavedTensors measure_machine""",
+        SavedTensors block_temporaries block_peak largest_matrix peak_memory measure_machine""",
 })

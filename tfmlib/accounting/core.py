@@ -7,10 +7,10 @@ __all__ = ['NAMED_CONFIGS', 'NAMED_SHAPES', 'LiveMemory', 'RecomputedBlock', 'fu
            'ExpertSizes', 'LatentSizes', 'check_not_negative', 'check_experts', 'check_latent', 'check_shape',
            'check_plain', 'expert_matrices', 'latent_matrices', 'ffn_width', 'count_vectors', 'stack_shape',
            'shapes_of', 'active_parameters', 'pair_width', 'check_forward', 'check_kept', 'check_cache',
-           'activation_bytes', 'block_temporaries', 'block_peak', 'largest_matrix', 'training_memory', 'check_machine',
-           'crossing_batch', 'weights_read', 'prefill_cost', 'costs', 'attention_matrices', 'ffn_matrices',
-           'weight_matrices', 'forward_flops', 'training_flops', 'block_numbers', 'cache_bytes', 'total_parameters',
-           'multiplied_parameters', 'peak_memory', 'Machine', 'seconds', 'decode_cost']
+           'activation_bytes', 'training_memory', 'check_machine', 'crossing_batch', 'weights_read', 'prefill_cost',
+           'costs', 'attention_matrices', 'ffn_matrices', 'weight_matrices', 'forward_flops', 'training_flops',
+           'cache_bytes', 'total_parameters', 'multiplied_parameters', 'block_numbers', 'memory_at_loss', 'Machine',
+           'seconds', 'decode_cost']
 
 # %% ../../chapters/13_accounting.ipynb #imports-export
 # fold: Imports; special stacks; a step watched; fused attention; recomputation
@@ -306,27 +306,6 @@ def activation_bytes(
             "loss": width * B * T * (shape.norm_numbers + V + 1)}
 
 
-def block_temporaries(shape: ModelShape, B: int, T: int, matrix: bool = False) -> int:
-    "Bytes of the temporary results while one block, or the last norm, is computed."
-    C, F_, scores = shape.d_model, shape.d_ff, 2 * shape.n_heads * T * matrix
-    return 4 * B * T * max(6 * C, (1 + shape.gated) * F_ + C, scores)
-
-
-def block_peak(
-    shape: ModelShape, B: int, T: int, recompute: bool = False, matrix: bool = False
-) -> int:
-    "Bytes beside weights and Adam's means while a block (or the last norm) goes backward."
-    kept = activation_bytes(shape, B, T, recompute, matrix)
-    gradients = 4 * total_parameters(shape)
-    later = gradients * (shape.n_layers - 1) // shape.n_layers * recompute
-    return max(kept["blocks"], later) + kept["one block"] + block_temporaries(shape, B, T, matrix)
-
-
-def largest_matrix(shape: ModelShape) -> int:
-    "The number of weights of the largest matrix."
-    return max(m.inputs * m.outputs * (m.stored > 0) for m in weight_matrices(shape).values())
-
-
 def training_memory(
     shape: ModelShape, B: int, T: int, recompute: bool = False, matrix: bool = False
 ) -> dict[str, int]:
@@ -464,16 +443,6 @@ def training_flops(
     return 4 * forward - 2 * B * T * rows * shape.d_model    # head, down: not repeated
 
 
-def block_numbers(shape: ModelShape, T: int, matrix: bool = False) -> int:
-    "Numbers that autograd keeps per token in one block, if T and H are above 1."
-    H, G, D = shape.n_heads, shape.n_kv_heads, shape.head_dim
-    norms = 2 * shape.norm_numbers                   # input, normalised, output; scale
-    if matrix: attended = H * D + 2 * H * T          # weights before and after the mask
-    else: attended = H * D + H                       # output; log-sum-exp
-    feed_forward = (2 + 2 * shape.gated) * shape.d_ff
-    return norms + (H + 2 * G) * D + attended + feed_forward
-
-
 def cache_bytes(shape: ModelShape, B: int, S: int, width: int = 2) -> int:
     "Bytes of the KV cache of B sequences of S tokens, at `width` bytes per number."
     check_cache(shape, B, S, width)
@@ -492,17 +461,22 @@ def multiplied_parameters(shape: ModelShape) -> int:
     "N: the number of weights that take part in products for each token."
     return sum(m.inputs * m.outputs * m.used for m in weight_matrices(shape).values())
 
-# %% ../../chapters/13_accounting.ipynb #peak-export
-def peak_memory(
-    shape: ModelShape, B: int, T: int, recompute: bool = False, matrix: bool = False
-) -> int:
-    "The most bytes at once in a step with Adam in 32 bits, if gradients are freed."
-    P, kept = total_parameters(shape), activation_bytes(shape, B, T, recompute, matrix)
-    logits = 4 * B * T * shape.vocab_size
-    turn = kept["blocks"] + kept["loss"] + 4 * logits   # no gradients of weights yet
-    block = block_peak(shape, B, T, recompute, matrix)  # one block goes backward
-    update = 4 * P + 2 * 4 * largest_matrix(shape)      # all gradients, temporaries
-    return 12 * P + max(turn, block, update)            # weights, Adam's means
+# %% ../../chapters/13_accounting.ipynb #loss-memory-export
+def block_numbers(shape: ModelShape, T: int, matrix: bool = False) -> int:
+    "Numbers that autograd keeps per token in one block, if T and H are above 1."
+    H, G, D = shape.n_heads, shape.n_kv_heads, shape.head_dim
+    norms = 2 * shape.norm_numbers                  # 3C + 1 each
+    scores = 2 * H * T if matrix else H             # attention weights; or scales
+    feed_forward = (2 + 2 * shape.gated) * shape.d_ff
+    return norms + (H + 2 * G) * D + H * D + scores + feed_forward
+
+def memory_at_loss(shape: ModelShape, B: int, T: int) -> dict[str, int]:
+    "Bytes at the loss of a training step with Adam in 32 bits: three rules."
+    check_kept(shape, matrix=False, recompute=False, B=B, T=T)
+    kept = shape.n_layers * block_numbers(shape, T) + shape.norm_numbers
+    return {"state": 12 * total_parameters(shape),          # weights, Adam's means
+            "activations": 4 * B * T * kept,
+            "logits": 4 * B * T * 5 * shape.vocab_size}     # and their gradient's
 
 # %% ../../chapters/13_accounting.ipynb #roofline-export
 class Machine(NamedTuple):
