@@ -10,7 +10,7 @@ import numpy as np
 import traitlets
 
 from .core import blocks, is_future, visible_tiles
-from ..workbench import Interactive, matrix
+from ..workbench import Interactive, rect, svg, text, var
 
 
 class TileTraffic(Interactive):
@@ -50,16 +50,43 @@ class TileTraffic(Interactive):
         return {"read": 2 * read, "written": 2 * written}
 
     def picture(self) -> str:
-        T, S = len(self.scores), len(self.scores[0])
-        shown = np.zeros((T, S))
-        for i, *j in self.steps()[:self.step]:
-            if j and j[0] is not None: shown[i, j[0]] = 1
-        future = is_future(slice(0, T), slice(0, S), T, S).numpy() & self.causal
-        return matrix(
-            np.where(shown > 0, np.array(self.scores), 0),
-            range(T),
-            range(S),
-            self.alt,
-            mask=~future & (shown > 0),
-            digits=0,
-        ).drawing
+        (T, S), every, step = np.shape(self.scores), self.steps(), self.step
+        now = ((slice(0), None), *every)[step]                  # nothing is loaded at first
+        state, stored = np.full((T, S), "never"), np.zeros(T, bool)
+        for n, (i, *j) in enumerate(every, 1):
+            if j and j[0]: state[i, j[0]] = "done" if n < step else "todo"
+            elif j: stored[i] = n <= step
+        queries, keys = np.zeros(T, bool), np.zeros(S, bool)
+        queries[now[0]] = now[1:] != (None,)
+        if now[1:] and now[1]:
+            keys[now[1]], state[now] = True, "fast"
+            future = is_future(slice(0, T), slice(0, S), T, S).numpy() & self.causal
+            state[future & (state == "fast")] = "never"
+        out = [self.cell(state[t, s], 82 + 26 * s, 54 + 26 * t) for t, s in np.ndindex(T, S)]
+        for name, column, x in (("q", queries, 26), ("ink", stored, 46)):
+            out += [self.bar(name, full, x, 54 + 26 * t, 14, 23) for t, full in enumerate(column)]
+        for name, y in (("k", 14), ("v", 32)):
+            out += [self.bar(name, full, 82 + 26 * s, y, 23, 14) for s, full in enumerate(keys)]
+        out += [text(33, 48, "Q"), text(53, 48, "O"), text(72, 26, "K"), text(72, 44, "V")]
+        right, moved = 102 + 26 * S, self.moved(step)
+        said = {"fast": "scores in fast memory", "done": "computed, used, thrown away",
+                "todo": "not computed yet", "never": "never computed"}
+        for n, name in enumerate(name for name in said if name in state):
+            out += [self.cell(name, right, 54 + 32 * n), text(right + 32, 71 + 32 * n, said[name],
+                                                              "start")]
+        lines = ("Q, K, V filled: in fast memory", "O filled: stored",
+                 f"read {moved['read']} bytes", f"written {moved['written']} bytes")
+        out += [text(right, 214 + 26 * n, line, "start") for n, line in enumerate(lines)]
+        return svg("".join(out), right + 230, max(58 + 26 * T, 300), self.alt)
+
+    def cell(self, state: str, x: float, y: float) -> str:
+        "One score."
+        fill = {"fast": var("w"), "done": var("seq-hi")}.get(state, "none")
+        edge = {"todo": var("quiet"), "never": var("line")}.get(state, "none")
+        pale = ' opacity=".45"' * (state == "done")
+        return rect(x, y, 23, 23, fill, f'rx="2" stroke="{edge}"{pale}')
+
+    def bar(self, name: str, full: bool, x: float, y: float, width: float, height: float) -> str:
+        "A query, a key, a value or an output; full where it is."
+        return rect(x, y, width, height, var(name) if full else "none",
+                    f'rx="2" stroke="{var(name)}" stroke-width="1.5"')

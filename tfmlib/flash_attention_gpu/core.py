@@ -83,4 +83,5 @@ def intensity(
 ) -> float:
     "Arithmetic intensity with respect to global memory, in 16 bits."
     numbers = 2 * T * D + 2 * S * D / shared      # queries and outputs, keys and values
+    # and 4 bytes of log-sum-exp a query, or the matrix four times, 2 bytes a score
     return part * 4 * T * S * D / (2 * numbers + (4 * T if tiles else 8 * T * S))

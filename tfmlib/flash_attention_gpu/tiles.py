@@ -36,8 +36,8 @@ def product(a, b):
 def forward_program(Q, K, V, OUT, LSE, T, S, scale, CAUSAL: tl.constexpr,
                     D: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     "One tile of queries: its output and log-sum-exp, while the keys pass by."
-    start = tl.program_id(0) * ROWS
-    i, first = start + tl.arange(0, ROWS), start + S - T
+    own = tl.program_id(0) * ROWS
+    i, first = own + tl.arange(0, ROWS), own + S - T
     q = load_rows(Q, i, T, D)
     row_max = tl.full([ROWS], float("-inf"), tl.float32)
     row_sum, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D], tl.float32)

@@ -18,12 +18,6 @@ from ..heads import MultiHeadAttention
 from ..workbench import need
 
 
-ABLATIONS = {  # kind -> what replaces a head's output (B, T, D)
-    "zero": torch.zeros_like,
-    "mean": lambda z: z.mean((0, 1)).expand_as(z),
-    "resample": lambda z: z.roll(1, 0)}  # another sequence's output
-
-
 def check_ablation(attention: MultiHeadAttention, heads: list[int], kind: str) -> None:
     "Refuse a kind of ablation that there is not, and heads that the layer lacks."
     need(kind in ABLATIONS, "kind", repr(kind), " or ".join(map(repr, ABLATIONS)))
@@ -84,6 +78,12 @@ def logit_lens(
     return unembed(norm(state))
 
 # %% ../../chapters/22_inside.ipynb #ablate-export
+ABLATIONS = {  # kind -> what replaces a head's output (B, T, D)
+    "zero": torch.zeros_like,
+    "mean": lambda z: z.mean((0, 1)).expand_as(z),     # over sequences and positions
+    "resample": lambda z: z.roll(1, 0)}                # that of another sequence
+
+
 @contextmanager
 def ablated(attention: MultiHeadAttention, heads: list[int],
             kind: str = "mean") -> Iterator[None]:

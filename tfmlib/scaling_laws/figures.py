@@ -199,8 +199,9 @@ def sweep_curves(record: Record) -> Picture:
             "lines. At two and at four million tokens, two bars each show the intervals of the "
             "predictions, and open circles, the measured losses, lie on the strokes in them or "
             "next to them",
-        caption="Losses of the sweep, a line for each width. Bars and strokes: the predictions for "
-                "the four largest runs, and their 90 % intervals. Open circles: measured "
+        caption="Losses of the sweep, a line for each width (grey: 16 to 128). Bars and strokes: "
+                "the predictions for the four largest runs, and their 90 % intervals. Open "
+                "circles: measured "
                 f"afterwards. Runs {inline(record.source.split(', bench/')[0])}.",
     )
 
