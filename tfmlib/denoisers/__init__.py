@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        span_counts random_segments span_mask span_corruption check_text check_rate check_span_sizes
-        check_segments check_spans check_both_ways check_prefix check_prefix_rows fill_sentinels
-        infilling_lengths text_infilling Example plain_example collate framed causal_lm prefix_lm
-        SpanCorruption Denoising MaskedLM lengths_of join target_logits weighted_nll
-        encoder_decoder_logits causal_logits prefix_logits masked_logits Objective rolled_span_mask
-        prefix_mask PrefixLM modern_transformer""",
+        span_corruption span_counts random_segments span_mask rolled_span_mask check_text check_rate
+        check_span_sizes check_segments check_spans check_both_ways check_prefix check_prefix_rows
+        fill_sentinels infilling_lengths text_infilling Example plain_example collate framed
+        causal_lm prefix_lm SpanCorruption Denoising MaskedLM lengths_of join target_logits
+        weighted_nll encoder_decoder_logits causal_logits prefix_logits masked_logits Objective
+        modern_transformer prefix_mask PrefixLM""",
     'diffusion': """
         check_whole_texts diffusion_bound at_random by_confidence unmask""",
     'families': """

@@ -51,6 +51,17 @@ class CorruptSentence(Interactive):
         body += [f'<path d="{lines}" stroke="{var("ground")}" stroke-width="1.5"/>',
                  f'<path d="M{side * S:g} {top}v216M0 {top + side * S:g}h216" '
                  f'stroke="{var("ink")}" stroke-width="2"/>' * two,
-                 svg_text(228, top + 16, "a row for each query, a column for each key", "start",
+                 svg_text(228, top + 16, f"{self.objectives[self.objective]}, "
+                          f"rate {self.rates[self.objective][self.rate]} %", "start"),
+                 svg_text(228, top + 40, "a row for each query, a column for each key", "start",
                           "quiet")]
         return svg(f'<g font-size="15">{"".join(body)}</g>', 620, top + 224, self.alt)
+
+    def told(self) -> str:
+        o, rows = self.objective, self.examples[self.objective][self.rate]
+        seen, target, _ = rows[d := self.draw % len(rows)]
+        losses, read = sum(i >= 0 for i in target), f"{len(seen)}"
+        if self.stacks[o] == 2: read += f" + {len(target)}"
+        return (f"{self.objectives[o]}: {read} positions are computed for {losses} predictions. "
+                f"The FLOPs are {self.costs[o][self.rate][d]:.2f} times those of the causal LM on "
+                "the same sentence.")
