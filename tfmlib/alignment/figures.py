@@ -79,19 +79,20 @@ def show_alignments(
     T, S = len(target), len(source)
     for name, m in (("weights", weights), ("true", true)):
         need(m.shape == (T, S), name, tuple(m.shape), f"(T, S) = {(T, S)}")
-    cell, left, top, out, names = 30, 14 + 9 * max(map(len, target)), 46, [], []
+    cell, left, out, names = 30, 14 + 9 * max(map(len, target)), [], []
+    top = 24 + 6 * max(map(len, source))                     # for the slanted words
     for k, (name, m) in enumerate((("learned", weights), ("true", true))):
         start = left + k * (S * cell + 36)
         out += [text(start + S * cell / 2, top + T * cell + 22, name, colour="quiet")]
-        names += [text(start + (s + .5) * cell, top - 28 + 20 * (s % 2), word)   # in two rows
-                  for s, word in enumerate(source)]
+        for s, word in enumerate(source):
+            x, y = start + (s + .5) * cell + 4, top - 6
+            names.append(f'<g transform="rotate(-45 {x:g} {y:g})">{text(x, y, word, "start")}</g>')
         for t, s in np.ndindex(T, S):
             fill = f"color-mix(in oklab,{var('w')} {100 * float(m[t, s]):.0f}%,{var('seq-lo')})"
             out.append(rect(start + s * cell, top + t * cell, cell - 2, cell - 2, fill, 'rx="3"'))
     out += [text(left - 8, top + t * cell + 20, word, "end") for t, word in enumerate(target)]
-    width, letters = left + 2 * S * cell + 60, min(15, 3.4 * cell / max(map(len, source)))
-    body = (f'<g font-size="15">{"".join(out)}</g>'
-            f'<g font-size="{letters:.3g}">{"".join(names)}</g>')
+    width = left + 2 * S * cell + 48 + 6 * max(map(len, source))
+    body = f'<g font-size="15">{"".join(out + names)}</g>'
     wide = " tfm-full" * (width > 640)
     return figure(svg(body, width, top + T * cell + 30, alt), alt, caption, width,
                   f'class="tfm-figure{wide}"')

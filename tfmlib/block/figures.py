@@ -6,9 +6,10 @@
 __all__ = ['DepthView']
 
 # %% ../../chapters/07_block.ipynb #interactive-class
+import numpy as np
 import traitlets
 
-from ..workbench import Interactive, curves
+from ..workbench import Interactive, svg, text, var
 
 
 class DepthView(Interactive):
@@ -36,8 +37,7 @@ class DepthView(Interactive):
     def told(self) -> str:
         "What is chosen, and the three values after one block and after the last."
         def ten(power: float) -> str:
-            digits = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-            return "10" + f"{power:.0f}".translate(digits)
+            return "10" + _raised(power)
         norm = "no norm" if self.norm == "none" else f"{self.norm}, {self.place}-norm"
         size, gradient, alike = ([line[self.block], line[-1]] for line in self.lines())
         after = (
@@ -49,11 +49,29 @@ class DepthView(Interactive):
                 f"{alike[1]:.2f}.")
 
     def picture(self) -> str:
-        chosen = self.lines()
-        lines = {
-            "root mean square": [10**v for v in chosen[0]],
-            "gradient": [10**v for v in chosen[1]],
-            "cosine of tokens": [max(v, .01) for v in chosen[2]],
-        }
-        names = "size, gradient, cosine"
-        return curves(self.depths, lines, "block", names, self.alt, yscale="log").drawing
+        panels = (("root mean square of the stream", -4, 8, 4), ("length of the gradient", -12, 6, 6),
+                  ("likeness of the tokens (mean cosine)", 0, 1, .5))
+        drawn = [self._panel(46 + 156 * p, values, *panel)
+                 for p, (values, panel) in enumerate(zip(self.lines(), panels))]
+        last = self.depths[-1]
+        drawn += [text(70 + 400 * part, 478, f"{part * last:g}") for part in (0, .25, .5, .75, 1)]
+        drawn.append(text(270, 500, "block"))
+        return svg(f'<g font-size="15">{"".join(drawn)}</g>', 490, 510, self.alt)
+
+    def _panel(self, top, values, name, low, high, step) -> str:
+        "One quantity along the blocks; powers of ten, except for the likeness."
+        x = lambda depth: 70 + 400 * depth / self.depths[-1]                        # noqa: E731
+        y = lambda v: top + 100 * (high - min(high, max(low, v))) / (high - low)    # noqa: E731
+        out = [text(70, top - 14, name, "start")]
+        for tick in np.arange(low, high + step / 2, step):
+            told = f"{tick:g}" if high == 1 or not tick else f"10{_raised(tick)}"
+            out.append(text(62, y(tick) + 5, "1" if high > 1 and not tick else told, "end", "quiet"))
+            out.append(f'<path d="M70 {y(tick):g}H470" stroke="{var("line")}"/>')
+        line = " ".join(f"{x(d):.1f},{y(v):.1f}" for d, v in zip(self.depths, values))
+        out.append(f'<polyline points="{line}" fill="none" stroke="{var("1")}" stroke-width="2.5"/>')
+        return "".join(out) + (f'<circle cx="{x(self.depths[self.block]):.1f}" '
+                               f'cy="{y(values[self.block]):.1f}" r="5" fill="{var("2")}"/>')
+
+
+def _raised(power: float) -> str:
+    return f"{power:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
