@@ -382,8 +382,9 @@ def test_a_family_compiles_as_one_graph(name, fresh):
             float(wanted.abs().max()))
 
 
-@pytest.mark.parametrize("name", sweep(["llama 3.1", "gemma3_text", "gpt2", "bloom", "llama, dynamic",
-                                        "llama, LongRoPE"], "llama 3.1", "llama, dynamic"))
+@pytest.mark.parametrize("name", sweep(
+    ["llama 3.1", "gemma3_text", "gpt2", "bloom", "llama, dynamic", "llama, LongRoPE"],
+    "llama 3.1", "llama, dynamic"))
 @torch.no_grad()
 def test_padding_compiles_too(name, fresh):
     "As one graph, unless frequencies depend on the largest position: then it is cut, and right."
