@@ -18,7 +18,7 @@ from term_places import entries
 
 # what is found; "back": a section of the back matter
 KINDS = ("page", "name", "term", "section", "depth", "claim", "exercise", "back")
-NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+")                                      # years are words
+NUMBER = re.compile(r"(?!(19|20)\d\d$)\d+(e\d*)?")    # years are words, 1e-05 is none
 DIGITS = ascii_letters + digits + "-_"  # 64, none of which JSON escapes
 COMMON = set(
     "a an and are as at be been but by can do does for from has have if in into is it its no not "

@@ -198,7 +198,8 @@ def add(id: str, code: str):
 
 # a defect -> how it is planted in the practice page, and what is said of it
 SPOILT = {
-    "weak checker": (add("double-checker", "\n\ncheck_double.properties.clear()"),
+    "weak checker": (add("double-checker", "\n\n"
+                         "check_double.properties[:] = [('all', lambda f: 0, ((),))]"),
                      "accepts the wrong answer squares"),
     "weak property": (lambda nb: put("largest-checker",
                                      cell(nb, "largest-checker").source.replace("[-2., -1., -3.]",

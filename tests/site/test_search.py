@@ -162,7 +162,8 @@ def test_anchors_made_of_titles_are_made_alike(page, index):
     page.wait_for_function("typeof search === 'function'")
     found = page.evaluate(
         "all => all.map(([title, at]) => search.results(title.replace(/^[\\d.]+ · /, '')).find(e "
-        "=> e.title === title && e.page[0] === at)?.anchor)", left_out)
+        "=> e.title === title && e.page[0] === at && !e.anchor?.startsWith('tfm-'))?.anchor)",
+        left_out)
     assert found == [slug(title) for title, _ in left_out]
 
 

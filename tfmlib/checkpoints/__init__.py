@@ -47,11 +47,10 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         FamilyTree""",
     'folders': """
         ALIASES OLD_MASKS MASKED POSITION_IDS NEUTRAL SILENT READ ELSEWHERE TARGET_KEYS ENDS GREEDY
-        HEAD BASES BIAS DROPOUTS WRITTEN FOREIGN own_names uses place check_names checked_names
-        fill_from GenerationSettings generation_part read_generation read_targets PublishedModel
-        with_head ZeroBias read_folder read_settings read_tokenizer folder_size load
-        published_config completed save_tensors_of write_json move_over exported_tokenizer
-        told_tokenizer end_of export_folder""",
+        HEAD BASES BIAS DROPOUTS WRITTEN own_names uses place check_names checked_names fill_from
+        GenerationSettings generation_part read_generation read_targets PublishedModel with_head
+        ZeroBias read_folder read_settings folder_size load published_config completed
+        save_tensors_of write_json move_over config_of export_folder""",
     'gguf_models': """
         GGUF_LAYER GGUF_OUTSIDE GGUF_KEYS GGUF_SPLITS BYTE_LEVEL CONTROL USER FileTensor gguf_config
         named_tensors gguf_tokenizer load_gguf""",
@@ -72,7 +71,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'tensor_files': """
         PICKLES FREQUENCIES StoredTensor once read_json read_header read_entry stored_tensors""",
     'tokenizer_files': """
-        SPLIT_PATTERN PUNCTUATION LETTER DIFFERING FIELDS_OF isolate to_letters compiled
+        SPLIT_PATTERN PUNCTUATION LETTER DIFFERING FIELDS_OF FOREIGN isolate to_letters compiled
         splitting_step steps_of as_template added_around cut_added LoadedTokenizer check_tokenizer
-        check_added texts_of told_tokens check_told tokenizer_content""",
+        check_added texts_of told_tokens check_told tokenizer_content read_tokenizer
+        exported_tokenizer told_tokenizer end_of""",
 })

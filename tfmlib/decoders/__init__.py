@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         FILTER_RANGES GENERATORS check_token_range check_targets counted_targets chunk perplexity
         check_inputs check_reach hide_padding for_attention init_weights initialised check_logits
-        check_finite_rows reshapes check_generation end_ids end_tokens real_tokens end_rows
+        check_finite_rows reshapes check_generation end_ids end_tokens without_padding end_rows
         one_longer CausalLM cross_entropy next_token_loss SimpleCausalLM pre_norm_stack gpt2 llama
         temperature top_k top_p min_p repetition_penalty SamplingConfig most_likely generate sample
         simple_generate""",

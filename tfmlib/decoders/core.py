@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['FILTER_RANGES', 'GENERATORS', 'check_token_range', 'check_targets', 'counted_targets', 'chunk', 'perplexity',
            'check_inputs', 'check_reach', 'hide_padding', 'for_attention', 'init_weights', 'initialised',
-           'check_logits', 'check_finite_rows', 'reshapes', 'check_generation', 'end_ids', 'end_tokens', 'real_tokens',
-           'end_rows', 'one_longer', 'CausalLM', 'cross_entropy', 'next_token_loss', 'SimpleCausalLM', 'pre_norm_stack',
-           'gpt2', 'llama', 'temperature', 'top_k', 'top_p', 'min_p', 'repetition_penalty', 'SamplingConfig',
-           'most_likely', 'generate', 'sample', 'simple_generate']
+           'check_logits', 'check_finite_rows', 'reshapes', 'check_generation', 'end_ids', 'end_tokens',
+           'without_padding', 'end_rows', 'one_longer', 'CausalLM', 'cross_entropy', 'next_token_loss',
+           'SimpleCausalLM', 'pre_norm_stack', 'gpt2', 'llama', 'temperature', 'top_k', 'top_p', 'min_p',
+           'repetition_penalty', 'SamplingConfig', 'most_likely', 'generate', 'sample', 'simple_generate']
 
 # %% ../../chapters/10_decoders.ipynb #imports-export
 import math
@@ -241,7 +241,7 @@ def end_tokens(eos: int | Sequence[int] | None, vocab_size: int) -> Tensor:
     return ends
 
 
-def real_tokens(ids: Tensor, padding_mask: Tensor | None) -> Tensor:  # (B, T)
+def without_padding(ids: Tensor, padding_mask: Tensor | None) -> Tensor:  # (B, T)
     "The ids with the last token of its row in place of padding, which is on the left."
     return ids if padding_mask is None else torch.where(padding_mask, ids, ids[:, -1:])
 
@@ -463,7 +463,7 @@ def generate(model: nn.Module, ids: Tensor, max_new_tokens: int,
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for _ in range(max_new_tokens):
         z = model(ids, padding_mask)[:, -1]                               # (B, V)
-        text = real_tokens(ids, padding_mask)              # padding is no repetition
+        text = without_padding(ids, padding_mask)              # padding is no repetition
         new = most_likely(z) if sampling is None else sample(sampling(z, text), g)
         new, ended = end_rows(new, ended, ends)
         ids, padding_mask = torch.cat([ids, new[:, None]], 1), one_longer(padding_mask)

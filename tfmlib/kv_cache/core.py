@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..decoders import (
     GENERATORS, CausalLM, SamplingConfig, check_generation, check_inputs, check_reach,
-    end_rows, end_tokens, generate, most_likely, real_tokens, sample)
+    end_rows, end_tokens, generate, most_likely, without_padding, sample)
 from ..heads import MultiHeadAttention, fused_attention
 from ..positions import PositionalAttention, PositionalEncoding, biased_mask
 from ..workbench import check_sizes, check_type, evaluated, need, uncompiled
@@ -363,7 +363,7 @@ def generate_cached(model: CachedCausalLM, ids: Tensor, max_new_tokens: int,
     g, ends = torch.Generator().manual_seed(seed), end_tokens(eos, model.vocab_size)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     unread, cache = ids, cache or model.new_cache(ids.shape[1] + max_new_tokens)
-    text = real_tokens(ids, padding_mask)                      # padding is no repetition
+    text = without_padding(ids, padding_mask)                      # padding is no repetition
     for _ in range(max_new_tokens):
         z = model.next_logits(unread, cache, padding_mask)                # (B, V)
         new = most_likely(z) if sampling is None else sample(sampling(z, text), g)
