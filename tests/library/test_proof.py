@@ -131,6 +131,20 @@ def test_an_empty_answer_is_not_called_wrong(attempt, written):
                                     else "– double: nothing is written yet\n")
 
 
+def test_a_result_is_true_if_the_attempt_is_right():
+    "So that `assert check(attempt)` means what it says, in a script too."
+    check = Checker("three")
+    with pytest.raises(ValueError, match="^three: the checker has no property"): check(lambda x: 3)
+    for odd in (3, "ab", [1]):
+        with pytest.raises(ValueError, match="^cases: got .*expected a tuple"):
+            check.property("is three", odd)
+
+    @check.property("is three", (1,), (2,))
+    def is_three(attempt, x):
+        if attempt(x) != 3: raise Mismatch("no")
+    assert check(lambda x: 3) and not check(lambda x: x)
+
+
 def test_a_checker_sees_an_argument_changed_and_says_that_first():
     def both(x): x *= 3; return x
     assert checker(lambda x: 2 * x).passed
