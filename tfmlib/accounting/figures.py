@@ -25,7 +25,7 @@ def amount(x: float | None, unit: str = "", prefixes: str = ",k,M,G,T,P") -> str
 
 COUNTS = ",thousand,million,billion,· 10¹²,· 10¹⁵,· 10¹⁸"
 COST_ROWS = {  # of the calculator: number -> its name, and its unit and prefixes
-    "total": ("parameters", "", COUNTS), "active": ("active parameters", "", COUNTS),
+    "total": ("parameters", "", COUNTS), "N": ("used weights, N", "", COUNTS),
     "training operations": ("training: operations per step", "", COUNTS),
     "training seconds": ("training: least time per step", "s", "n,µ,m,"),
     "state": ("training: weights, gradients, Adam's means", "B"),

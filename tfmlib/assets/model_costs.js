@@ -98,7 +98,7 @@ function render({ model, el }) {
     }
     const c = costs(s, B, S, width, n, [peak * 1e12, bandwidth * 1e12]);
     const each = n > 1 ? ", on each device" : "", rows = [
-      ["parameters", count(c.total)], ["active parameters", count(c.active)], ["training: operations per step", count(c["training operations"])],
+      ["parameters", count(c.total)], ["used weights, N", count(c.N)], ["training: operations per step", count(c["training operations"])],
       ["training: least time per step", time(c["training seconds"])], [`training: weights, gradients, Adam's means${each}`, bytes(c.state)],
       [`training: activations, if all are kept in that width${each}`, bytes(c.kept)], [`training: the same with recomputation${each}`, bytes(c.recomputed)], [`generation: weights${each}`, bytes(c.weights)],
       [`generation: KV cache${each}`, bytes(c.cache)], ["generation: least time for the prefill", time(c["prefill seconds"])], ["generation: least time per step", time(c["decode seconds"])],
