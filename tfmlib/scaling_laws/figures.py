@@ -223,6 +223,9 @@ def ladder_figure(gpu: Record, sweep: Record, law: PowerLaw) -> Picture:
         at = torch.tensor([[row["N"], row["tokens"]] for row in own])
         ax.plot(seen, [row_median(row) for row in own], "o-", color=colour, label=f"width {C}")
         ax.plot(seen, law(at).tolist(), linestyle="--", color=colour)
+        same = [row for row in rows_of(sweep, "run") if row["C"] == C and row["D"] in (4e6, 8e6)]
+        ax.plot([row_median(row, "tokens") for row in same], [row_median(row) for row in same],
+                "o", color=colour, markersize=9, markerfacecolor="none")
     ax.axhline(entropy, color=COLOURS["quiet"], linestyle=":", linewidth=1.5)
     ax.text(tokens[0], entropy - 0.02, "entropy", fontsize=14, color=COLOURS["quiet"])
     ax.legend(frameon=False, fontsize=14)
@@ -232,5 +235,6 @@ def ladder_figure(gpu: Record, sweep: Record, law: PowerLaw) -> Picture:
             "the dotted line of the entropy, while the predicted losses, dashed, cross that line "
             "before 32 million tokens",
         caption="Measured losses (solid) and the predictions of the law fitted to the sweep "
-                f"(dashed). Dotted: the entropy of the text; {inline(gpu.source)}.",
+                "(dashed). Open: the sweep's own runs of a width in both. Dotted: the entropy of "
+                f"the text; {inline(gpu.source)}.",
     )
