@@ -441,10 +441,11 @@ def evaluated(function: Callable) -> Callable:
     "A function of a model that runs without gradients, and with its model in evaluation mode."
     @wraps(function)
     def run(model, *args, **kwargs):
-        if not isinstance(model, nn.Module):
+        if not callable(model):
             raise ValueError(f"model: got {type(model).__name__}, expected a module (of a "
                              "PublishedModel, its `model`)")
-        with evaluating(model): return function(model, *args, **kwargs)
+        quiet = evaluating(model) if isinstance(model, nn.Module) else torch.no_grad()
+        with quiet: return function(model, *args, **kwargs)
     return run
 
 def validate(
