@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .builder import build
 from .pretrained import (
     FAMILIES, TensorName, config_from_pretrained, split_parts)
-from ..workbench import fill_weights, need, own_tensors
+from ..workbench import check_state, common_dtype, need, own_tensors
 
 NUMBER_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16,
                 "F16": torch.float16}
@@ -46,7 +46,7 @@ def rename_tensors(
     "The tensors of a file under our names, transposed and split where they must be."
     left, made = dict(stored), {}
     for name in names:
-        if name.theirs not in left: continue   # tied; else `fill_weights` refuses
+        if name.theirs not in left: continue   # tied; else `check_state` refuses
         whole = left.pop(name.theirs)
         if name.transposed: whole = whole.T
         sizes = [len(own[part]) for part in name.ours]
@@ -62,8 +62,9 @@ def simple_load(folder: Path) -> nn.Module:
     "The model in a folder: configuration, model, numbers, names."
     config = json.loads((folder / "config.json").read_text())
     model = build(config_from_pretrained(config))         # refuses an unknown key
-    stored = read_safetensors(folder / "model.safetensors")
+    stored, own = read_safetensors(folder / "model.safetensors"), own_tensors(model)
     names = FAMILIES[config["model_type"]].names(model.config)
-    made = rename_tensors(stored, names, own_tensors(model))
-    fill_weights(model, made)                             # refuses what does not fit
+    made = rename_tensors(stored, names, own)
+    check_state(made, own)         # refuses a missing, an unknown name, another shape
+    model.to(common_dtype(made)).load_state_dict(made, strict=False)      # copies
     return model.eval()

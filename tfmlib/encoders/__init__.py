@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         BertEmbedding first_token max_pooling MaskedLMHead TokenHead PoolerHead SequenceHead
-        init_normal check_bert_inputs token_positions bert encoder_mask Bert masked_lm_loss
+        init_normal check_bert_inputs token_positions Bert bert encoder_mask masked_lm_loss
         mean_pooling""",
     'contrastive': """
         contrastive_loss""",

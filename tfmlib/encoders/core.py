@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BertEmbedding', 'first_token', 'max_pooling', 'MaskedLMHead', 'TokenHead', 'PoolerHead', 'SequenceHead',
-           'init_normal', 'check_bert_inputs', 'token_positions', 'bert', 'encoder_mask', 'Bert', 'masked_lm_loss',
+           'init_normal', 'check_bert_inputs', 'token_positions', 'Bert', 'bert', 'encoder_mask', 'masked_lm_loss',
            'mean_pooling']
 
 # %% ../../chapters/09_encoders.ipynb #parts-export
@@ -153,6 +153,33 @@ def token_positions(padding_mask: Tensor) -> Tensor:  # (B, T)
     return (padding_mask.cumsum(1) - 1).clamp(min=0)
 
 
+class Bert(nn.Module):
+    "An encoder with task heads, or with none: BERT and its relatives."
+    def __init__(self, embedding: BertEmbedding, stack: TransformerStack,
+                 heads: Mapping[str, nn.Module], max_len: int, causal: bool = False):
+        super().__init__()
+        check_sizes(max_len=max_len)
+        self.embedding, self.stack, self.heads = embedding, stack, nn.ModuleDict(heads)
+        self.max_len, self.causal = max_len, causal
+
+    def hidden_states(self, ids: Tensor, segments: Tensor | None = None,  # (B, T)
+                      padding_mask: Tensor | None = None) -> tuple[Tensor, list]:
+        "The output of the stack, which the task heads read."
+        check_bert_inputs(self, ids, segments, padding_mask)
+        # count real tokens only, so that padding may also come first
+        positions = None if padding_mask is None else token_positions(padding_mask)
+        x = self.embedding(ids, segments, positions)                     # (B, T, C)
+        mask = encoder_mask(ids, padding_mask, self.causal)
+        x, shown = self.stack(x, mask=mask)
+        return x, [block["attention"] for block in shown]
+
+    def forward(self, ids, segments=None, padding_mask=None) -> dict[str, Tensor]:
+        "The output of each task head, by name; for positions see `token_positions`."
+        h, _ = self.hidden_states(ids, segments, padding_mask)
+        there = torch.ones_like(ids).bool() if padding_mask is None else padding_mask
+        return {name: head(h, there) for name, head in self.heads.items()}
+
+
 def bert(
     vocab_size: int,                # V
     d_model: int,                   # C
@@ -189,33 +216,6 @@ def encoder_mask(
         past = causal_mask(ids.shape[1], ids.shape[1], ids.device)        # (T, T)
         mask = past if mask is None else mask & past
     return mask
-
-# %% ../../chapters/09_encoders.ipynb #bert-export
-class Bert(nn.Module):
-    "An encoder with task heads, or with none: BERT and its relatives."
-    def __init__(self, embedding: BertEmbedding, stack: TransformerStack,
-                 heads: Mapping[str, nn.Module], max_len: int, causal: bool = False):
-        super().__init__()
-        check_sizes(max_len=max_len)
-        self.embedding, self.stack, self.heads = embedding, stack, nn.ModuleDict(heads)
-        self.max_len, self.causal = max_len, causal
-
-    def hidden_states(self, ids: Tensor, segments: Tensor | None = None,  # (B, T)
-                      padding_mask: Tensor | None = None) -> tuple[Tensor, list]:
-        "The output of the stack, which the task heads read."
-        check_bert_inputs(self, ids, segments, padding_mask)
-        # count real tokens only, so that padding may also come first
-        positions = None if padding_mask is None else token_positions(padding_mask)
-        x = self.embedding(ids, segments, positions)                     # (B, T, C)
-        mask = encoder_mask(ids, padding_mask, self.causal)
-        x, shown = self.stack(x, mask=mask)
-        return x, [block["attention"] for block in shown]
-
-    def forward(self, ids, segments=None, padding_mask=None) -> dict[str, Tensor]:
-        "The output of each task head, by name; for positions see `token_positions`."
-        h, _ = self.hidden_states(ids, segments, padding_mask)
-        there = torch.ones_like(ids).bool() if padding_mask is None else padding_mask
-        return {name: head(h, there) for name, head in self.heads.items()}
 
 # %% ../../chapters/09_encoders.ipynb #mlm-loss-export
 def masked_lm_loss(
