@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['ring_steps', 'equal_chunks', 'take_weights', 'run_with', 'divisible_layers', 'keep_chunk', 'keep_heads', 'chunks_of',
-           'Action', 'schedule', 'simulate', 'on_ring', 'gradients', 'attend_tile', 'send', 'receive', 'through_stage',
-           'Ring', 'own_loss', 'sum_over_ranks', 'data_parallel', 'Conjugate', 'Sharded', 'fully_sharded',
-           'TensorParallel', 'tensor_parallel', 'merge', 'ring_attention', 'context_parallel', 'pipeline_parallel']
+           'Action', 'schedule', 'simulate', 'on_ring', 'saved_activations', 'gradients', 'attend_tile', 'send',
+           'receive', 'through_stage', 'Ring', 'own_loss', 'sum_over_ranks', 'data_parallel', 'Conjugate', 'Sharded',
+           'fully_sharded', 'TensorParallel', 'tensor_parallel', 'merge', 'ring_attention', 'context_parallel',
+           'pipeline_parallel']
 
 # %% ../../chapters/15_many_devices.ipynb #imports-export
 # fold: Imports; what the figure steps through; what the five ways of dividing build on
@@ -22,7 +23,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from ..accounting import SavedTensors
 from ..attention import causal_mask
 from ..decoders import cross_entropy, next_token_loss
 from ..workbench import need
@@ -147,16 +147,25 @@ def on_ring(function: Callable, *args) -> tuple:   # a list has an argument for 
     return value, ring.sent
 
 
+def saved_activations(model: nn.Module, step: Callable) -> int:
+    "Bytes of the numbers that autograd saves in a step, weights excluded; memory counts once."
+    storages = {}
+
+    def keep(t: Tensor) -> Tensor:
+        if t.is_floating_point(): storages[t.untyped_storage()._cdata] = t.untyped_storage()
+        return t
+    with saved_tensors_hooks(keep, lambda t: t):
+        step()
+    for w in model.parameters():      # after the step, which may have made new ones
+        storages.pop(w.untyped_storage()._cdata, None)
+    return sum(storage.nbytes() for storage in storages.values())
+
+
 def gradients(
     ring, divide: Callable, model: nn.Module, ids: Tensor,
 ) -> tuple[dict[str, Tensor], int]:  # of all that this process holds; bytes of activations
     "Divide a step in one of the five ways; its gradients, and what autograd keeps for them."
-    saved = SavedTensors(nn.Identity())
-    with saved_tensors_hooks(saved.keep, lambda t: t):
-        divide(ring, model, ids)
-    for w in model.parameters():      # now, since a division may have made new ones
-        saved.storages.pop(w.untyped_storage()._cdata, None)
-    kept = sum(storage.nbytes() for storage in saved.storages.values())
+    kept = saved_activations(model, lambda: divide(ring, model, ids))
     return {n: w.grad for n, w in model.named_parameters() if w.grad is not None}, kept
 
 
