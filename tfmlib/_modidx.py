@@ -2434,6 +2434,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'tfmlib/many_devices/core.py'),
                                           'tfmlib.many_devices.core.run_with': ( 'many_devices.html#run_with',
                                                                                  'tfmlib/many_devices/core.py'),
+                                          'tfmlib.many_devices.core.saved_activations': ( 'many_devices.html#saved_activations',
+                                                                                          'tfmlib/many_devices/core.py'),
                                           'tfmlib.many_devices.core.schedule': ( 'many_devices.html#schedule',
                                                                                  'tfmlib/many_devices/core.py'),
                                           'tfmlib.many_devices.core.send': ('many_devices.html#send', 'tfmlib/many_devices/core.py'),

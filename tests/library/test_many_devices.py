@@ -27,15 +27,15 @@ import torch.distributed.checkpoint as dcp
 from conftest import sweep
 
 from tfmlib import many_devices as M
-from tfmlib.accounting import NAMED_SHAPES, total_parameters
+from tfmlib.accounting import NAMED_SHAPES, SavedTensors, total_parameters
 from tfmlib.checkpoints import GPT2, MODEL_CONFIGS
-from tfmlib.decoders import gpt2, llama
+from tfmlib.decoders import gpt2, llama, next_token_loss
 from tfmlib.many_devices import ParallelSteps, parallel_moments
 from tfmlib.many_devices.cluster import fresh_name
 from tfmlib.many_devices.cluster_checkpoints import CheckpointReader
 from tfmlib.many_devices.cluster_settings import TrainingRun, check_training, read_arguments
 from tfmlib.many_devices.context import train_context_parallel
-from tfmlib.many_devices.core import schedule, simulate
+from tfmlib.many_devices.core import merge, saved_activations, schedule, simulate
 from tfmlib.many_devices.data import train_data_parallel, train_sharded
 from tfmlib.many_devices.local_processes import Processes, ProcessFailed, joined, perform
 from tfmlib.many_devices.pipeline import bubble, most_kept, train_pipeline
@@ -132,6 +132,24 @@ def test_schedules(kind, stages, micros):
                 == sorted(a.micro for a in actions if a.kind == "B") == list(range(micros)))
         assert most_kept(actions) == (micros if kind == "gpipe" else min(micros, stages - s))
     assert abs(bubble(times) - (stages - 1) / (micros + stages - 1)) < 1e-12
+
+
+def test_saved_activations_are_those_of_chapter_13_without_weights_that_a_step_makes():
+    model, ids = LLAMA.model(), torch.arange(10).view(2, 5)
+    def forward(): return next_token_loss(model, ids)[0]
+    assert saved_activations(model, forward) == SavedTensors(model).bytes(forward) > 0
+    layer, x = torch.nn.Linear(3, 4, bias=False), torch.ones(2, 3, requires_grad=True)
+    def with_a_new_weight():
+        layer.weight = torch.nn.Parameter(torch.ones(4, 3))
+        layer(x)
+    assert saved_activations(layer, with_a_new_weight) == x.nbytes
+
+
+def test_merged_outputs_are_weighted_by_their_sums():
+    sets = (10., 1.), (50., 3.)      # outputs, and sums of exponentials
+    own, arrived = [(torch.tensor([[y]]), torch.tensor([s]).log()) for y, s in sets]
+    output, lse = merge(own, arrived)
+    torch.testing.assert_close((output, lse.exp()), (torch.tensor([[40.]]), torch.tensor([4.])))
 
 
 def test_messages_of_a_step_by_hand():

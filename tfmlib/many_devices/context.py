@@ -71,7 +71,7 @@ class RingAttention:
             seen = [(i, j) for i, a in enumerate(mine) for j, b in enumerate(theirs) if b <= a]
             for i, j in seen:
                 tile = attend_tile(queries[i], *tiles[j], mine[i] == theirs[j])
-                states[i] = merge(states[i], tile)
+                states[i] = tile if states[i] is None else merge(states[i], tile)
             self.pairs.append(self.count(seen, mine, theirs, queries[0].shape[2]))
         out = torch.cat([state[0] for state in states], 2)
         return out + 0 * kv.sum(), None     # so that every rank takes part in the backward ring

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ring_steps', 'equal_chunks', 'take_weights', 'run_with', 'divisible_layers', 'keep_chunk', 'keep_heads', 'chunks_of',
-           'Action', 'schedule', 'simulate', 'on_ring', 'gradients', 'attend_tile', 'send', 'receive', 'merge',
-           'through_stage', 'Ring', 'own_loss', 'sum_over_ranks', 'data_parallel', 'Conjugate', 'Sharded',
-           'fully_sharded', 'TensorParallel', 'tensor_parallel', 'ring_attention', 'context_parallel',
+           'Action', 'schedule', 'simulate', 'on_ring', 'saved_activations', 'gradients', 'attend_tile', 'send',
+           'receive', 'through_stage', 'Ring', 'own_loss', 'sum_over_ranks', 'data_parallel', 'Conjugate', 'Sharded',
+           'fully_sharded', 'TensorParallel', 'tensor_parallel', 'merge', 'ring_attention', 'context_parallel',
            'pipeline_parallel']
 
 # %% ../../chapters/15_many_devices.ipynb #imports-export
@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
@@ -146,10 +147,26 @@ def on_ring(function: Callable, *args) -> tuple:   # a list has an argument for 
     return value, ring.sent
 
 
-def gradients(ring, divide: Callable, model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    "Divide a step in one of the five ways; return the gradients of all that this process holds."
-    divide(ring, model, ids)
-    return {n: w.grad for n, w in model.named_parameters() if w.grad is not None}
+def saved_activations(model: nn.Module, step: Callable) -> int:
+    "Bytes of the numbers that autograd saves in a step, weights excluded; memory counts once."
+    storages = {}
+
+    def keep(t: Tensor) -> Tensor:
+        if t.is_floating_point(): storages[t.untyped_storage()._cdata] = t.untyped_storage()
+        return t
+    with saved_tensors_hooks(keep, lambda t: t):
+        step()
+    for w in model.parameters():      # after the step, which may have made new ones
+        storages.pop(w.untyped_storage()._cdata, None)
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def gradients(
+    ring, divide: Callable, model: nn.Module, ids: Tensor,
+) -> tuple[dict[str, Tensor], int]:  # of all that this process holds; bytes of activations
+    "Divide a step in one of the five ways; its gradients, and what autograd keeps for them."
+    kept = saved_activations(model, lambda: divide(ring, model, ids))
+    return {n: w.grad for n, w in model.named_parameters() if w.grad is not None}, kept
 
 
 def attend_tile(q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple:
@@ -173,13 +190,6 @@ def receive(shape: tuple, source: int) -> Tensor:
     arrived = torch.empty(shape, dtype=torch.float64)
     dist.recv(arrived, source)
     return arrived
-
-
-def merge(a: tuple | None, b: tuple | None) -> tuple | None:
-    "Merge the outputs and log-sum-exps of two sets of keys."
-    if a is None or b is None: return b if a is None else a
-    lse = torch.logaddexp(a[1], b[1])                               # ln(s_a + s_b)
-    return sum((x[1] - lse).exp()[..., None] * x[0] for x in (a, b)), lse
 
 
 def through_stage(
@@ -317,16 +327,21 @@ def tensor_parallel(ring: Ring, model: nn.Module, ids: Tensor) -> None:
     (loss / count).backward()
 
 # %% ../../chapters/15_many_devices.ipynb #ring-attention-export
+def merge(a: tuple, b: tuple) -> tuple:         # outputs and log-sum-exps
+    "Attention to two sets of keys together, from the attention to each."
+    lse = torch.logaddexp(a[1], b[1])                               # ln(s_a + s_b)
+    return sum((x[1] - lse).exp()[..., None] * x[0] for x in (a, b)), lse
+
+
 def ring_attention(ring: Ring, q: Tensor, k: Tensor, v: Tensor, mask=None) -> tuple:
     "Causal attention of own queries to all keys, which travel round the ring."
-    kv, state = torch.stack([k, v]), None                   # (2, B, H, T / p, D)
-    for turn in range(ring.size):
-        if turn:
-            kv = Conjugate.apply(kv, ring.pass_on, partial(ring.pass_on, by=-1))
-        if turn <= ring.rank:                               # own keys, or earlier ones
-            state = merge(state, attend_tile(q, *kv, diagonal=turn == 0))
-    # 0 ·: so that every rank shifts gradients back, also where it skipped keys
-    return state[0] + 0 * kv.sum(), None
+    kv = torch.stack([k, v])                                # (2, B, H, T / p, D)
+    state = attend_tile(q, *kv, diagonal=True)              # own keys
+    for turn in range(1, ring.size):
+        kv = Conjugate.apply(kv, ring.pass_on, partial(ring.pass_on, by=-1))
+        if turn <= ring.rank:                               # earlier keys
+            state = merge(state, attend_tile(q, *kv, diagonal=False))
+    return state[0] + 0 * kv.sum(), None    # 0 ·: every rank must shift gradients back
 
 
 def context_parallel(ring: Ring, model: nn.Module, ids: Tensor) -> None:
