@@ -30,6 +30,7 @@ from tfmlib.encoders import BERT, MaskedLMHead, bert
 from tfmlib.positions import PositionalEncoding, SinusoidalEmbedding
 from tfmlib.transformer import (
     InverseSqrtSchedule,
+    SimpleTransformer,
     TokenEmbedding,
     Transformer,
     beam_search,
@@ -180,6 +181,15 @@ def test_neither_future_nor_padding_nor_company_is_seen(around, seed, S, T, more
     given_y[0, t] = 4 + (given_y[0, t] - 3) % 10
     moved = (model(x, given_y)[0] - scores)[0].detach().abs().amax(-1)
     assert float(moved[:t].sum()) == 0 and float(moved[t]) > 0
+
+
+def test_the_short_class_computes_the_same_and_takes_the_same_weights():
+    model = made()
+    parts = (model.source_embedding, model.encoder, model.target_embedding, model.decoder)
+    short = SimpleTransformer(*parts)
+    x, y = sentences([6, 3], 11), shift_right(sentences([4, 2], 14, seed=1))
+    torch.testing.assert_close(short(x, y), model(x, y)[0])
+    assert [*short.state_dict()] == [*model.state_dict()]
 
 
 def test_real_hides_padding():

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        check_token_ids TokenEmbedding tokens_mask source_mask target_mask random_seed draw_own
-        init_xavier Transformer original_transformer stacks_from_torch make_log_probs_fn
-        check_search check_log_probs greedy_search""",
+        SimpleTransformer check_token_ids TokenEmbedding tokens_mask source_mask target_mask
+        random_seed draw_own init_xavier Transformer stacks_from_torch make_log_probs_fn
+        check_search check_log_probs original_transformer greedy_search""",
     'figures': """
         DecodingView""",
     'marian': """
