@@ -489,6 +489,7 @@ def seconds(machine: Machine, ops: float, moved: float) -> float:
     check_machine(machine)
     return max(ops / machine.peak, moved / machine.bandwidth)
 
+# %% ../../chapters/13_accounting.ipynb #decode-cost-export
 def decode_cost(shape: ModelShape, B: int, S: int, width: int = 2) -> tuple[int, float]:
     "Operations and bytes of a decoding step for B sequences of S tokens."
     moved = width * weights_read(shape, B) + cache_bytes(shape, B, S, width)
