@@ -71,6 +71,7 @@ from tfmlib.checkpoints import (
     folder_size,
     from_pretrained,
     load,
+    load_model,
     read_generation,
     read_safetensors,
     simple_load,
@@ -557,6 +558,17 @@ def test_an_end_token_is_written_for_all_who_load(tmp_path):
     assert load(tmp_path / "again").generation.eos == (end,)
     refuses("^eos: '<end>'; expected a token", export_folder, tmp_path, build(TOY), "llama",
             tokenizer, eos="<end>")
+
+
+def test_what_is_of_another_kind_is_refused_by_name(tmp_path):
+    their_folder(tmp_path)
+    refuses("^attention_fn: got 'cuda', expected a function", load, tmp_path, "cuda")
+    refuses("^dtype: got 'bfloat16', expected torch.bfloat16", load, tmp_path, dtype="bfloat16")
+    refuses("is a folder; expected a file that `save_model` wrote", load_model, tmp_path)
+    refuses("no facts in its header, as published weights", load_model,
+            tmp_path / "model.safetensors")
+    change_json(tmp_path / "generation_config.json", eos_token_id=50256)
+    refuses("^eos_token_id: 310 rows in the table, and a token with id 50256", load, tmp_path)
 
 
 def test_a_published_model_may_be_sampled_in_another_way(tmp_path):
