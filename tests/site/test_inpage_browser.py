@@ -333,7 +333,8 @@ def test_the_line_that_failed_is_marked_and_named(ready):
             and cell.locator(".tfm-failed").count() == 0)
 
 
-@pytest.mark.parametrize("how", ["it was not there at set-up", "it does not come"])
+@pytest.mark.parametrize("how", sweep(["it was not there at set-up", "it does not come"],
+                                      "it does not come"))
 def test_without_codemirror_the_text_area_stays_with_the_browsers_own_undo(browser, served, how):
     context = browser.new_context(base_url=served)
     page = context.new_page()
@@ -402,6 +403,7 @@ def test_a_printed_solution_passes_and_its_exercise_gets_a_tick(ready):
     assert heading.locator(".tfm-solved").count() == 0
 
 
+@pytest.mark.whole
 def test_a_printed_solution_may_call_another(known):
     "As learn_merges does, which calls the solutions of two exercises above it."
     page = known.new_page()
@@ -434,6 +436,7 @@ def test_an_empty_answer_is_not_called_wrong(ready):
         ".tag_mutant[id]").first.is_visible(), "a link to a wrong answer opens the fold"
 
 
+@pytest.mark.whole
 def test_control_and_enter_check(ready):
     of(ready, "effect").type("def effect(change): return 'doubled'").press("Control+Enter")
     ready.locator(".tag_stub.tag_exercise-effect .tfm-check").get_by_text(
