@@ -11,7 +11,6 @@ __all__ = ['SIZES', 'MODEL', 'COMMANDS', 'fetched', 'opened', 'read_text', 'make
 # fold: A model by the name of its run, folder or file
 import argparse
 import hashlib
-import json
 import sys
 from pathlib import Path
 
@@ -125,13 +124,10 @@ def sampling_of(given: argparse.Namespace):
 
 
 def chat_of(name: str, found, text: str) -> str:
-    "A question in a model's chat format; files in GGUF hold the template, folders beside them."
-    told, alone = {}, Path(name) / "chat_template.jinja"
-    if (Path(name) / "tokenizer_config.json").is_file():
-        told = json.loads((Path(name) / "tokenizer_config.json").read_text(encoding="utf-8"))
-    template = found.config.get("chat_template") or told.get("chat_template")
-    if alone.is_file(): template = alone.read_text(encoding="utf-8")
-    if not template: raise ValueError(f"chat: {name} has no chat template")
+    "A question in the chat format that came with a model's tokenizer."
+    told = found.tokenizer.settings if found.tokenizer else {}
+    template = told.get("chat_template")
+    if not isinstance(template, str): raise ValueError(f"chat: {name} has no chat template")
     tokens = {key: told[key] for key in ("bos_token", "eos_token")
               if isinstance(told.get(key), str)}
     return tfm.chat_text(template, [{"role": "user", "content": text}], **tokens)

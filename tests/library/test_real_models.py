@@ -17,6 +17,7 @@ from tfmlib.checkpoints import (
     chat,
     chat_text,
     config_from_pretrained,
+    export_folder,
     load,
     load_gguf,
     to_pretrained,
@@ -104,6 +105,8 @@ def test_a_small_model_is_read_as_it_was_written(tmp_path, tied):
      "tokenizer.ggml.model: got 'llama'"),
     ({"tokenizer.ggml.add_bos_token": fact("tokenizer.ggml.add_bos_token", 7, b"\1")},
      "tokenizer.ggml.add_bos_token: True"),
+    ({"tokenizer.ggml.eos_token_id": number("tokenizer.ggml.eos_token_id", 99)},
+     "tokenizer.ggml.eos_token_id: 99"),
     ({"llama.rope.dimension_count": number("llama.rope.dimension_count", 4)}, "")])
 def test_what_would_change_the_model_is_refused_by_name(tmp_path, changes, message):
     path = file(tmp_path, to_pretrained(build(config_from_pretrained(SMALL)), "llama"),
@@ -112,6 +115,18 @@ def test_what_would_change_the_model_is_refused_by_name(tmp_path, changes, messa
         assert load_gguf(path).model is not None
         return
     with pytest.raises(ValueError, match=f"^{message}"): load_gguf(path)
+
+
+@torch.no_grad()
+def test_a_file_becomes_a_folder_with_its_end_token_and_template(tmp_path):
+    model, chat = build(config_from_pretrained(SMALL), seed=3).eval(), "{{ messages[0].content }}"
+    ours = load_gguf(file(tmp_path, to_pretrained(model, "llama"), facts(
+        **{"tokenizer.chat_template": string("tokenizer.chat_template", chat)})))
+    export_folder(tmp_path / "folder", ours)
+    again, ids = load(tmp_path / "folder"), torch.tensor([[8, 2, 3]])
+    assert again.generation.eos == (7,) and again.tokenizer.settings["eos_token"] == "<|end|>"
+    assert again.tokenizer.settings["chat_template"] == chat
+    torch.testing.assert_close(again.model(ids), ours.model(ids))
 
 
 def test_another_tensor_and_a_missing_one_are_refused(tmp_path):
@@ -265,8 +280,7 @@ def test_smollm2_is_that_of_transformers(tmp_path):
     ours = load_gguf(real("smollm2"))
     theirs = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**{k: v for k, v in ours.config.items()
-                                    if k not in ("architectures", "chat_template",
-                                                 "model_type")})).eval()
+                                    if k not in ("architectures", "model_type")})).eval()
     theirs.load_state_dict(to_pretrained(ours.model, "llama"), strict=False)
     from tfmlib.workbench import book_text
     words, _ = book_text("v1")

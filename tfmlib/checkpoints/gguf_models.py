@@ -119,9 +119,9 @@ def load_gguf(path: str | Path) -> PublishedModel:
     fill_from(model, "llama", stored)
     end = facts.get("tokenizer.ggml.eos_token_id")
     ends, own = GenerationSettings(), gguf_tokenizer(facts)
-    config["chat_template"] = template = facts.get("tokenizer.chat_template")
-    if template: own.settings["chat_template"] = template
+    if template := facts.get("tokenizer.chat_template"): own.settings["chat_template"] = template
     if end is not None:
+        need(end in own.table, "tokenizer.ggml.eos_token_id", repr(end), "the id of a token")
         ends = GenerationSettings(eos=(end,), content={"eos_token_id": end})
         own.settings["eos_token"] = own.table[end]
     return PublishedModel(model.eval(), config, own, ends)

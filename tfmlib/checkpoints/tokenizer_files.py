@@ -337,8 +337,9 @@ def read_tokenizer(folder: Path) -> LoadedTokenizer | WordPieceTokenizer | None:
     for name in ("added_tokens", "special_tokens_map", "tokenizer_config"):
         path = folder / f"{name}.json"
         if not path.is_file(): continue
-        check_told(tokenizer, path.name, read_json(path))
-        if name != "added_tokens": told |= read_json(path)
+        here = read_json(path)
+        check_told(tokenizer, path.name, here)
+        if name != "added_tokens": told |= here
     template = folder / "chat_template.jinja"
     if template.is_file(): told["chat_template"] = template.read_text(encoding="utf-8")
     tokenizer.settings = told

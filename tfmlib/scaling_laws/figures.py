@@ -219,11 +219,11 @@ def ladder_figure(gpu: Record, sweep: Record, law: PowerLaw) -> Picture:
     token_ticks(ax, tokens)
     for i, C in enumerate(sorted({row["C"] for row in runs})):
         own, colour = [row for row in runs if row["C"] == C], COLOURS[str(i + 1)]
-        seen = [row["tokens"] for row in own]
+        seen, both = [row["tokens"] for row in own], {(C, row["D"]) for row in own}
         at = torch.tensor([[row["N"], row["tokens"]] for row in own])
         ax.plot(seen, [row_median(row) for row in own], "o-", color=colour, label=f"width {C}")
         ax.plot(seen, law(at).tolist(), linestyle="--", color=colour)
-        same = [row for row in rows_of(sweep, "run") if row["C"] == C and row["D"] in (4e6, 8e6)]
+        same = [row for row in rows_of(sweep, "run") if (row["C"], row["D"]) in both]
         ax.plot([row_median(row, "tokens") for row in same], [row_median(row) for row in same],
                 "o", color=colour, markersize=9, markerfacecolor="none")
     ax.axhline(entropy, color=COLOURS["quiet"], linestyle=":", linewidth=1.5)
