@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import sweep
-from flash_cases import definition
+from flash_cases import both_ways, definition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,23 +38,30 @@ def drawn(case, width: int = 16, dtype=torch.float32, seed: int = 0) -> list[tor
     return [inside(sum(lengths), heads) for lengths, heads in ((queries, H), (keys, G), (keys, G))]
 
 
+def by_sequence(q, k, v, at, causal, scale):
+    "Output and log-sum-exp of each sequence by itself, with the matrix, put behind one another."
+    cut = [[x[first:last].transpose(0, 1)[None] for first, last in zip(ends, ends[1:])]
+           for x, ends in zip((q, k, v), (at[0].tolist(), *2 * [at[1].tolist()]))]
+    out, lse = zip(*(definition(*each, causal, None, scale) for each in zip(*cut)))
+    return torch.cat(out, 2)[0].transpose(0, 1), torch.cat(lse, 2)[0]
+
+
 def furthest(module, case, width: int = 16, dtype=torch.float32, seed: int = 0,
              scale: float | None = None) -> float:
-    "The largest distance from float64, in units of what is allowed."
-    queries, keys, H, G, causal = case
-    q, k, v = drawn(case, width, dtype, seed)
-    at = ends(queries), ends(keys)
-    out, lse = module.flash_attention_varlen(q, k, v, *at, max(queries), causal, scale)
+    "The largest distance of outputs and gradients from float64, in units of what is allowed."
+    queries, keys, _, _, causal = case
+    at, tensors = (ends(queries), ends(keys)), drawn(case, width, dtype, seed)
+    g = torch.Generator().manual_seed(seed)
+    dout = torch.randn(tensors[0].shape, generator=g).to(dtype)
+    dlse = torch.randn(tensors[0].shape[1::-1], generator=g)
+    ours = both_ways(lambda *t: module.flash_attention_varlen(*t, *at, max(queries), causal, scale,
+                     max(keys)), tensors, dout, dlse)
+    exact = both_ways(lambda *t: by_sequence(*t, at, causal, scale),
+                      [t.double() for t in tensors], dout.double(), dlse.double())
     off, allowed = [0.], {torch.float32: 2e-6, torch.float16: 2e-3}[dtype]
-    for b in range(len(queries)):
-        mine, theirs = slice(*at[0][b:b + 2].tolist()), slice(*at[1][b:b + 2].tolist())
-        right = definition(*(x[rows].double().transpose(0, 1)[None]
-                             for x, rows in ((q, mine), (k, theirs), (v, theirs))), causal,
-                           None, scale)
-        for ours, exact in ((out[mine].transpose(0, 1), right[0][0]), (lse[:, mine], right[1][0])):
-            if ours.numel():
-                off.append(float((ours.double() - exact).abs().where(ours.double() != exact,
-                        torch.zeros(())).max()))
+    for a, b in zip(ours, exact):
+        if a.numel():
+            off.append(float((a.double() - b).abs().max()) / max(1., float(b.abs().max())))
     return max(math.inf if math.isnan(x) else x for x in off) / allowed
 
 
@@ -119,7 +126,6 @@ def told(**other):
      "k: 3 heads; expected a divisor of the 2 heads of q"),
     (told(q=x.bfloat16(), k=x.bfloat16(), v=x.bfloat16()),
      "q: bfloat16; expected float16 or float32"),
-    (told(q=x.clone().requires_grad_()), "q, k, v: with a gradient to compute; expected none"),
     (told(cu_seqlens_q=four[None]), r"cu_seqlens_q: \(1, 3\); expected one dimension"),
     (told(cu_seqlens_q=four[:0]), r"cu_seqlens_q: \(0,\); expected one dimension"),
     (told(cu_seqlens_q=four.long()),
@@ -135,40 +141,75 @@ def told(**other):
     (told(max_seqlen_q=2),
      "max_seqlen_q: 2; expected a whole number of at least 3, the longest sequence"),
     (told(max_seqlen_q=3.), "max_seqlen_q: 3.0; expected a whole number"),
+    (told(max_seqlen_k=2),
+     "max_seqlen_k: 2; expected a whole number of at least 3, the longest sequence"),
     (told(scale=-1), "scale: -1; expected a positive number"),
 ])
 def test_packed_sequences_refuse(call, says):
     with pytest.raises(ValueError, match=says): call()
 
 
+def test_packed_sequences_have_no_second_gradients_and_need_not_use_both_outputs():
+    leaf = x.clone().requires_grad_()
+    out, lse = told(q=leaf)()
+    with pytest.raises(NotImplementedError, match="gradients of gradients"):
+        torch.autograd.grad(out.sum(), leaf, create_graph=True)
+    out, lse = told(q=leaf)()
+    # all keys are alike: the log-sum-exp moves with q, the output does not
+    [by_lse] = torch.autograd.grad(lse.sum(), leaf)
+    torch.testing.assert_close(by_lse, torch.full_like(x, 16 ** -.5))
+
+
 # That a program returns when its sequence has ended is not in the list: without it, it would work
 # and write nothing.
-WRONG = {  # what is wrong: (a line of the module, what stands there instead, the case that notices)
-    "the first sequence's queries": ("Q += first_q.to(tl.int64) * sq[2]", "Q += 0 * sq[2]",
-                                     "some empty"),
-    "the first sequence's values": ("V += first_k.to(tl.int64) * sv[2]", "V += 0 * sv[2]",
-                                    "some empty"),
-    "keys at the queries' offsets": ("K += first_k.to(tl.int64) * sk[2]",
-                                     "K += first_q.to(tl.int64) * sk[2]", "some empty"),
-    "a sequence that does not end": ("tl.load(CU_K + b + 1) - first_k",
-                                     "tl.load(CU_K + tl.num_programs(2)) - first_k", "all see all"),
-    "aligned at the first key": ("i + S - T, whole, end", "i, whole, end", "longer than a tile"),
-    "the query head's keys": ("g.to(tl.int64) * sk[1]", "h.to(tl.int64) * sk[1]", "some empty"),
-    "one line of log-sum-exps": ("LSE += h.to(tl.int64) * total + first_q",
+DKDV, DQ = "varlen_dkdv_kernel(Q", "varlen_dq_kernel(Q"
+WRONG = {  # what is wrong: (where, a piece of code, what stands there instead, who notices)
+    "the first sequence's rows": ("packed_head(", "first.to(tl.int64) * strides[2]",
+                                  "0 * strides[2]", "some empty"),
+    "keys at the queries' offsets": ("varlen_kernel(Q", "packed_head(K, sk, h // group, first_k",
+                                     "packed_head(K, sk, h // group, first_q", "some empty"),
+    "a sequence that does not end": ("packed_sequence(", "tl.load(CU_K + b + 1) - first_k",
+                                     "tl.load(CU_K + tl.num_programs(2)) - first_k",
+                                     "all see all"),
+    "aligned at the first key": ("varlen_kernel(Q", "i + S - T, whole, end", "i, whole, end",
+                                 "longer than a tile"),
+    "the query head's keys": ("varlen_kernel(Q", "packed_head(V, sv, h // group",
+                              "packed_head(V, sv, h", "some empty"),
+    "one line of log-sum-exps": ("varlen_kernel(Q", "LSE += h.to(tl.int64) * total + first_q",
                                  "LSE += first_q", "one"),
-    "a mask for one tile too few": ("last - 1, S, band, COLS)",
+    "a mask for one tile too few": ("varlen_kernel(Q", "last - 1, S, band, COLS)",
                                     "last - 1, S, band, COLS)\n    whole = end",
                                     "longer than a tile"),
+    "backward, the query head's values": (DKDV, "packed_head(V, sv, h // group",
+                                          "packed_head(V, sv, h", "some empty"),
+    "backward, gradients of another sequence": (DKDV, "packed_head(DV, sdv, h, first_k",
+                                                "packed_head(DV, sdv, h, first_q", "some empty"),
+    "backward, roles not exchanged": (DKDV, "Band(ahead, None)", "Band(None, ahead)",
+                                      "longer than a tile"),
+    "backward, aligned at the first query": (DKDV, "first, last = start + T - S",
+                                             "first, last = start", "some empty"),
+    "backward, the first queries' statistics": (DKDV, "h.to(tl.int64) * total + first_q",
+                                                "h.to(tl.int64) * total", "some empty"),
+    "backward, scaled twice": (DKDV, "dk * scale, COLS", "dk * scale * scale, COLS", "one"),
+    "backward, the first head's statistics": (DQ, "h.to(tl.int64) * total + first_q", "first_q",
+                                              "some empty"),
+    "backward, keys behind the last": (DQ, "whole, end, band, unit, COLS, True",
+                                       "whole, end, band, unit, COLS, False", "all see all"),
+    "backward, not scaled": (DQ, "dq * scale, ROWS", "dq, ROWS", "one"),
+    "backward, no log-sum-exp's gradient": ("PackedFlash(", "None if dlse is None else dlse[None]",
+                                            "None", "one"),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_packing_is_rejected(wrong, tmp_path):
-    old, new, name = WRONG[wrong]
+    where, old, new, name = WRONG[wrong]
     text = Path(kernels.__file__).read_text().replace("from ..", "from tfmlib.").replace("from .",
             "from tfmlib.flash_attention_gpu.")
-    assert text.count(old) >= 1, f"not in the module: {old}"
-    (tmp_path / "changed_varlen.py").write_text(text.replace(old, new, 1))
+    at = text.index(where)
+    assert old in text[at:], f"not in the module: {old}"
+    changed = text[:at] + text[at:].replace(old, new, 1)
+    (tmp_path / "changed_varlen.py").write_text(changed)
     spec = importlib.util.spec_from_file_location("changed_varlen", tmp_path / "changed_varlen.py")
     module = sys.modules["changed_varlen"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

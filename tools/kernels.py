@@ -36,7 +36,8 @@ TABLE = ROOT / "tfmlib/assets/kernels.json"
 SOURCES = [ROOT / f"tfmlib/flash_attention_gpu/{name}.py"
            for name in ("config", "kernels", "varlen", "gluon")]
 # the host code of a kernel, or of a way; of the others `start`
-ROOTS = {"decode": "decode", "varlen": "varlen_forward", "gluon": "start_gluon"}
+ROOTS = {"decode": "decode", "gluon": "start_gluon"} | dict.fromkeys(
+    ("varlen", "varlen dkdv", "varlen dq"), "start_packed")
 VERSIONS = ("3.7.1", "3.6.0")  # of Triton: the locked one, and the one that many GPU machines carry
 # bytes of shared memory that one program may have, by compute capability
 SHARED = {90: 227 * 1024, 80: 163 * 1024}
@@ -150,21 +151,23 @@ def launch_packed(kernels, row: dict) -> None:
     "The same for packed sequences; ragged, two query heads share a key head."
     import torch
 
-    from tfmlib.flash_attention_gpu.varlen import varlen_forward
+    from tfmlib.flash_attention_gpu.varlen import start_packed
     config, N = kernels.Config(**row["config"]), LENGTHS[row["lengths"]]
     dtype, offsets = ({32: torch.float32, 16: torch.bfloat16}[config.bits],
                       torch.empty(9, dtype=torch.int32, device="meta"))
     q, k, v = (torch.empty(1, h, N, config.width, dtype=dtype, device="meta")
                for h in (HEADS, *2 * [HEADS // (1 + N % 2)]))
-    varlen_forward(q, k, v, (offsets, offsets), N, row["mask"] == "causal", kernels.scaled(q, None),
-                   config)
+    lse = q.new_empty(q.shape[1:3], dtype=torch.float32)
+    others = {"varlen": [lse, q], "varlen dkdv": [q, lse, lse, q, q], "varlen dq": [q, lse, lse, q]}
+    start_packed(config, [q, k, v, *others[config.kernel]], (offsets, offsets), (N, N),
+                 row["mask"] == "causal", kernels.scaled(q, None))
 
 
 def launch(kernels, row: dict) -> None:
     "Call the host code of a row's kernel on tensors without storage."
     import torch
     if row["config"]["kernel"] == "decode": return launch_decoding(kernels, row)
-    if row["config"]["kernel"] == "varlen": return launch_packed(kernels, row)
+    if row["config"]["kernel"].startswith("varlen"): return launch_packed(kernels, row)
     config, told, N = (kernels.Config(**row["config"]), MASKS[row["mask"]],
                        LENGTHS[row.get("lengths", "even")])
     dtype = getattr(torch, row.get("type", {32: "float32", 16: "bfloat16"}[config.bits]))
@@ -279,7 +282,7 @@ def asked(configs: list, source: str, version: str) -> list[dict]:
                 cases = [row for row in cases if not required(row)
                          or (row["mask"], row["lengths"]) in fewer]
             # which they do not have
-            if {config.kernel, config.way} & {"varlen", "gluon"}:
+            if config.kernel.startswith("varlen") or config.way == "gluon":
                 cases = [row for row in cases if row["mask"] != "window"]
             rows += [row for row in cases if runs(row)
                      and (required(row) or row["mask"] == "causal" and row["lengths"] == "even")]

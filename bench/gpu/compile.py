@@ -126,14 +126,18 @@ def launch_decoding(kernels, case: dict, q, k, v) -> None:
 
 
 def launch_packed(case: dict) -> None:
-    "Packed sequences: of T queries and S keys in all, B of them."
-    from tfmlib.flash_attention_gpu.varlen import varlen_config, varlen_forward
+    "Packed sequences, forward and backward: of T queries and S keys in all, B of them."
+    from tfmlib.flash_attention_gpu.varlen import start_packed, varlen_config
     dtype, offsets = (getattr(torch, case["type"]),
                       torch.empty(case["B"] + 1, dtype=torch.int32, device="meta"))
-    q, k = (torch.empty(n, h, case["D"], dtype=dtype, device="meta").transpose(0, 1)[None]
-            for n, h in ((case["T"], case["H"]), (case["S"], case["G"])))
-    varlen_forward(q, k, k, (offsets, offsets), case["T"], case["causal"], case["D"] ** -.5,
-                   varlen_config(q))
+    q, k, each = (torch.empty(n, h, case["D"], dtype=dtype, device="meta").transpose(0, 1)[None]
+                  for n, h in ((case["T"], case["H"]), (case["S"], case["G"]),
+                               (case["S"], case["H"])))
+    lse = q.new_empty(q.shape[1:3], dtype=torch.float32)
+    for kernel, others in (("varlen", [lse, q]), ("varlen dkdv", [q, lse, lse, each, each]),
+                           ("varlen dq", [q, lse, lse, q])):
+        start_packed(varlen_config(q, kernel), [q, k, k, *others], (offsets, offsets),
+                     (case["T"], case["S"]), case["causal"], case["D"] ** -.5)
 
 
 def launch(kernels, case: dict) -> None:

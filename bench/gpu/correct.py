@@ -54,7 +54,7 @@ class Setting:
     seeds: int = 3
     # shapes that are cut from a sea of NaN
     buried: tuple = tuple(BURIED)
-    packed: tuple = tuple(PACKED)                              # forward only
+    packed: tuple = tuple(PACKED)
     repeated: tuple = ((2, 8, 8, 2048, 2048, 128, True, 0, 1),
                        (2, 8, 2, 1500, 1500, 64, False, 0, 1))
     repetitions: int = 50
@@ -211,37 +211,46 @@ def packed_launch(case: dict) -> dict:
             "type": case["type"], "causal": causal, "window": 0}
 
 
+def by_sequence(shape: tuple, at: tuple, tensors: list[Tensor],
+                dtype: torch.dtype | None = None) -> list[Tensor]:
+    "Output and gradients of PyTorch's plain back-end, each sequence by itself."
+    _, H, G, _, _, D, causal, *_ = shape
+    sizes = tensors[0], tensors[0], tensors[1], tensors[1]
+    found = [torch.zeros(x.shape, dtype=dtype or x.dtype, device=x.device) for x in sizes]
+    for a, b, c, d in zip(at[0], at[0][1:], at[1], at[1][1:]):
+        if a == b or c == d: continue                        # nothing asks, or nothing answers
+        q, k, v, dout = (x[rows].transpose(0, 1)[None] for x, rows in
+                         zip(tensors, (slice(a, b), slice(c, d), slice(c, d), slice(a, b))))
+        each = there_and_back(plainly, (1, H, G, b - a, d - c, D, causal, 0, 1),
+                              [q, k, v, dout], dtype)
+        for whole, part, rows in zip(found, each, (slice(a, b), slice(a, b), slice(c, d),
+                                                   slice(c, d))):
+            whole[rows] = part[0].transpose(0, 1)
+    return found
+
+
 def packed(shape: tuple, dtype: torch.dtype, setting: Setting) -> tuple[dict, list[str]]:
-    """Packed sequences, cut from a sea of NaN: the largest error beside that of PyTorch's plain
-    back-end, each sequence by itself."""
+    """Packed sequences, cut from a sea of NaN: the largest errors of output and gradients beside
+    those of PyTorch's plain back-end, each sequence by itself."""
     from tfmlib.flash_attention_gpu.varlen import flash_attention_varlen
     B, H, G, T, S, D, causal, *_ = shape
     g, at = torch.Generator().manual_seed(0), ends(shape)
     rooms = [torch.full((total + 40, h + 1, D + 16), math.nan, dtype=dtype, device=setting.device)
-             for total, h in ((at[0][-1], H), (at[1][-1], G), (at[1][-1], G))]
-    q, k, v = (room[20:-20, :-1, :D] for room in rooms)
-    for x in (q, k, v): x.copy_(torch.randn(x.shape, generator=g).to(dtype))
+             for total, h in ((at[0][-1], H), (at[1][-1], G), (at[1][-1], G), (at[0][-1], H))]
+    tensors = [room[20:-20, :-1, :D] for room in rooms]
+    for x in tensors: x.copy_(torch.randn(x.shape, generator=g).to(dtype))
     offsets = [torch.tensor(each, dtype=torch.int32, device=setting.device) for each in at]
-    out, _ = flash_attention_varlen(q, k, v, *offsets, T, causal)
-    worst, most = [0., 0.], 0.
-    for a, b, c, d in zip(at[0], at[0][1:], at[1], at[1][1:]):
-        if a == b: continue
-        one = [x[first:last].transpose(0, 1)[None]
-               for x, first, last in ((q, a, b), (k, c, d), (v, c, d))]
-        alone = (1, H, G, b - a, d - c, D, causal, 0, 1)
-        right = (plainly(alone, *(x.double() for x in one)) if d > c
-                 else torch.zeros_like(one[0], dtype=torch.float64))
-        plain = plainly(alone, *one) if d > c else right
-        ours = out[a:b].transpose(0, 1)[None]
-        worst = [max(w, float((x.double() - right).abs().nan_to_num(math.inf).max()))
-                 for w, x in zip(worst, (ours, plain))]
-        most = max(most, float(right.abs().max()))
-    least = max(torch.finfo(dtype).eps / 2 * most, LEAST)
-    good = worst[0] <= BAR * max(worst[1], least)
-    row = ({"out error": spread(worst[:1]),
-            "out of plain": spread([worst[0] / max(worst[1], least)])}
-           if math.isfinite(worst[0]) else {})
-    return row | {"N": at[0][-1]}, [] if good else ["out"]
+    ours = there_and_back(lambda _, *qkv: flash_attention_varlen(
+        *qkv, *offsets, T, causal, max_seqlen_k=S)[0], shape, tensors)
+    right = by_sequence(shape, at, tensors, torch.float64)
+    row, off = {"N": at[0][-1]}, []
+    for name, x, plain, r in zip(RESULTS, ours, by_sequence(shape, at, tensors), right):
+        error, theirs = (float((y.double() - r).abs().max()) for y in (x, plain))
+        theirs = max(theirs, torch.finfo(dtype).eps / 2 * float(r.abs().max()), LEAST)
+        if not error <= BAR * theirs: off.append(name)
+        if math.isfinite(error):
+            row |= {f"{name} error": spread([error]), f"{name} of plain": spread([error / theirs])}
+    return row, off
 
 
 def long(setting: Setting, N: int) -> tuple:

@@ -36,9 +36,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         select_head tile_pointers load_tile store_tile Band loop_bounds in_band is_visible band
         update_softmax attend_range forward_kernel head_vector store_output interpreted fitting
         remembered prefer check moved_by described make_room start launch run forward scaled
-        delta_kernel accumulate_dkdv dkdv_kernel accumulate_dq dq_kernel backward deltas Flash flash
-        forward_specialised dkdv_specialised load_pages key_pointers decode_kernel merge_kernel
-        shared_out check_pages decode flash_decode decode_bytes trial tune""",
+        delta_kernel accumulate_dkdv dkdv_kernel accumulate_dq dq_kernel backward over_groups deltas
+        Flash flash forward_specialised dkdv_specialised load_pages key_pointers decode_kernel
+        merge_kernel shared_out check_pages decode flash_decode decode_bytes trial tune""",
     'measured': """
         sweep widths beside against_length upper spread_of at_length of_copy decoding yardstick
         accuracy show_record""",
@@ -47,5 +47,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'tiles': """
         load_rows store_rows product forward_program triton_forward backward_program triton_dkdv""",
     'varlen': """
-        VARLEN varlen_kernel check_offsets flash_attention_varlen varlen_config varlen_forward""",
+        VARLEN_KERNELS PACKS VARLEN packed_sequence packed_head varlen_kernel varlen_dkdv_kernel
+        varlen_dq_kernel varlen_config start_packed PackedFlash check_offsets check_longest
+        flash_attention_varlen""",
 })

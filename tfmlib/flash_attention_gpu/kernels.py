@@ -8,9 +8,9 @@ __all__ = ['TILES', 'CONFIGS', 'SMALL', 'PREFERRED', 'WIDTHS', 'KERNELS', 'SPECI
            'band', 'update_softmax', 'attend_range', 'forward_kernel', 'head_vector', 'store_output', 'interpreted',
            'fitting', 'remembered', 'prefer', 'check', 'moved_by', 'described', 'make_room', 'start', 'launch', 'run',
            'forward', 'scaled', 'delta_kernel', 'accumulate_dkdv', 'dkdv_kernel', 'accumulate_dq', 'dq_kernel',
-           'backward', 'deltas', 'Flash', 'flash', 'forward_specialised', 'dkdv_specialised', 'load_pages',
-           'key_pointers', 'decode_kernel', 'merge_kernel', 'shared_out', 'check_pages', 'decode', 'flash_decode',
-           'decode_bytes', 'trial', 'tune']
+           'backward', 'over_groups', 'deltas', 'Flash', 'flash', 'forward_specialised', 'dkdv_specialised',
+           'load_pages', 'key_pointers', 'decode_kernel', 'merge_kernel', 'shared_out', 'check_pages', 'decode',
+           'flash_decode', 'decode_bytes', 'trial', 'tune']
 
 # %% ../../chapters/depth/18_flash_attention_gpu.ipynb #kernels-imports
 import math
@@ -561,11 +561,13 @@ def backward(
         run("dq", configs[1], [q, k, v, dout], [lse, delta, dq], limits, scale)
     else:
         for x in (dq, dk, dv): x.zero_()
-    return (dq,
-            *(x
-              if H == G
-              else x.unflatten(1, (G, H // G)).sum(2, dtype=torch.float32).to(x.dtype)
-              for x in (dk, dv)))
+    return dq, over_groups(dk, G), over_groups(dv, G)
+
+
+def over_groups(x: Tensor, G: int) -> Tensor:  # (B, H, S, D) -> (B, G, S, D)
+    "Sum over the query heads that share keys, in 32 bits."
+    if x.shape[1] == G: return x
+    return x.unflatten(1, (G, -1)).sum(2, dtype=torch.float32).to(x.dtype)
 
 
 def deltas(out: Tensor, dout: Tensor, dlse: Tensor | None = None,
