@@ -25,11 +25,12 @@ assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_flash_kernel
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from bench.gpu.interpreter import without_repeats  # noqa: E402
+from bench.gpu.interpreter import with_reductions, without_repeats  # noqa: E402
 from tfmlib.flash_attention_gpu import kernels  # noqa: E402
 from tfmlib.flash_attention_gpu.tiles import load_rows, store_rows  # noqa: E402
 
 without_repeats()
+with_reductions()
 
 torch.set_num_threads(1)
 # room that nobody has written to is nan: what a kernel leaves out shows
@@ -100,12 +101,14 @@ def config(kernel: str, way: str) -> object:
                           256, 16, None, 32, 32, 4, 1)
 
 
-def furthest(module, name: str, way: str, dtype=torch.float32) -> float:
-    "The largest distance of any result from float64, in units of what is allowed."
+def furthest(module, name: str, way: str, dtype=torch.float32, sweep: bool = False) -> float:
+    """The largest distance of any result from float64, in units of what is allowed; sweep: with
+    the backward pass that adds to dQ in any order."""
     module.SMALL.update({kernel: config(kernel, way) for kernel in module.SMALL})
     *tensors, dout, dlse = drawn(name, dtype)
     causal, window = SHAPES[name].causal, SHAPES[name].window
-    ours = both_ways(lambda *t: module.flash(*t, causal, window), tensors, dout, dlse)
+    ours = both_ways(lambda *t: module.flash(*t, causal, window, None, not sweep), tensors, dout,
+                     dlse)
     exact = both_ways(lambda *t: definition(*t, causal, window), [t.double() for t in tensors],
                       dout.double(), dlse.double())
     allowed = ({torch.float32: 2e-6, torch.float16: 2e-3}[dtype]
@@ -125,6 +128,14 @@ OFTEN = {(name, "pointers") for name in [*SHAPES][::3]} | {
 @pytest.mark.parametrize("name, way", sweep(itertools.product(SHAPES, WAYS), *OFTEN))
 def test_float32(name, way):
     assert furthest(kernels, name, way) < 1
+
+
+@pytest.mark.parametrize("name, way", sweep(
+    itertools.product(SHAPES, ("pointers", "descriptors")),
+    *itertools.product(("no tile divides, causal", "scores far below zero", "eight to one",
+                        "both sides"), ("pointers", "descriptors"))))
+def test_one_sweep(name, way):
+    assert furthest(kernels, name, way, sweep=True) < 1
 
 
 @pytest.mark.parametrize("name", sweep(

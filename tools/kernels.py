@@ -180,7 +180,8 @@ def launch(kernels, row: dict) -> None:
                      kernels.scaled(q, None))
     lse, room = q.new_empty(q.shape[:3], dtype=torch.float32), q.new_empty(q.shape)
     like = {"forward": [q, k, v, lse, q], "dkdv": [q, k, v, q, lse, lse, room, room],
-            "dq": [q, k, v, q, lse, lse, q]}
+            "dq": [q, k, v, q, lse, lse, q],
+            "sweep": [q, k, v, q, lse, lse, room, room, q.new_empty(q.shape, dtype=lse.dtype)]}
     kernels.launch(config, like[config.kernel], limits, scale)
 
 

@@ -32,13 +32,14 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         matrix_of fetch_tile producer online_softmax consumer_step consumer forward_gluon
         start_gluon""",
     'kernels': """
-        TILES CONFIGS SMALL PREFERRED WIDTHS KERNELS SPECIALISED SIDES MOST DECODING HeadRows
-        select_head tile_pointers load_tile store_tile Band loop_bounds in_band is_visible band
-        update_softmax attend_range forward_kernel head_vector store_output interpreted fitting
+        TILES CONFIGS SMALL PREFERRED WIDTHS KERNELS SPECIALISED SIDES BY_KEYS MOST DECODING
+        HeadRows select_head tile_pointers load_tile store_tile Band loop_bounds in_band is_visible
+        band update_softmax attend_range forward_kernel head_vector store_output interpreted fitting
         remembered prefer check moved_by described make_room start launch run forward scaled
         delta_kernel accumulate_dkdv dkdv_kernel accumulate_dq dq_kernel backward over_groups deltas
-        Flash flash forward_specialised dkdv_specialised load_pages key_pointers decode_kernel
-        merge_kernel shared_out check_pages decode flash_decode decode_bytes trial tune""",
+        Flash flash add_tile accumulate_all sweep_kernel forward_specialised dkdv_specialised
+        load_pages key_pointers decode_kernel merge_kernel shared_out check_pages decode
+        flash_decode decode_bytes trial tune""",
     'measured': """
         sweep widths beside against_length upper spread_of at_length of_copy decoding yardstick
         accuracy show_record""",
