@@ -15,7 +15,7 @@ from bench.gpu.kernels import ALONE, candidates, load, named
 from bench.gpu.settings import SETTINGS
 from tfmlib.workbench import spread
 
-KERNELS = ("forward", "dkdv", "dq")
+KERNELS = ("forward", "dkdv", "dq", "sweep")
 
 
 def masks(setting) -> tuple: return (False, 0), (True, 0), (True, setting.window)
@@ -76,7 +76,8 @@ def prepared(N: int, D: int, causal: bool, window: int, setting) -> tuple:
     g, H = torch.Generator(setting.device).manual_seed(0), max(1, setting.width // D)
     q, k, v, dout = (torch.randn(1, H, N, D, generator=g, device=setting.device).to(setting.dtype)
                      for _ in range(4))
-    plain = {kernel: kernels.fitting(kernel, q, causal, ("pointers",))[0] for kernel in KERNELS}
+    plain = {kernel: kernels.fitting(kernel, q, causal, ("pointers",))[0]
+             for kernel in KERNELS[:3]}
     told = {"causal": causal, "window": window or None}
     out, lse = kernels.forward(q, k, v, **told, config=plain["forward"])
     grads = kernels.backward((q, k, v, out, lse), dout, **told,
@@ -93,7 +94,9 @@ def answer(config: list, case: dict, setting, repeats: int) -> tuple[list[float]
     limits, scale, delta = (kernels.band(q.shape[2], k.shape[2], case["causal"], case["window"]
                                          or None), kernels.scaled(q, None),
                             kernels.deltas(out, dout))
-    right = {"forward": [lse, out], "dkdv": grads[1:], "dq": grads[:1]}[config.kernel]
+    dq, dk, dv = grads
+    right = {"forward": [lse, out], "dkdv": [dk, dv], "dq": [dq],
+             "sweep": [dk, dv, dq.float()]}[config.kernel]
     # what is not written shows
     given = [torch.full_like(x, math.nan) for x in right]
     inputs, others = (([q, k, v], []) if config.kernel == "forward"

@@ -8,6 +8,7 @@ and is tested in turn. No committed record may hold a broken bar.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -43,6 +44,8 @@ STEEP = 4.0
 LEAST = 1e-5
 # and the kernel that writes it
 RESULTS = {"out": "forward", "dq": "dq", "dk": "dkdv", "dv": "dkdv"}
+# the same of the backward pass in one sweep
+SWEPT = {"out": "forward", "dq": "sweep", "dk": "sweep", "dv": "sweep"}
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ def cases(name: str, found) -> list[dict]:
                 if short else []}
     made = [with_choice("accuracy", shape, dtype) for dtype in setting.dtypes
             for shape in setting.shapes]
+    made += [with_choice("one sweep", shape, dtype) for dtype in setting.dtypes
+             for shape in setting.shapes]
     made += [with_choice("poison", shape, setting.dtypes[i % 2])
              for i, shape in enumerate(setting.buried, 1)]
     made += [{"kind": "varlen", "shape": list(shape), "type": called(dtype), "configs": []}
@@ -130,6 +135,10 @@ def by_kernels(shape: tuple, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return load().flash(q, k, v, shape[6], shape[7] or None)[0]
 
 
+def by_sweep(shape: tuple, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return load().flash(q, k, v, shape[6], shape[7] or None, deterministic=False)[0]
+
+
 def there_and_back(way, shape: tuple, tensors: list[Tensor],
                    dtype: torch.dtype | None = None) -> list[Tensor]:
     "Output and gradients at q, k, v."
@@ -139,13 +148,12 @@ def there_and_back(way, shape: tuple, tensors: list[Tensor],
     return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
 
 
-def errors(shape: tuple, dtype: torch.dtype, setting: Setting,
-           seed: int) -> dict[str, tuple[float, float]]:
+def errors(shape: tuple, dtype: torch.dtype, setting: Setting, seed: int,
+           way=by_kernels) -> dict[str, tuple[float, float]]:
     "The largest error of output and gradients, of the kernels and of PyTorch's plain back-end."
     tensors = drawn(shape, dtype, setting, seed)
     right = there_and_back(plainly, shape, tensors, torch.float64)
-    ours, theirs = (there_and_back(by_kernels, shape, tensors),
-                    there_and_back(plainly, shape, tensors))
+    ours, theirs = there_and_back(way, shape, tensors), there_and_back(plainly, shape, tensors)
     def worst(x, y): return float((x.double() - y).abs().max())
     found = {name: (worst(a, r), worst(b, r), float(r.abs().max()))
              for name, a, b, r in zip(RESULTS, ours, theirs, right)}
@@ -153,9 +161,10 @@ def errors(shape: tuple, dtype: torch.dtype, setting: Setting,
     return {name: (a, max(b, least * most, LEAST)) for name, (a, b, most) in found.items()}
 
 
-def accuracy(shape: tuple, dtype: torch.dtype, setting: Setting) -> tuple[dict, list[str]]:
+def accuracy(shape: tuple, dtype: torch.dtype, setting: Setting,
+             way=by_kernels) -> tuple[dict, list[str]]:
     "One row for a shape and a type, and the results that are off."
-    found = [errors(shape, dtype, setting, seed) for seed in range(setting.seeds)]
+    found = [errors(shape, dtype, setting, seed, way) for seed in range(setting.seeds)]
     pairs = {name: [f[name] for f in found] for name in found[0]}
     bar = BAR if shape[8] == 1 else STEEP
     # not a number is off
@@ -285,7 +294,7 @@ def measure(name: str, case: dict, without: dict, say) -> Iterator[dict]:
     facts = dict(zip(("B", "H", "G", "T", "S", "D"), shape)) | {"case": case["kind"],
             "causal": str(shape[6]), "window": shape[7],
                                                                     "type" if case["kind"]
-            == "accuracy" else "numbers": case["type"]}
+            in ("accuracy", "one sweep") else "numbers": case["type"]}
     # they raised, hung or died: a fault of those that may, or of all
     if "kernels" in without:
         risky = [c for c in case["configs"] if c[1] in ALONE] or case["configs"]
@@ -294,10 +303,11 @@ def measure(name: str, case: dict, without: dict, say) -> Iterator[dict]:
     use(kernels, case["configs"], next(w for w in (16, 32, 64, 128, 256) if w >= shape[5]),
         shape[6] or shape[7] > 0)
     say("kernels")
-    way = {"accuracy": accuracy, "poison": poisoned, "varlen": packed,
-           "repetition": repeated}.get(case["kind"])
+    way = {"accuracy": accuracy, "one sweep": partial(accuracy, way=by_sweep), "poison": poisoned,
+           "varlen": packed, "repetition": repeated}.get(case["kind"])
     for row, off in [way(shape, dtype, setting)] if way else lengths(setting, dtype):
         # a wrong output spoils what is made from it
-        guilty = {RESULTS[name] for name in (["out"] if "out" in off else off) if name in RESULTS}
+        kernel = SWEPT if case["kind"] == "one sweep" else RESULTS
+        guilty = {kernel[name] for name in (["out"] if "out" in off else off) if name in kernel}
         yield (facts | row | {"kept": "no" if off else "yes", "off": ", ".join(off) or "nothing",
                               "blamed": [c for c in case["configs"] if c[0] in guilty]})

@@ -43,10 +43,11 @@ class Setting:
     )
 
 
-TINY = tuple((kernel, way, 256, 32, None, rows, cols, 4, 1) for kernel in ("forward", "dkdv", "dq")
+TINY = tuple((kernel, way, 256, 32, None, rows, cols, 4, 1)
+             for kernel in ("forward", "dkdv", "dq", "sweep")
              for way, rows, cols in (("pointers", 32, 32), ("pointers", 16, 32),
                                      ("specialised", 32, 16)) if (kernel, way)
-             != ("dq", "specialised"))
+             not in (("dq", "specialised"), ("sweep", "specialised")))
 SETTINGS = {
     "full": Setting(),
     "rehearsal": Setting("cpu", torch.float32, tokens=32, width=16, lengths=(32, 16), widths=(16,),

@@ -105,6 +105,11 @@ def ours(q, k, v, case: Case) -> Tensor:
     return load().flash(q, k, v, case.causal, case.window or None)[0]
 
 
+def in_one_sweep(q, k, v, case: Case) -> Tensor:
+    "The same with the backward pass that adds to dQ in any order."
+    return load().flash(q, k, v, case.causal, case.window or None, deterministic=False)[0]
+
+
 def pinned(backend, q, k, v, case: Case) -> Tensor:
     "PyTorch's function with one back-end."
     mask = band(case.N, case.window, str(q.device)) if case.window else None
@@ -294,5 +299,7 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     shape = Case(**told)
     tensors = shape.tensors(setting, 0)
     others, missing = rivals(shape, setting, tensors[:3])
-    yield (shape.shape | {"square": setting.square} | raced({"ours": ours} | others, shape, setting,
-            missing | without, say, tensors))
+    own = {"ours": ours} | ({"ours, one sweep": in_one_sweep} if shape.direction == "backward"
+                            else {})
+    yield (shape.shape | {"square": setting.square}
+           | raced(own | others, shape, setting, missing | without, say, tensors))

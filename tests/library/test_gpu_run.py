@@ -114,7 +114,7 @@ def test_speed_is_rehearsed(rehearsal, records):
         s in Journal(rehearsal[0] / "rows.jsonl").states.items() if stage == "speed"
         and s.case.get("D") == 16]
     # one for each kernel: what was chosen is what is timed
-    assert all(len(configs) == 3 for configs in used)
+    assert all(len(configs) == len(choose.KERNELS) for configs in used)
 
 
 @pytest.mark.whole
@@ -129,7 +129,7 @@ def test_the_page_draws_what_was_rehearsed(records):
 
 REHEARSED = {  # record -> a column of its rows
     "flash_correct_gpu": ("case",
-        ["accuracy"] * 4 + ["poison", "varlen", "varlen", "repetition", "length", "length"]),
+        ["accuracy"] * 4 + ["one sweep"] * 4 + ["poison", "varlen", "varlen", "repetition", "length", "length"]),
     "utilisation_gpu": ("B", [1, 2]),
     "accounting_gpu": ("case", ["memory", "machine", "batch", "batch"]),
     "cache_speed_gpu": ("S", [8, 16]),
@@ -261,7 +261,7 @@ def test_a_choice_that_proves_wrong_is_replaced_by_the_next(faulty):
     cases = {tuple((c[0], c[1], c[5]) for c in s.case["configs"])
              for (stage, _), s in journal.states.items() if stage == "speed"}
     assert (cases == {(("forward", "pointers", 32), ("dkdv", "pointers", 32),
-                       ("dq", "pointers", 32))})
+                       ("dq", "pointers", 32), ("sweep", "pointers", 32))})
     now = judge.current(journal, "rehearsal", "correct")
     assert len(now) == 10 and all(row["kept"] == "yes" for row in now)
 

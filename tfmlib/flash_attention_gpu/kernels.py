@@ -938,6 +938,7 @@ def trial(config: Config, inputs: list[Tensor], others: list[Tensor], limits: di
         on_gpu, began = inputs[0].is_cuda, time.perf_counter()
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
         if on_gpu: events[0].record()
+        if config.kernel == "sweep": others[-1].zero_()    # it adds to dQ
         made = launch(config, [*moved_by(config.way, *inputs), *others], limits, scale)
         if not on_gpu: return 1e3 * (time.perf_counter() - began), made
         events[1].record()
