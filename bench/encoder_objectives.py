@@ -59,7 +59,8 @@ CORRUPTIONS = {"masked LM": Corruption(), "all [MASK]": Corruption(.15, 1., 0.),
                "no random words": Corruption(.15, .8, 0.), "40 %": Corruption(.4),
                "no kept words": Corruption(.15, .8, .2)}
 # the last has a record of its own, bench/encoder_random.py
-KINDS = *[*CORRUPTIONS][:-1], "causal LM", "ELECTRA", "disentangled", "ELECTRA, disentangled", "none"
+KINDS = (*[*CORRUPTIONS][:-1], "causal LM", "ELECTRA", "disentangled", "ELECTRA, disentangled",
+         "none")
 # width and blocks: larger ones (32, 3) left less to detect, and did worse
 GENERATOR = 16, 1
 ROOT = Path(__file__).resolve().parent.parent
