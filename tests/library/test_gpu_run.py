@@ -129,7 +129,8 @@ def test_the_page_draws_what_was_rehearsed(records):
 
 REHEARSED = {  # record -> a column of its rows
     "flash_correct_gpu": ("case",
-        ["accuracy"] * 4 + ["one sweep"] * 4 + ["poison", "varlen", "varlen", "repetition", "length", "length"]),
+        ["accuracy"] * 4 + ["one sweep"] * 4
+        + ["poison", "varlen", "varlen", "repetition", "length", "length"]),
     "utilisation_gpu": ("B", [1, 2]),
     "accounting_gpu": ("case", ["memory", "machine", "batch", "batch"]),
     "cache_speed_gpu": ("S", [8, 16]),

@@ -37,17 +37,17 @@ def forward_program(Q, K, V, OUT, LSE, T, S, scale, CAUSAL: tl.constexpr,
                     D: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     "One tile of queries: its output and log-sum-exp, while the keys pass by."
     own = tl.program_id(0) * ROWS
-    i, first = own + tl.arange(0, ROWS), own + S - T
+    i, first = own + tl.arange(0, ROWS), own + S - T                      # new: first
     q = load_rows(Q, i, T, D)
     row_max = tl.full([ROWS], float("-inf"), tl.float32)
     row_sum, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D], tl.float32)
     end, whole = S, S
-    if CAUSAL: end, whole = tl.minimum(S, first + ROWS), tl.minimum(S, first + 1)
+    if CAUSAL: end, whole = tl.minimum(S, first + ROWS), tl.minimum(S, first + 1)  # new
     for start in range(0, end, COLS):
         j = start + tl.arange(0, COLS)
         k, v = load_rows(K, j, S, D), load_rows(V, j, S, D)
         scores = product(q, tl.trans(k)) * scale
-        if start + COLS > whole:                                  # a tile at the edge
+        if start + COLS > whole:                        # new: only a tile at the edge
             keep = (j < S)[None, :]
             if CAUSAL: keep &= j[None, :] <= (i + S - T)[:, None]
             scores = tl.where(keep, scores, float("-inf"))
@@ -56,7 +56,7 @@ def forward_program(Q, K, V, OUT, LSE, T, S, scale, CAUSAL: tl.constexpr,
         acc = acc * rescale[:, None] + product(e, v)
         row_sum, row_max = row_sum * rescale + tl.sum(e, 1), new_max
     store_rows(OUT, i, T, acc / row_sum[:, None], D)
-    tl.store(LSE + i, row_max + tl.log(row_sum), mask=i < T)
+    tl.store(LSE + i, row_max + tl.log(row_sum), mask=i < T)              # new
 
 # %% ../../chapters/18_flash_attention_gpu.ipynb #forward-host-export
 def triton_forward(

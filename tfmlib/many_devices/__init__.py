@@ -28,8 +28,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
         ring_steps equal_chunks take_weights run_with divisible_layers keep_chunk keep_heads
         chunks_of Action schedule simulate on_ring saved_activations gradients attend_tile send
-        receive through_stage Ring own_loss sum_over_ranks data_parallel Conjugate Sharded
-        fully_sharded TensorParallel tensor_parallel merge ring_attention context_parallel
+        receive through_stage ring_attention context_parallel Ring own_loss sum_over_ranks
+        data_parallel Conjugate Sharded fully_sharded TensorParallel tensor_parallel merge
         pipeline_parallel""",
     'cluster': """
         Speed fresh_name join_cluster asked_to_stop train_on_cluster main train_losses""",

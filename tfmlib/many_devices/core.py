@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ring_steps', 'equal_chunks', 'take_weights', 'run_with', 'divisible_layers', 'keep_chunk', 'keep_heads', 'chunks_of',
            'Action', 'schedule', 'simulate', 'on_ring', 'saved_activations', 'gradients', 'attend_tile', 'send',
-           'receive', 'through_stage', 'Ring', 'own_loss', 'sum_over_ranks', 'data_parallel', 'Conjugate', 'Sharded',
-           'fully_sharded', 'TensorParallel', 'tensor_parallel', 'merge', 'ring_attention', 'context_parallel',
+           'receive', 'through_stage', 'ring_attention', 'context_parallel', 'Ring', 'own_loss', 'sum_over_ranks',
+           'data_parallel', 'Conjugate', 'Sharded', 'fully_sharded', 'TensorParallel', 'tensor_parallel', 'merge',
            'pipeline_parallel']
 
 # %% ../../chapters/15_many_devices.ipynb #imports-export
@@ -207,6 +207,28 @@ def through_stage(
     if stage < stages - 1: return x
     return cross_entropy(model.logits(model.stack.norm(x)), targets).sum() / count
 
+
+def ring_attention(ring: "Ring", q: Tensor, k: Tensor, v: Tensor, mask=None) -> tuple:
+    "Causal attention of own queries to all keys, which travel round the ring."
+    kv = torch.stack([k, v])                                # (2, B, H, T / p, D)
+    state = attend_tile(q, *kv, diagonal=True)              # own keys
+    for turn in range(1, ring.size):
+        kv = Conjugate.apply(kv, ring.pass_on, partial(ring.pass_on, by=-1))
+        if turn <= ring.rank:                               # earlier keys
+            state = merge(state, attend_tile(q, *kv, diagonal=False))
+    return state[0] + 0 * kv.sum(), None    # 0 ·: every rank must shift gradients back
+
+
+def context_parallel(ring: "Ring", model: nn.Module, ids: Tensor) -> None:
+    "Some tokens of every row, the whole model; keys and values travel."
+    at = torch.arange(ids.shape[1] - 1).chunk(ring.size)[ring.rank]
+    for block in model.stack.blocks:
+        rotary = block.attention.inner.attention_fn         # it rotates, then attends
+        rotary.attention_fn = partial(ring_attention, ring)
+    logits = model(ids[:, :-1][:, at], positions=at)                  # (B, T / p, V)
+    (cross_entropy(logits, ids[:, 1:][:, at]).sum() / ids[:, 1:].numel()).backward()
+    sum_over_ranks(ring, list(model.parameters()))
+
 # %% ../../chapters/15_many_devices.ipynb #ring-export
 class Ring:
     "A process's place among p ranks; it counts the bytes that it sends."
@@ -331,28 +353,6 @@ def merge(a: tuple, b: tuple) -> tuple:         # outputs and log-sum-exps
     "Attention to two sets of keys together, from the attention to each."
     lse = torch.logaddexp(a[1], b[1])                               # ln(s_a + s_b)
     return sum((x[1] - lse).exp()[..., None] * x[0] for x in (a, b)), lse
-
-
-def ring_attention(ring: Ring, q: Tensor, k: Tensor, v: Tensor, mask=None) -> tuple:
-    "Causal attention of own queries to all keys, which travel round the ring."
-    kv = torch.stack([k, v])                                # (2, B, H, T / p, D)
-    state = attend_tile(q, *kv, diagonal=True)              # own keys
-    for turn in range(1, ring.size):
-        kv = Conjugate.apply(kv, ring.pass_on, partial(ring.pass_on, by=-1))
-        if turn <= ring.rank:                               # earlier keys
-            state = merge(state, attend_tile(q, *kv, diagonal=False))
-    return state[0] + 0 * kv.sum(), None    # 0 ·: every rank must shift gradients back
-
-
-def context_parallel(ring: Ring, model: nn.Module, ids: Tensor) -> None:
-    "Some tokens of every row, the whole model; keys and values travel."
-    at = torch.arange(ids.shape[1] - 1).chunk(ring.size)[ring.rank]
-    for block in model.stack.blocks:
-        rotary = block.attention.inner.attention_fn         # it rotates, then attends
-        rotary.attention_fn = partial(ring_attention, ring)
-    logits = model(ids[:, :-1][:, at], positions=at)                  # (B, T / p, V)
-    (cross_entropy(logits, ids[:, 1:][:, at]).sum() / ids[:, 1:].numel()).backward()
-    sum_over_ranks(ring, list(model.parameters()))
 
 # %% ../../chapters/15_many_devices.ipynb #pipeline-export
 def pipeline_parallel(ring: Ring, model: nn.Module, ids: Tensor, micros=4) -> None:
