@@ -549,7 +549,6 @@ def test_the_way_back_of_any_length(T, S, heads, D, causal):
 
 
 DS_FULL = "    mbarrier.wait(ds_full.index(HALF), (step // 2) & 1)\n"
-DS_EMPTY = "    mbarrier.wait(ds_empty.index(turn), ((step // 2) & 1) ^ 1)\n"
 FENCE = "    fence_async_shared()\n    mbarrier.arrive(ds_full.index(turn), count=1)\n"
 WRONG_BACK = {
     "keys are not awaited": ("    mbarrier.wait(kept.index(0), 0)\n", "", "before it is full"),
@@ -575,10 +574,9 @@ WRONG_BACK = {
                               "mbarrier.init(ds_full.index(i), count=1)", ""),
     "dS is not awaited": (DS_FULL, "", ""),
     "dS a phase behind": (DS_FULL, DS_FULL.replace("& 1)", "& 1 ^ 1)"), ""),
-    "dS is overwritten early": (DS_EMPTY, "", ""),
+    "always the same consumer": ("    if turn == HALF: add_dq", "    if HALF == 0: add_dq", ""),
+    "one buffer for both turns": ("ds_tiles.index(turn).slice", "ds_tiles.index(0).slice", ""),
     "dS without a fence": (FENCE, FENCE.split("\n", 1)[1], "without a fence"),
-    "dS never given back": ("mbarrier.arrive(ds_empty.index(HALF), count=1)", "pass",
-                            "everybody waits"),
     "the sum is overwritten before it is read": (
         "        tma.store_wait(0)                                 # the sum before has been "
         "read\n", "", "while a product reads"),

@@ -50,7 +50,7 @@ def sweep_producer(Q, K, V, DOUT, LSE, DELTA, tiles, barriers, b, h, g, col, beg
                    ROWS: gl.constexpr, STAGES: gl.constexpr):
     "Start the copies: the keys, then tile by tile queries, gradients and their two statistics."
     k_tiles, v_tiles, q_tiles, do_tiles, stats, ds_tiles, dq_tiles = tiles
-    kept, full, empty, ds_full, ds_empty = barriers
+    kept, full, empty, ds_full = barriers
     fetch_keys(K, V, tiles, kept, b, g, col)
     for step in range(n):
         slot, phase, row = step % STAGES, (step // STAGES) & 1, (begin + step) * ROWS
@@ -71,7 +71,7 @@ def add_dq(HALF: gl.constexpr, step, DQ, tiles, barriers, b, h, row, scale,
            ROWS: gl.constexpr, D: gl.constexpr):
     "One tile's gradient of the queries, of all 128 keys, added to memory."
     k_tiles, v_tiles, q_tiles, do_tiles, stats, ds_tiles, dq_tiles = tiles
-    kept, full, empty, ds_full, ds_empty = barriers
+    kept, full, empty, ds_full = barriers
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     zeros = gl.zeros([ROWS, 64], gl.float32, layout)
     mbarrier.wait(ds_full.index(HALF), (step // 2) & 1)
@@ -80,7 +80,6 @@ def add_dq(HALF: gl.constexpr, step, DQ, tiles, barriers, b, h, row, scale,
         dq = warpgroup_mma(ds_tiles.index(HALF).permute((1, 0)), k, zeros, use_acc=False,
                            is_async=True)
         dq = warpgroup_mma_wait(0, deps=(dq,))
-        if part == D // 64 - 1: mbarrier.arrive(ds_empty.index(HALF), count=1)
         tma.store_wait(0)                                 # the sum before has been read
         matrix_of(dq_tiles, HALF, ROWS, 64).store(dq * scale)
         fence_async_shared()
@@ -93,7 +92,7 @@ def sweep_step(HALF: gl.constexpr, step, dk, dv, DQ, tiles, barriers, b, h, firs
                HIDDEN: gl.constexpr, CAUSAL: gl.constexpr):
     "What one tile of queries adds to the gradients; HIDDEN: they may not see all of the keys."
     k_tiles, v_tiles, q_tiles, do_tiles, stats, ds_tiles, dq_tiles = tiles
-    kept, full, empty, ds_full, ds_empty = barriers
+    kept, full, empty, ds_full = barriers
     slot, phase, turn = step % STAGES, (step // STAGES) & 1, step & 1
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, dv.type.layout, 2)
@@ -120,7 +119,7 @@ def sweep_step(HALF: gl.constexpr, step, dk, dv, DQ, tiles, barriers, b, h, firs
     dw = warpgroup_mma_wait(0, deps=(dw,))
     dv = warpgroup_mma(w, do, dv, is_async=True)
     ds = (weights * (dw - delta)).to(q_tiles.dtype)
-    mbarrier.wait(ds_empty.index(turn), ((step // 2) & 1) ^ 1)
+    # nobody reads this buffer any more: the other consumer has passed its turn
     ds_tiles.index(turn).slice(64 * HALF, 64, dim=0).store(ds)
     fence_async_shared()
     mbarrier.arrive(ds_full.index(turn), count=1)
@@ -138,7 +137,7 @@ def sweep_consumer(HALF: gl.constexpr, DK, DV, DQ, tiles, barriers, b, h, col, b
                    HIDDEN: gl.constexpr, CAUSAL: gl.constexpr):
     "The gradients of 64 keys and values; of every second tile of queries also theirs."
     k_tiles, v_tiles, q_tiles, do_tiles, stats, ds_tiles, dq_tiles = tiles
-    kept, full, empty, ds_full, ds_empty = barriers
+    kept, full, empty, ds_full = barriers
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     dk, dv = gl.zeros([64, D], gl.float32, out_layout), gl.zeros([64, D], gl.float32, out_layout)
     mbarrier.wait(kept.index(0), 0)
@@ -182,17 +181,15 @@ def sweep_gluon(Q, K, V, DOUT, LSE, DELTA, DK, DV, DQ, T, S, group, scale, ROWS:
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ds_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    ds_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     mbarrier.init(kept.index(0), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)            # both consumers
     for i in gl.static_range(2):
         mbarrier.init(ds_full.index(i), count=2)          # both halves
-        mbarrier.init(ds_empty.index(i), count=1)         # whoever computes dQ from it
     fence_async_shared()                                  # copies will arrive at these barriers
     tiles = (k_tiles, v_tiles, q_tiles, do_tiles, stats, ds_tiles, dq_tiles)
-    barriers = (kept, full, empty, ds_full, ds_empty)
+    barriers = (kept, full, empty, ds_full)
     gl.warp_specialize([
         (sweep_consumer, (0, DK, DV, DQ, tiles, barriers, b, h, col, begin, n, hidden, T, S, scale,
                           ROWS, D, STAGES, HIDDEN, CAUSAL)),
