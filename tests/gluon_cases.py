@@ -23,10 +23,12 @@ import triton
 from conftest import sweep
 
 from tfmlib.flash_attention_gpu import gluon as flash_gluon
-from tfmlib.flash_attention_gpu import kernels
+from tfmlib.flash_attention_gpu import gluon_backward, kernels
 from tfmlib.workbench import need
 
 SOURCE = Path(flash_gluon.__file__).read_text()
+# it builds on the forward pass
+BACKWARD = SOURCE + "\n" + Path(gluon_backward.__file__).read_text()
 
 
 # who goes first, if he can: two consumers, the producer, the copies
@@ -67,9 +69,9 @@ class Barrier:
 
 class Slot:
     "A tile of shared memory."
-    def __init__(self, shape):
-        self.data, self.filling, self.readers, self.fenced, self.nbytes = (np.full(shape, np.nan),
-                True, [], True, 2 * math.prod(shape))
+    def __init__(self, shape, size=2):
+        self.data, self.filling, self.readers, self.unfenced, self.nbytes = (
+            np.full(shape, np.nan), True, [], set(), size * math.prod(shape))
 
 
 class View:
@@ -78,12 +80,20 @@ class View:
     def reshape(self, shape):
         return View(self.slot, lambda x: self.seen(x).reshape([int(n) for n in shape]))
     def permute(self, order): return View(self.slot, lambda x: self.seen(x).transpose(order))
+    def slice(self, start, length, dim):
+        part = (slice(None),) * dim + (slice(start, start + length),)
+        return View(self.slot, lambda x: self.seen(x)[part])
     def read(self): return self.seen(self.slot.data)
+
+    def load(self, layout):
+        sure(not self.slot.filling, "read before it is full")
+        return array(self.read().copy())
 
     def store(self, value) -> None:
         sure(not self.slot.readers, "written to while a product reads it")
         self.seen(self.slot.data)[...] = value
-        self.slot.fenced = False
+        self.slot.filling = False
+        self.slot.unfenced.add(threading.current_thread())
 
 
 class Tiles(list):
@@ -99,6 +109,7 @@ class Product:
                 [x.slot for x in (a, b) if isinstance(x, View)], None, Array.type)
         for slot in self.slots:
             sure(not slot.filling, "read before it is full")
+            sure(not slot.unfenced, "multiplied without a fence")
             slot.readers.append(self)
 
     def end(self) -> None:
@@ -109,15 +120,19 @@ class Product:
 
 class Copy:
     "A copy between a tensor and a tile; what lies beyond the tensor is zeros, and stays as it is."
-    def __init__(self, tensor, at, slot, barrier=None):
-        self.tensor, self.at, self.slot, self.barrier = tensor, [int(n) for n in at], slot, barrier
+    def __init__(self, tensor, at, slot, barrier=None, adds=False):
+        self.tensor, self.at, self.slot, self.barrier, self.adds = (tensor, [int(n) for n in at],
+                                                                    slot, barrier, adds)
 
     def end(self) -> None:
         box = tuple(slice(n, n + m) for n, m in zip(self.at, self.slot.data.shape))
         sure(min(self.at) >= 0, "begins before the tensor")
         inside = self.tensor[box]
         part = tuple(slice(0, n) for n in inside.shape)
-        if self.barrier is None: inside[...] = torch.from_numpy(self.slot.data[part])
+        if self.barrier is None:
+            new = torch.from_numpy(self.slot.data[part])
+            inside[...] = inside + new if self.adds else new
+            self.slot.readers.remove(self)
         else:
             self.slot.data[...], self.slot.filling = 0, False
             self.slot.data[part] = inside.numpy()
@@ -146,7 +161,8 @@ class Machine:
             while any(not role.over for role in self.roles): self.turn()
         finally: self.end()
         sure(not self.copies, "a copy is on its way when the program ends")
-        sure(self.issued == [0, 1] * (len(self.issued) // 2), "the consumers do not take turns")
+        if self.turns:
+            sure(self.issued == [0, 1] * (len(self.issued) // 2), "the consumers do not take turns")
 
     def turn(self) -> None:
         "Let somebody who can go on, or end a copy."
@@ -201,13 +217,17 @@ class Machine:
         view.slot.data[...], view.slot.filling = np.nan, True
         self.copies.append(Copy(descriptor.tensor, at, view.slot, barrier))
 
-    def put(self, descriptor, at, view) -> None:
-        sure(view.slot.fenced, "stored without a fence")
-        self.copies.append(copy := Copy(descriptor.tensor, at, view.slot))
+    def put(self, descriptor, at, view, adds=False) -> None:
+        sure(not view.slot.unfenced, "stored without a fence")
+        self.copies.append(copy := Copy(descriptor.tensor, at, view.slot, adds=adds))
+        view.slot.readers.append(copy)
         self.role.copies.append(copy)
 
+    def add(self, descriptor, at, view) -> None: self.put(descriptor, at, view, adds=True)
+
     def fence(self) -> None:
-        for slot in self.slots: slot.fenced = True
+        who = threading.current_thread()
+        for slot in self.slots: slot.unfenced.discard(who)
 
     def stored(self, pending):
         role = self.role
@@ -224,11 +244,11 @@ class Machine:
         while len(self.role.products) > pending: self.role.products.pop(0).end()
         sure(all(product.result is not None for product in deps),
              "read before its product has ended")
-        return deps[0].result
+        return deps[0].result if len(deps) == 1 else tuple(product.result for product in deps)
 
     def allocate(self, dtype, shape, layout):
         if len(shape) == 2: return Tiles(Barrier() for _ in range(shape[0]))
-        made = Tiles(View(Slot(shape[1:])) for _ in range(shape[0]))
+        made = Tiles(View(Slot(shape[1:], 4 if dtype == "float32" else 2)) for _ in range(shape[0]))
         self.slots = [*getattr(self, "slots", []), *(view.slot for view in made)]
         return made
 
@@ -266,7 +286,8 @@ class Kernel:
                                          store_wait=machine.stored)
             space.update(warpgroup_mma=machine.multiply, warpgroup_mma_wait=machine.finished,
                          fence_async_shared=machine.fence)
-            machine.slots = []
+            space["add_to_global"] = machine.add
+            machine.slots, machine.turns = [], self.fn.__name__ == "forward_gluon"
             with np.errstate(invalid="ignore", divide="ignore"):
                 self.fn(*given,
                         **{key: value for key, value in told.items()
@@ -277,8 +298,15 @@ class Descriptor:
     "A tensor and the tile that is moved; the layout is not looked at."
     @staticmethod
     def from_tensor(x, shape, layout):
-        size = SimpleNamespace(nbytes=2 * math.prod(shape))
+        size = SimpleNamespace(nbytes=(4 if x.dtype == torch.float32 else 2) * math.prod(shape))
         return SimpleNamespace(tensor=x, block_type=size, dtype=None, layout=None)
+
+
+class Layout:
+    "How a tile lies in shared memory: not modelled."
+    def __init__(self, *_): pass
+    @staticmethod
+    def get_default_for(*_): return None
 
 
 @cache
@@ -295,7 +323,7 @@ def module(source: str, seed: int) -> dict:
     numbers = {name: (lambda function: lambda *a: array(function(*a)))(getattr(np, name))
                for name in ("where", "maximum", "minimum", "expand_dims", "max", "sum",
                             "exp2", "log2")}
-    gl = SimpleNamespace(**numbers, constexpr=None, float32=None, int64=None, float16=None,
+    gl = SimpleNamespace(**numbers, constexpr=None, float32="float32", int64=None, float16=None,
                          bfloat16=None, static_range=range, cdiv=triton.cdiv,
                          convert_layout=lambda x, layout: x,
                          zeros=lambda shape, *_: array(np.zeros(shape)),
@@ -303,10 +331,12 @@ def module(source: str, seed: int) -> dict:
                          arange=lambda a, b, layout: array(np.arange(a, b)),
                          NVMMADistributedLayout=nothing, DotOperandLayout=nothing,
                          SliceLayout=nothing,
-                         NVMMASharedLayout=SimpleNamespace(get_default_for=nothing), store=store)
+                         NVMMASharedLayout=Layout, store=store)
     space = {"gl": gl, "gluon": SimpleNamespace(jit=Kernel), "mbarrier": SimpleNamespace(),
              "tma": SimpleNamespace(), "hopper": SimpleNamespace(TensorDescriptor=Descriptor),
-             "LN2": math.log(2), "LOG2E": 1 / math.log(2), "torch": torch, "Tensor": torch.Tensor,
+             "builtin": lambda function: function, "math": math, "LN2": math.log(2),
+             "LOG2E": 1 / math.log(2), "torch": torch,
+             "Tensor": torch.Tensor,
              "triton": triton, "Config": kernels.Config, "LAUNCHERS": {}, "need": need,
              "SEED": seed}
     exec(code(source), space)
@@ -460,6 +490,124 @@ def test_a_wrong_schedule_is_noticed(wrong):
     for seed, case in itertools.product((0, 5, 9, 14, 23, *range(24, 34)), CASES):
         try:
             noticed |= {"numbers"} if furthest(SOURCE.replace(old, new), seed, *case) > 5 else set()
+        except Fault as fault: noticed.add(str(fault))
+        if any(says in text for text in noticed): return
+    pytest.fail(f"expected {says or 'a fault'}, noticed {noticed or 'nothing'}")
+
+
+# --- the way back ---------------------------------------------------------------------------------
+
+def furthest_back(source: str, seed: int, T: int, S: int, causal: bool, stages: int = 2,
+                  heads: tuple = (1, 1, 1), D: int = 64, times: float = 1) -> float:
+    """The same for the gradients of queries, keys and values, and tiles of 64 queries. Whatever
+    is not written, or lies beside a tensor, is NaN."""
+    (B, H, G), g = heads, torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(B, h, n, D, generator=g).half()
+                     for h, n in ((H, T), (G, S), (G, S), (H, T)))
+    q, scale = times * q, D ** -.5
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    scores = leaves[0] @ leaves[1].repeat_interleave(H // G, 1).mT * scale
+    if causal:
+        scores = scores.masked_fill(~torch.ones(T, S, dtype=torch.bool).tril(S - T), -math.inf)
+    out = scores.softmax(-1).nan_to_num(0) @ leaves[2].repeat_interleave(H // G, 1)
+    # rows that see nothing have no gradient, and autograd would make NaN of them
+    blind = scores.isneginf().all(-1, keepdim=True)
+    weights = scores.masked_fill(blind, 0).softmax(-1) * ~blind
+    out = weights @ leaves[2].repeat_interleave(H // G, 1)
+    right = torch.autograd.grad(out, leaves, dout.double())
+    lse, delta = scores.logsumexp(-1).float(), (out * dout).sum(-1).float()
+    room = torch.full((3, B, H, max(S, T) + 130, D), math.nan)
+    dk, dv, dq = room[0, :, :, :S], room[1, :, :, :S], room[2, :, :, :T]
+    dq.zero_()
+    config = kernels.Config("sweep", "gluon", 128, 16, None, 64, 128, 4, stages)
+    short = [room[n].half()[:, :, :S] for n in (0, 1)]
+    module(source, seed)["start_sweep"](
+        config, [q, k, v, dout, lse.detach(), delta.detach(), *short, dq],
+        kernels.band(T, S, causal, None), scale)
+    dk, dv = (x.double().unflatten(1, (G, -1)).sum(2) for x in short)
+    off = [(a.double() - b).abs().max() / b.abs().max().clamp(min=1e-3) / 3e-3
+           for a, b in zip((dq, dk, dv), right)]
+    if not room[2, :, :, T:].isnan().all(): return math.inf         # beyond the last query
+    return max(math.inf if math.isnan(x) else x for x in map(float, off))
+
+
+@pytest.mark.parametrize("stages", sweep([1, 2, 3], 1, 2))
+@pytest.mark.parametrize("n", sweep(range(1, 7), 1, 5))
+def test_no_order_hangs_or_spoils_the_way_back(n, stages):
+    for seed in (0, 5, 9, 14, 20, 23, 24, 25):
+        assert furthest_back(BACKWARD, seed, 64 * n, 128, False, stages) < 1
+
+
+@pytest.mark.parametrize("T, S, heads, D", sweep([
+    (256, 256, (1, 1, 1), 64), (130, 130, (2, 2, 1), 64), (70, 300, (1, 2, 2), 64),
+    (300, 70, (1, 1, 1), 64), (129, 256, (1, 4, 2), 128), (200, 333, (1, 1, 1), 128),
+    (1, 50, (1, 1, 1), 64), (40, 1, (1, 1, 1), 64)],
+    (130, 130, (2, 2, 1), 64), (300, 70, (1, 1, 1), 64), (129, 256, (1, 4, 2), 128)))
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_way_back_of_any_length(T, S, heads, D, causal):
+    assert furthest_back(BACKWARD, 24, T, S, causal, 2, heads, D) < 1
+
+
+DS_FULL = "    mbarrier.wait(ds_full.index(HALF), (step // 2) & 1)\n"
+FENCE = "    fence_async_shared()\n    mbarrier.arrive(ds_full.index(turn), count=1)\n"
+WRONG_BACK = {
+    "keys are not awaited": ("    mbarrier.wait(kept.index(0), 0)\n", "", "before it is full"),
+    "queries are not awaited": ("    mbarrier.wait(full.index(slot), phase)\n", "", ""),
+    "always the first phase": ("mbarrier.wait(full.index(slot), phase)",
+                               "mbarrier.wait(full.index(slot), 0)", ""),
+    "the producer does not wait": ("        mbarrier.wait(empty.index(slot), phase ^ 1)\n", "",
+                                   ""),
+    "the producer waits for what is to come": ("mbarrier.wait(empty.index(slot), phase ^ 1)\n"
+                                               "        mbarrier.expect(full",
+                                               "mbarrier.wait(empty.index(slot), phase)\n"
+                                               "        mbarrier.expect(full", "everybody waits"),
+    "queries never given back": ("    mbarrier.arrive(empty.index(slot), count=1)\n"
+                                 "    if turn", "    if turn", "everybody waits"),
+    "queries given back before they are read": (
+        "    dv, dk = warpgroup_mma_wait(0, deps=(dv, dk))\n"
+        "    mbarrier.arrive(empty.index(slot), count=1)\n",
+        "    mbarrier.arrive(empty.index(slot), count=1)\n"
+        "    dv, dk = warpgroup_mma_wait(0, deps=(dv, dk))\n", "while a product reads"),
+    "one consumer empties a slot": ("mbarrier.init(empty.index(i), count=2)            # both",
+                                    "mbarrier.init(empty.index(i), count=1)            # both", ""),
+    "half of dS is awaited": ("mbarrier.init(ds_full.index(i), count=2)",
+                              "mbarrier.init(ds_full.index(i), count=1)", ""),
+    "dS is not awaited": (DS_FULL, "", ""),
+    "dS a phase behind": (DS_FULL, DS_FULL.replace("& 1)", "& 1 ^ 1)"), ""),
+    "always the same consumer": ("    if turn == HALF: add_dq", "    if HALF == 0: add_dq", ""),
+    "one buffer for both turns": ("ds_tiles.index(turn).slice", "ds_tiles.index(0).slice", ""),
+    "dS without a fence": (FENCE, FENCE.split("\n", 1)[1], "without a fence"),
+    "the sum is overwritten before it is read": (
+        "        tma.store_wait(0)                                 # the sum before has been "
+        "read\n", "", "while a product reads"),
+    "added without a fence": ("        fence_async_shared()\n        add_to_global",
+                              "        add_to_global", "without a fence"),
+    "scores are used too early": ("    scores = warpgroup_mma_wait(1, deps=(scores,))\n"
+                                  "    weights = gl.exp2",
+                                  "    scores = warpgroup_mma_wait(2, deps=(scores,))\n"
+                                  "    weights = gl.exp2", "before its product has ended"),
+    "no mask": ("        if step < hidden: ", "        if step < 0: ", "numbers"),
+    "a mask for a tile too few": ("ROWS), n) - begin", "ROWS), n) - begin - 1", "numbers"),
+    "aligned at the first key": ("i = row + S - T + gl", "i = row + gl", "numbers"),
+    "a tile of queries too few": ("begin = gl.maximum(col + T - S, 0) // ROWS",
+                                  "begin = gl.maximum(col + T - S + 63, 0) // ROWS", "numbers"),
+    "the key head of another group": ("h, h // group, col, begin", "h, h % group, col, begin",
+                                      "numbers"),
+    "dV written where dK belongs": ("room.store((dk * scale)", "room.store((dv * scale)",
+                                    "numbers"),
+}
+CASES_BACK = [(320, 128, False), (193, 213, True, 2, (1, 4, 2)), (321, 256, True, 1)]
+
+
+@pytest.mark.parametrize("wrong", sweep(WRONG_BACK, *list(WRONG_BACK)[::6]))
+def test_a_wrong_way_back_is_noticed(wrong):
+    old, new, says = WRONG_BACK[wrong]
+    assert BACKWARD.count(old) == 1, f"not once in the modules: {old}"
+    noticed = set()
+    for seed, case in itertools.product((0, 5, 9, 14, 23, *range(24, 34)), CASES_BACK):
+        try:
+            far = furthest_back(BACKWARD.replace(old, new), seed, *case)
+            noticed |= {"numbers"} if far > 5 else set()
         except Fault as fault: noticed.add(str(fault))
         if any(says in text for text in noticed): return
     pytest.fail(f"expected {says or 'a fault'}, noticed {noticed or 'nothing'}")

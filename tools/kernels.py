@@ -34,9 +34,9 @@ sys.path.insert(0, str(ROOT))
 TABLE = ROOT / "tfmlib/assets/kernels.json"
 # no two define the same name
 SOURCES = [ROOT / f"tfmlib/flash_attention_gpu/{name}.py"
-           for name in ("config", "kernels", "varlen", "gluon")]
+           for name in ("config", "kernels", "varlen", "gluon", "gluon_backward")]
 # the host code of a kernel, or of a way; of the others `start`
-ROOTS = {"decode": "decode", "gluon": "start_gluon"} | dict.fromkeys(
+ROOTS = {"decode": "decode", "gluon": "start_gluon", "sweep gluon": "start_sweep"} | dict.fromkeys(
     ("varlen", "varlen dkdv", "varlen dq"), "start_packed")
 VERSIONS = ("3.7.1", "3.6.0")  # of Triton: the locked one, and the one that many GPU machines carry
 # bytes of shared memory that one program may have, by compute capability
@@ -73,7 +73,7 @@ def facts(made, log: str) -> dict[str, int]:
             "wgmma": len(re.findall(r"wgmma\.mma_async", ptx)),
             "mma": len(re.findall(r"\bmma\.sync", ptx)), "serial": int("serialized" in log)
             } | ({"between": between(machine_code(made.asm["cubin"]))}
-                 if made.metadata.name.endswith("_gluon") else {})
+                 if made.metadata.name == "forward_gluon" else {})
 
 
 def machine_code(cubin: bytes) -> str:
@@ -191,7 +191,7 @@ def compiled(row: dict, module: str = "tfmlib.flash_attention_gpu.kernels") -> d
         with launches_compile(row["chip"]) as found: launch(importlib.import_module(module), row)
     except Exception as error:
         return row | {"fails": f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"}
-    counts = [*COUNTED, *(["between"] if row["config"]["way"] == "gluon" else [])]
+    counts = [*COUNTED, *(["between"] if overlaps(row) else [])]
     return row | {name: (sum if name == "spills"
                          else max)(counted[name] for counted in found.values()) for name in counts}
 
@@ -256,7 +256,8 @@ def essence(source: str, roots: tuple[str, ...] = ("start", "band", "scaled")) -
 def stamp(row: dict, source: str, version: str) -> str:
     """The hash under which a row is kept: of the kernels' code, of the configuration, of Triton's
     version."""
-    own = ROOTS.get(row["config"]["kernel"]) or ROOTS.get(row["config"]["way"]) or "start"
+    kernel, way = row["config"]["kernel"], row["config"]["way"]
+    own = ROOTS.get(f"{kernel} {way}") or ROOTS.get(kernel) or ROOTS.get(way) or "start"
     roots = (own, "band", "scaled")
     said = json.dumps([row["config"], row["chip"], row["mask"], row["lengths"],
                        essence(source, roots), version], sort_keys=True)
@@ -296,6 +297,11 @@ def runs(row: dict) -> bool:
     return row["config"]["way"] == "pointers" or row["chip"] >= 90
 
 
+def overlaps(row: dict) -> bool:
+    "Are its exponentials counted that run beside a product? Of the forward pass in Gluon."
+    return (row["config"]["kernel"], row["config"]["way"]) == ("forward", "gluon")
+
+
 def required(row: dict) -> bool:
     "Must this row be free of spills and use the tensor cores? Elsewhere both are reported."
     config = row["config"]
@@ -326,7 +332,7 @@ def faults(row: dict) -> list[str]:
         made.append(f"{named(row)}: its matrix instructions wait for one another (C7515)")
     # a thread has half a row of scores of two queries, and two corrections
     every = row["config"]["cols"] // 2 + 2
-    if row["config"]["way"] == "gluon" and row["between"] < every:
+    if overlaps(row) and row["between"] < every:
         made.append(
             f"{named(row)}: {row['between']} exponentials while a product is running; expected all "
             f"{every}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .dispatch import *
     from .figures import *
     from .gluon import *
+    from .gluon_backward import *
     from .kernels import *
     from .measured import *
     from .records import *
@@ -31,6 +32,9 @@ __getattr__, __dir__, __all__ = offer(__name__, {
     'gluon': """
         matrix_of fetch_tile producer online_softmax consumer_step consumer forward_gluon
         start_gluon""",
+    'gluon_backward': """
+        add_to_global fetch_keys sweep_producer add_dq sweep_step sweep_consumer sweep_gluon
+        whole_tiles start_sweep""",
     'kernels': """
         TILES CONFIGS SMALL PREFERRED WIDTHS KERNELS SPECIALISED SIDES BY_KEYS MOST DECODING
         HeadRows select_head tile_pointers load_tile store_tile Band loop_bounds in_band is_visible

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import triton.language as tl
 
 LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
-APART = {"gluon": "gluon"}           # way -> the module that adds it, when it is needed
-LAUNCHERS: dict[str, Callable] = {}  # way -> what starts a kernel written that way
+# kernel, way: the module that adds it, when it is needed; and what starts it
+APART = {("forward", "gluon"): "gluon", ("sweep", "gluon"): "gluon_backward"}
+LAUNCHERS: dict[tuple[str, str], Callable] = {}
 
 
 class Config(NamedTuple):
@@ -31,7 +32,7 @@ class Config(NamedTuple):
     stages: int            # pipeline stages: tiles in flight
 
 
-def launcher(way: str) -> Callable:
+def launcher(kernel: str, way: str) -> Callable:
     "What starts a kernel of a way that a module of its own adds."
-    import_module(f"tfmlib.flash_attention_gpu.{APART[way]}")
-    return LAUNCHERS[way]
+    import_module(f"tfmlib.flash_attention_gpu.{APART[kernel, way]}")
+    return LAUNCHERS[kernel, way]

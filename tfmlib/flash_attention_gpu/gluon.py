@@ -214,4 +214,4 @@ def start_gluon(config: Config, tensors: list[Tensor], limits: dict, scale: floa
             CAUSAL=causal, num_warps=config.warps, maxnreg=168)
 
 
-LAUNCHERS["gluon"] = start_gluon
+LAUNCHERS["forward", "gluon"] = start_gluon

@@ -235,6 +235,7 @@ TILES = {
                             (128, 128, 64, 8, 2), (256, 64, 64, 8, 2)],
     ("dq", "pointers"): [(64, 128, 64, 8, 2), (128, 64, 64, 8, 2), (256, 64, 32, 8, 2)],
     ("sweep", "descriptors"): [(64, 64, 128, 8, 2), (64, 64, 64, 4, 3), (128, 64, 64, 8, 2)],
+("sweep", "gluon"): [(64, 64, 128, 4, 2)],
     ("sweep", "pointers"): [(64, 32, 128, 8, 2), (128, 64, 64, 8, 2), (256, 32, 32, 8, 1)],
 }
 CONFIGS = [Config(kernel, way, width, 16, None, *how) for (kernel, way), rows in TILES.items()
@@ -374,7 +375,7 @@ def start(config: Config, tensors: list[Tensor], limits: dict, scale: float):
 
 def launch(config: Config, tensors: list[Tensor], limits: dict, scale: float):
     "`start`, or what another module adds for this way; an ImportError if Triton is too old."
-    begin = launcher(config.way) if config.way in APART else start
+    begin = launcher(*config[:2]) if config[:2] in APART else start
     return begin(config, tensors, limits, scale)
 
 
