@@ -144,15 +144,13 @@ def test_the_new_family_refuses_by_name(qwen3, change, said):
 
 def test_the_new_family_is_not_the_old_one(qwen3):
     state, config = qwen3.state_dict(), qwen3.config.to_dict()
-    with pytest.raises(ValueError,
-                       match="^state: model.layers.0.self_attn.k_norm.weight, .*unknown"):
-        from_pretrained(state, {key: config[key] for key in FAMILIES["llama"].fields}
-                        | {"model_type": "llama"})
+    refuses("^state: model.layers.0.self_attn.k_norm.weight, .*unknown", from_pretrained, state,
+            {key: config[key] for key in FAMILIES["llama"].fields} | {"model_type": "llama"})
     refuses("^family: llama, whose models differ from this one in attention", to_pretrained,
         from_pretrained(state, config), "llama")
-    with pytest.raises(ValueError, match="^state: model.layers.0.self_attn.q_norm.weight missing"):
-        from_pretrained({name: t for name, t in state.items()
-                         if "layers.0.self_attn.q_norm" not in name}, config)
+    refuses("^state: model.layers.0.self_attn.q_norm.weight missing", from_pretrained,
+            {name: t for name, t in state.items() if "layers.0.self_attn.q_norm" not in name},
+            config)
 
 
 def test_a_tensor_without_a_name_there_is_not_dropped():
@@ -213,11 +211,12 @@ def test_a_configuration_refuses_by_name(change, said):
     (partial(replace, ONE, n_encoder_layers=1), "n_encoder_layers: 1, of decoder"),
     (lambda: build(replace(ONE, max_len=None)), "max_len: None"),
     (lambda: build(replace(BOTH, positions="learned")), "max_len: None"),
+    (lambda: build(replace(ONE, positions="learned, offset")),
+     "positions: 'learned, offset'; expected a kind with an option pad"),
     (lambda: run(build(replace(BOTH, max_len=3))), "x: 4 tokens; expected at most 3"),
     (lambda: count_parameters(replace(BOTH, positions="sines first")),
      "positions: got 'sines first'")])
-def test_what_does_not_go_together_is_refused_by_name(config, said):
-    refuses(f"^{said}", config)
+def test_what_does_not_go_together_is_refused_by_name(config, said): refuses(f"^{said}", config)
 
 
 def test_a_configuration_is_a_value_and_can_be_stored():
@@ -355,11 +354,6 @@ def test_a_rule_of_scaling_is_read_or_refused(positions):
         return
     ids = torch.arange(20)[None]
     assert not torch.equal(model(ids), build(replace(ONE, **given))(ids))
-
-
-def test_positions_that_need_the_id_of_padding_say_so():
-    refuses("positions: 'learned, offset'; expected a kind with an option pad", build,
-        replace(ONE, positions="learned, offset"))
 
 
 # --- what is built --------------------------------------------------------------------------------

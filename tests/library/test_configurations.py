@@ -1,6 +1,5 @@
 """Weights of other libraries: each family and variant gives equal logits or is refused by name;
 none is silently wrong."""
-import copy
 import json
 import logging
 
@@ -11,7 +10,6 @@ from conftest import sweep
 from refusing import refuses
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     MarianConfig,
     MarianForCausalLM,
@@ -19,6 +17,7 @@ from transformers import (
     MarianMTModel,
 )
 
+from bench.checkpoint_families import IDS, loud, rope
 from tfmlib.alignment import PAD
 from tfmlib.checkpoints import (
     FAMILIES,
@@ -39,9 +38,6 @@ T = dict(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=
          max_position_embeddings=64, **ENDS)
 WIDE, NO_GROUPS = (T | {"head_dim": 4},
                    {name: n for name, n in T.items() if name != "num_key_value_heads"})
-
-
-def rope(kind, **more): return dict(rope_parameters=dict(rope_type=kind, rope_theta=1e4, **more))
 
 
 TRAINED = dict(factor=4., original_max_position_embeddings=16)
@@ -111,18 +107,6 @@ FOREIGN = {  # of other families
                             v_head_dim=4, n_routed_experts=4, n_group=1, topk_group=1,
                             num_experts_per_tok=2, moe_intermediate_size=8),
 }
-
-
-def loud(kind, sizes):
-    "A tiny random model of a family, its weights large enough that different arithmetic shows."
-    torch.manual_seed(0)
-    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind,
-            **copy.deepcopy(sizes))).eval()
-    for p in theirs.parameters(): torch.nn.init.normal_(p, std=.3)
-    return theirs
-
-
-IDS = torch.randint(61, (3, 33), generator=torch.Generator().manual_seed(0))
 
 
 @torch.no_grad()
@@ -284,11 +268,13 @@ def test_marian_of_mixed_number_types_is_refused():
 @pytest.mark.parametrize("change, said", [
     ({"activation_function": "gelu_new"},
      "activation_function: 'gelu_new'; expected 'gelu' or 'relu'"),
+    ({"activation_function": "tanh"}, "activation_function: 'tanh'"),
     ({"normalize_before": True}, "normalize_before: True; expected False"),
     ({"static_position_embeddings": False}, "static_position_embeddings"),
     ({"add_final_layer_norm": True}, "add_final_layer_norm"),
     ({"normalize_embedding": True}, "normalize_embedding"),
-    ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
+    ({"share_encoder_decoder_embeddings": False},
+     "share_encoder_decoder_embeddings: False; expected True"),
     ({"tie_word_embeddings": False}, "tie_word_embeddings"),
     ({"scale_embedding": 2.}, "scale_embedding: 2.0"),
     ({"decoder_vocab_size": 41}, "decoder_vocab_size: 41; expected None or 40"),

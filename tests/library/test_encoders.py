@@ -27,14 +27,12 @@ from tfmlib.encoders import (
     BERT,
     HEADS,
     POOLINGS,
-    Bert,
     Electra,
     contrastive_loss,
     layer_fills,
     log_bucket,
     masked_lm_loss,
     replaced_token_loss,
-    token_positions,
 )
 from tfmlib.encoders.tag_grammar import (
     CLS,
@@ -292,9 +290,6 @@ def test_every_head_learns(head):
     assert not {n for n in unused if "k_proj.bias" not in n}, unused
 
 
-def test_the_builder_makes_it(): assert isinstance(build(config()), Bert)
-
-
 TEXTS, VECTORS = words(2, 5), torch.ones(5, 7)
 CANNOT_BE = [
     ("words: a text of probability 0; expected texts of this language",
@@ -499,9 +494,6 @@ def test_positions_count_tokens_as_the_docstring_says(stem):
         plain, got = (model(x, attention_mask=there.long()).logits[there],
                       ours(x, padding_mask=there)["masked-lm"][there])
         assert bool((plain - got).abs().max() < 1e-4) is agrees
-    assert "token_positions" in Bert.forward.__doc__
-    assert "padding on the left, it agrees only if it is given" in " ".join(
-        token_positions.__doc__.split())
 
 
 REFUSED = [
