@@ -130,14 +130,6 @@ def test_the_grammar_is_one():
     assert not hmm.transition[~same].any()
 
 
-def test_old_is_an_adjective_with_the_probability_found_by_hand():
-    found = [float(
-        GRAMMAR.tag_probabilities(
-            to_ids(" ".join("the old man the boat .".split()[:n])))[0, 1, TAGS.index("ADJ")])
-             for n in (2, 3, 4)]
-    assert found == pytest.approx([5 / 7, 1.8 / 3.8, 0])
-
-
 def test_every_content_word_has_two_classes():
     tags = {w: {TAGS[int(GRAMMAR.tag[s])] for s in GRAMMAR.hmm.emission[:, i].nonzero()[:, 0]}
             for i, w in enumerate(LEXICON)}

@@ -116,10 +116,8 @@ def test_a_rate_is_known_by_its_values(tmp_path, make):
 # ── clipping
 # ───────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
 def with_gradients(*gradients):
-    made = {}
-    for i, g in enumerate(gradients):
-        made[f"p{i}"] = nn.Parameter(torch.zeros_like(g))
-        made[f"p{i}"].grad = g.clone()
+    made = {f"p{i}": nn.Parameter(torch.zeros_like(g)) for i, g in enumerate(gradients)}
+    for p, g in zip(made.values(), gradients): p.grad = g.clone()
     return made
 
 
