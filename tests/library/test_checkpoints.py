@@ -279,6 +279,19 @@ def test_sixteen_bits(name):
     families.in_sixteen_bits(*CASES[name], lambda theirs: theirs.state_dict())
 
 
+def test_a_family_is_not_another():
+    "Qwen 3 is a Llama whose queries and keys are normalised."
+    theirs = loud(*CASES["qwen3"])
+    state, config = theirs.state_dict(), json.loads(theirs.config.to_json_string())
+    refuses("^state: model.layers.0.self_attn.k_norm.weight, .*unknown", from_pretrained, state,
+            {key: config[key] for key in FAMILIES["llama"].fields} | {"model_type": "llama"})
+    refuses("^family: llama, whose models differ from this one in attention", to_pretrained,
+            ours_of(theirs), "llama")
+    refuses("^state: model.layers.0.self_attn.q_norm.weight missing", from_pretrained,
+            {name: t for name, t in state.items() if "layers.0.self_attn.q_norm" not in name},
+            config)
+
+
 # --- folders --------------------------------------------------------------------------------------
 
 TEXTS = (["The quick brown fox jumps over the lazy dog. 12345 dogs don't care!\n\n",
@@ -581,9 +594,9 @@ def test_a_published_model_may_be_sampled_in_another_way(tmp_path):
 @pytest.mark.parametrize("family", [*checkpoints.DROPOUTS, "llama"])
 def test_dropout_keys_are_those_of_transformers(family):
     "GPT-2's file said nothing of `resid_pdrop`, which is 0.1 there by default."
-    there = {key: rate for key,
-        rate in AutoConfig.for_model(family).to_dict().items() if "drop" in key
-             and type(rate) is float and not re.search("layerdrop|first|classifier|att|activ", key)}
+    there = {key: rate for key, rate in AutoConfig.for_model(family).to_dict().items()
+             if "drop" in key and type(rate) is float
+             and not re.search("layerdrop|first|classifier|att|activ", key)}
     own = {*checkpoints.DROPOUTS.get(family, ())}
     assert own == there.keys() or not own and not any(there.values())
 
