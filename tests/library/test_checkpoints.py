@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import functools
 import json
-import logging
 import os
 import re
 import shutil
@@ -69,17 +68,17 @@ from tfmlib.checkpoints import (
     export_folder,
     fill_from,
     folder_size,
+    folders,
     from_pretrained,
     load,
     load_model,
+    parts,
     read_generation,
     read_safetensors,
     simple_load,
     to_pretrained,
     with_head,
 )
-from tfmlib.checkpoints import folders as checkpoints
-from tfmlib.checkpoints import parts as variants
 from tfmlib.checkpoints.published import PUBLISHED_CONFIGS, PUBLISHERS
 from tfmlib.checkpoints.tensor_files import once, read_header, stored_tensors
 from tfmlib.checkpoints.tokenizer_files import LoadedTokenizer
@@ -87,7 +86,6 @@ from tfmlib.decoders import SamplingConfig, generate
 from tfmlib.tokens import train_tokenizer
 from tfmlib.workbench import own_tensors, tensor_files
 
-logging.getLogger("transformers").setLevel(logging.ERROR)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -591,13 +589,13 @@ def test_a_published_model_may_be_sampled_in_another_way(tmp_path):
     refuses("^sampling: ", made.write, "The", 12, greedy=True, sampling=SamplingConfig())
 
 
-@pytest.mark.parametrize("family", [*checkpoints.DROPOUTS, "llama"])
+@pytest.mark.parametrize("family", [*folders.DROPOUTS, "llama"])
 def test_dropout_keys_are_those_of_transformers(family):
     "GPT-2's file said nothing of `resid_pdrop`, which is 0.1 there by default."
     there = {key: rate for key, rate in AutoConfig.for_model(family).to_dict().items()
              if "drop" in key and type(rate) is float
              and not re.search("layerdrop|first|classifier|att|activ", key)}
-    own = {*checkpoints.DROPOUTS.get(family, ())}
+    own = {*folders.DROPOUTS.get(family, ())}
     assert own == there.keys() or not own and not any(there.values())
 
 
@@ -614,7 +612,7 @@ def test_an_export_that_fails_leaves_the_older_one(tmp_path, monkeypatch, at):
     "A full disk, at each of its files."
     export_folder(tmp_path, build(TOY, seed=1), "llama", train_tokenizer(TEXTS, 300), 5000)
     before, full = content(tmp_path), Mock(side_effect=[*[None] * at, OSError("no space left")])
-    for module in (checkpoints, tensor_files): monkeypatch.setattr(module, "flush", full)
+    for module in (folders, tensor_files): monkeypatch.setattr(module, "flush", full)
     with pytest.raises(OSError, match="no space"):
         export_folder(tmp_path, build(TOY, seed=2), "llama")
     assert content(tmp_path) == before
@@ -1313,7 +1311,7 @@ def test_the_size_of_a_folder_is_known_without_reading_a_tensor(sound):
 
 def test_parts_in_words_leave_nothing_out():
     "Each option of the output is named, and a model without any is not."
-    words = {name: variants.describe_parts(
+    words = {name: parts.describe_parts(
         config_from_pretrained(PUBLISHED_CONFIGS[name]))["output"] for name in PUBLISHED_CONFIGS}
     assert (words["GPT-J 6B"] == words["Phi-2"] == "separate, bias" and words["Command R"]
             == "tied, × 0.0625" and words["Gemma 2 9B"] == "tied, cap 30")

@@ -1,7 +1,6 @@
 """Weights of other libraries: each family and variant gives equal logits or is refused by name;
 none is silently wrong."""
 import json
-import logging
 
 import families
 import pytest
@@ -30,7 +29,6 @@ from tfmlib.checkpoints import (
 
 pytestmark = pytest.mark.usefixtures("early_families")
 
-logging.getLogger("transformers").setLevel(logging.ERROR)
 ENDS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 G = dict(vocab_size=61, n_embd=16, n_layer=2, n_head=4, n_positions=64, **ENDS)
 T = dict(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=2,

@@ -2,7 +2,6 @@
 `transformers`, or are refused by name."""
 import copy
 import json
-import logging
 
 import pytest
 import torch
@@ -26,7 +25,6 @@ from tfmlib.checkpoints import (
 )
 from tfmlib.checkpoints.tensor_files import read_header
 
-logging.getLogger("transformers").setLevel(logging.ERROR)
 pytestmark = pytest.mark.usefixtures("one_thread")
 BERT = dict(vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
             intermediate_size=28, max_position_embeddings=48)
@@ -65,11 +63,10 @@ PARTNERS = {  # key -> what a refusal may name in its stead
 
 def whole(kind: str, keys: dict) -> dict:
     "All keys that `transformers` writes for these, its defaults filled in."
+    config = type(AutoConfig.for_model(kind))(**copy.deepcopy(keys))
     # as they write infinity
-    def number(found: dict):
-        return float(found["__float__"]) if {*found} == {"__float__"} else found
-    return json.loads(type(AutoConfig.for_model(kind))(**copy.deepcopy(keys)).to_json_string(
-        use_diff=False), object_hook=number)
+    return json.loads(config.to_json_string(use_diff=False), object_hook=lambda found: (
+        float(found["__float__"]) if {*found} == {"__float__"} else found))
 
 
 def reading(config: dict) -> ModelConfig | str:

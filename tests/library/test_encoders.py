@@ -53,7 +53,6 @@ from tfmlib.encoders.tag_grammar import (
 )
 from tfmlib.workbench import seeded
 
-transformers.logging.set_verbosity_error()
 pytestmark = pytest.mark.usefixtures("one_thread")
 GRAMMAR = TagGrammar()
 
