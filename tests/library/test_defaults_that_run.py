@@ -810,8 +810,8 @@ def test_validation_is_the_mean_over_all_rows_in_evaluation_mode():
             and validate(model, squared, batches, 2)(1) is None)
 
 
-def named(model, inner=None, **how): return NamedOptimiser(model,
-    inner or OPTIMISERS["Adam"](model.parameters()), **how)
+def named(model, inner=None, **how):
+    return NamedOptimiser(model, inner or OPTIMISERS["Adam"](model.parameters()), **how)
 
 
 EMPTY = DataLoader(TensorDataset(ROWS[0][:0]))

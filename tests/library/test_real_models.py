@@ -9,9 +9,12 @@ import sys
 import zipfile
 
 import pytest
+import tokenizers
 import torch
+import transformers
 from refusing import refuses
 from test_files import fact, gguf, text
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from tfmlib.checkpoints import (
     build,
@@ -25,6 +28,7 @@ from tfmlib.checkpoints import (
 from tfmlib.checkpoints.gguf_models import GGUF_KEYS, GGUF_LAYER, GGUF_OUTSIDE
 from tfmlib.workbench import (
     ClaimError,
+    book_text,
     fetch_model,
     fetched,
     find_model,
@@ -146,7 +150,6 @@ SYSTEM = (
 
 
 def test_templates_are_those_of_transformers():
-    from transformers.utils.chat_template_utils import render_jinja_template
     messages = [{"role": "system", "content": " be brief "},
                 {"role": "user", "content": "hello {{ 1 + 1 }}"}]
     for prompt in (True, False):
@@ -254,7 +257,6 @@ def real(name):
 
 @torch.no_grad()
 def test_minilm_is_that_of_transformers():
-    import transformers
     path = real("minilm")
     ours, model, tokenizer = (load(path), transformers.AutoModel.from_pretrained(path).eval(),
                               transformers.AutoTokenizer.from_pretrained(path))
@@ -271,14 +273,11 @@ def test_minilm_is_that_of_transformers():
 def test_smollm2_is_that_of_transformers(tmp_path):
     """Logits at 200 positions, the greedy choice wherever its margin is not tiny, and the ids of
     varied text."""
-    import tokenizers
-    import transformers
     ours = load_gguf(real("smollm2"))
     theirs = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**{k: v for k, v in ours.config.items()
                                     if k not in ("architectures", "model_type")})).eval()
     theirs.load_state_dict(to_pretrained(ours.model, "llama"), strict=False)
-    from tfmlib.workbench import book_text
     words, _ = book_text("v1")
     other = tokenizers.Tokenizer.from_str(json.dumps(ours.tokenizer.content
             | {"version": "1.0", "truncation": None, "padding": None,

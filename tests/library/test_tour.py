@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import sweep
 from test_real_models import real
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench.tour import MODEL, RUN
 from tfmlib.checkpoints import gguf_tokenizer
@@ -77,7 +78,6 @@ def test_the_model_is_short_and_uses_pytorch_only():
      (9, 3, 72, 96, 100_000.)],
     (6, 1, 48, 40, 100_000.)))
 def test_it_is_a_llama(heads, groups, width, hidden, base):
-    from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(heads)
     theirs = LlamaForCausalLM(LlamaConfig(vocab_size=61, hidden_size=width,
                                           intermediate_size=hidden, num_hidden_layers=3,
@@ -101,7 +101,6 @@ def test_it_is_a_llama(heads, groups, width, hidden, base):
 @torch.no_grad()
 def test_smollm2_gives_the_logits_of_transformers():
     facts, tensors = read_gguf(real("smollm2"))
-    from transformers import LlamaConfig, LlamaForCausalLM
     names = page("imports", *MODEL, "fill-code")
     ours = names["filled"](tensors)
     theirs = LlamaForCausalLM(LlamaConfig(vocab_size=49_152, hidden_size=576,

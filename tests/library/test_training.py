@@ -198,7 +198,6 @@ def test_seeds_are_unrelated():
                                                (1, 1), (0, 0, 0)]}
     assert len(seen) == 8
     with pytest.raises(TypeError): mix_seed(0.1)
-    assert torch.equal(torch.rand(3, generator=seeded(1, 2)), torch.rand(3, generator=seeded(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)

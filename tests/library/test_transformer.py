@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
 from torch import nn
+from transformers import MarianConfig, MarianMTModel
 
 from tfmlib.alignment import BOS, EOS, PAD, shift_right, translation_loss
 from tfmlib.attention import causal_mask
@@ -28,7 +29,7 @@ from tfmlib.checkpoints import (
 from tfmlib.decoders import gpt2, llama
 from tfmlib.denoisers import modern_transformer
 from tfmlib.encoders import BERT, MaskedLMHead, bert
-from tfmlib.positions import PositionalEncoding, SinusoidalEmbedding
+from tfmlib.positions import PositionalEncoding
 from tfmlib.transformer import (
     InverseSqrtSchedule,
     SimpleTransformer,
@@ -133,28 +134,12 @@ def test_the_builder_makes_what_the_chapters_assemble():
 
 # --- words ----------------------------------------------------------------------------------------
 
-def test_words_go_in_scaled_with_their_places_and_come_out_as_products():
-    words = TokenEmbedding(9, 6, SinusoidalEmbedding(6)).double()
-    ids = torch.tensor([[3, 8, 0]])
-    wanted = torch.stack([words.weight[i] * 6**.5
-                          + SinusoidalEmbedding(6).encode(torch.tensor([t]))[0]
-                          for t, i in enumerate(ids[0])])
-    torch.testing.assert_close(words(ids)[0], wanted)
-    rows = torch.randn(2, 3, 6).double()
-    torch.testing.assert_close(words.logits(rows),
-                               torch.stack([(rows * row).sum(-1) for row in words.weight], -1))
 
-
-def test_words_without_scale_with_bias_and_dropout():
-    words = TokenEmbedding(9, 6, PositionalEncoding(), dropout=.5, scale=1., bias=True)
-    ids = torch.tensor([[3, 8]])
-    torch.testing.assert_close(words.eval()(ids)[0], words.weight[ids[0]])
+def test_words_that_go_in_are_dropped():
+    words, ids = TokenEmbedding(9, 6, PositionalEncoding(), dropout=.5, scale=1.), [3, 8]
     torch.manual_seed(0)
-    dropped = words.train()(ids)[0]
-    assert (bool((dropped == 0).any())
-            and bool(((dropped == 0) | torch.isclose(dropped, 2 * words.weight[ids[0]])).all()))
-    nn.init.normal_(words.bias)
-    torch.testing.assert_close(words.logits(torch.zeros(1, 1, 6))[0, 0], words.bias)
+    dropped, wanted = words.train()(torch.tensor([ids]))[0], 2 * words.weight[ids]
+    assert ((dropped == 0) | torch.isclose(dropped, wanted)).all() and (dropped == 0).any()
 
 
 # --- who sees what --------------------------------------------------------------------------------
@@ -187,11 +172,6 @@ def test_the_short_class_computes_the_same_and_takes_the_same_weights():
     assert [*short.state_dict()] == [*model.state_dict()]
 
 
-def test_real_hides_padding():
-    mask = source_mask(torch.tensor([[5, EOS, PAD], [5, 6, EOS]]))
-    assert mask.tolist() == [[[[True, True, False]]], [[[True, True, True]]]]
-
-
 # --- equal to others ------------------------------------------------------------------------------
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
@@ -216,14 +196,13 @@ def test_the_stacks_equal_torch(first, bias, activation):
 
 def marian(seed: int, **choice):
     "A random Marian, and sources for it."
-    transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     config = dict(vocab_size=40, d_model=12, encoder_layers=2, decoder_layers=1,
                   encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=24,
                   decoder_ffn_dim=10, max_position_embeddings=64, scale_embedding=True, init_std=.2,
                   pad_token_id=PAD, decoder_start_token_id=BOS,
                   eos_token_id=EOS, forced_eos_token_id=None)
-    theirs = transformers.MarianMTModel(transformers.MarianConfig(**config | choice)).eval()
+    theirs = MarianMTModel(MarianConfig(**config | choice)).eval()
     for name, p in theirs.named_parameters():
         if "norm.weight" in name: nn.init.normal_(p)
     nn.init.normal_(theirs.final_logits_bias, std=.3)
