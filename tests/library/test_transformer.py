@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import families
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
 from torch import nn
-from transformers import MarianConfig, MarianMTModel
 
 from tfmlib.alignment import BOS, EOS, PAD, shift_right, translation_loss
 from tfmlib.attention import causal_mask
@@ -194,21 +194,6 @@ def test_the_stacks_equal_torch(first, bias, activation):
                                rtol=0, atol=1e-11)
 
 
-def marian(seed: int, **choice):
-    "A random Marian, and sources for it."
-    torch.manual_seed(seed)
-    config = dict(vocab_size=40, d_model=12, encoder_layers=2, decoder_layers=1,
-                  encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=24,
-                  decoder_ffn_dim=10, max_position_embeddings=64, scale_embedding=True, init_std=.2,
-                  pad_token_id=PAD, decoder_start_token_id=BOS,
-                  eos_token_id=EOS, forced_eos_token_id=None)
-    theirs = MarianMTModel(MarianConfig(**config | choice)).eval()
-    for name, p in theirs.named_parameters():
-        if "norm.weight" in name: nn.init.normal_(p)
-    nn.init.normal_(theirs.final_logits_bias, std=.3)
-    return theirs, sentences([9, 4, 6], 40, seed)
-
-
 def ours_of(theirs): return from_pretrained(theirs.state_dict(), theirs.config.to_dict())
 
 
@@ -225,7 +210,7 @@ def ours_of(theirs): return from_pretrained(theirs.state_dict(), theirs.config.t
 def test_marian_scores_and_writes_the_same_there_and_back(seed, choice):
     """The same names and numbers come back, copies of the table and the code of positions among
     them; those may also be absent."""
-    theirs, x = marian(seed, **choice)
+    theirs, x = families.marian(seed=seed, **choice), sentences([9, 4, 6], 40, seed)
     pad, start, end = (getattr(theirs.config, f"{mark}_token_id")
                        for mark in ("pad", "decoder_start", "eos"))
     x = torch.where(x == PAD, pad, torch.where(x == EOS, end, x.clamp(max=38)))
