@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from attending import draw
 from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,11 +13,6 @@ from refusing import refuses
 from tfmlib.attention import attention, attention_backward, causal_mask, padding_mask
 
 sizes = st.integers(1, 7)
-
-
-def draw(seed, *shape, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed),
-                       dtype=torch.float64).to(dtype)
 
 
 @st.composite

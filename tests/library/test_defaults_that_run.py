@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from attending import attended
+from attending import attended, draw
 from conftest import often, sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,8 +84,6 @@ BOTH = ModelConfig("encoder-decoder", 30, 16, 2, 2, source_vocab_size=20, d_ff=4
 def quiet(monkeypatch): monkeypatch.setenv("TQDM_DISABLE", "1")
 
 
-def draw(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 def close(got, wanted, rounding=1e-12):
     torch.testing.assert_close(got, wanted, rtol=rounding, atol=rounding)
 

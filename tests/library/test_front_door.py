@@ -140,6 +140,13 @@ def said(words, capsys):
     return str(ended.value.code) + capsys.readouterr().err
 
 
+@pytest.fixture
+def run(texts):
+    "A folder in which a model has been trained."
+    main(SMALL)
+    return texts / "run"
+
+
 def complains(words, part, capsys):
     "A command is refused in one line, which begins with its name and says what `part` describes."
     heard = said(words, capsys)
@@ -177,7 +184,7 @@ def test_a_number_that_cannot_be_is_refused_in_one_line(texts, capsys, option):
     complains([*SMALL, f"--{option}", "-1"], "got|expected", capsys)
 
 
-def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
+def test_what_is_no_model_no_text_and_no_device_is_named(texts, run, capsys):
     (texts / "bytes").write_bytes(b"caf\xe9")
     (texts / "short").write_text("short")
     (texts / "empty").mkdir()
@@ -193,7 +200,6 @@ def test_what_is_no_model_no_text_and_no_device_is_named(texts, capsys):
                         (["export", "empty", "x"], "model: empty is neither"),
                         (["generate", "begun", "a"], "model: begun is not trained to its end")):
         complains(words, part, capsys)
-    main(SMALL)
     for more, part in ((["--temperature", "-1"], "top-p: temperature: -1.0"),
                        (["--top-p", "2"], "top_p: 2.0"), (["--top-k", "0"], "top_k: 0"),
                        (["--chat"], "chat: run has no chat template"),
@@ -218,11 +224,10 @@ def test_every_option_is_described():
             assert len((action.help or "").split()) > 1, f"{name} {action.dest}"
 
 
-def test_a_run_is_continued_only_as_itself(texts, capsys):
+def test_a_run_is_continued_only_as_itself(texts, run, capsys):
     """Another text, tokenizer, length or size of a batch is refused by its name, and what the
     run has is left as it was."""
-    main(SMALL)
-    held = {path.name: path.read_bytes() for path in (texts / "run").iterdir()}
+    held = {path.name: path.read_bytes() for path in run.iterdir()}
     (texts / "other.txt").write_text("another text " * 500)
     main("tokenizer other.txt other.json --vocab-size 260".split())
     more = [word.replace("text.txt", "other.txt") for word in SMALL]
@@ -233,12 +238,11 @@ def test_a_run_is_continued_only_as_itself(texts, capsys):
                         ([*SMALL, "--rows", "2"], "rows"), ([*SMALL, "--seed", "5"], "seed"),
                         ([*SMALL, "--width", "32"], "")):
         complains(words, part, capsys)
-    assert {path.name: path.read_bytes() for path in (texts / "run").iterdir()} == held
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == held
     main(SMALL)
 
 
-def test_a_folder_is_exported_as_its_own_family(texts, capsys):
-    main(SMALL)
+def test_a_folder_is_exported_as_its_own_family(texts, run, capsys):
     main("export run folder".split())
     main("export folder again".split())
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
@@ -246,8 +250,7 @@ def test_a_folder_is_exported_as_its_own_family(texts, capsys):
     assert "family" in said("export folder other --family gpt2".split(), capsys)
 
 
-def test_a_chat_template_is_found_beside_a_model(texts, monkeypatch, capsys):
-    main(SMALL)
+def test_a_chat_template_is_found_beside_a_model(texts, run, monkeypatch, capsys):
     main("export run folder".split())
     path = texts / "folder/tokenizer_config.json"
     content = json.loads(path.read_text())
