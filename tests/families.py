@@ -14,7 +14,8 @@ from tfmlib.checkpoints import from_pretrained, to_pretrained
 MARIAN = dict(vocab_size=40, d_model=12, encoder_layers=2, decoder_layers=1,
               encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=24,
               decoder_ffn_dim=10, max_position_embeddings=64, pad_token_id=PAD,
-              decoder_start_token_id=BOS, eos_token_id=EOS, forced_eos_token_id=None)
+              decoder_start_token_id=BOS, eos_token_id=EOS, forced_eos_token_id=None,
+              scale_embedding=True)
 
 
 def marian(kind: type = MarianMTModel, seed: int = 0, **choice) -> torch.nn.Module:
