@@ -216,7 +216,6 @@ def others(value):
 
 # --- Marian ---------------------------------------------------------------------------------------
 
-
 def from_marian(theirs): return from_pretrained(theirs.state_dict(), theirs.config.to_dict())
 
 

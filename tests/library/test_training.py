@@ -76,9 +76,7 @@ def trained(steps, *kept, model=None, loss=squared, batch=batch, **how):
     return model, train(model, loss, batch, steps, adamw(model), *kept, **how)
 
 
-# ── AdamW
-# ──────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
-
+# --- AdamW ----------------------------------------------------------------------------------------
 
 def test_groups_leave_vectors_and_frozen_parameters_alone():
     model = net()
@@ -114,8 +112,8 @@ def test_a_rate_is_known_by_its_values(tmp_path, make):
     refuses("rate at step .* is 0.1.* there, 0.2.* here", go_on, 3, 0.2)
 
 
-# ── clipping
-# ───────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- clipping -------------------------------------------------------------------------------------
+
 def with_gradients(*gradients):
     made = {f"p{i}": nn.Parameter(torch.zeros_like(g)) for i, g in enumerate(gradients)}
     for p, g in zip(made.values(), gradients): p.grad = g.clone()
@@ -162,8 +160,8 @@ def test_means_that_would_overflow_are_refused():
     assert p["p0"][0].item() == pytest.approx(-0.1)
 
 
-# ── the schedule
-# ───────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- the schedule ---------------------------------------------------------------------------------
+
 @settings(max_examples=often(100), deadline=None)
 @given(peak=st.floats(1e-6, 1), warmup=st.integers(0, 50), rest=st.integers(1, 500),
        share_=st.floats(0, 1))
@@ -191,8 +189,8 @@ def test_a_stable_rate_falls_only_in_its_decay(shape, fall):
     assert [WarmupStableDecay(8, 3, 12, shape=shape)(n) for n in (11, 12)] == [8, 0]
 
 
-# ── what is a function of the step
-# ─────────────────────────────────────────────────────────────────────────────────
+# --- what is a function of the step ---------------------------------------------------------------
+
 def test_seeds_are_unrelated():
     seen = {mix_seed(*numbers) for numbers in [(0,), (0, 0), (0, 1), (1, 0), (1,), (11,),
                                                (1, 1), (0, 0, 0)]}
@@ -221,8 +219,8 @@ def test_epochs_order_changes():
     assert not torch.equal(draw(0)[0], draw(1)[0])
 
 
-# ── files
-# ──────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- files ----------------------------------------------------------------------------------------
+
 STRANGE = {"bf16": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 2),
            "point": torch.tensor(2.5, dtype=F64), "turned": torch.arange(6.0).view(2, 3).T,
            "yes": torch.tensor([True, False]), "nan": torch.tensor([math.nan, -0.0]),
@@ -276,8 +274,8 @@ def test_other_files_are_refused_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"): load_tensors(tmp_path / "nowhere")
 
 
-# ── the loop
-# ───────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- the loop -------------------------------------------------------------------------------------
+
 def test_the_loop_is_the_plain_loop():
     "The same weights as a loop written out with PyTorch's parts."
     (model, history), plain = trained(30, seed=5), net()
@@ -332,8 +330,8 @@ def test_divergence_stops_before_the_weights(where, said):
     assert same(kept, weights(model))
 
 
-# ── stopped and resumed
-# ────────────────────────────────────────────────────────────────────────────────────────────
+# --- stopped and resumed --------------------------------------------------------------------------
+
 def test_resumed_is_undisturbed(tmp_path):
     "Interrupted at every step in turn, each time in a new model with another start."
     kept, how = Checkpoint(tmp_path / "c", every=3), dict(seed=2, watch=lambda step: {"w": step})
@@ -390,8 +388,8 @@ def test_tied_weights_are_saved_once_and_stay_tied(tmp_path):
     assert torch.equal(again.head.weight, model.head.weight)
 
 
-# ── kill -9
-# ────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- kill -9 --------------------------------------------------------------------------------------
+
 PROGRAM = textwrap.dedent('''
     import os, signal, sys, time
     sys.path[:0] = [{root!r}, {root!r} + "/tests", {tests!r}]
@@ -486,8 +484,8 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
     assert equals(tmp_path / "c", undisturbed / "done"), f"killed at {reached}"
 
 
-# ── many processes
-# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# --- many processes -------------------------------------------------------------------------------
+
 TOGETHER = textwrap.dedent('''
     import os, sys
     sys.path.insert(0, {root!r})
@@ -588,8 +586,8 @@ def test_on_a_gpu_weights_stay_in_single_precision(tmp_path):
                           else torch.float32})
 
 
-# ── a step is all or nothing
-# ───────────────────────────────────────────────────────────────────────────────────────
+# --- a step is all or nothing ---------------------------------------------------------------------
+
 def cut_off(): raise KeyboardInterrupt
 def ctrl_c(): signal.raise_signal(signal.SIGINT)
 
@@ -754,8 +752,8 @@ def test_a_watch_that_is_cut_off_is_not_saved(tmp_path):
     assert int(load_tensors(tmp_path / "c")[0]["optimiser.done"]) == 2
 
 
-# ── many writers, one path
-# ─────────────────────────────────────────────────────────────────────────────────────────
+# --- many writers, one path -----------------------------------------------------------------------
+
 WRITER = textwrap.dedent('''
     import sys
     sys.path.insert(0, {root!r})
@@ -800,8 +798,8 @@ def test_a_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, mon
     assert load_tensors(tmp_path / "c")[0]["x"].tolist() == [1, 1]
 
 
-# ── refusals by name
-# ───────────────────────────────────────────────────────────────────────────────────────────────
+# --- refusals by name -----------------------------------------------------------------------------
+
 def made(**how):
     return AdamW(**{"groups": [ParameterGroup({"p": nn.Parameter(torch.ones(2))})],
                     "lr": 0.1} | how)

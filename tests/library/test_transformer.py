@@ -134,7 +134,6 @@ def test_the_builder_makes_what_the_chapters_assemble():
 
 # --- words ----------------------------------------------------------------------------------------
 
-
 def test_words_that_go_in_are_dropped():
     words, ids = TokenEmbedding(9, 6, PositionalEncoding(), dropout=.5, scale=1.), [3, 8]
     torch.manual_seed(0)
