@@ -9,6 +9,12 @@ from tfmlib.heads import attention_weights
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
+def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    "Random numbers, which in a smaller type are the rounded ones."
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed),
+                       dtype=torch.float64).to(dtype)
+
+
 def tensors(shown) -> list[Tensor]:
     "All tensors of what a layer, a block, a stack or a model shows beside its output."
     if isinstance(shown, dict): shown = [*shown.values()]

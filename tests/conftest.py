@@ -19,6 +19,9 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "extensions")]
 import steps  # noqa: E402
 from chromium import CHROMIUM, FLAGS  # noqa: E402
 
+# what the library says of tiny models is of no use here
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+
 # while the tests are collected: what is imported stays
 gc.disable()
 

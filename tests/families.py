@@ -5,9 +5,27 @@ from collections.abc import Callable, Iterable
 
 import torch
 from refusing import refuses
+from transformers import MarianConfig, MarianMTModel
 
 from bench.checkpoint_families import IDS, loud
+from tfmlib.alignment import BOS, EOS, PAD
 from tfmlib.checkpoints import from_pretrained, to_pretrained
+
+MARIAN = dict(vocab_size=40, d_model=12, encoder_layers=2, decoder_layers=1,
+              encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=24,
+              decoder_ffn_dim=10, max_position_embeddings=64, pad_token_id=PAD,
+              decoder_start_token_id=BOS, eos_token_id=EOS, forced_eos_token_id=None,
+              scale_embedding=True)
+
+
+def marian(kind: type = MarianMTModel, seed: int = 0, **choice) -> torch.nn.Module:
+    "A random Marian."
+    torch.manual_seed(seed)
+    theirs = kind(MarianConfig(**MARIAN | choice)).eval()
+    for name, p in theirs.named_parameters():
+        if "positions" not in name: torch.nn.init.normal_(p, std=.3)
+    if kind is MarianMTModel: torch.nn.init.normal_(theirs.final_logits_bias, std=.3)
+    return theirs
 
 
 def other_values(value) -> list:

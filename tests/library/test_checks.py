@@ -2,22 +2,17 @@
 what is right."""
 import math
 import re
-import sys
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
+import mutants
 import nbformat
 import numpy as np
 import pytest
 import torch
 
-READS = ("chapters/practice/",)
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import mutants  # noqa: E402
-
-from tfmlib.workbench import (  # noqa: E402
+from tfmlib.workbench import (
     Checker,
     Mismatch,
     Watch,
@@ -43,6 +38,8 @@ from tfmlib.workbench import (  # noqa: E402
     watched,
 )
 
+READS = ("chapters/practice/",)
+ROOT = Path(__file__).resolve().parents[2]
 X = rounded(4, 4)
 
 

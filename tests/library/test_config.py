@@ -1,5 +1,5 @@
-"""One description of every model: what it refuses, what it builds, a family that needs a new
-part, and what a call costs besides arithmetic."""
+"""One description of every model: what it refuses, what it builds, and what a call costs besides
+arithmetic."""
 import json
 import math
 import subprocess
@@ -14,32 +14,22 @@ import torch
 from conftest import sweep
 from refusing import refuses
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import MixtralConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import MixtralConfig, Qwen3Config
 
 from bench.checkpoint_families import CASES, loud
 from tfmlib.alignment import shift_right
 from tfmlib.checkpoints import (
-    ATTENTIONS,
-    FAMILIES,
     FFNS,
-    LLAMA_PARTS,
     MODEL_CONFIGS,
     POSITIONS,
-    ROPE,
     ModelConfig,
     Part,
     build,
     count_parameters,
-    from_pretrained,
-    llama_family,
-    llama_names,
     load_model,
-    read_rope,
     save_model,
     to_pretrained,
 )
-from tfmlib.decoders import CausalLM
-from tfmlib.heads import MultiHeadAttention
 from tfmlib.positions import (
     DynamicNTK,
     Llama3Scaling,
@@ -49,7 +39,7 @@ from tfmlib.positions import (
     SinusoidalEmbedding,
     YaRN,
 )
-from tfmlib.workbench import need, own_tensors
+from tfmlib.workbench import own_tensors
 
 pytestmark = pytest.mark.usefixtures("early_families")
 
@@ -64,96 +54,7 @@ def run(model):
     return model(X)[0] if model.config.kind == "encoder" else model(X)
 
 
-# --- a family that needs a new part: Qwen3, whose queries and keys are normalised -----------------
-
-class NormedHeads(MultiHeadAttention):
-    "Multi-head attention with a norm of each query and each key."
-    def __init__(self, config, layer, attention_fn):
-        super().__init__(config.d_model, config.n_heads, config.n_kv_heads, config.head_dim,
-                         bias=config.attention_bias, attention_fn=attention_fn)
-        self.q_norm, self.k_norm = (config.build_norm(self.q_proj.out_features // config.n_heads)
-                                    for _ in range(2))
-
-    def project_q(self, x): return self.q_norm(super().project_q(x))
-
-    def project_kv(self, memory):
-        k, v = super().project_kv(memory)
-        return self.k_norm(k), v
-
-
-def read_qwen3(config):
-    layers = set(config.get("layer_types") or ["full_attention"])
-    need(layers == {"full_attention"}, "layer_types", layers, "full attention in every layer")
-    return read_rope(config)
-
-
-QWEN3_PARTS = LLAMA_PARTS | {f"self_attn.{t}_norm": f"attention.inner.{t}_norm" for t in "qk"}
-QWEN3 = llama_family("Qwen3ForCausalLM", partial(llama_names, parts=QWEN3_PARTS),
-                     attention="normed")
-QWEN3 = QWEN3._replace(values=QWEN3.values | {"use_sliding_window": (False,)}, read=read_qwen3,
-                       read_keys=(*ROPE, "layer_types", "max_window_layers"))
-
-
-@pytest.fixture
-def qwen3(monkeypatch):
-    "The part, the row and the names; and a random model of theirs, in 64 bits."
-    monkeypatch.setitem(ATTENTIONS, "normed", Part(NormedHeads))
-    monkeypatch.setitem(FAMILIES, "qwen3", QWEN3)
-    torch.manual_seed(0)
-    theirs = Qwen3ForCausalLM(Qwen3Config(vocab_size=61, hidden_size=16, intermediate_size=24,
-                                          num_hidden_layers=3, num_attention_heads=4,
-                                          num_key_value_heads=2, head_dim=6,
-                                          max_position_embeddings=64, rms_norm_eps=1e-5,
-                                          bos_token_id=None, eos_token_id=None)).double().eval()
-    for p in theirs.parameters(): torch.nn.init.normal_(p, std=.3)
-    return theirs
-
-
-def test_a_family_with_a_new_part_takes_the_part_a_row_and_names(qwen3):
-    """Equal logits, plain and padded; the same tensors back; and theirs again, with weights that
-    were drawn here."""
-    config, ids = (qwen3.config.to_dict(),
-                   torch.randint(61, (3, 17), generator=torch.Generator().manual_seed(0)))
-    ours, real = (from_pretrained(qwen3.state_dict(), config),
-                  torch.arange(17) >= torch.tensor([0, 4, 9])[:, None])
-    assert ours.config.attention == "normed" and isinstance(ours, CausalLM)
-    places = (real.cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad():
-        assert (float((ours(ids) - qwen3(ids).logits).abs().max()) < 1e-5 < 1
-                < float(ours(ids).abs().max()))
-        padded = qwen3(ids, attention_mask=real.long(), position_ids=places).logits
-        assert float((ours(ids, real) - padded)[real].abs().max()) < 1e-5
-    back = to_pretrained(ours, "qwen3")
-    assert (back.keys() == qwen3.state_dict().keys()
-            and all(torch.equal(back[name], t) for name, t in qwen3.state_dict().items()))
-    other = build(ours.config, seed=5).double()
-    for p in other.parameters(): torch.nn.init.normal_(p, std=.3)
-    qwen3.load_state_dict(to_pretrained(other, "qwen3"))
-    with torch.no_grad(): assert float((other(ids) - qwen3(ids).logits).abs().max()) < 1e-5
-
-
-@pytest.mark.parametrize("change, said", [
-    ({"a_new_key": 2}, "a_new_key: 2; expected no such key"),
-    ({"use_sliding_window": True}, "use_sliding_window: True; expected False"),
-    ({"layer_types": ["sliding_attention"]}, "layer_types: "),
-    ({"attention_bias": True}, "attention_bias: True"), ({"rope_parameters": {"rope_type": "yarn"}},
-            "rope_parameters: "), ({"architectures": ["LlamaForCausalLM"]}, "architectures: ")])
-def test_the_new_family_refuses_by_name(qwen3, change, said):
-    refuses(f"^{said}", from_pretrained, qwen3.state_dict(), qwen3.config.to_dict() | change)
-
-
-def test_the_new_family_is_not_the_old_one(qwen3):
-    state, config = qwen3.state_dict(), qwen3.config.to_dict()
-    with pytest.raises(ValueError,
-                       match="^state: model.layers.0.self_attn.k_norm.weight, .*unknown"):
-        from_pretrained(state, {key: config[key] for key in FAMILIES["llama"].fields}
-                        | {"model_type": "llama"})
-    refuses("^family: llama, whose models differ from this one in attention", to_pretrained,
-        from_pretrained(state, config), "llama")
-    with pytest.raises(ValueError, match="^state: model.layers.0.self_attn.q_norm.weight missing"):
-        from_pretrained({name: t for name, t in state.items()
-                         if "layers.0.self_attn.q_norm" not in name}, config)
-
+# --- parts ----------------------------------------------------------------------------------------
 
 def test_a_tensor_without_a_name_there_is_not_dropped():
     model = build(ONE)
@@ -213,11 +114,12 @@ def test_a_configuration_refuses_by_name(change, said):
     (partial(replace, ONE, n_encoder_layers=1), "n_encoder_layers: 1, of decoder"),
     (lambda: build(replace(ONE, max_len=None)), "max_len: None"),
     (lambda: build(replace(BOTH, positions="learned")), "max_len: None"),
+    (lambda: build(replace(ONE, positions="learned, offset")),
+     "positions: 'learned, offset'; expected a kind with an option pad"),
     (lambda: run(build(replace(BOTH, max_len=3))), "x: 4 tokens; expected at most 3"),
     (lambda: count_parameters(replace(BOTH, positions="sines first")),
      "positions: got 'sines first'")])
-def test_what_does_not_go_together_is_refused_by_name(config, said):
-    refuses(f"^{said}", config)
+def test_what_does_not_go_together_is_refused_by_name(config, said): refuses(f"^{said}", config)
 
 
 def test_a_configuration_is_a_value_and_can_be_stored():
@@ -355,11 +257,6 @@ def test_a_rule_of_scaling_is_read_or_refused(positions):
         return
     ids = torch.arange(20)[None]
     assert not torch.equal(model(ids), build(replace(ONE, **given))(ids))
-
-
-def test_positions_that_need_the_id_of_padding_say_so():
-    refuses("positions: 'learned, offset'; expected a kind with an option pad", build,
-        replace(ONE, positions="learned, offset"))
 
 
 # --- what is built --------------------------------------------------------------------------------

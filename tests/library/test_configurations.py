@@ -1,8 +1,6 @@
 """Weights of other libraries: each family and variant gives equal logits or is refused by name;
 none is silently wrong."""
-import copy
 import json
-import logging
 
 import families
 import pytest
@@ -11,7 +9,6 @@ from conftest import sweep
 from refusing import refuses
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     MarianConfig,
     MarianForCausalLM,
@@ -19,6 +16,7 @@ from transformers import (
     MarianMTModel,
 )
 
+from bench.checkpoint_families import IDS, loud, rope
 from tfmlib.alignment import PAD
 from tfmlib.checkpoints import (
     FAMILIES,
@@ -31,7 +29,6 @@ from tfmlib.checkpoints import (
 
 pytestmark = pytest.mark.usefixtures("early_families")
 
-logging.getLogger("transformers").setLevel(logging.ERROR)
 ENDS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 G = dict(vocab_size=61, n_embd=16, n_layer=2, n_head=4, n_positions=64, **ENDS)
 T = dict(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
@@ -39,9 +36,6 @@ T = dict(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=
          max_position_embeddings=64, **ENDS)
 WIDE, NO_GROUPS = (T | {"head_dim": 4},
                    {name: n for name, n in T.items() if name != "num_key_value_heads"})
-
-
-def rope(kind, **more): return dict(rope_parameters=dict(rope_type=kind, rope_theta=1e4, **more))
 
 
 TRAINED = dict(factor=4., original_max_position_embeddings=16)
@@ -111,18 +105,6 @@ FOREIGN = {  # of other families
                             v_head_dim=4, n_routed_experts=4, n_group=1, topk_group=1,
                             num_experts_per_tok=2, moe_intermediate_size=8),
 }
-
-
-def loud(kind, sizes):
-    "A tiny random model of a family, its weights large enough that different arithmetic shows."
-    torch.manual_seed(0)
-    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind,
-            **copy.deepcopy(sizes))).eval()
-    for p in theirs.parameters(): torch.nn.init.normal_(p, std=.3)
-    return theirs
-
-
-IDS = torch.randint(61, (3, 33), generator=torch.Generator().manual_seed(0))
 
 
 @torch.no_grad()
@@ -234,21 +216,6 @@ def others(value):
 
 # --- Marian ---------------------------------------------------------------------------------------
 
-SMALL = dict(vocab_size=40, d_model=12, encoder_layers=1, decoder_layers=1,
-             encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=24,
-             decoder_ffn_dim=10,
-             max_position_embeddings=64, pad_token_id=PAD, decoder_start_token_id=1, eos_token_id=2,
-             forced_eos_token_id=None)
-
-
-def marian(kind=MarianMTModel, **choice):
-    torch.manual_seed(0)
-    theirs = kind(MarianConfig(**SMALL | choice)).eval()
-    for name, p in theirs.named_parameters():
-        if "positions" not in name: torch.nn.init.normal_(p, std=.3)
-    return theirs
-
-
 def from_marian(theirs): return from_pretrained(theirs.state_dict(), theirs.config.to_dict())
 
 
@@ -267,7 +234,7 @@ def marian_apart(theirs) -> float:
 @pytest.mark.parametrize("kind, most",
                          [(torch.float64, 1e-5), (torch.float32, 1e-4), (torch.bfloat16, .1)])
 def test_marian_keeps_the_number_type(kind, most):
-    theirs = marian(scale_embedding=True, activation_function="swish").to(kind)
+    theirs = families.marian(scale_embedding=True, activation_function="swish").to(kind)
     # every digit of the type is in use
     torch.nn.init.normal_(theirs.model.shared.weight, std=.3)
     assert (marian_apart(theirs) < most and torch.equal(from_marian(theirs).source_embedding.weight,
@@ -275,7 +242,7 @@ def test_marian_keeps_the_number_type(kind, most):
 
 
 def test_marian_of_mixed_number_types_is_refused():
-    theirs = marian()
+    theirs = families.marian()
     theirs.model.encoder.layers[0].fc1.double()
     refuses(r"^model.encoder.layers.0.fc1.weight: torch.float64; expected torch.float32, as ",
         from_marian, theirs)
@@ -284,18 +251,20 @@ def test_marian_of_mixed_number_types_is_refused():
 @pytest.mark.parametrize("change, said", [
     ({"activation_function": "gelu_new"},
      "activation_function: 'gelu_new'; expected 'gelu' or 'relu'"),
+    ({"activation_function": "tanh"}, "activation_function: 'tanh'"),
     ({"normalize_before": True}, "normalize_before: True; expected False"),
     ({"static_position_embeddings": False}, "static_position_embeddings"),
     ({"add_final_layer_norm": True}, "add_final_layer_norm"),
     ({"normalize_embedding": True}, "normalize_embedding"),
-    ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
+    ({"share_encoder_decoder_embeddings": False},
+     "share_encoder_decoder_embeddings: False; expected True"),
     ({"tie_word_embeddings": False}, "tie_word_embeddings"),
     ({"scale_embedding": 2.}, "scale_embedding: 2.0"),
     ({"decoder_vocab_size": 41}, "decoder_vocab_size: 41; expected None or 40"),
     ({"d_model": "12"}, "d_model: '12'; expected a whole number"),
     ({"a_new_key": 1}, "a_new_key: 1; expected no such key")])
 def test_marian_refuses_each_key_by_its_name(change, said):
-    theirs = marian()
+    theirs = families.marian()
     vars(theirs.config).update(change)
     refuses(f"^{said}", from_marian, theirs)
 
@@ -304,7 +273,7 @@ def test_marian_refuses_each_key_by_its_name(change, said):
                                   "plbart", "bigbird_pegasus"])
 def test_marian_refuses_other_families_by_name(kind):
     sizes = (dict(d_ff=24, d_kv=4, num_layers=1, num_heads=4) if kind == "t5"
-             else {n: v for n, v in SMALL.items() if n != "vocab_size"}
+             else {n: v for n, v in families.MARIAN.items() if n != "vocab_size"}
              | dict(max_position_embeddings=64))
     if kind == "fsmt": sizes |= dict(langs=["de", "en"], src_vocab_size=40, tgt_vocab_size=40)
     theirs = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, vocab_size=40,
@@ -322,7 +291,7 @@ def test_marian_refuses_other_families_by_name(kind):
 def test_marian_whose_copies_differ_is_refused(name, said):
     """Tables that the configuration calls equal, and a code of positions that is not the one it
     should be."""
-    theirs = marian()
+    theirs = families.marian()
     module = theirs.get_submodule(name.removesuffix(".weight"))
     module.weight = torch.nn.Parameter(module.weight.detach() + .1)
     refuses(f"^{name}: other numbers; expected {said}", from_marian, theirs)
@@ -330,20 +299,18 @@ def test_marian_whose_copies_differ_is_refused(name, said):
 
 def test_marian_without_scores_or_encoder_is_refused_by_name():
     refuses("^state: final_logits_bias, lm_head.weight, model.decoder", from_marian,
-        marian(MarianModel))
-    refuses("^is_encoder_decoder: False", from_marian, marian(MarianForCausalLM))
+        families.marian(MarianModel))
+    refuses("^is_encoder_decoder: False", from_marian, families.marian(MarianForCausalLM))
 
 
 def test_no_key_of_marian_that_we_ignore_changes_a_score():
-    first, equal = marian(), set()
+    first, equal = families.marian(), set()
     config = first.config.to_dict()
     for key, value in [(key, value) for key, was in config.items() for value in others(was)]:
-        try: changed = MarianMTModel(MarianConfig(**config | {key: value})).eval()
-        except Exception: continue                                            # noqa: S112
-        if {n: t.shape for n, t in changed.state_dict().items()} != {n: t.shape
-                for n, t in first.state_dict().items()}:
-            continue
-        changed.load_state_dict(first.state_dict())
+        try:
+            changed = MarianMTModel(MarianConfig(**config | {key: value})).eval()
+            changed.load_state_dict(first.state_dict())
+        except Exception: continue         # noqa: S112 — they refuse it, or its shapes are others
         changed.config.return_dict = True
         try: assert marian_apart(changed) < 1e-4, (key, value)
         except ValueError: continue

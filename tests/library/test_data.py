@@ -445,7 +445,6 @@ def test_names_with_a_comma_are_told_apart():
 
 
 def test_rules_know_every_puzzle():
-    assert set(RULES) == {"copy", "reverse", "sort", "recall", "adding"}
     x, y = adding(3, 5)
     assert RULES["adding"](x).equal(y) and RULES["recall"](recall(3, 4)[0]).equal(recall(3, 4)[1])
 

@@ -2,12 +2,12 @@
 `transformers`, or are refused by name."""
 import copy
 import json
-import logging
 
 import pytest
 import torch
 import transformers
 from conftest import sweep
+from refusing import refuses
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -25,7 +25,6 @@ from tfmlib.checkpoints import (
 )
 from tfmlib.checkpoints.tensor_files import read_header
 
-logging.getLogger("transformers").setLevel(logging.ERROR)
 pytestmark = pytest.mark.usefixtures("one_thread")
 BERT = dict(vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
             intermediate_size=28, max_position_embeddings=48)
@@ -64,11 +63,10 @@ PARTNERS = {  # key -> what a refusal may name in its stead
 
 def whole(kind: str, keys: dict) -> dict:
     "All keys that `transformers` writes for these, its defaults filled in."
+    config = type(AutoConfig.for_model(kind))(**copy.deepcopy(keys))
     # as they write infinity
-    def number(found: dict):
-        return float(found["__float__"]) if {*found} == {"__float__"} else found
-    return json.loads(type(AutoConfig.for_model(kind))(**copy.deepcopy(keys)).to_json_string(
-        use_diff=False), object_hook=number)
+    return json.loads(config.to_json_string(use_diff=False), object_hook=lambda found: (
+        float(found["__float__"]) if {*found} == {"__float__"} else found))
 
 
 def reading(config: dict) -> ModelConfig | str:
@@ -184,25 +182,24 @@ def test_files_of_todays_library_lack_the_output_of_t5(kind, more, tmp_path):
     for ours in (load(tmp_path, tokenizer=False).model, from_pretrained(state, config)):
         with torch.no_grad():
             torch.testing.assert_close(ours(ids, ids.flip(1))[0], wanted, atol=1e-4, rtol=1e-4)
-    with pytest.raises(ValueError, match="^state: .*missing"):
-        from_pretrained({name: t for name, t in state.items() if name != "shared.weight"}, config)
+    refuses("^state: .*missing", from_pretrained,
+            {name: t for name, t in state.items() if name != "shared.weight"}, config)
 
 
 @pytest.mark.parametrize("kind", ["mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2",
                                   "deepseek_v3"])
 def test_experts_that_are_joined_in_memory_are_refused_by_name(kind):
     theirs = checkpoint_families.loud(*expert_cases.EXPERT_CASES[kind])
-    with pytest.raises(ValueError, match=r"^state: model\.layers\.\d\.mlp\.experts\.down_proj, "
-                                         r"which holds all experts; expected a tensor for each "
-                                         r"expert, as in the files"):
-        from_pretrained(theirs.state_dict(), json.loads(theirs.config.to_json_string()))
+    refuses(r"^state: model\.layers\.\d\.mlp\.experts\.down_proj, which holds all experts; "
+            "expected a tensor for each expert, as in the files", from_pretrained,
+            theirs.state_dict(), json.loads(theirs.config.to_json_string()))
 
 
 def test_positions_by_layer_need_an_attention_that_asks_for_them():
     for attention in ("multi-head", "latent"):
-        with pytest.raises(ValueError, match=f"^attention: '{attention}'; expected 'adapted'"):
-            build(ModelConfig("decoder", 61, 24, 2, 4, 48, attention=attention,
-                              **MODERN | {"positions": "layered rotary"}))
+        refuses(f"^attention: '{attention}'; expected 'adapted'", build,
+                ModelConfig("decoder", 61, 24, 2, 4, 48, attention=attention,
+                            **MODERN | {"positions": "layered rotary"}))
 
 
 def test_a_mistral_without_a_window_says_so(early_families):

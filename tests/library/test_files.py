@@ -7,6 +7,7 @@ import subprocess
 import unicodedata
 
 import pytest
+import tokenizers
 import torch
 from refusing import refuses
 
@@ -19,6 +20,7 @@ from tfmlib.workbench import (
     lowered,
     read_gguf,
     word_pieces,
+    wordpiece,
     words_of,
 )
 
@@ -176,7 +178,6 @@ TEXTS = ["The owl's playing!", "Thé ÉLÈVE  played\tin\n東京.", "a" * 100 + 
 
 @pytest.mark.parametrize("lower", [True, False])
 def test_wordpiece_is_that_of_tokenizers(lower):
-    tokenizers = pytest.importorskip("tokenizers")
     described = content(normalizer=content()["normalizer"] | {"lowercase": lower})
     ours, theirs = (WordPieceTokenizer(described),
                     tokenizers.Tokenizer.from_str(json.dumps(described)))
@@ -193,10 +194,8 @@ def test_wordpiece_is_that_of_tokenizers(lower):
 def test_every_character_that_has_kept_its_class_is_normalised_as_there():
     """Of all characters, those whose class has changed since the tables of `tokenizers` were
     made may differ: they are few, and none has its class since Unicode 3.2."""
-    tokenizers = pytest.importorskip("tokenizers")
-    norm, pre = (tokenizers.Tokenizer.from_str(json.dumps(content())) for _ in "ab")
-    norm, pre = norm.normalizer, pre.pre_tokenizer
-    from tfmlib.workbench import wordpiece
+    norm, pre = (getattr(tokenizers.Tokenizer.from_str(json.dumps(content())), part)
+                 for part in ("normalizer", "pre_tokenizer"))
 
     def same(text: str) -> bool:
         return (words_of(lowered(wordpiece.HAN.sub(r" \1 ", cleaned(text))))

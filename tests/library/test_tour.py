@@ -6,14 +6,17 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
 from conftest import sweep
+from test_real_models import real
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench.tour import MODEL, RUN
 from tfmlib.checkpoints import gguf_tokenizer
-from tfmlib.workbench import book_text, find_model, load_tensors, read_gguf
+from tfmlib.workbench import book_text, load_tensors, read_gguf
 
 READS = ("chapters/00_tour.ipynb",)
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +78,6 @@ def test_the_model_is_short_and_uses_pytorch_only():
      (9, 3, 72, 96, 100_000.)],
     (6, 1, 48, 40, 100_000.)))
 def test_it_is_a_llama(heads, groups, width, hidden, base):
-    from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(heads)
     theirs = LlamaForCausalLM(LlamaConfig(vocab_size=61, hidden_size=width,
                                           intermediate_size=hidden, num_hidden_layers=3,
@@ -98,13 +100,8 @@ def test_it_is_a_llama(heads, groups, width, hidden, base):
 
 @torch.no_grad()
 def test_smollm2_gives_the_logits_of_transformers():
-    path = find_model("smollm2")
-    if path is None:
-        pytest.skip(
-            "smollm2 has not been fetched (python -m tfmlib fetch smollm2): this was not compared")
-    from transformers import LlamaConfig, LlamaForCausalLM
+    facts, tensors = read_gguf(real("smollm2"))
     names = page("imports", *MODEL, "fill-code")
-    facts, tensors = read_gguf(path)
     ours = names["filled"](tensors)
     theirs = LlamaForCausalLM(LlamaConfig(vocab_size=49_152, hidden_size=576,
                                           intermediate_size=1536, num_hidden_layers=30,
@@ -184,6 +181,12 @@ def text_and_english(names: dict) -> tuple[Bigrams, list[str]]:
                     len(names["pieces"])), names["pieces"])
 
 
+def mean_nats(english: Bigrams, names: dict, model, samples: int) -> float:
+    "Of texts that the model writes."
+    return mean(english.nats(names["split"](names["decode"](
+        names["write"](model, names["start"], 60, .6, seed).tolist()))) for seed in range(samples))
+
+
 @pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
@@ -196,12 +199,8 @@ def test_after_a_short_training_it_writes_more_like_english(seed):
     torch.manual_seed(seed)
     untrained = names["Transformer"](len(pieces), width=128, layers=4, heads=4,
                                      groups=2, hidden=320)
-    def mean(model):
-        return (
-            sum(english.nats(
-                names["split"](names["decode"](names["write"](model, names["start"], 60, .6,
-                        s).tolist()))) for s in range(5)) / 5)
-    assert mean(names["model"]) < mean(untrained) - 1
+    before, after = (mean_nats(english, names, each, 5) for each in (untrained, names["model"]))
+    assert after < before - 1
 
 
 def test_the_model_that_was_trained_longer_is_the_same_and_better():
@@ -212,12 +211,7 @@ def test_the_model_that_was_trained_longer_is_the_same_and_better():
         {k: x.float()
          for k, x in load_tensors(ROOT / "tfmlib/assets/models/tour.safetensors")[0].items()})
     english, _ = text_and_english(names)
-    def mean(model):
-        return (
-            sum(english.nats(
-                names["split"](names["decode"](names["write"](model, names["start"], 60, .6,
-                        s).tolist()))) for s in range(3)) / 3)
-    assert mean(longer) < mean(names["model"]) - 2
+    assert mean_nats(english, names, longer, 3) < mean_nats(english, names, names["model"], 3) - 2
     with torch.no_grad():
         assert float(names["loss_of"](longer, names["held_out"][:49 * 64].view(-1, 49))) < 4.6
 
@@ -229,5 +223,3 @@ def test_the_text_is_english_and_can_be_read_back():
             and text.isascii())
     assert (all(len(line.split()) <= 30 for line in text.splitlines())
             and len(names["pieces"]) < 2_100)
-    said = (ROOT / "tfmlib/assets/text/SOURCES.md").read_text(encoding="utf-8")
-    assert "novels.txt" in said and "public domain" in said

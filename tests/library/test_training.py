@@ -3,22 +3,27 @@ resumes bit for bit."""
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from conftest import often, sweep
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 from safetensors.torch import save
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from training_cases import F64, batch, net, plain_loop, same, squared, weights
 
 from tfmlib.workbench import (
     AdamW,
@@ -32,7 +37,6 @@ from tfmlib.workbench import (
     epochs,
     load_tensors,
     mix_seed,
-    model_tensors,
     optimisers,
     parameter_groups,
     processes,
@@ -47,7 +51,6 @@ from tfmlib.workbench import (
 ROOT = Path(__file__).resolve().parents[2]
 # seconds until a process that should have ended is given up: a loaded machine is slow
 PATIENCE = 600
-F64 = torch.float64
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,38 +61,13 @@ def quiet(one_thread):
         yield
 
 
-# A small problem with everything that has to survive: dropout, a buffer, tied weights, two groups,
-# a schedule.
-class Net(nn.Module):
-    def __init__(self, width=8, dtype=F64):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, width, bias=False), nn.BatchNorm1d(width), nn.Tanh(),
-                                  nn.Dropout(0.3))
-        self.head = nn.Linear(width, width)
-        self.again = self.head                                  # one matrix under two names
-        self.out = nn.Linear(width, 1)
-        self.to(dtype)
-
-    def forward(self, x): return self.out(self.again(self.head(self.body(x))))
-
-
-def net(seed=0, **how):
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        return Net(**how)
-
-
-def batch(step):
-    x = torch.randn(12, 4, dtype=F64, generator=seeded(3, step))
-    return x, x.sum(1, keepdim=True).sin()
-
-
-def squared(model, x, y): return (model(x) - y).square().mean()
-
-
 def adamw(model, **how):
     return AdamW(parameter_groups(model, 0.1),
                  **{"lr": WarmupCosine(0.01, 5, 60), "clip": 1.0} | how)
+
+
+def train_only_out(model):
+    train(model, squared, batch, 1, AdamW([ParameterGroup({"out.weight": model.out.weight})], 0.1))
 
 
 def trained(steps, *kept, model=None, loss=squared, batch=batch, **how):
@@ -98,53 +76,7 @@ def trained(steps, *kept, model=None, loss=squared, batch=batch, **how):
     return model, train(model, loss, batch, steps, adamw(model), *kept, **how)
 
 
-def weights(model): return {name: t.clone() for name, t in model_tensors(model).items()}
-
-
-def same(a, b): return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def same_history(a, b): return a.points == b.points
-
-
-# ── AdamW
-# ──────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
-@settings(max_examples=often(40), deadline=None)
-@given(rate=st.floats(1e-5, 0.3), beta1=st.floats(0, 0.99), beta2=st.floats(0, 0.9999),
-       eps=st.floats(1e-10, 1e-3), decay=st.floats(0, 0.5),
-       limit=st.sampled_from([0.1, 1.0, 30.0, math.inf]), seed=st.integers(0, 10**6),
-       scale=st.sampled_from([1e-6, 1.0, 1e4]))
-def test_adamw_is_pytorchs(rate, beta1, beta2, eps, decay, limit, seed, scale):
-    "Many steps, two groups, clipping, and one parameter that has no gradient now and then."
-    # else a step is an old gradient over a new one, which may be near 0: the last bits grow without
-    # bound
-    assume(beta1**2 <= beta2)
-    made = [torch.randn(n, dtype=F64, generator=seeded(seed, n)) for n in (5, 3)]
-    ours, theirs = ([nn.Parameter(t.clone()) for t in made] for _ in range(2))
-    mine = AdamW([ParameterGroup({"a": ours[0]}, decay), ParameterGroup({"b": ours[1]})], rate,
-                 (beta1, beta2), eps, limit)
-    torchs = torch.optim.AdamW([{"params": theirs[:1], "weight_decay": decay},
-                                {"params": theirs[1:], "weight_decay": 0.0}], rate,
-                               (beta1, beta2), eps)
-    for step in range(40):
-        for pair in (ours, theirs):
-            for i, p in enumerate(pair):
-                p.grad = (None if i and step % 3 == 0 else scale * torch.randn(len(p), dtype=F64,
-                        generator=seeded(seed, step, i)))
-        if limit < math.inf: nn.utils.clip_grad_norm_(theirs, limit)
-        torchs.step()
-        before = [p.grad if p.grad is None else p.grad.clone() for p in ours]
-        mine.step()
-        # the means are fed with the shorter gradient; what stands in .grad stays
-        assert all(g is p.grad is None or torch.equal(g, p.grad) for g, p in zip(before, ours))
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
-
-
-def test_a_model_s_parameters_alone_are_refused_with_what_makes_groups_of_them():
-    for all_ in (nn.Linear(2, 2).parameters(), [*nn.Linear(2, 2).parameters()]):
-        with pytest.raises(ValueError, match=r"a list of ParameterGroup, as `parameter_groups"):
-            AdamW(all_, 1e-3)
-
+# --- AdamW ----------------------------------------------------------------------------------------
 
 def test_groups_leave_vectors_and_frozen_parameters_alone():
     model = net()
@@ -153,12 +85,6 @@ def test_groups_leave_vectors_and_frozen_parameters_alone():
     assert (set(decayed.parameters) == {"body.0.weight", "head.weight"} and decayed.weight_decay
             == 0.2 and free.weight_decay == 0)
     assert all(p.ndim == 1 for p in free.parameters.values()) and "out.bias" in free.parameters
-
-
-def test_a_name_stands_in_one_group():
-    with pytest.raises(ValueError, match=r"^groups: \['p'\] stand in more than one group"):
-        AdamW([ParameterGroup({"p": nn.Parameter(torch.ones(1))}, decay) for decay in (0., 1.)],
-              0.1)
 
 
 class Plain:
@@ -183,17 +109,14 @@ def test_a_rate_is_known_by_its_values(tmp_path, make):
         model = net()
         train(model, squared, batch, steps, adamw(model, lr=make(top)), Checkpoint(tmp_path / "c"))
     for steps in (1, 2): go_on(steps, 0.1)
-    with pytest.raises(ValueError, match="rate at step .* is 0.1.* there, 0.2.* here"):
-        go_on(3, 0.2)
+    refuses("rate at step .* is 0.1.* there, 0.2.* here", go_on, 3, 0.2)
 
 
-# ── clipping
-# ───────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- clipping -------------------------------------------------------------------------------------
+
 def with_gradients(*gradients):
-    made = {}
-    for i, g in enumerate(gradients):
-        made[f"p{i}"] = nn.Parameter(torch.zeros_like(g))
-        made[f"p{i}"].grad = g.clone()
+    made = {f"p{i}": nn.Parameter(torch.zeros_like(g)) for i, g in enumerate(gradients)}
+    for p, g in zip(made.values(), gradients): p.grad = g.clone()
     return made
 
 
@@ -237,8 +160,8 @@ def test_means_that_would_overflow_are_refused():
     assert p["p0"][0].item() == pytest.approx(-0.1)
 
 
-# ── the schedule
-# ───────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- the schedule ---------------------------------------------------------------------------------
+
 @settings(max_examples=often(100), deadline=None)
 @given(peak=st.floats(1e-6, 1), warmup=st.integers(0, 50), rest=st.integers(1, 500),
        share_=st.floats(0, 1))
@@ -266,22 +189,19 @@ def test_a_stable_rate_falls_only_in_its_decay(shape, fall):
     assert [WarmupStableDecay(8, 3, 12, shape=shape)(n) for n in (11, 12)] == [8, 0]
 
 
-# ── what is a function of the step
-# ─────────────────────────────────────────────────────────────────────────────────
+# --- what is a function of the step ---------------------------------------------------------------
+
 def test_seeds_are_unrelated():
     seen = {mix_seed(*numbers) for numbers in [(0,), (0, 0), (0, 1), (1, 0), (1,), (11,),
                                                (1, 1), (0, 0, 0)]}
     assert len(seen) == 8
     with pytest.raises(TypeError): mix_seed(0.1)
-    assert torch.equal(torch.rand(3, generator=seeded(1, 2)), torch.rand(3, generator=seeded(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.integers(1, 30), size=st.integers(1, 30), seed=st.integers(0, 99))
 def test_epochs(rows, size, seed):
-    if size > rows:
-        with pytest.raises(ValueError, match="size"): epochs(torch.arange(rows), size=size)
-        return
+    if size > rows: return refuses("size", epochs, torch.arange(rows), size=size)
     draw, per = (epochs(torch.arange(rows), torch.arange(rows) * 10, size=size, seed=seed),
                  rows // size)
     for epoch in (0, 3):
@@ -299,8 +219,8 @@ def test_epochs_order_changes():
     assert not torch.equal(draw(0)[0], draw(1)[0])
 
 
-# ── files
-# ──────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- files ----------------------------------------------------------------------------------------
+
 STRANGE = {"bf16": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 2),
            "point": torch.tensor(2.5, dtype=F64), "turned": torch.arange(6.0).view(2, 3).T,
            "yes": torch.tensor([True, False]), "nan": torch.tensor([math.nan, -0.0]),
@@ -342,7 +262,7 @@ def test_damage_is_found_and_named(whole, tmp_path_factory, data):
         place, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
         content = whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1:]
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged.safetensors"): load_tensors(path)
+    refuses("damaged.safetensors", load_tensors, path)
 
 
 def test_other_files_are_refused_by_name(tmp_path):
@@ -350,40 +270,22 @@ def test_other_files_are_refused_by_name(tmp_path):
                           "zip": b"PK\x03\x04" + bytes(100),
                           "foreign": save({"x": torch.ones(1)})}.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=name): load_tensors(tmp_path / name)
+        refuses(name, load_tensors, tmp_path / name)
     with pytest.raises(FileNotFoundError, match="nowhere"): load_tensors(tmp_path / "nowhere")
 
 
-# ── the loop
-# ───────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- the loop -------------------------------------------------------------------------------------
+
 def test_the_loop_is_the_plain_loop():
     "The same weights as a loop written out with PyTorch's parts."
-    model, plain = net(), net()
-    history = train(model, squared, batch, 30, adamw(model), seed=5)
-    decayed, free = parameter_groups(plain, 0.1)
-    optimiser = torch.optim.AdamW(
-        [{"params": list(g.parameters.values()), "weight_decay": g.weight_decay}
-         for g in (decayed, free)])
-    losses = []
-    for step in range(30):
-        with torch.random.fork_rng([]):
-            torch.manual_seed(mix_seed(5, step, 0))
-            optimiser.zero_grad()
-            loss = squared(plain, *batch(step))
-        loss.backward()
-        nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
-        for g in optimiser.param_groups: g["lr"] = WarmupCosine(0.01, 5, 60)(step)
-        optimiser.step()
-        losses.append(loss.item())
-    torch.testing.assert_close(weights(model), weights(plain), rtol=1e-10, atol=1e-12)
+    (model, history), plain = trained(30, seed=5), net()
+    groups = [{"params": [*g.parameters.values()], "weight_decay": g.weight_decay}
+              for g in parameter_groups(plain, 0.1)]
+    wanted, losses = plain_loop(plain, torch.optim.AdamW(groups), 30, WarmupCosine(0.01, 5, 60),
+                                1.0, seed=5)
+    torch.testing.assert_close(weights(model), wanted, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(history["loss"], torch.tensor(losses, dtype=F64))
     assert history.steps("loss").tolist() == list(range(30)) and not model.training
-
-
-def test_other_generators_are_left_alone():
-    before = torch.get_rng_state()
-    trained(3)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_steps_are_a_place_to_arrive_at():
@@ -391,8 +293,7 @@ def test_steps_are_a_place_to_arrive_at():
     optimiser = adamw(model)
     for steps in (1, 7, 7, 20): train(model, squared, batch, steps, optimiser)
     assert same(weights(model), weights(trained(20)[0]))
-    with pytest.raises(ValueError, match="steps: got 19"):
-        train(model, squared, batch, 19, optimiser)
+    refuses("steps: got 19", train, model, squared, batch, 19, optimiser)
 
 
 def test_sum_and_count_is_the_mean():
@@ -429,27 +330,19 @@ def test_divergence_stops_before_the_weights(where, said):
     assert same(kept, weights(model))
 
 
-# ── stopped and resumed
-# ────────────────────────────────────────────────────────────────────────────────────────────
+# --- stopped and resumed --------------------------------------------------------------------------
+
 def test_resumed_is_undisturbed(tmp_path):
     "Interrupted at every step in turn, each time in a new model with another start."
-    kept, through = Checkpoint(tmp_path / "c", every=3), net()
-    expected = train(through, squared, batch, 20, adamw(through), seed=2,
-                     watch=lambda step: {"w": step})
+    kept, how = Checkpoint(tmp_path / "c", every=3), dict(seed=2, watch=lambda step: {"w": step})
+    through, expected = trained(20, **how)
     for stop in range(1, 20):
-        def fails(step, stop=stop):
-            if step == stop: raise KeyboardInterrupt
-            return batch(step)
-        # the first three are lost with their model
-        model = net(seed=stop if stop > 3 else 0)
-        try:
-            train(model, squared, fails, 20, adamw(model), kept, seed=2,
-                  watch=lambda step: {"w": step})
-        except KeyboardInterrupt: pass
-    model = net(seed=99)
-    got = train(model, squared, batch, 20, adamw(model), kept, seed=2,
-                watch=lambda step: {"w": step})
-    assert same(weights(model), weights(through)) and same_history(got, expected)
+        with suppress(KeyboardInterrupt):
+            # the first three are lost with their model
+            trained(20, kept, model=net(seed=stop if stop > 3 else 0),
+                    batch=lambda step, stop=stop: cut_off() if step == stop else batch(step), **how)
+    model, got = trained(20, kept, model=net(seed=99), **how)
+    assert same(weights(model), weights(through)) and got.points == expected.points
 
 
 def test_finished_does_nothing(tmp_path):
@@ -458,9 +351,9 @@ def test_finished_does_nothing(tmp_path):
     model, history = trained(5, kept)
     written, before = kept.path.stat().st_mtime_ns, kept.path.read_bytes()
     again, got = trained(5, kept, model=net(seed=1), batch={}.__getitem__)
-    assert same(weights(model), weights(again)) and same_history(got, history)
+    assert same(weights(model), weights(again)) and got.points == history.points
     assert kept.path.read_bytes() == before and kept.path.stat().st_mtime_ns == written
-    with pytest.raises(ValueError, match="steps: got 4, expected at least 5"): trained(4, kept)
+    refuses("steps: got 4, expected at least 5", trained, 4, kept)
 
 
 @pytest.mark.parametrize("change, names", [
@@ -479,11 +372,10 @@ def test_another_training_is_refused_by_name(tmp_path, change, names):
     other = net(seed=4, **{k: v for k, v in change.items() if k in ("width", "dtype")})
     optimiser, before = (adamw(other, **{k: v for k, v in change.items() if k in ("lr", "betas")}),
                          weights(other))
-    with pytest.raises(ValueError) as error:
-        train(other, squared, batch, 4, optimiser,
-              Checkpoint(path, config=change.get("config", {"text": "v1"})),
-              seed=change.get("seed", 0))
-    assert all(name in str(error.value) for name in ["mine.safetensors"] + names), error.value
+    for name in ["mine.safetensors", *names]:
+        refuses(re.escape(name), train, other, squared, batch, 4, optimiser,
+                Checkpoint(path, config=change.get("config", {"text": "v1"})),
+                seed=change.get("seed", 0))
     assert same(weights(other), before), "a refused model is not touched"
 
 
@@ -496,8 +388,8 @@ def test_tied_weights_are_saved_once_and_stay_tied(tmp_path):
     assert torch.equal(again.head.weight, model.head.weight)
 
 
-# ── kill -9
-# ────────────────────────────────────────────────────────────────────────────────────────────────────────  # noqa: E501
+# --- kill -9 --------------------------------------------------------------------------------------
+
 PROGRAM = textwrap.dedent('''
     import os, signal, sys, time
     sys.path[:0] = [{root!r}, {root!r} + "/tests", {tests!r}]
@@ -540,11 +432,12 @@ def undisturbed(tmp_path_factory):
     return folder
 
 
-def launch(folder, where, at=0):
-    (folder / "program.py").write_text(PROGRAM)
-    command = [sys.executable, str(folder / "program.py"), where, str(at), str(folder / "c")]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=os.environ | {"OMP_NUM_THREADS": "1"})
+def started(folder, program, *words):
+    "A process that runs this program, on one thread."
+    (folder / "program.py").write_text(program)
+    return subprocess.Popen([sys.executable, str(folder / "program.py"), *map(str, words)],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def equals(path, other):
@@ -556,7 +449,7 @@ def equals(path, other):
 @pytest.mark.parametrize("where", sweep(["half", "flush", "rename", "renamed"], "rename"))
 def test_killed_while_writing(undisturbed, tmp_path, where):
     (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
-    assert launch(tmp_path, where, at=3).wait(PATIENCE) == -signal.SIGKILL
+    assert started(tmp_path, PROGRAM, where, 3, tmp_path / "c").wait(PATIENCE) == -signal.SIGKILL
     assert (int(load_tensors(tmp_path / "c")[0]["optimiser.done"])
             == (16 if where == "renamed" else 12)), "the old file or the new, whole"
     model = net(seed=1)
@@ -577,7 +470,8 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
     (tmp_path / "c").write_bytes((undisturbed / "begun").read_bytes())
     moments, reached = random.Random(time.time_ns()), [4]
     for last in (20, 40, 59):
-        process, step = launch(tmp_path, "slow", at=last), moments.randrange(last - 15, last)
+        process, step = (started(tmp_path, PROGRAM, "slow", last, tmp_path / "c"),
+                         moments.randrange(last - 15, last))
         assert any(int(line) >= step for line in process.stdout), process.stderr.read()
         time.sleep(moments.uniform(0, 0.02))
         process.kill()
@@ -585,13 +479,13 @@ def test_killed_at_random_moments(undisturbed, tmp_path):
         reached.append(int(load_tensors(tmp_path / "c")[0]["optimiser.done"]))
         assert reached[-1] >= step - step % 4, "what was saved before the kill is there"
     assert reached == sorted(reached)
-    process = launch(tmp_path, "slow", at=1_000)
+    process = started(tmp_path, PROGRAM, "slow", 1_000, tmp_path / "c")
     assert process.wait(PATIENCE) == 0, process.stderr.read()
     assert equals(tmp_path / "c", undisturbed / "done"), f"killed at {reached}"
 
 
-# ── many processes
-# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# --- many processes -------------------------------------------------------------------------------
+
 TOGETHER = textwrap.dedent('''
     import os, sys
     sys.path.insert(0, {root!r})
@@ -658,16 +552,10 @@ def test_shares_make_the_batch():
     assert set(words) == {"a word"}
 
 
-def untrained(model): return AdamW([ParameterGroup({"out.weight": model.out.weight})], 0.1)
-
-
-def test_what_no_group_trains_is_refused():
+def test_what_needs_no_gradient_needs_no_group():
     model = net()
-    with pytest.raises(ValueError, match=r"optimiser: \['body.0.weight'.* are trained by no group; "
-                                         r"expected each in one, or requires_grad_"):
-        train(model, squared, batch, 1, untrained(model))
     for name, p in model.named_parameters(): p.requires_grad_(name == "out.weight")
-    train(model, squared, batch, 1, untrained(model))
+    train_only_out(model)
 
 
 def test_an_expanded_buffer_is_refused_before_it_is_saved(tmp_path):
@@ -676,8 +564,8 @@ def test_an_expanded_buffer_is_refused_before_it_is_saved(tmp_path):
         model.register_buffer("mask", made, **how)
         return model
     expanded, path = torch.ones(1).expand(4), tmp_path / "c"
-    with pytest.raises(ValueError, match=r"\['model.mask'\] share memory between"):
-        trained(1, Checkpoint(path), model=masked(expanded))
+    refuses(r"\['model.mask'\] share memory between", trained, 1, Checkpoint(path),
+            model=masked(expanded))
     assert not path.exists()
     for model in (masked(expanded.clone()), masked(expanded, persistent=False)):
         path.unlink(missing_ok=True)
@@ -698,8 +586,8 @@ def test_on_a_gpu_weights_stay_in_single_precision(tmp_path):
                           else torch.float32})
 
 
-# ── a step is all or nothing
-# ───────────────────────────────────────────────────────────────────────────────────────
+# --- a step is all or nothing ---------------------------------------------------------------------
+
 def cut_off(): raise KeyboardInterrupt
 def ctrl_c(): signal.raise_signal(signal.SIGINT)
 
@@ -764,11 +652,9 @@ def test_the_optimiser_alone_is_all_or_nothing(kind, least):
     expected = {name: p.detach().clone() for name, p in ps.items()} | optimiser.state()
     while cut:
         ps, optimiser = made()
-        try:
-            with Pressed(at) as counter:
-                optimiser.step()
-                assert counter.calls <= at, f"Ctrl-C at operation {at} was swallowed"
-        except KeyboardInterrupt: pass
+        with suppress(KeyboardInterrupt), Pressed(at) as counter:
+            optimiser.step()
+            assert counter.calls <= at, f"Ctrl-C at operation {at} was swallowed"
         cut, at = counter.calls > at, at + 1
         if not int(optimiser.done): optimiser.step()
         assert same({name: p.detach() for name, p in ps.items()} | optimiser.state(),
@@ -800,10 +686,7 @@ PRESSED = textwrap.dedent('''
 @pytest.mark.slow
 def test_ctrl_c_again_and_again(tmp_path):
     "SIGINT from outside, at random moments; the program goes on each time."
-    (tmp_path / "program.py").write_text(PRESSED)
-    process = subprocess.Popen([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "c")],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=os.environ | {"OMP_NUM_THREADS": "1"})
+    process = started(tmp_path, PRESSED, tmp_path / "c")
     assert process.stdout.readline() == "started\n"
     moments = random.Random(0)
     for _ in range(60):
@@ -839,50 +722,38 @@ def test_ctrl_c_waits_until_values_are_replaced(heard):
 def test_ctrl_c_in_a_training_loses_no_finished_step(tmp_path, heard, monkeypatch, press):
     """Long before the first checkpoint is due: it is written, and a new process goes on bit for
     bit, with its history."""
-    through = net()
-    expected = train(through, squared, batch, 9, adamw(through), watch=lambda step: {"w": step})
+    def watch(step): return {"w": step}
+    def pressed(place, function):
+        def called(*given):
+            if place == press and int(optimiser.done) == 5 and not kept.path.exists(): ctrl_c()
+            return function(*given)
+        return called
+    through, expected = trained(9, watch=watch)
     kept, model, handler = (Checkpoint(tmp_path / "c", every=5 if press == "while saving" else 100),
                             net(), signal.getsignal(signal.SIGINT))
-    optimiser, step_of_adamw, writes = adamw(model), AdamW._step, training.save_tensors
-    def at(place, step):
-        if place == press and step == 5 and not kept.path.exists():
-            signal.raise_signal(signal.SIGINT)
-    def loss(model, *rows):
-        at("in the loss", int(optimiser.done))
-        return squared(model, *rows)
-    def _step(self):
-        at("in the optimiser", int(self.done))
-        return step_of_adamw(self)
-    def watch(step):
-        at("in watch", step)
-        return {"w": step}
-    def save(*what):
-        at("while saving", int(optimiser.done))
-        writes(*what)
-    monkeypatch.setattr(AdamW, "_step", _step)
-    monkeypatch.setattr(training, "save_tensors", save)
-    with pytest.raises(KeyboardInterrupt): train(model, loss, batch, 9, optimiser, kept, watch)
+    optimiser = adamw(model)
+    monkeypatch.setattr(AdamW, "_step", pressed("in the optimiser", AdamW._step))
+    monkeypatch.setattr(training, "save_tensors", pressed("while saving", training.save_tensors))
+    with pytest.raises(KeyboardInterrupt):
+        train(model, pressed("in the loss", squared), batch, 9, optimiser, kept,
+              pressed("in watch", watch))
     assert signal.getsignal(signal.SIGINT) is handler
     assert (int(load_tensors(kept.path)[0]["optimiser.done"])
             == (6 if press == "in the optimiser" else 5))
-    again = net(seed=1)
-    got = train(again, squared, batch, 9, adamw(again), kept, watch=lambda step: {"w": step})
-    assert same(weights(again), weights(through)) and same_history(got, expected)
+    again, got = trained(9, kept, model=net(seed=1), watch=watch)
+    assert same(weights(again), weights(through)) and got.points == expected.points
 
 
 def test_a_watch_that_is_cut_off_is_not_saved(tmp_path):
     "Its measurement would be missing from the history for ever."
-    def watch(step):
-        if step == 3: raise KeyboardInterrupt
-        return {"w": step}
-    model = net()
     with pytest.raises(KeyboardInterrupt):
-        train(model, squared, batch, 9, adamw(model), Checkpoint(tmp_path / "c", every=2), watch)
+        trained(9, Checkpoint(tmp_path / "c", every=2),
+                watch=Mock(side_effect=[{"w": 1}, {"w": 2}, KeyboardInterrupt]))
     assert int(load_tensors(tmp_path / "c")[0]["optimiser.done"]) == 2
 
 
-# ── many writers, one path
-# ─────────────────────────────────────────────────────────────────────────────────────────
+# --- many writers, one path -----------------------------------------------------------------------
+
 WRITER = textwrap.dedent('''
     import sys
     sys.path.insert(0, {root!r})
@@ -904,12 +775,8 @@ WRITER = textwrap.dedent('''
 def test_processes_that_share_a_path_do_not_disturb_each_other(tmp_path):
     """Four of them save and load at once: each load gives a file that one of them wrote, whole;
     nothing is left beside it."""
-    (tmp_path / "program.py").write_text(WRITER)
     path = tmp_path / "kept" / "c"
-    those = [subprocess.Popen([sys.executable, str(tmp_path / "program.py"), str(path),
-                               str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True,
-                              env=os.environ | {"OMP_NUM_THREADS": "1"}) for number in range(4)]
+    those = [started(tmp_path, WRITER, path, number) for number in range(4)]
     for process in those: assert process.stdout.readline() == "started\n"
     for process in those: print(file=process.stdin, flush=True)
     for process in those: assert process.wait(300) == 0, process.stderr.read()
@@ -931,8 +798,8 @@ def test_a_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, mon
     assert load_tensors(tmp_path / "c")[0]["x"].tolist() == [1, 1]
 
 
-# ── refusals by name
-# ───────────────────────────────────────────────────────────────────────────────────────────────
+# --- refusals by name -----------------------------------------------------------------------------
+
 def made(**how):
     return AdamW(**{"groups": [ParameterGroup({"p": nn.Parameter(torch.ones(2))})],
                     "lr": 0.1} | how)
@@ -994,7 +861,19 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_such_number_is_refused_by_name(name):
-    for call in REFUSED[name]:
-        with pytest.raises(ValueError, match=rf"(?s)^{name}: .*expected"): call()
+OTHER_GROUPS = {  # what is said of groups that do not fit
+    r"a list of ParameterGroup, as `parameter_groups": [
+        lambda: AdamW(nn.Linear(2, 2).parameters(), 1e-3),
+        lambda: AdamW([*nn.Linear(2, 2).parameters()], 1e-3)],
+    r"^groups: \['p'\] stand in more than one group": [
+        lambda: AdamW([ParameterGroup({"p": nn.Parameter(torch.ones(1))}, decay)
+                       for decay in (0., 1.)], 0.1)],
+    r"optimiser: \['body.0.weight'.* are trained by no group; expected each in one, or requires_grad_":  # noqa: E501
+        [lambda: train_only_out(net())]}
+
+
+@pytest.mark.parametrize("said, calls", [
+    *((rf"(?s)^{name}: .*expected", calls) for name, calls in REFUSED.items()),
+    *OTHER_GROUPS.items()], ids=[*REFUSED, *"123"])
+def test_what_does_not_fit_is_refused_by_name(said, calls):
+    for call in calls: refuses(said, call)

@@ -1,5 +1,6 @@
 """What the recorded comparison of chapter 8 rests on: models of equal size, the same batches,
 sentences kept apart; and the shipped model."""
+import copy
 import json
 
 import pytest
@@ -60,13 +61,16 @@ def test_a_batch_is_the_same_for_all_and_loses_no_word():
                                          for t in batch(step)))
 
 
-def test_fused_attention_is_the_books():
-    torch.manual_seed(0)
-    model = part.made("transformer", part.SHAPE.d_model).eval()
+def test_what_is_fused_is_the_books():
     x, y = part.tensors(part.KNOWN[:4])
-    fast = model(x, shift_right(y))[0]
-    torch.testing.assert_close(fast, part.attending(model, part.grouped_query_attention)(x,
-            shift_right(y))[0], rtol=1e-4, atol=1e-5)
+    model = part.made("transformer", part.SHAPE.d_model).eval()
+    pairs = [(model, part.attending(copy.deepcopy(model), part.grouped_query_attention))]
+    for plain in (wide.made(kind, 48, 0).eval() for kind in wide.KINDS[1:]):
+        pairs.append((times.with_fused_norms(copy.deepcopy(plain)), plain))
+        assert not any(isinstance(m, LayerNorm) for m in pairs[-1][0].modules())
+    for fused, books in pairs:
+        torch.testing.assert_close(fused(x, shift_right(y))[0], books(x, shift_right(y))[0],
+                                   rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.whole
@@ -89,16 +93,6 @@ def test_the_experiment_runs_to_its_end(monkeypatch):
              for name in r if name.startswith("AER")]
     assert (set(heads) == {f"AER, layer {i}, {what}" for i in (1, 2)
                            for what in ("mean", *(f"head {h}" for h in range(1, 5)))})
-
-
-def test_fused_norms_are_the_same_norms():
-    x, y = part.tensors(part.KNOWN[:4])
-    for kind in wide.KINDS[1:]:
-        model = wide.made(kind, 48, 0).eval()
-        plain = model(x, shift_right(y))[0]
-        torch.testing.assert_close(times.with_fused_norms(model)(x, shift_right(y))[0], plain,
-                                   rtol=1e-4, atol=1e-5)
-        assert not any(isinstance(m, LayerNorm) for m in model.modules())
 
 
 @pytest.mark.whole
