@@ -103,32 +103,20 @@ def test_rows_without_variance_give_the_shift_and_finite_gradients():
 
 # --- feed-forward ---------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("gated", [False, True])
 @settings(max_examples=often(100), deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9),
-       st.sampled_from([F.relu, F.gelu, gelu, gelu_tanh, torch.tanh]), st.booleans(),
+       st.sampled_from([F.relu, F.silu, F.gelu, gelu, gelu_tanh, torch.tanh]), st.booleans(),
        st.integers(0, 99))
-def test_feed_forward_is_a_sum_over_hidden_units(C, hidden, activation, bias, seed):
+def test_feed_forward_is_a_sum_over_hidden_units(gated, C, hidden, activation, bias, seed):
     torch.manual_seed(seed)
-    layer, x = FeedForward(C, hidden, activation, bias).double(), draw(seed, 2, 3, C)
-    b1, b2 = ((layer.up.bias, layer.down.bias) if bias
-              else (torch.zeros(hidden).double(), torch.zeros(C).double()))
-    wanted = (sum(activation(x @ layer.up.weight[i] + b1[i])[..., None] * layer.down.weight[:, i]
-                  for i in range(hidden)) + b2)
-    close(layer(x), wanted)
-
-
-@settings(max_examples=often(100), deadline=None)
-@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([F.silu, F.gelu, F.relu]),
-       st.booleans(), st.integers(0, 99))
-def test_gated_is_a_sum_over_hidden_units(C, hidden, activation, bias, seed):
-    torch.manual_seed(seed)
-    layer, x = GatedFeedForward(C, hidden, activation, bias).double(), draw(seed, 2, 3, C)
-    g, u, d = (made.bias if bias else torch.zeros(made.out_features).double()
-               for made in (layer.gate, layer.up, layer.down))
-    wanted = (sum((activation(x @ layer.gate.weight[i] + g[i])
-                   * (x @ layer.up.weight[i] + u[i]))[..., None] * layer.down.weight[:, i]
-                  for i in range(hidden)) + d)
-    close(layer(x), wanted)
+    layer = (GatedFeedForward if gated else FeedForward)(C, hidden, activation, bias).double()
+    x = draw(seed, 2, 3, C)
+    def unit(part, i): return x @ part.weight[i] + (part.bias[i] if bias else 0)
+    units = (activation(unit(layer.gate, i)) * unit(layer.up, i) if gated
+             else activation(unit(layer.up, i)) for i in range(hidden))
+    wanted = sum(u[..., None] * layer.down.weight[:, i] for i, u in enumerate(units))
+    close(layer(x), wanted + layer.down.bias if bias else wanted)
 
 
 @given(st.floats(-40, 40))

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 
 import nbformat
@@ -38,6 +38,25 @@ def asks(stub: str) -> str | None:
 
 ASKED = [(path, name) for path in kills.pages() for c in nbformat.read(path, as_version=4).cells
          if kills.kind_of(c) == "stub" and (name := asks(c.source))]
+every_question = pytest.mark.parametrize(("path", "name"), ASKED, ids=[name for _, name in ASKED])
+
+
+@cache
+def answered(path: Path, name: str) -> tuple[Checker, Callable]:
+    "The checker of an exercise, and the book's answer."
+    module = importlib.import_module(f"tfmlib.practice.{path.stem[3:]}")
+    names = mutants.space(nbformat.read(path, as_version=4), module)
+    return getattr(module, f"check_{name}"), names[f"{name}_solution"]
+
+
+def questions(checker: Checker, solution: Callable) -> tuple[dict, dict]:
+    """What a checker asks: the right answer to each question that is a text, and the properties
+    that ask each of its cases."""
+    asked, tests = [], {}
+    checker.examine(wraps(solution)(lambda *case: [asked.append(case), solution(*case)][1]))
+    for _, test, cases in checker.properties:
+        for case in cases: tests.setdefault(case, []).append(test)
+    return {q[0]: solution(*q) for q in asked if len(q) == 1 and isinstance(q[0], str)}, tests
 
 
 def read(text: str) -> Iterator:
@@ -152,13 +171,8 @@ def copied(test: Callable, case: tuple, wrong: list, keyed: bool, words: set) ->
 
 def leaks(checker: Checker, solution: Callable) -> list[str]:
     "The questions that a copyist gets right."
-    alone, found, questions = not inspect.signature(solution).parameters, [], []
-    checker.examine(solution if alone else lambda question: [questions.append(question),
-            solution(question)][1])
-    every = {q: solution(q) for q in questions if isinstance(q, str)}
-    tests = {}
-    for _, test, cases in checker.properties:
-        for case in cases: tests.setdefault(case, []).append(test)
+    alone, found = not inspect.signature(solution).parameters, []
+    every, tests = questions(checker, solution)
     if len(tests) > MOST: return []
     asked = [(partial(every_one, found_by), case) for case, found_by in tests.items()]
     for test, case in asked:
@@ -175,12 +189,10 @@ def leaks(checker: Checker, solution: Callable) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("path", "name"), ASKED, ids=[name for _, name in ASKED])
+@every_question
 def test_nobody_passes_by_copying_messages(path, name):
-    nb, module = (nbformat.read(path, as_version=4),
-                  importlib.import_module(f"tfmlib.practice.{path.stem[3:]}"))
-    solution = mutants.space(nb, module)[f"{name}_solution"]
-    assert leaks(getattr(module, f"check_{name}"), solution) == []
+    assert leaks(*answered(path, name)) == []
+
 
 def typed(value):
     "Numbers as NumPy's and as fractions, truth values as NumPy's, wherever they are."
@@ -190,12 +202,10 @@ def typed(value):
     return {k: typed(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-@pytest.mark.parametrize(("path", "name"), ASKED, ids=[name for _, name in ASKED])
+@every_question
 def test_numbers_of_other_types_are_numbers(path, name):
-    module = importlib.import_module(f"tfmlib.practice.{path.stem[3:]}")
-    right = mutants.space(nbformat.read(path, as_version=4), module)[f"{name}_solution"]
-    found = getattr(module, f"check_{name}").examine(
-        wraps(right)(lambda *case: typed(right(*case))))
+    checker, right = answered(path, name)
+    found = checker.examine(wraps(right)(lambda *case: typed(right(*case))))
     assert found.passed, found.why
 
 
@@ -206,15 +216,10 @@ def guessed(checker: Checker, solution: Callable) -> bool:
     Of questions that are asked together, he hears the message, and keeps a change after which it
     has a smaller number.
     """
-    alone, tests, questions = not inspect.signature(solution).parameters, {}, []
-    checker.examine(solution if alone else lambda *case: [questions.append(case),
-            solution(*case)][1])
-    right = (solution() if alone else {q[0]: solution(*q) for q in questions if len(q) == 1
-                                       and isinstance(q[0], str)})
+    alone, (right, tests) = not inspect.signature(solution).parameters, questions(checker, solution)
+    if alone: right = solution()
     if len(right if isinstance(right, dict | tuple) else ()) in (0, *range(MOST, 10**4)):
         return False
-    for _, test, cases in checker.properties:
-        for case in cases: tests.setdefault(case, []).append(test)
     if not alone and () in tests:                                           # together
         count = lambda found: int(
             (re.findall(r"\d+", heard(partial(every_one, tests[()]), (), found, True) or "0")
@@ -228,9 +233,6 @@ def guessed(checker: Checker, solution: Callable) -> bool:
                for at in (right if isinstance(right, dict) else range(len(right))))
 
 
-@pytest.mark.parametrize(("path", "name"), ASKED, ids=[name for _, name in ASKED])
+@every_question
 def test_nobody_passes_by_guessing(path, name):
-    nb, module = (nbformat.read(path, as_version=4),
-                  importlib.import_module(f"tfmlib.practice.{path.stem[3:]}"))
-    assert not guessed(getattr(module, f"check_{name}"),
-                       mutants.space(nb, module)[f"{name}_solution"])
+    assert not guessed(*answered(path, name))

@@ -510,10 +510,6 @@ def test_a_bad_call_is_refused(flags, said, tmp_path, monkeypatch, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_the_help_says_that_it_is_no_sandbox():
-    assert "NO SANDBOX" in submissions.__doc__ and "runs the students' code" in submissions.__doc__
-
-
 # --- the gallery ----------------------------------------------------------------------------------
 
 @by_page

@@ -49,14 +49,12 @@ def page():
         process.stdin.close()
 
 
-def shipped_decoders() -> set[str]:
+def test_every_shipped_decoder_is_tried():
     "The models of the book that are decoders, as their files say."
     configs = {path.name.removesuffix(".safetensors"): json.loads(
         load_tensors(path)[1].get("config", "{}")) for path in MODELS.iterdir()}
-    return {name for name, config in configs.items() if config.get("kind") == "decoder"}
-
-
-def test_every_shipped_decoder_is_tried(): assert shipped_decoders() == set(SHIPPED)
+    assert ({name for name, config in configs.items() if config.get("kind") == "decoder"}
+            == set(SHIPPED))
 
 
 @pytest.mark.parametrize("name", sweep(SHIPPED, "prose", "thinking", "copying_one"))
@@ -80,13 +78,16 @@ def attention_of(model, ids):
         return torch.stack([w[0] for w in model.hidden_states(ids[None])[1]])
 
 
-@pytest.fixture(scope="module")
-def rounded():
-    "The model of prose with the weights that the page loads."
-    model = load_model("prose")
-    with torch.no_grad():
-        for p in model.parameters(): p.copy_(p.half())
+@torch.no_grad()
+def in_16_bits(name: str) -> torch.nn.Module:
+    "A model with the weights that the page loads."
+    model = load_model(name)
+    for p in model.parameters(): p.copy_(p.half())
     return model
+
+
+@pytest.fixture(scope="module")
+def rounded(): return in_16_bits("prose")
 
 
 @pytest.mark.parametrize("name", sweep(SHIPPED, "prose"))
@@ -94,11 +95,8 @@ def test_greedy_text_is_identical(name, page, tmp_path):
     "Also with weights rounded to 16 bits, as the page loads them."
     state, facts = load_tensors(MODELS / f"{name}.safetensors")
     save_tensors(tmp_path / "half.safetensors", {k: v.half() for k, v in state.items()}, facts)
-    exact, rounded = load_model(name), load_model(name)
-    with torch.no_grad():
-        for p in rounded.parameters(): p.copy_(p.half())
-    for model, file in ((exact, MODELS / f"{name}.safetensors"),
-                        (rounded, tmp_path / "half.safetensors")):
+    for model, file in ((load_model(name), MODELS / f"{name}.safetensors"),
+                        (in_16_bits(name), tmp_path / "half.safetensors")):
         ids = torch.randint(model.config.vocab_size, (1, 4),
                             generator=torch.Generator().manual_seed(12))
         text = decoders.generate(model, ids, model.config.max_len - 4)

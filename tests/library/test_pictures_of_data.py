@@ -41,14 +41,10 @@ def test_a_hidden_cell_shows_no_number_and_does_not_set_the_scale():
             == {"0.50"}), "all that is seen is as strong"
 
 
-def test_a_number_below_zero_is_grey():
+def test_a_number_below_zero_is_grey_and_paler():
     drawn = area([[2., -2.]], (0, 0), "q", digits=None).drawn
     assert (drawn.count(f"--tfm-quiet,{COLOURS['quiet']}") == 1
             and drawn.count('fill:var(--tfm-q,') == 1)
-
-
-def test_numbers_below_zero_are_paler_than_those_above():
-    drawn = area([[2., -2.]], (0, 0), digits=None).drawn
     above, below = map(float, re.findall(r'fill-opacity="([\d.]+)"', drawn))
     assert below < 0.6 * above
 

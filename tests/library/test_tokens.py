@@ -173,10 +173,18 @@ def recounted(counts: dict[bytes, int], size: int) -> list[tuple[bytes, bytes]]:
     return merges
 
 
+@pytest.mark.parametrize(("piece", "most", "size"), [
+    (st.binary(min_size=1, max_size=8) | st.text("abc", min_size=1, max_size=9).map(str.encode),
+     12, st.integers(256, 290)),
+    (st.text("ab", min_size=1, max_size=30).map(str.encode), 5, st.just(500))],
+    ids=["few merges", "to the last pair"])
 @settings(max_examples=often(150), deadline=None)
-@given(st.dictionaries(st.binary(min_size=1, max_size=8) | st.text("abc", min_size=1,
-        max_size=9).map(str.encode), st.integers(1, 9), max_size=12), st.integers(256, 290))
-def test_the_heap_finds_what_recounting_finds(counts, size):
+@given(st.data())
+def test_the_heap_finds_what_recounting_finds(piece, most, size, data):
+    """Also for pieces of one or two letters until nothing is left: runs that overlap, pieces that
+    end in the pair, new tokens side by side."""
+    counts = data.draw(st.dictionaries(piece, st.integers(1, 9), max_size=most))
+    size = data.draw(size)
     assert learn_bpe(counts, size) == recounted(counts, size)
 
 
@@ -197,15 +205,6 @@ def test_pairs_are_counted_with_their_overlaps():
     counts = {b"hooo": 2, b"owl": 3, b"h": 9, b"": 4}
     assert (pair_counts({piece: [*piece.decode()] for piece in counts}, counts)
             == {("h", "o"): 2, ("o", "o"): 4, ("o", "w"): 3, ("w", "l"): 3})
-
-
-@settings(max_examples=often(150), deadline=None)
-@given(st.dictionaries(st.text("ab", min_size=1, max_size=30).map(str.encode), st.integers(1, 4),
-                       min_size=1, max_size=5))
-def test_pieces_of_one_or_two_letters_are_learnt_to_the_last_pair(counts):
-    """Runs that overlap, pieces that end in the pair, new tokens side by side: as counting
-    again, until nothing is left."""
-    assert learn_bpe(counts, 500) == recounted(counts, 500)
 
 
 RECORDED = {row["shape"]: row for row in load_record("tokens_speed").rows if row["what"] == "shape"}
