@@ -38,6 +38,19 @@ def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return out if isinstance(out, Tensor) else out[0]
 
 
+def in_pages(k: Tensor, v: Tensor, size: int = 16) -> Callable:
+    "The same kernel on the same keys, in pages that lie in any order."
+    (B, _, S, _), kernels = k.shape, load()
+    order = torch.randperm(B * S // size, generator=torch.Generator().manual_seed(0)).to(k.device)
+    def pool(x):
+        pages = x.unflatten(2, (-1, size)).transpose(1, 2).flatten(0, 1)  # (pages, G, size, D)
+        return torch.empty_like(pages).index_copy_(0, order, pages)
+    pools, table = (pool(k), pool(v)), order.view(B, -1)
+    lengths = torch.full((B,), S, device=k.device)
+    return lambda q, *_: kernels.flash_decode(q, *pools, False, lengths=lengths,
+                                              block_table=table)[0]
+
+
 def pinned(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     with sdpa_kernel(backend):
         return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
@@ -72,7 +85,7 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     heads = ((case["H"], case["T"]), (case["G"], case["S"]), (case["G"], case["S"]))
     q, k, v = (torch.randn(case["B"], h, n, case["D"], generator=g,
                            device=setting.device).to(setting.dtype) for h, n in heads)
-    ways = {"ours": ours}
+    ways = {"ours": ours, "ours, in pages": in_pages(k, v)}
     for who, backend in PINNED.items():
         packed = q.reshape(case["B"], case["G"], -1, case["D"])
         if takes(backend, [q, k, v], None, False): ways[who] = partial(pinned, backend)

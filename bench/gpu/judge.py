@@ -82,6 +82,11 @@ def bars(rows: dict[str, list[dict]],
            least([min(found) for found in beside if found and None not in found]), "×")
     yield ("decoding: part of the copy's bandwidth, the worst case", .8,
            least([part_of_copy(r) for r in rows["decode"]]), "×")
+    yield ("in pages: part of the speed without, the worst case", .95,
+           least([ratio(r, "ours, in pages", "ours") for r in rows["decode"]]), "×")
+    yield ("packed: part of the speed of the dense kernels, the worst case", .95,
+           least([ratio(r, "ours, packed", "ours") for r in rows["speed"]
+                  if r["case"] == "packed"]), "×")
     yield ("part of the roofline, forward, the worst case", .25,
            least([part_of_product(r) for r in rows["speed"] if r["case"] == "sweep"
                   and r["direction"] == "forward"]), "×")

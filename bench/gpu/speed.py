@@ -23,13 +23,13 @@ from tfmlib.workbench import spread
 
 PINNED = {"SDPA flash": SDPBackend.FLASH_ATTENTION, "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION,
           "SDPA efficient": SDPBackend.EFFICIENT_ATTENTION, "SDPA math": SDPBackend.MATH}
-KINDS = ("yardstick", "sweep", "shared keys", "ragged", "window")
+KINDS = ("yardstick", "sweep", "shared keys", "ragged", "window", "packed")
 
 
 @dataclass(frozen=True)
 class Case:
     "One shape, in one direction."
-    kind: str                                         # "sweep", "shared keys", "ragged", "window"
+    kind: str                                         # of KINDS, but the first
     direction: str                                    # "forward" or "backward"
     N: int
     D: int
@@ -50,6 +50,10 @@ class Case:
         "Queries, keys, values and the gradient at the output."
         g = torch.Generator(setting.device).manual_seed(seed)
         heads = (self.H, self.G, self.G, self.H)
+        if self.kind == "packed":                         # heads of a token side by side
+            return [torch.randn(self.B, self.N, h, self.D, generator=g,
+                                device=setting.device).to(setting.dtype).transpose(1, 2)
+                    for h in heads]
         return [torch.randn(self.B, h, self.N, self.D, generator=g,
                             device=setting.device).to(setting.dtype) for h in heads]
 
@@ -68,6 +72,7 @@ def shapes(setting: Setting) -> Iterator[Case]:
     for d in ("forward", "backward"):
         yield replace(made("shared keys", setting.lengths[1], setting.widths[0], True, d, H,
                            H // 4), B=1)
+        yield made("packed", setting.lengths[1], setting.widths[0], True, d)
         yield made("window", longest, setting.widths[0], True, d, window=setting.window)
         yield from (made("ragged", setting.ragged, setting.widths[0], causal, d)
                     for causal in (False, True))
@@ -108,6 +113,21 @@ def ours(q, k, v, case: Case) -> Tensor:
 def in_one_sweep(q, k, v, case: Case) -> Tensor:
     "The same with the backward pass that adds to dQ in any order."
     return load().flash(q, k, v, case.causal, case.window or None, deterministic=False)[0]
+
+
+@lru_cache(maxsize=2)
+def ends(B: int, N: int, device: str) -> Tensor:
+    "Where B sequences of N tokens begin, and the last one ends."
+    return torch.arange(0, (B + 1) * N, N, dtype=torch.int32, device=device)
+
+
+def packed(q, k, v, case: Case) -> Tensor:
+    "The same work as packed sequences, all of one length."
+    from tfmlib.flash_attention_gpu.varlen import flash_attention_varlen
+    rows, at = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)], ends(case.B, case.N,
+                                                                         str(q.device))
+    out, _ = flash_attention_varlen(*rows, at, at, case.N, case.causal, max_seqlen_k=case.N)
+    return out.unflatten(0, (case.B, case.N)).transpose(1, 2)
 
 
 def pinned(backend, q, k, v, case: Case) -> Tensor:
@@ -301,5 +321,6 @@ def measure(name: str, case: dict, without: dict, say: Callable) -> Iterator[dic
     others, missing = rivals(shape, setting, tensors[:3])
     own = {"ours": ours} | ({"ours, one sweep": in_one_sweep} if shape.direction == "backward"
                             else {})
+    if shape.kind == "packed": own |= {"ours, packed": packed}
     yield (shape.shape | {"square": setting.square}
            | raced(own | others, shape, setting, missing | without, say, tensors))

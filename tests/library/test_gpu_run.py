@@ -102,7 +102,7 @@ def test_a_run_says_where_it_was_made(rehearsal, records):
 def test_speed_is_rehearsed(rehearsal, records):
     rows = records["flash_gpu"].rows
     assert {row["case"] for row in rows} == {"configuration", "yardstick", "sweep", "shared keys",
-        "window", "ragged", "decode", "flex"}
+        "packed", "window", "ragged", "decode", "flex"}
     chosen = [(row["kernel"], row["causal"]) for row in rows if row.get("chosen") == "yes"]
     assert (sorted(chosen) == sorted((kernel, causal) for kernel in choose.KERNELS
                                      for causal in ("False", "True")))

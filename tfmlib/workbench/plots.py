@@ -42,9 +42,10 @@ def _steps():
     return Steps()
 
 def _tick(value: float, _=None) -> str:
-    "A tick of a logarithmic axis: 0.05, 2000, 10⁶, 2·10⁻⁶."
+    "A tick of a logarithmic axis: 0.05, 2000, 16,384, 10⁶, 2·10⁻⁶."
     if not value or 1e-3 <= abs(value) < 1e4: return f"{value:g}"
     times, power = f"{value:e}".split("e")
+    if float(times) % 1 and value % 1 == 0 and abs(value) < 1e6: return f"{value:,.0f}"
     raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"{float(times):g}·10{raised}".removeprefix("1·")
 
