@@ -290,6 +290,27 @@ def order() -> str:
     except (AttributeError, RuntimeError, ValueError): return "unknown"
 
 
+def launches(setting: Setting) -> dict:
+    """Microseconds from one launch to the next of the smallest kernels, many in a row: PyTorch's
+    sum of two numbers, a Triton kernel with its host code, and that from a CUDA graph."""
+    kernels, gpu = load(), setting.device == "cuda"
+    times = 200 if gpu else 1
+    row = torch.ones(1, 1, 1, 16, dtype=setting.dtype, device=setting.device)
+    calls = {"PyTorch": lambda: row.add_(0), "Triton": lambda: kernels.deltas(row, row)}
+    for call in calls.values(): call()                       # compiles
+    if gpu:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph): kernels.deltas(row, row)
+        calls["graph"] = graph.replay
+    def took(call):
+        if gpu: torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(times): call()
+        if gpu: torch.cuda.synchronize()
+        return 1e6 * (time.perf_counter() - began) / times
+    return {f"launch {who} µs": spread(took(call) for _ in range(5)) for who, call in calls.items()}
+
+
 def alone(setting: Setting, say: Callable) -> dict:
     "The yardstick by itself, with what a reader wants to know of the libraries."
     q = torch.randn(1, 1, 64, 64, device=setting.device, dtype=setting.dtype)
@@ -298,7 +319,7 @@ def alone(setting: Setting, say: Callable) -> dict:
              "type": str(setting.dtype).removeprefix("torch."),
              "Triton": version("triton"), "cuDNN": str(torch.backends.cudnn.version()),
              "SDPA math": "products and sums in 16 bits, as the others'"}
-    return (facts
+    return (facts | launches(setting)
             | {"product ms": spread(rounds({"product": product(setting)}, setting,
                                            say)["product"])})
 
