@@ -144,7 +144,7 @@ class ParallelSteps(Interactive):
         cell = max(46, 8 * longest + 14)
         wide = 60 + cell * max(len(held) for _, holds, *_ in form for held in holds)
         columns, last = max(1, 640 // (wide + 30)), form[-1][1]
-        said = [wrap(f"{i}. {moment[0]}", wide // 7) for i, moment in enumerate(form)]
+        said = [wrap(f"{i}. {moment[0]}", wide // 7) for i, moment in enumerate(form, 1)]
         head = 19 * max(map(len, said)) + 6
         tall, drawn = head + 28 * len(last) + 18, []
         for i, (_, holds, does, *_) in enumerate(form):
