@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 TABLE = ROOT / "tfmlib/assets/kernels.json"
 # no two define the same name
 SOURCES = [ROOT / f"tfmlib/flash_attention_gpu/{name}.py"
-           for name in ("config", "kernels", "varlen", "gluon", "gluon_backward")]
+           for name in ("config", "kernels", "one_sweep", "varlen", "gluon", "gluon_backward")]
 # the host code of a kernel, or of a way; of the others `start`
 ROOTS = {"decode": "decode", "gluon": "start_gluon", "sweep gluon": "start_sweep"} | dict.fromkeys(
     ("varlen", "varlen dkdv", "varlen dq"), "start_packed")

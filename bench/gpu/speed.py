@@ -126,7 +126,7 @@ def packed(q, k, v, case: Case) -> Tensor:
     from tfmlib.flash_attention_gpu.varlen import flash_attention_varlen
     rows, at = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)], ends(case.B, case.N,
                                                                          str(q.device))
-    out, _ = flash_attention_varlen(*rows, at, at, case.N, case.causal, max_seqlen_k=case.N)
+    out, _ = flash_attention_varlen(*rows, at, at, case.N, case.causal)
     return out.unflatten(0, (case.B, case.N)).transpose(1, 2)
 
 

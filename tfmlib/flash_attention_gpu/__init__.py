@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .gluon_backward import *
     from .kernels import *
     from .measured import *
+    from .one_sweep import *
     from .records import *
     from .tiles import *
     from .varlen import *
@@ -41,12 +42,13 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         band update_softmax attend_range forward_kernel head_vector store_output interpreted fitting
         remembered prefer check moved_by described make_room start launch run forward scaled
         delta_kernel accumulate_dkdv dkdv_kernel accumulate_dq dq_kernel backward over_groups deltas
-        Flash flash add_tile accumulate_all sweep_kernel forward_specialised dkdv_specialised
-        load_pages key_pointers decode_kernel merge_kernel shared_out check_pages decode
-        flash_decode decode_bytes trial tune""",
+        Flash flash forward_specialised dkdv_specialised load_pages key_pointers decode_kernel
+        merge_kernel shared_out check_pages decode flash_decode decode_bytes trial tune""",
     'measured': """
         sweep widths beside against_length upper spread_of at_length of_copy decoding yardstick
         accuracy show_record""",
+    'one_sweep': """
+        add_tile accumulate_all sweep_kernel""",
     'records': """
         has_run wrong_on_a_gpu speed_record""",
     'tiles': """

@@ -15,7 +15,8 @@ import triton.language as tl
 
 LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 # kernel, way: the module that adds it, when it is needed; and what starts it
-APART = {("forward", "gluon"): "gluon", ("sweep", "gluon"): "gluon_backward"}
+APART = {("forward", "gluon"): "gluon", ("sweep", "gluon"): "gluon_backward",
+         ("sweep", "pointers"): "one_sweep", ("sweep", "descriptors"): "one_sweep"}
 LAUNCHERS: dict[tuple[str, str], Callable] = {}
 
 

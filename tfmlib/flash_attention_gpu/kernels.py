@@ -8,9 +8,9 @@ __all__ = ['TILES', 'CONFIGS', 'SMALL', 'PREFERRED', 'WIDTHS', 'KERNELS', 'SPECI
            'is_visible', 'band', 'update_softmax', 'attend_range', 'forward_kernel', 'head_vector', 'store_output',
            'interpreted', 'fitting', 'remembered', 'prefer', 'check', 'moved_by', 'described', 'make_room', 'start',
            'launch', 'run', 'forward', 'scaled', 'delta_kernel', 'accumulate_dkdv', 'dkdv_kernel', 'accumulate_dq',
-           'dq_kernel', 'backward', 'over_groups', 'deltas', 'Flash', 'flash', 'add_tile', 'accumulate_all',
-           'sweep_kernel', 'forward_specialised', 'dkdv_specialised', 'load_pages', 'key_pointers', 'decode_kernel',
-           'merge_kernel', 'shared_out', 'check_pages', 'decode', 'flash_decode', 'decode_bytes', 'trial', 'tune']
+           'dq_kernel', 'backward', 'over_groups', 'deltas', 'Flash', 'flash', 'forward_specialised',
+           'dkdv_specialised', 'load_pages', 'key_pointers', 'decode_kernel', 'merge_kernel', 'shared_out',
+           'check_pages', 'decode', 'flash_decode', 'decode_bytes', 'trial', 'tune']
 
 # %% ../../chapters/depth/18_flash_attention_gpu.ipynb #kernels-imports
 import math
@@ -631,79 +631,6 @@ def flash(
     out, lse = Flash.apply(q, k, v, causal, window,
                            D ** -0.5 if scale is None else scale, deterministic)
     return out[..., :W], lse
-
-# %% ../../chapters/depth/18_flash_attention_gpu.ipynb #sweep-export
-# fold: accumulate_all and sweep_kernel
-@triton.jit
-def add_tile(head, start, value, SIZE: tl.constexpr, D: tl.constexpr):
-    "Add to a tile of a head in memory, as other programs do meanwhile."
-    x = head.data
-    if isinstance(x, tl.tensor_descriptor):
-        x.atomic_add([tl.program_id(2), head.h, start, 0], value.reshape(1, 1, SIZE, D))
-    else:
-        tl.atomic_add(tile_pointers(x, start, head.stride, SIZE, D), value, sem="relaxed",
-                      mask=(start + tl.arange(0, SIZE) < head.N)[:, None])
-
-
-@triton.jit
-def accumulate_all(grads, keys, queries, stats, DQ, first, S, begin, end, band, scale,
-                   ROWS: tl.constexpr, HIDDEN: tl.constexpr, PRECISION: tl.constexpr):
-    "What `accumulate_dkdv` adds; and dQ of queries begin … end, as far as these keys go."
-    dk, dv = grads
-    k, v = keys
-    Q, DOUT = queries
-    LSE, DELTA = stats
-    for start in tl.range(begin, end, ROWS):
-        i = start + tl.arange(0, ROWS)
-        q = load_tile(Q, start, ROWS, k.shape[1], False)
-        lse = tl.load(LSE + i, mask=i < Q.N, other=float("inf")) * LOG2E
-        w = tl.math.exp2(tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale
-                         - lse[None, :])  # (COLS, ROWS)
-        if HIDDEN:        # keys behind the last, too: their weights may be infinite
-            at = (first + tl.arange(0, k.shape[0]))[:, None]
-            seen = at < first + S
-            if band.back is not None or band.ahead is not None:
-                seen &= in_band(at, i[None, :], band)
-            w = tl.where(seen, w, 0.)
-        dout = load_tile(DOUT, start, ROWS, k.shape[1], False)
-        dv = tl.dot(w.to(dout.dtype), dout, dv, input_precision=PRECISION)
-        dw = tl.dot(v, tl.trans(dout), input_precision=PRECISION)
-        dz = (w * (dw - tl.load(DELTA + i, mask=i < Q.N, other=0.)[None, :])).to(q.dtype)
-        dk = tl.dot(dz, q, dk, input_precision=PRECISION)
-        # Hopper's products have 64 rows or more: with fewer queries dQ is computed transposed
-        if ROWS < 64: dq = tl.trans(tl.dot(tl.trans(k), dz, input_precision=PRECISION))
-        else: dq = tl.dot(tl.trans(dz), k, input_precision=PRECISION)
-        add_tile(DQ, start, dq * (scale / LOG2E), ROWS, k.shape[1])  # (ROWS, D)
-    return dk, dv
-
-
-@triton.jit
-def sweep_kernel(Q, K, V, DOUT, LSE, DELTA, DK, DV, DQ, sq, sk, sv, sd, sdk, sdv, sdq, T, S,
-                 group, back, ahead, scale, ROWS: tl.constexpr, COLS: tl.constexpr,
-                 D: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
-                 PRECISION: tl.constexpr, HIDDEN: tl.constexpr):
-    "One tile of keys, as one query head uses them: dK, dV, and its part of dQ."
-    h, g, start = tl.program_id(1), tl.program_id(1) // group, tl.program_id(0) * COLS
-    band = Band(ahead if AHEAD else None, back if BACK else None)  # roles exchanged
-    queries = (select_head(Q, sq, h, T, ROWS, D, False),
-               select_head(DOUT, sd, h, T, ROWS, D, False))
-    K, V = (select_head(K, sk, g, S, COLS, D, False),
-            select_head(V, sv, g, S, COLS, D, False))
-    DK, DV, DQ = (select_head(DK, sdk, h, S, COLS, D, False),
-                  select_head(DV, sdv, h, S, COLS, D, False),
-                  select_head(DQ, sdq, h, T, ROWS, D, False))
-    stats, first, last = ((head_vector(LSE, T), head_vector(DELTA, T)), start + T - S,
-                          tl.minimum(start + COLS, S) - 1 + T - S)
-    begin, _, _, end = loop_bounds(first, last, tl.cdiv(T, ROWS) * ROWS, band, ROWS)
-    keys = (load_tile(K, start, COLS, D, False), load_tile(V, start, COLS, D, False))
-    grads = (tl.zeros([COLS, D], tl.float32), tl.zeros([COLS, D], tl.float32))
-    dk, dv = accumulate_all(grads, keys, queries, stats, DQ, first, S - start, begin, end, band,
-                            scale * LOG2E, ROWS, HIDDEN, PRECISION)
-    store_tile(DV, start, dv, COLS, D)
-    store_tile(DK, start, dk * scale, COLS, D)
-
-
-KERNELS |= {"sweep": sweep_kernel}
 
 # %% ../../chapters/depth/18_flash_attention_gpu.ipynb #specialised-export
 # fold: Both kernels with a single loop

@@ -151,14 +151,14 @@ def start_packed(
 class PackedFlash(torch.autograd.Function):
     "Attention within packed sequences by kernels, with its gradients."
     @staticmethod
-    def forward(ctx, q, k, v, at_q, at_k, *told):  # (1, H, total_q, D), (1, G, total_k, D)
+    def forward(ctx, q, k, v, at_q, at_k, longest, *told):  # (1, H, total, D), (1, G, …)
         q, k, v = moved_by("pointers", q, k, v)
         (_, H, total, D), lse = q.shape, q.new_empty(q.shape[1:3], dtype=torch.float32)
         out = q.new_empty((total, H, D))
         start_packed(varlen_config(q), [q, k, v, lse, out.transpose(0, 1)[None]], (at_q, at_k),
-                     *told)
+                     (longest, 0), *told)
         ctx.save_for_backward(q, k, v, out, lse, at_q, at_k)
-        ctx.told = told
+        ctx.longest, ctx.told = longest, told
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -171,11 +171,12 @@ class PackedFlash(torch.autograd.Function):
         dout = torch.zeros_like(out) if dout is None else dout
         out, dout = (x.transpose(0, 1)[None] for x in (out, dout))
         [dout] = moved_by("pointers", dout)
+        longest = ctx.longest, int(offsets[1].diff().max()) if len(offsets[1]) > 1 else 0
         delta = deltas(out, dout, None if dlse is None else dlse[None])[0]
         dq, dk, dv = torch.zeros_like(q), *q.new_zeros(2, 1, q.shape[1], *k.shape[2:])
         for kernel, made in (("varlen dkdv", [dk, dv]), ("varlen dq", [dq])):
             start_packed(varlen_config(q, kernel), [q, k, v, dout, lse, delta, *made], offsets,
-                         *ctx.told)
+                         longest, *ctx.told)
         return dq, *(over_groups(x, k.shape[1]) for x in (dk, dv)), *5 * [None]
 
 # %% ../../chapters/depth/18_flash_attention_gpu_measured.ipynb #varlen-host-export
@@ -209,7 +210,6 @@ def flash_attention_varlen(
     max_seqlen_q: int,                # queries of the longest sequence
     causal: bool = False,             # query t of T sees keys up to t + S − T of its sequence
     scale: float | None = None,       # of the scores; 1/√D by default
-    max_seqlen_k: int | None = None,  # keys of the longest sequence; saves programs in training
 ) -> tuple[Tensor, Tensor]:           # output (total_q, H, D), log-sum-exp (H, total_q)
     "Attention within each of many packed sequences; autograd can differentiate both outputs."
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -220,8 +220,6 @@ def flash_attention_varlen(
     check_offsets("cu_seqlens_k", cu_seqlens_k, len(k), q)
     need(len(cu_seqlens_k) == len(cu_seqlens_q), "cu_seqlens_k", f"{len(cu_seqlens_k)} offsets",
          f"as many as cu_seqlens_q, {len(cu_seqlens_q)}")
-    max_seqlen_k = len(k) if max_seqlen_k is None else max_seqlen_k
     check_longest("max_seqlen_q", max_seqlen_q, cu_seqlens_q)
-    check_longest("max_seqlen_k", max_seqlen_k, cu_seqlens_k)
-    return PackedFlash.apply(*heads, cu_seqlens_q, cu_seqlens_k, (max_seqlen_q, max_seqlen_k),
-                             causal, scaled(heads[0], scale))
+    return PackedFlash.apply(*heads, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, causal,
+                             scaled(heads[0], scale))

@@ -33,7 +33,7 @@ class SimpleTransformer(nn.Module):
         self.target_embedding, self.decoder = target_embedding, decoder
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mask = (x != PAD)[:, None, None]                           # (B, 1, 1, S): all heads, all queries
+        mask = (x != PAD)[:, None, None]   # (B, 1, 1, S): for all heads and queries
         memory, _ = self.encoder(self.source_embedding(x), mask=mask)
         return memory, mask                                        # memory: (B, S, C)
 
