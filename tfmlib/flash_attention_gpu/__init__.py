@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .one_sweep import *
     from .records import *
     from .tiles import *
+    from .tuning import *
     from .varlen import *
 
 __getattr__, __dir__, __all__ = offer(__name__, {
@@ -43,7 +44,7 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         remembered prefer check moved_by described make_room start launch run forward scaled
         delta_kernel accumulate_dkdv dkdv_kernel accumulate_dq dq_kernel backward over_groups deltas
         Flash flash forward_specialised dkdv_specialised load_pages key_pointers decode_kernel
-        merge_kernel shared_out check_pages decode flash_decode decode_bytes trial tune""",
+        merge_kernel shared_out check_pages decode flash_decode decode_bytes trial""",
     'measured': """
         sweep widths beside against_length upper spread_of at_length of_copy decoding yardstick
         accuracy show_record""",
@@ -53,6 +54,8 @@ __getattr__, __dir__, __all__ = offer(__name__, {
         has_run wrong_on_a_gpu speed_record""",
     'tiles': """
         load_rows store_rows product forward_program triton_forward backward_program triton_dkdv""",
+    'tuning': """
+        tune""",
     'varlen': """
         VARLEN_KERNELS PACKS VARLEN packed_sequence packed_head varlen_kernel varlen_dkdv_kernel
         varlen_dq_kernel varlen_config start_packed PackedFlash check_offsets check_longest

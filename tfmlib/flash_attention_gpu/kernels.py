@@ -10,7 +10,7 @@ __all__ = ['TILES', 'CONFIGS', 'SMALL', 'PREFERRED', 'WIDTHS', 'KERNELS', 'SPECI
            'launch', 'run', 'forward', 'scaled', 'delta_kernel', 'accumulate_dkdv', 'dkdv_kernel', 'accumulate_dq',
            'dq_kernel', 'backward', 'over_groups', 'deltas', 'Flash', 'flash', 'forward_specialised',
            'dkdv_specialised', 'load_pages', 'key_pointers', 'decode_kernel', 'merge_kernel', 'shared_out',
-           'check_pages', 'decode', 'flash_decode', 'decode_bytes', 'trial', 'tune']
+           'check_pages', 'decode', 'flash_decode', 'decode_bytes', 'trial']
 
 # %% ../../chapters/depth/18_flash_attention_gpu.ipynb #kernels-imports
 import math
@@ -858,7 +858,7 @@ def decode_bytes(
     return 2 * keys * k.shape[1] * k.shape[3] * k.element_size() + 2 * q.nbytes + parts
 
 # %% ../../chapters/depth/18_flash_attention_gpu.ipynb #tune-export
-# fold: trial and tune
+# fold: trial
 def trial(config: Config, inputs: list[Tensor], others: list[Tensor], limits: dict, scale: float,
           repeats: int = 7) -> list[float]:
     "Milliseconds of each run, sorted; none if it cannot run here or spills more than a little."
@@ -876,30 +876,3 @@ def trial(config: Config, inputs: list[Tensor], others: list[Tensor], limits: di
         if getattr(once()[1], "n_spills", 0) > 32: return []
         return sorted(once()[0] for _ in range(repeats))
     except (triton.TritonError, RuntimeError, ImportError): return []
-
-
-def tune(
-    q: Tensor, k: Tensor, v: Tensor,            # as `forward`
-    *,
-    causal: bool = False, window: int | None = None,
-    ways: tuple = ("descriptors", "pointers"),  # "specialised" too, if a hang can be borne
-) -> dict[Config, float]:                       # those that ran, with their milliseconds
-    "Time the configurations that fit on this machine; prefer the fastest from now on."
-    out, lse = forward(q, k, v, causal=causal, window=window)
-    limits, scale, tried = band(q.shape[2], k.shape[2], causal, window), scaled(q, None), {}
-    right = lse.clone(), out.clone()
-    room = k.new_empty(k.shape[0], q.shape[1], *k.shape[2:])
-    launches = {"forward": ([q, k, v], [lse, out]),
-                "dkdv": ([q, k, v, out], [lse, lse, room, room.clone()]),
-                "dq": ([q, k, v, out], [lse, lse, q.new_empty(q.shape)])}
-    for kernel, (inputs, others) in launches.items():
-        rows = fitting(kernel, q, limits["AHEAD"], ways)
-        for c in (c for c in rows if c.width == rows[0].width):    # wider ones: a last resort
-            ms = trial(c, inputs, others, limits, scale)
-            same = [torch.allclose(a, b, 2e-2, 2e-2) for a, b in zip((lse, out), right)]
-            if ms and all(same): tried[c] = ms[len(ms) // 2]
-            lse.copy_(right[0])
-            out.copy_(right[1])
-        if fast := [c for c in tried if c.kernel == kernel]:
-            prefer(min(fast, key=tried.get), q.shape[-1], limits["AHEAD"])
-    return tried
