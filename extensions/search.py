@@ -89,7 +89,7 @@ def packed(entries: list[Entry], titles: dict[str, str]) -> dict:
     steps = lambda hits: [3 * (b - a) + often for (a, _), (b, often) in zip([(0, 0), *hits], hits)]
     return {"pages": [[p, titles[p]] for p in pages],
             "entries": [[KINDS.index(e["kind"]), pages.index(e["page"]), place(e), e["title"],
-                         shorten(e["line"], 100, placeholder=" …"), *e["also"]] for e in entries],
+                         shorten(e["line"], 92, placeholder=" …"), *e["also"]] for e in entries],
             "common": " ".join(sorted(COMMON)), "words": " ".join(sorted(where)),
             "said": " ".join("".join(map(coded, steps(where[word]))) for word in sorted(where))}
 
