@@ -15,6 +15,10 @@ from sphinx.util.docutils import SphinxDirective
 MIME = "application/vnd.tfmlib.claim+json"
 VERDICTS = {"holds": "holds", "holds under a condition": "condition", "imprecise": "imprecise",
             "wrong": "wrong"}
+# the verdict is on the common wording, and is followed by what is true instead
+AS_SAID = {"holds": ":", "holds under a condition": ":",
+           "imprecise": " as commonly said; more exactly:",
+           "wrong": " as commonly said; in fact:"}
 LEDGER = "tfmlib/assets/claims.yml"
 SCRIPT = Path(__file__).with_suffix(".js")
 
@@ -91,9 +95,10 @@ def joined(rows: list) -> list[tuple[str, str]]:
 
 
 def stated(verdict: str, first: str, common: str) -> str:
-    """The head of a claim's box: the verdict, then what is true, then the common wording, small;
-    the wording alone if it is true, or if a source settles it."""
-    head = f'<p class="tfm-statement"><strong class="tfm-verdict">{verdict}</strong> '
+    """The head of a claim's box: the verdict on what is commonly said, then what is true, then the
+    common wording, small; the wording alone if it is true, or if a source settles it."""
+    said = f"{verdict}{AS_SAID[verdict]}" if first else verdict
+    head = f'<p class="tfm-statement"><strong class="tfm-verdict">{said}</strong> '
     return (f'{head}{first}</p><p class="tfm-common">Commonly said: {common}</p>' if first
             else f"{head}{common}</p>")
 

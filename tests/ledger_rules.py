@@ -1,6 +1,7 @@
 """What must be true of the ledger of claims, as functions of a checkout: each gives a list of
 faults that name the claim."""
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from pybtex.database import parse_file
 
 # the box begins with what is true: these would have nothing to refer to
 PRONOUNS = {"It", "Its", "They", "Their", "That", "This", "These", "Those"}
+# answers to the common wording, and conditions without a main clause
+BARE = re.compile(r"^(?:If|Unless)\b[^,;]*[;.]|\byes[;.,]|"
+                  r"(?<!where they )\b(?:does|do|is|are|did|was|were|have);")
 FIELDS = {"id", "chapter", "topic", "statement", "verdict", "settles"}
 # ten times as fast, where it was built
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -60,6 +64,9 @@ def form(root: Path) -> list[str]:
         if (e.get("truth") or e.get("instead") or "").split(" ")[0] in PRONOUNS:
             made.append(
                 f"claim {e.get('id')}: what is true begins with a pronoun, and stands first")
+        if bare := BARE.search(e.get("truth") or e.get("instead") or ""):
+            made.append(f"claim {e.get('id')}: «{bare[0].strip()}» answers a sentence that stands "
+                        "below it; say what is true in full (`truth`)")
         if (e.get("verdict") != "holds" and (e.get("truth") or e.get("instead") or "").strip(".")
             == e["statement"].strip(".")):
             made.append(f"claim {e.get('id')}: what is true is what is commonly said")

@@ -273,6 +273,9 @@ PLANTED = {
     "a true sentence that begins with a pronoun": (
         "form", amend("decimal-sum", truth="It holds where the sum is exact in binary."),
         "claim decimal-sum: what is true begins with a pronoun"),
+    "a condition without its sentence": (
+        "form", amend("decimal-sum", truth="If the sum is exact in binary; otherwise not."),
+        "claim decimal-sum: «If the sum is exact in binary;» answers a sentence"),
     "an imprecise claim without a better one": ("form", amend("decimal-sum", verdict="imprecise"),
                                                 "claim decimal-sum: imprecise, and no amended "
                                                 "statement"),

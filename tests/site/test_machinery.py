@@ -22,7 +22,7 @@ import touches
 import yaml
 from docutils import nodes
 from docutils.utils import new_document
-from ledger import VERDICTS, Ledger, faults, lead, settled
+from ledger import AS_SAID, VERDICTS, Ledger, faults, lead, settled
 from pages import chapter, notebook_files, notebooks, title, toc_pages
 from test_defects import build, replace, small
 
@@ -85,7 +85,8 @@ def boxed(verdict: str, *rows: tuple[str, str]) -> str:
 def test_a_box_says_verdict_and_what_is_true_before_the_common_wording(verdict, rows,
         first, folded):
     box = boxed(verdict, *rows)
-    assert f'{verdict}</strong> {first}</p><p class="tfm-common">Commonly said: Common.</p>' in box
+    assert (f'{verdict}{AS_SAID[verdict]}</strong> {first}</p><p '
+            'class="tfm-common">Commonly said: Common.</p>' in box)
     assert box.count("<li>") == folded and ("<details>" in box) == (folded > 0)
 
 
@@ -118,7 +119,8 @@ def test_the_sentence_of_the_ledger_comes_before_the_evidence_and_the_whole_corr
     nbdev_cells.prepare(notebook, "", {"a": "True, if `x < 1`."})
     said = notebook["cells"][0]["outputs"][0]["data"]["text/html"]
     assert (
-        'imprecise</strong> True, if <code>x &lt; 1</code>.</p><p class="tfm-common">Commonly '
+        'imprecise as commonly said; more exactly:</strong> True, if <code>x &lt; 1</code>.</p>'
+        '<p class="tfm-common">Commonly '
         'said: Common.</p>' in said and "<details>" in said and "A long one." in said)
 
 
@@ -128,12 +130,12 @@ def test_the_ledger_and_the_search_say_it_first_too():
                 {"verdict": "imprecise", "lines": [["against", "b"], ["rather", "Better `x`."]]})]},
         {"id": "a", "topic": "t", "verdict": "imprecise", "statement": "Common."})
     box = Ledger.box(None, entry, found)[0].astext()
-    assert (box.index("imprecise</strong> Better <code>x</code>.")
+    assert (box.index("more exactly:</strong> Better <code>x</code>.")
             < box.index("Commonly said: Common.") and "rather" not in box)
     lines = {e["anchor"]: e["line"] for e in findable.claims(ROOT, notebooks(ROOT))}
-    assert (lines["claim-decimal-sum"] == "holds under a condition. In decimal arithmetic it does; "
-                                          "in binary floating point the sum is off by a rounding "
-                                          "error.")
+    assert (lines["claim-decimal-sum"]
+            == "holds under a condition. In decimal arithmetic 0.1 + 0.2 equals 0.3; in binary "
+               "floating point the sum is off by a rounding error.")
 
 
 def test_every_claim_that_a_cell_qualifies_has_what_is_true_for_its_first_sentence():
