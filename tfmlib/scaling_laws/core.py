@@ -108,17 +108,18 @@ def simple_fit(x: Tensor, loss: Tensor) -> PowerLaw:  # N, D (n, 2); losses (n,)
     x, loss = check_runs(x, loss)
     check_law_inputs(x, 2)
     grid = torch.arange(0.05, 1.5, 0.025, dtype=torch.float64)
-    exponents = torch.cartesian_prod(grid, grid)                     # (R, 2)
-    unit = x.log().mean(0).exp()                        # typical N and D
-    powers = (x / unit) ** -exponents[:, None]                       # (R, n, 2)
-    ones = torch.ones_like(powers[..., :1])
-    terms = torch.cat([ones, powers], -1) / loss[:, None]            # (R, n, 3)
-    found = torch.linalg.lstsq(terms, ones).solution    # E, A, B      (R, 3, 1)
-    error = (terms @ found - 1).square().sum((1, 2))                 # (R,)
-    error[(found <= 0).any(1)[:, 0]] = math.inf
-    best = error.argmin()
-    scales = found[best, 1:, 0] * unit ** exponents[best]
-    return PowerLaw(found[best, 0, 0], scales, exponents[best])
+    unit, target = x.log().mean(0).exp(), torch.ones_like(x[:, :1])
+    law, least = None, math.inf
+    for exponents in torch.cartesian_prod(grid, grid):           # α, β
+        powers = (x / unit) ** -exponents                        # (n, 2)
+        terms = torch.cat([target, powers], 1) / loss[:, None]   # (n, 3)
+        found = torch.linalg.lstsq(terms, target).solution       # E, A, B
+        error = float((terms @ found - target).square().sum())
+        if error < least and float(found.min()) > 0:
+            E, *scales = found[:, 0]
+            law, least = PowerLaw(E, torch.stack(scales) * unit**exponents, exponents), error
+    need(law is not None, "loss", loss[:5].tolist(), "what a law with E, A, B > 0 can fit")
+    return law
 
 # %% ../../chapters/14_scaling_laws.ipynb #optimum-export
 def compute_optimal(
