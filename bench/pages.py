@@ -1,7 +1,8 @@
 """How long each chapter's page takes to run, on one thread: what its head says.
 
-Processor time; beside it, the time on the clock, which says how idle the machine was: other work
-can double even processor time where cores share parts.
+On the clock; beside it, the kernel's processor time, which says how idle the machine was. (It lacks
+the processes that a page starts itself, and other work can double even processor time where cores
+share parts.)
 """
 import os
 import resource

@@ -11,7 +11,8 @@ def runtime(root: Path, page: str) -> str:
     "How long a chapter runs, in words, from the record that `python -m bench pages` writes."
     record = root / "tfmlib/assets/records/pages.json"
     rows = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.is_file() else []
-    seconds = next((row["seconds"]["median"] for row in rows if row["page"] == page), None)
+    seconds = next((row["seconds on the clock"]["median"] for row in rows if row["page"] == page),
+                   None)
     if seconds is None:
         raise ValueError(
             f"runtime {page}: not measured yet; PYTHONPATH=. .venv/bin/python -m bench pages "

@@ -188,7 +188,7 @@ def slowest_first(names: dict) -> list[str]:
     "Notebooks by their measured time: a long one that began last would run alone."
     rows = json.loads((ROOT / "tfmlib/assets/records/pages.json").read_text(
         encoding="utf-8"))["rows"]
-    taken = {f"chapters/{row['page']}.ipynb": row["seconds"]["median"] for row in rows}
+    taken = {f"chapters/{row['page']}.ipynb": row["seconds on the clock"]["median"] for row in rows}
     return sorted(names, key=lambda name: -taken.get(name, 0))
 
 

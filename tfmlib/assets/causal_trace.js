@@ -32,11 +32,12 @@ function render({ model, el }) {
       sliders[i].setAttribute("aria-valuetext", list[at]);
       sliders[i].parentElement.querySelector(".tfm-value").textContent = list[at];
     });
-    const cells = grid.map((line, d) => line.map((v, t) => `<rect x="${LEFT + t * CELL}" y="${TOP + d * TALL}" width="${CELL - 2}" height="${TALL - 2}" rx="3" data-d="${d}" data-t="${t}"
+    const high = d => TOP + (names.length - 1 - d) * TALL;       // the first depth at the bottom
+    const cells = grid.map((line, d) => line.map((v, t) => `<rect x="${LEFT + t * CELL}" y="${high(d)}" width="${CELL - 2}" height="${TALL - 2}" rx="3" data-d="${d}" data-t="${t}"
       style="fill:color-mix(in oklab,var(--tfm-seq-hi) ${Math.round(100 * Math.min(1, Math.max(0, v)))}%,var(--tfm-seq-lo));stroke:${d === depth && t === word ? "var(--tfm-ink)" : "none"};stroke-width:2"/>
-      <text x="${LEFT + (t + .5) * CELL - 1}" y="${TOP + d * TALL + 21}" text-anchor="middle" style="fill:var(--tfm-ink);pointer-events:none">${number(v)}</text>`).join("")).join("");
+      <text x="${LEFT + (t + .5) * CELL - 1}" y="${high(d) + 21}" text-anchor="middle" style="fill:var(--tfm-ink);pointer-events:none">${number(v)}</text>`).join("")).join("");
     const heads = words.map((w, t) => `<text x="${LEFT + (t + .5) * CELL - 1}" y="15" text-anchor="middle">${safe(w)}</text>`).join("");
-    const sides = names.map((n, d) => `<text x="${LEFT - 8}" y="${TOP + d * TALL + 21}" text-anchor="end">${safe(n)}</text>`).join("");
+    const sides = names.map((n, d) => `<text x="${LEFT - 8}" y="${high(d) + 21}" text-anchor="end">${safe(n)}</text>`).join("");
     const said = `With the ${kinds[model.get("kind")]} of ${names[depth]} at “${words[word]}” copied from the clean run, ${number(value)} of the difference is recovered (0: no patch, 1: clean run).`
       .replace("state of before", "state before").replace("state of after", "state after");
     $("svg").setAttribute("viewBox", `0 0 ${LEFT + CELL * words.length + 4} ${TOP + TALL * names.length + 4}`);

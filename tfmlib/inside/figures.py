@@ -38,6 +38,6 @@ class CausalTrace(Interactive):
 
     def picture(self) -> str:
         shown = self.restored[self.sentence][self.kind]
-        return matrix(
-            shown, self.rows[self.kind], self.sentences[self.sentence], self.alt, low=0, high=1
-        ).drawing
+        return matrix(                                     # the first depth at the bottom
+            shown[::-1], self.rows[self.kind][::-1], self.sentences[self.sentence], self.alt,
+            low=0, high=1).drawing
