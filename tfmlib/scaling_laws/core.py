@@ -116,9 +116,9 @@ def simple_fit(x: Tensor, loss: Tensor) -> PowerLaw:  # N, D (n, 2); losses (n,)
         found = torch.linalg.lstsq(terms, target).solution       # E, A, B
         error = float((terms @ found - target).square().sum())
         if error < least and float(found.min()) > 0:
-            E, *scales = found[:, 0]
-            law, least = PowerLaw(E, torch.stack(scales) * unit**exponents, exponents), error
-    need(law is not None, "loss", loss[:5].tolist(), "what a law with E, A, B > 0 can fit")
+            E, scales = found[0, 0], found[1:, 0] * unit**exponents
+            law, least = PowerLaw(E, scales, exponents), error
+    need(law is not None, "loss", loss[:5].tolist(), "losses that a law fits, E, A, B > 0")
     return law
 
 # %% ../../chapters/14_scaling_laws.ipynb #optimum-export
