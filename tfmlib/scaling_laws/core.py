@@ -118,7 +118,7 @@ def simple_fit(x: Tensor, loss: Tensor) -> PowerLaw:  # N, D (n, 2); losses (n,)
         if error < least and float(found.min()) > 0:
             E, scales = found[0, 0], found[1:, 0] * unit**exponents
             law, least = PowerLaw(E, scales, exponents), error
-    need(law is not None, "loss", loss[:5].tolist(), "losses that a law fits, E, A, B > 0")
+    need(law is not None, "loss", loss[:5].tolist(), "a law's, with E, A, B above 0")
     return law
 
 # %% ../../chapters/14_scaling_laws.ipynb #optimum-export
