@@ -26,6 +26,7 @@ from tfmlib.kv_cache import (
     KVCache,
     ModelCache,
     RollingCache,
+    SimpleKVCache,
     generate_cached,
     speculative,
     visible_mask,
@@ -215,6 +216,14 @@ def test_a_ring_buffer_with_first_tokens_is_dense_attention_under_its_mask(cut):
     assert apart(torch.cat(found, 1), wanted) < 1e-10
     assert (sorted(cache.positions[0].tolist()) == [-1, 0, 1, *range(T - window, T)]
             and cache.nbytes == 2 * 2 * 2 * 9 * 6 * 8)
+
+
+def test_a_cache_that_grows_returns_what_one_with_reserved_memory_does():
+    grows, reserved = SimpleKVCache(), KVCache(9)
+    for start, stop in ((0, 4), (4, 5), (5, 9)):
+        new = (torch.randn(2, 3, stop - start, 4), torch.randn(2, 3, stop - start, 6),
+               torch.arange(start, stop).expand(2, -1))
+        assert all(map(torch.equal, grows.update(*new), reserved.update(*new)))
 
 
 @pytest.mark.parametrize("window, n_sinks", [(6, 2), (1, 0), (4, 3)])

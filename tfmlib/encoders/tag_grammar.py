@@ -209,8 +209,10 @@ class Corruption:
         "Corrupt random tokens; special tokens (ids up to MASK) are never chosen."
         check_token_ids("ids", ids, vocab_size)
         def uniform(): return torch.rand(ids.shape, generator=generator)
-        chosen, kind = (uniform() < self.rate) & (ids > MASK), uniform()
+        chosen = (uniform() < self.rate) & (ids > MASK)
+        kind = uniform()                                # below .8, .9 or neither
         others = torch.randint(MASK + 1, vocab_size, ids.shape, generator=generator)
         masked = chosen & (kind < self.masked)
         randomised = chosen & ~masked & (kind < self.masked + self.randomised)
-        return torch.where(randomised, others, ids.masked_fill(masked, MASK)), chosen
+        shown = ids.masked_fill(masked, MASK)
+        return torch.where(randomised, others, shown), chosen

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = offer(__name__, {
     'core': """
-        check_update check_as_before ContiguousMemory RollingCache visible_mask KVCache
-        CachedAttention ModelCache check_new check_cached check_cacheable give_cache
+        check_update check_as_before ContiguousMemory RollingCache visible_mask SimpleKVCache
+        KVCache CachedAttention ModelCache check_new check_cached check_cacheable give_cache
         DecoderWithCaches generate_with_cache CachedCausalLM generate_cached""",
     'ahead': """
         MedusaHeads medusa_loss CausalLMWithStates StateDraft MedusaDraft tree_mask NextState
