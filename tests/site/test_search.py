@@ -217,7 +217,7 @@ def test_search_from_a_page_by_keyboard(page):
     assert not [f for f in fetched if f.split("?")[0].endswith(".html")
                 and not f.startswith("search.html")]
     item = page.locator("#search-results li").first
-    assert (item.inner_text().startswith("Holds under a condition. The variance stays at 1 if the components ")
+    assert (item.inner_text().startswith("Holds under a condition. The variance stays at 1 if the ")
             and "Commonly said: " in item.inner_text())
     assert "claim in 4 · Attention, in depth" in item.inner_text()
     item.locator("a").click()
