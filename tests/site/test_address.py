@@ -7,9 +7,7 @@ from pathlib import Path
 import address
 import pytest
 import yaml
-from conftest import tracked
-
-ROOT = Path(__file__).resolve().parents[2]
+from conftest import ROOT, tracked
 
 URL = "https://github.com/some-one/some.book"
 STRAY = re.compile(

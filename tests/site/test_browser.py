@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import swept
 from axe_playwright_python.sync_playwright import Axe
-from conftest import Chromium, awake, laid_out, painted, sweep
+from conftest import ROOT, Chromium, awake, laid_out, painted, sweep
 from playwright.sync_api import Error
 from serve import server
 
 pytestmark = pytest.mark.browser
-ROOT = Path(__file__).resolve().parents[2]
 THEMES = ("light", "dark")
 WIDE, PHONE, NARROW = ({"width": 1400, "height": 900}, {"width": 390, "height": 844},
                        {"width": 320, "height": 640})

@@ -5,11 +5,10 @@ from collections import Counter
 
 import ledger_rules
 import pytest
-import rules
+from conftest import ROOT
 from ledger import settled
 from pages import notebooks
 
-ROOT = rules.ROOT
 STORED = [(page, left) for ways in settled(notebooks(ROOT)).values() for page, left in ways]
 
 

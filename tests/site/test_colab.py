@@ -11,11 +11,10 @@ import colab
 import myst
 import nbformat
 import pytest
+from conftest import ROOT
 from copies import repository as made_repository
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from pages import notebook_files
-
-ROOT = Path(__file__).resolve().parents[2]
 
 NOTEBOOKS = notebook_files(ROOT / "chapters")
 BIB = """

@@ -7,16 +7,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import rules  # noqa: F401  (the extensions' folder on the path)
 import yaml
 from bs4 import BeautifulSoup
+from conftest import ROOT
 from covers import DRAWINGS, elsewhere, figure
 from durations import in_hours, reading, taken
 from lean import COVER
 from pages import book_map, lead, parts, title
 from test_defects import build, small
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTS = [part for part in parts(ROOT / "_toc.yml")
          if any(re.match(r"chapters/(?!00_)", page) for page in part.chapters)]
 MAP = book_map(ROOT)

@@ -17,7 +17,7 @@ from pathlib import Path
 import prove
 import pytest
 import yaml
-from conftest import tracked
+from conftest import ROOT, tracked
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -26,7 +26,6 @@ from packaging.version import Version
 from pybtex.database import parse_file
 from test_defects import small
 
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # what installs packages is not locked with them
 TOOLS = {"pip", "setuptools"}

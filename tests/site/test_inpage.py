@@ -10,20 +10,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
+import codemirror
+import inpage_files
+import kills
+import pyodide
 import pytest
+from conftest import ROOT, sweep
+from formulas import node_binary
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions")]
-import codemirror  # noqa: E402
-import inpage_files  # noqa: E402
-import kills  # noqa: E402
-import pyodide  # noqa: E402
-from conftest import sweep  # noqa: E402
-from formulas import node_binary  # noqa: E402
-
-import inpage  # noqa: E402
+import inpage
 
 PAGES = [path.stem for path in kills.pages()]
 ALONE = [page for page, found in inpage_files.elsewhere().items() if "*" in found]

@@ -2,12 +2,10 @@
 computes, and they ask for it only when told to."""
 import json
 import re
-from pathlib import Path
 
 import pytest
-from conftest import awake, laid_out, sweep
+from conftest import ROOT, awake, laid_out, sweep
 
-ROOT = Path(__file__).resolve().parents[2]
 LIVE = ROOT / "tfmlib/assets/live"
 FIGURES = {"chapters/depth/10_decoders.html": "next_token",
            "chapters/depth/05_heads.html": "own_sentence", "chapters/16_kv_cache.html": "both_ways",

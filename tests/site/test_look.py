@@ -10,14 +10,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import rules  # noqa: F401  (the extensions' folder on the path)
+from conftest import ROOT
 from pygments import highlight
 from pygments.lexers import PythonLexer
 from serve import server
 from slim import Slim, slim
 
 katex = pytest.importorskip("sphinxcontrib.katex")
-ROOT = Path(__file__).resolve().parents[2]
 SERVED = ROOT / "extensions/theme/static/tfm"
 
 

@@ -20,13 +20,13 @@ import reference
 import rules
 import touches
 import yaml
+from conftest import ROOT
 from docutils import nodes
 from docutils.utils import new_document
 from ledger import AS_SAID, VERDICTS, Ledger, faults, lead, settled
 from pages import chapter, notebook_files, notebooks, title, toc_pages
 from test_defects import build, replace, small
 
-ROOT = rules.ROOT
 MIME = "application/vnd.tfmlib.claim+json"
 
 

@@ -21,9 +21,9 @@ import pages
 import prove
 import pytest
 import rules
+from conftest import ROOT
 from test_defects import build, copied, small
 
-ROOT = rules.ROOT
 WHOLE = ("chapters", "tfmlib", "tools", "extensions", "tests/nbval.cfg", "pyproject.toml",
          "README.md", "index.md", "about", "_toc.yml", "_config.yml", "references.bib",
          "api", "gallery", "parts")

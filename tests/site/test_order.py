@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import rules
+from conftest import ROOT
 from pages import chapter, companions
-
-ROOT = rules.ROOT
 
 
 @pytest.mark.parametrize("rule", rules.RULES)

@@ -3,14 +3,12 @@ lit."""
 import re
 import xml.etree.ElementTree as ElementTree
 from itertools import combinations
-from pathlib import Path
 
 import pytest
-import rules  # noqa: F401  (the extensions' folder on the path)
+from conftest import ROOT
 from overview import CHAPTERS, DRAWING, overview
 from pages import book_map
 
-ROOT = Path(__file__).resolve().parents[2]
 LINKS = ElementTree.fromstring(DRAWING).findall(".//{*}a")
 
 

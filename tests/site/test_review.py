@@ -2,14 +2,12 @@
 again when it should."""
 import json
 import re
-from pathlib import Path
 
 import pytest
 import review
 import yaml
+from conftest import ROOT
 from findable import Entry
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ import durations
 import myst
 import pages
 import pytest
-import rules
+from conftest import ROOT
 from test_defects import build, small
 
-ROOT = rules.ROOT
 RECORD = ROOT / "tfmlib/assets/records/pages.json"
 EVERY = {p.relative_to(ROOT / "chapters").with_suffix("").as_posix(): "".join(
     json.loads(p.read_text())["cells"][0]["source"])

@@ -3,13 +3,12 @@ else is fetched."""
 import gzip
 import json
 import re
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import rules
 import yaml
-from conftest import sweep
+from conftest import ROOT, sweep
 from findable import folded, spoken, words
 from nbdev_cells import public_names
 from pages import notebooks
@@ -17,7 +16,6 @@ from search import KINDS, coded, numbers, slug
 from term_places import told
 
 pytestmark = [pytest.mark.slow]
-ROOT = Path(__file__).resolve().parents[2]
 FIRST = {                                          # what is typed -> where the first hit leads
     "causal_mask": "04_attention.html#tfm-causal_mask",
     "causal mask": "04_attention.html#tfm-causal_mask",

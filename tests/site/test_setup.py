@@ -10,8 +10,8 @@ from pathlib import Path
 
 import install
 import pytest
+from conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 OLD = """#!/bin/sh
 exec {python} -c 'import runpy, sys; sys.version_info = (3, 10, 13, "final", 0); {more} runpy.run_path(sys.argv[1], run_name="__main__")' "$@"
 """  # noqa: E501

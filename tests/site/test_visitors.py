@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import counted
 import pytest
+from conftest import ROOT
 from durations import in_hours, reading
 
-ROOT = Path(__file__).resolve().parents[2]
 BASE = "https://example.org/book/"
 ATOM = "{http://www.w3.org/2005/Atom}"
 
