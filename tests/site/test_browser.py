@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import swept
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT, Chromium, awake, laid_out, painted, sweep
+from conftest import ROOT, Chromium, awake, laid_out, painted, sweep, too_wide
 from playwright.sync_api import Error
 from serve import server
 
@@ -118,7 +118,7 @@ def visit(context, base: str, name: str, known: list[str],
     laid_out(page)
     page.evaluate(AXE)
     page.evaluate("how => axe.configure(how)", OF_KINDS)
-    found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found.overflow = too_wide(page)
     found.too_many = max(0, page.evaluate("document.querySelectorAll('*').length") - MOST)
     marked(page, known)
     found.violations += [f"at phone width, {themes[0]}: {v}" for v in violations(page, EVERY_RULE)]
@@ -137,7 +137,7 @@ def visit(context, base: str, name: str, known: list[str],
             found.violations += [f"{theme}: {v}" for v in violations(page, OF_COLOURS)]
     page.set_viewport_size(NARROW)
     painted(page)
-    found.narrow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found.narrow = too_wide(page)
     page.close()
     return found
 
@@ -180,11 +180,7 @@ def known() -> list[str]:
 
 
 @pytest.fixture
-def page(browser, served):
-    "A fresh page with an empty cache and nothing remembered."
-    context = browser.new_context(viewport=WIDE, color_scheme="light", base_url=served)
-    yield context.new_page()
-    context.close()
+def page(visiting): return visiting(viewport=WIDE, color_scheme="light")
 
 
 every_page = pytest.mark.parametrize("name", pages())
@@ -310,29 +306,23 @@ def test_front_page_stands_still(page):
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_the_still_picture_of_the_front_page_fills_its_place(browser, served, width):
+def test_the_still_picture_of_the_front_page_fills_its_place(visiting, width):
     """Without scripts: it is drawn as wide as its column, or as high as the figure that would
     take its place."""
-    context = browser.new_context(java_script_enabled=False, base_url=served,
-                                  viewport={"width": width, "height": 900})
-    page = context.new_page()
-    page.goto("index.html")
+    page = visiting("index.html", java_script_enabled=False,
+                    viewport={"width": width, "height": 900})
     still = page.locator(".tfm-front .tfm-stage svg")
     box, place = still.bounding_box(), page.locator(".tfm-front .tfm-stage").bounding_box()
     across, along = map(float, still.get_attribute("viewBox").split()[2:])
     scale = min(box["width"] / across, box["height"] / along)
     assert (max(scale * across / place["width"], scale * along / place["height"]) > .95
             and min(scale * across / place["width"], scale * along / place["height"]) > .6)
-    context.close()
 
 
-def test_chapter_reads_without_scripts(browser, served):
-    context = browser.new_context(java_script_enabled=False, base_url=served)
-    page = context.new_page()
-    page.goto("chapters/04_attention.html")
+def test_chapter_reads_without_scripts(visiting):
+    page = visiting("chapters/04_attention.html", java_script_enabled=False)
     assert (page.locator(".katex-html").first.is_visible()
             and page.locator("figure[data-module] svg").first.is_visible())
-    context.close()
 
 
 PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h1>Planted</h1><input type="search"><input name="q">
