@@ -143,14 +143,20 @@ def book() -> Path:
     return html
 
 
+@contextlib.contextmanager
+def giving_out(folder: Path):
+    "The address of a server that gives the files of a folder out, gzipped."
+    from serve import server
+    httpd = server(folder)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    try: yield f"http://127.0.0.1:{httpd.server_port}"
+    finally: httpd.shutdown()
+
+
 @pytest.fixture(scope="session")
 def served(book) -> str:
-    "The address of a server that gives the built book out, gzipped."
-    from serve import server
-    httpd = server(book)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{httpd.server_port}"
-    httpd.shutdown()
+    "The address at which the built book is given out."
+    with giving_out(book) as address: yield address
 
 
 class Chromium:

@@ -2,16 +2,14 @@
 keyboard, no network."""
 import os
 import re
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import swept
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT, Chromium, awake, laid_out, painted, sweep, too_wide
+from conftest import ROOT, Chromium, awake, giving_out, laid_out, painted, sweep, too_wide
 from playwright.sync_api import Error
-from serve import server
 
 pytestmark = pytest.mark.browser
 THEMES = ("light", "dark")
@@ -336,17 +334,14 @@ PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h
 def test_planted_faults_are_seen(context, tmp_path):
     "A page with every fault: the visit above names each of them."
     (tmp_path / "planted.html").write_text(PLANTED)
-    with server(tmp_path) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        base = f"http://127.0.0.1:{httpd.server_port}/"
-        found = visit(context, base, "planted.html", [])
+    with giving_out(tmp_path) as base:
+        found = visit(context, f"{base}/", "planted.html", [])
         page = context.new_page()
-        page.goto(base + "planted.html")
+        page.goto(f"{base}/planted.html")
         assert not moves(page, page.locator("figure"))
         assert ([n.split(":")[0] for n in nameless(page.locator("form"))]
                 == ["slider", "textbox", "button"])
         page.close()
-        httpd.shutdown()
     assert ("planted" in found.errors and found.foreign == ["http://elsewhere.example/x.js"]
             and found.fields == 2)
     assert found.overflow > 0 and found.narrow > found.overflow and found.too_many > 0 and {

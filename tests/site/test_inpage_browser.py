@@ -415,13 +415,6 @@ def test_an_empty_answer_is_not_called_wrong(ready):
         ".tag_mutant[id]").first.is_visible(), "a link to a wrong answer opens the fold"
 
 
-@pytest.mark.whole
-def test_control_and_enter_check(ready):
-    of(ready, "effect").type("def effect(change): return 'doubled'").press("Control+Enter")
-    ready.locator(".tag_stub.tag_exercise-effect .tfm-check").get_by_text(
-        "you predict 'doubled'").wait_for()
-
-
 def test_answers_stay_can_be_reset_and_become_a_notebook(page):
     area = of(page, "effect")
     stub = area.cell.locator("textarea").input_value()
