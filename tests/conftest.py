@@ -1,10 +1,14 @@
 """Fixtures that the tests share: the built book, served as a static host would."""
+import contextlib
 import gc
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from functools import cache
 from importlib import import_module
@@ -139,14 +143,20 @@ def book() -> Path:
     return html
 
 
+@contextlib.contextmanager
+def giving_out(folder: Path):
+    "The address of a server that gives the files of a folder out, gzipped."
+    from serve import server
+    httpd = server(folder)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    try: yield f"http://127.0.0.1:{httpd.server_port}"
+    finally: httpd.shutdown()
+
+
 @pytest.fixture(scope="session")
 def served(book) -> str:
-    "The address of a server that gives the built book out, gzipped."
-    from serve import server
-    httpd = server(book)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{httpd.server_port}"
-    httpd.shutdown()
+    "The address at which the built book is given out."
+    with giving_out(book) as address: yield address
 
 
 class Chromium:
@@ -169,6 +179,38 @@ class Chromium:
             found = getattr(self.running, kind)(**how)
         found.set_default_timeout(180_000)
         return found
+
+
+@pytest.fixture
+def visiting(browser, served):
+    """Opens pages of the book in a browser with an empty cache that remembers nothing; they are
+    closed after the test."""
+    contexts = []
+    def visit(name: str = "about:blank", **how):
+        contexts.append(browser.new_context(base_url=served, **how))
+        page = contexts[-1].new_page()
+        page.goto(name)
+        return page
+    yield visit
+    for context in contexts: context.close()
+
+
+def keys(page, *names: str) -> None:
+    "Press one key after the other."
+    for name in names: page.keyboard.press(name)
+
+
+def violations(page, within: str) -> list[str]:
+    "What axe-core finds in these elements, controls that are small for a finger included."
+    from axe_playwright_python.sync_playwright import Axe
+    rules = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": True}}}
+    found = Axe().run(page, {"include": [[within]]}, rules).response["violations"]
+    return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in found]
+
+
+def too_wide(page) -> float:
+    "By how many pixels a page can be scrolled sideways."
+    return page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
 
 def painted(page) -> None:
@@ -211,6 +253,24 @@ def tracked(*which: str) -> list[str]:
     names = subprocess.run(["git", "ls-files", "-z", *which], cwd=ROOT, text=True,
                            capture_output=True, check=True).stdout
     return [n for n in names.split("\0") if n and (ROOT / n).is_file()]
+
+
+@contextlib.contextmanager
+def serving(command: str, folder: Path, address: str, **env: str):
+    "The address, of this form, at which `command` says in its log that it serves something."
+    with (folder.parent / "serving.log").open("w+") as log:
+        process = subprocess.Popen(command, shell=True, cwd=folder, env=os.environ | env,
+                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   start_new_session=True)
+        try:
+            end = time.monotonic() + 300
+            while not (found := re.search(address, said := Path(log.name).read_text())):
+                assert time.monotonic() < end and process.poll() is None, said[-3000:]
+                time.sleep(0.2)
+            yield found[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError): os.killpg(process.pid, signal.SIGTERM)
+            process.wait(timeout=120)
 
 
 @pytest.fixture

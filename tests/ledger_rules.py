@@ -43,37 +43,37 @@ def form(root: Path) -> list[str]:
     every = entries(root)
     made += [f"claim {id}: stands {n} times in the ledger"
              for id, n in Counter(e["id"] for e in every).items() if n > 1]
-    for e in every:
-        if missing := FIELDS - e.keys():
-            made.append(f"claim {e.get('id')}: lacks {', '.join(sorted(missing))}")
-        if unknown := e.keys() - FIELDS - {"instead", "citation", "truth"}:
-            made.append(f"claim {e.get('id')}: unknown field {', '.join(sorted(unknown))}")
-        if e.get("verdict") not in VERDICTS:
-            made.append(f"claim {e.get('id')}: no such verdict, «{e.get('verdict')}»")
-        if e.get("verdict") == "imprecise" and not e.get("instead"):
-            made.append(f"claim {e.get('id')}: imprecise, and no amended statement (`instead`)")
-        if e.get("verdict") in ("holds", "holds under a condition") and e.get("instead"):
-            made.append(f"claim {e.get('id')}: it holds, and yet has an amended statement")
-        if e.get("verdict") == "holds" and "truth" in e:
-            made.append(f"claim {e.get('id')}: it holds, and needs no other sentence (`truth`)")
-        if (e.get("verdict") != "holds" and not 20 <= len(said := e.get("truth") or e.get("instead")
-                or "") <= 200):
-            made.append(
-                f"claim {e.get('id')}: what is true has {len(said)} letters; expected one sentence "
-                "of at most 200 (`truth`)")
-        if (e.get("truth") or e.get("instead") or "").split(" ")[0] in PRONOUNS:
-            made.append(
-                f"claim {e.get('id')}: what is true begins with a pronoun, and stands first")
-        if bare := BARE.search(e.get("truth") or e.get("instead") or ""):
-            made.append(f"claim {e.get('id')}: «{bare[0].strip()}» answers a sentence that stands "
-                        "below it; say what is true in full (`truth`)")
-        if (e.get("verdict") != "holds" and (e.get("truth") or e.get("instead") or "").strip(".")
-            == e["statement"].strip(".")):
-            made.append(f"claim {e.get('id')}: what is true is what is commonly said")
-        if "citation" in e and e["citation"] not in sources:
-            made.append(
-                f"claim {e.get('id')}: cites {e['citation']}, which references.bib does not have")
-    return made
+    return made + [f"claim {e.get('id')}: {what}" for e in every for wrong, what in faults_of(e)
+                   if wrong] + [
+        f"claim {e.get('id')}: cites {e['citation']}, which references.bib does not have"
+        for e in every if "citation" in e and e["citation"] not in sources]
+
+
+def faults_of(entry: dict) -> list[tuple[object, str]]:
+    "What an entry could have wrong with itself: (has it?, the words for it)."
+    verdict, amended = entry.get("verdict"), entry.get("instead")
+    true = entry.get("truth") or amended or ""
+    missing = sorted(FIELDS - entry.keys())
+    unknown = sorted(entry.keys() - FIELDS - {"instead", "citation", "truth"})
+    bare = BARE.search(true)
+    return [
+        (missing, f"lacks {', '.join(missing)}"),
+        (unknown, f"unknown field {', '.join(unknown)}"),
+        (verdict not in VERDICTS, f"no such verdict, «{verdict}»"),
+        (verdict == "imprecise" and not amended,
+         "imprecise, and no amended statement (`instead`)"),
+        (verdict in ("holds", "holds under a condition") and amended,
+         "it holds, and yet has an amended statement"),
+        (verdict == "holds" and "truth" in entry,
+         "it holds, and needs no other sentence (`truth`)"),
+        (verdict != "holds" and not 20 <= len(true) <= 200,
+         f"what is true has {len(true)} letters; expected one sentence of at most 200 (`truth`)"),
+        (true.split(" ")[0] in PRONOUNS,
+         "what is true begins with a pronoun, and stands first"),
+        (bare, f"«{bare and bare[0].strip()}» answers a sentence that stands below it; say what is "
+               "true in full (`truth`)"),
+        (verdict != "holds" and true.strip(".") == entry.get("statement", "").strip("."),
+         "what is true is what is commonly said")]
 
 
 def taken_up(root: Path) -> list[str]:

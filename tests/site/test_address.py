@@ -7,9 +7,7 @@ from pathlib import Path
 import address
 import pytest
 import yaml
-from conftest import tracked
-
-ROOT = Path(__file__).resolve().parents[2]
+from conftest import ROOT, tracked
 
 URL = "https://github.com/some-one/some.book"
 STRAY = re.compile(
@@ -94,9 +92,7 @@ def test_what_is_stamped(copy):
     assert (f"git clone {URL}\ncd some.book\n" in made["README.md"]
             and f"{URL}/actions/workflows/proof.yml/badge.svg" in made["README.md"])
     assert address.current(copy) == URL
-
-
-def test_a_personal_page_is_at_its_root():
+    # a personal page is at its root
     assert (address.derived("https://github.com/Ann/ann.github.io")["book"]
             == "https://ann.github.io/")
 

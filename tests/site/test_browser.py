@@ -2,19 +2,16 @@
 keyboard, no network."""
 import os
 import re
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import swept
 from axe_playwright_python.sync_playwright import Axe
-from conftest import Chromium, awake, laid_out, painted, sweep
+from conftest import ROOT, Chromium, awake, giving_out, laid_out, painted, sweep, too_wide
 from playwright.sync_api import Error
-from serve import server
 
 pytestmark = pytest.mark.browser
-ROOT = Path(__file__).resolve().parents[2]
 THEMES = ("light", "dark")
 WIDE, PHONE, NARROW = ({"width": 1400, "height": 900}, {"width": 390, "height": 844},
                        {"width": 320, "height": 640})
@@ -119,7 +116,7 @@ def visit(context, base: str, name: str, known: list[str],
     laid_out(page)
     page.evaluate(AXE)
     page.evaluate("how => axe.configure(how)", OF_KINDS)
-    found.overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found.overflow = too_wide(page)
     found.too_many = max(0, page.evaluate("document.querySelectorAll('*').length") - MOST)
     marked(page, known)
     found.violations += [f"at phone width, {themes[0]}: {v}" for v in violations(page, EVERY_RULE)]
@@ -138,7 +135,7 @@ def visit(context, base: str, name: str, known: list[str],
             found.violations += [f"{theme}: {v}" for v in violations(page, OF_COLOURS)]
     page.set_viewport_size(NARROW)
     painted(page)
-    found.narrow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found.narrow = too_wide(page)
     page.close()
     return found
 
@@ -181,11 +178,7 @@ def known() -> list[str]:
 
 
 @pytest.fixture
-def page(browser, served):
-    "A fresh page with an empty cache and nothing remembered."
-    context = browser.new_context(viewport=WIDE, color_scheme="light", base_url=served)
-    yield context.new_page()
-    context.close()
+def page(visiting): return visiting(viewport=WIDE, color_scheme="light")
 
 
 every_page = pytest.mark.parametrize("name", pages())
@@ -311,29 +304,23 @@ def test_front_page_stands_still(page):
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_the_still_picture_of_the_front_page_fills_its_place(browser, served, width):
+def test_the_still_picture_of_the_front_page_fills_its_place(visiting, width):
     """Without scripts: it is drawn as wide as its column, or as high as the figure that would
     take its place."""
-    context = browser.new_context(java_script_enabled=False, base_url=served,
-                                  viewport={"width": width, "height": 900})
-    page = context.new_page()
-    page.goto("index.html")
+    page = visiting("index.html", java_script_enabled=False,
+                    viewport={"width": width, "height": 900})
     still = page.locator(".tfm-front .tfm-stage svg")
     box, place = still.bounding_box(), page.locator(".tfm-front .tfm-stage").bounding_box()
     across, along = map(float, still.get_attribute("viewBox").split()[2:])
     scale = min(box["width"] / across, box["height"] / along)
     assert (max(scale * across / place["width"], scale * along / place["height"]) > .95
             and min(scale * across / place["width"], scale * along / place["height"]) > .6)
-    context.close()
 
 
-def test_chapter_reads_without_scripts(browser, served):
-    context = browser.new_context(java_script_enabled=False, base_url=served)
-    page = context.new_page()
-    page.goto("chapters/04_attention.html")
+def test_chapter_reads_without_scripts(visiting):
+    page = visiting("chapters/04_attention.html", java_script_enabled=False)
     assert (page.locator(".katex-html").first.is_visible()
             and page.locator("figure[data-module] svg").first.is_visible())
-    context.close()
 
 
 PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h1>Planted</h1><input type="search"><input name="q">
@@ -347,17 +334,14 @@ PLANTED = """<!doctype html><html lang="en"><title>Planted</title><body><main><h
 def test_planted_faults_are_seen(context, tmp_path):
     "A page with every fault: the visit above names each of them."
     (tmp_path / "planted.html").write_text(PLANTED)
-    with server(tmp_path) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        base = f"http://127.0.0.1:{httpd.server_port}/"
-        found = visit(context, base, "planted.html", [])
+    with giving_out(tmp_path) as base:
+        found = visit(context, f"{base}/", "planted.html", [])
         page = context.new_page()
-        page.goto(base + "planted.html")
+        page.goto(f"{base}/planted.html")
         assert not moves(page, page.locator("figure"))
         assert ([n.split(":")[0] for n in nameless(page.locator("form"))]
                 == ["slider", "textbox", "button"])
         page.close()
-        httpd.shutdown()
     assert ("planted" in found.errors and found.foreign == ["http://elsewhere.example/x.js"]
             and found.fields == 2)
     assert found.overflow > 0 and found.narrow > found.overflow and found.too_many > 0 and {

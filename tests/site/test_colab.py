@@ -11,11 +11,10 @@ import colab
 import myst
 import nbformat
 import pytest
+from conftest import ROOT
 from copies import repository as made_repository
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from pages import notebook_files
-
-ROOT = Path(__file__).resolve().parents[2]
 
 NOTEBOOKS = notebook_files(ROOT / "chapters")
 BIB = """
@@ -156,18 +155,12 @@ def test_finder_sees_each_construct(book, source, expected):
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_unknown_is_an_error(book, source):
+def test_unknown_is_an_error_that_says_where(book, source):
     nb = new_notebook(cells=[new_markdown_cell(source, id="the-cell")])
     nbformat.write(nb, book / "chapters/03_new.ipynb")
-    with pytest.raises(myst.Unresolved):
-        colab.write(book, book / "out")
-
-
-def test_error_names_chapter_and_cell(book):
-    nbformat.write(new_notebook(cells=[new_markdown_cell("{cite:p}`missing`", id="the-cell")]),
-                   book / "chapters/03_new.ipynb")
-    with pytest.raises(myst.Unresolved,
-                       match="chapters/03_new, cell the-cell: the bibliography has no 'missing'"):
+    said = ("chapters/03_new, cell the-cell: the bibliography has no 'missing'"
+            if source == "{cite:p}`missing`" else None)
+    with pytest.raises(myst.Unresolved, match=said):
         colab.write(book, book / "out")
 
 
@@ -229,11 +222,15 @@ def copies(tmp_path_factory) -> dict[Path, Path]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: str(p.relative_to(ROOT / "chapters")))
-def test_copy(copies, path):
+def test_copy_is_whole_promises_nothing_elsewhere_and_its_links_lead_somewhere(copies, path):
     original, made = nbformat.read(path, as_version=4), nbformat.read(copies[path], as_version=4)
     nbformat.validate(made)
-    assert colab.leftovers(made) == []
-    assert made.cells[0].id == "set-up"
+    assert colab.leftovers(made) == [] and made.cells[0].id == "set-up"
+    # hints, solutions and wrong answers are in the copy itself
+    assert "In the book, each exercise has" not in "\n".join(c.source for c in made.cells)
+    for cell in (c for c in made.cells if c.cell_type == "markdown"):
+        for target in re.findall(r"\]\(([^):]+\.ipynb)\)", cell.source):
+            assert (copies[path].parent / target).is_file(), target
     code = {c.id: c for c in original.cells if c.cell_type == "code"}
     for cell in (c for c in made.cells[1:] if c.cell_type == "code"):
         before = code.pop(cell.id)
@@ -246,21 +243,6 @@ def test_copy(copies, path):
                for line in c.source.split("\n")), "a code cell is lost"
     for cell in (c for c in made.cells if "solution" in c.metadata.get("tags", [])):
         assert cell.metadata.jupyter.source_hidden and cell.metadata.cellView == "form"
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: str(p.relative_to(ROOT / "chapters")))
-def test_copies_promise_nothing_elsewhere_that_they_contain(copies, path):
-    "Hints, solutions and wrong answers are in the copy itself."
-    assert "In the book, each exercise has" not in "\n".join(c.source
-            for c in nbformat.read(copies[path], as_version=4).cells)
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: str(p.relative_to(ROOT / "chapters")))
-def test_links_between_copies_lead_somewhere(copies, path):
-    for cell in nbformat.read(copies[path], as_version=4).cells:
-        for target in re.findall(r"\]\(([^):]+\.ipynb)\)",
-                                 cell.source) if cell.cell_type == "markdown" else []:
-            assert (copies[path].parent / target).is_file(), target
 
 
 # --- the set-up cell ------------------------------------------------------------------------------

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import kernel_copies
 import pages
 import pytest
-import rules
+from conftest import ROOT
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import local_provisioner
 
-ROOT = rules.ROOT
 pytestmark = pytest.mark.slow
 
 

@@ -13,12 +13,11 @@ import peer_rules
 import pytest
 import rules
 import yaml
-from conftest import sweep
+from conftest import ROOT, sweep
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 from pages import notebook_files
 
-ROOT = rules.ROOT
 RECORDED = set(json.loads((ROOT / "tfmlib/assets/compared.json").read_text(encoding="utf-8")))
 COMPARES = 'compared("a", "peer", "a with b", f)'
 HELPED = f"def g(): import peer\ndef f(): return g()\n{COMPARES}"

@@ -7,16 +7,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import rules  # noqa: F401  (the extensions' folder on the path)
 import yaml
 from bs4 import BeautifulSoup
+from conftest import ROOT, too_wide
 from covers import DRAWINGS, elsewhere, figure
 from durations import in_hours, reading, taken
 from lean import COVER
 from pages import book_map, lead, parts, title
 from test_defects import build, small
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTS = [part for part in parts(ROOT / "_toc.yml")
          if any(re.match(r"chapters/(?!00_)", page) for page in part.chapters)]
 MAP = book_map(ROOT)
@@ -109,7 +108,7 @@ def plain(markdown: str) -> str:
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.cover)
-def test_a_cover_lists_the_chapters_of_the_toc(book, part):
+def test_a_cover_lists_the_chapters_of_the_toc_and_has_its_drawing_with_words_for_it(book, part):
     html = (book / f"{part.cover}.html").read_text(encoding="utf-8")
     found = rows(html)
     assert [href for _, href, *_ in found] == [f"../{page}.html" for page in part.chapters]
@@ -122,11 +121,6 @@ def test_a_cover_lists_the_chapters_of_the_toc(book, part):
         assert f"../{page.replace('chapters/', 'chapters/practice/')}.html" in links
     time = in_hours(sum(taken(ROOT, page.removeprefix("chapters/")) for page in part.chapters))
     assert re.search(rf"reading time: {time}, without the exercises", html)
-
-
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.cover)
-def test_a_built_cover_has_its_drawing_and_the_words_for_it(book, part):
-    html = (book / f"{part.cover}.html").read_text(encoding="utf-8")
     [drawing] = re.findall(r'<article.*?(<figure class="tfm-figure".*?</figure>)', html, re.S)
     alt = unescape(re.search(r'role="img" aria-label="([^"]*)"', drawing)[1])
     assert (len(alt.split()) > 40 and alt in (ROOT / f"{part.cover}.md").read_text(encoding="utf-8")
@@ -152,18 +146,17 @@ def test_covers_are_where_readers_pass(book):
 
 
 @pytest.mark.browser
-def test_a_cover_is_legible_on_a_phone(book, served, browser):
+def test_a_cover_is_legible_on_a_phone(visiting):
     """The drawing is as wide as it was made, its letters are not small, and nothing is wider
     than the page."""
-    tab = browser.new_page(viewport={"width": 390, "height": 844})
+    tab = visiting(viewport={"width": 390, "height": 844})
     for part in PARTS:
-        tab.goto(f"{served}/{part.cover}.html")
+        tab.goto(f"{part.cover}.html")
         box = tab.locator(".tfm-text figure svg").bounding_box()
         assert 345 <= box["width"] <= 1.2 * 350 and box["x"] >= 0 and box["x"] + box["width"] <= 390
         assert (min(tab.locator(".tfm-text figure text").evaluate_all(
             "all => all.map(e => parseFloat(getComputedStyle(e).fontSize))")) >= 11)
-        assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    tab.close()
+        assert too_wide(tab) <= 0
 
 
 # --- mistakes -------------------------------------------------------------------------

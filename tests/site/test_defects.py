@@ -20,9 +20,9 @@ import ledger_rules
 import pytest
 import rules
 import yaml
+from conftest import ROOT
 from sound import FETCHED, Page
 
-ROOT = rules.ROOT
 # ten times as fast, where it was built
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SKIP = ignore_patterns("__pycache__", ".ipynb_checkpoints", "text", "*.safetensors")

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import zipfile
 from datetime import date
 from importlib.util import find_spec
@@ -21,7 +20,6 @@ import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 import pytest
 from bs4 import BeautifulSoup
-from serve import server
 
 DAY = date(2026, 11, 26)
 SAMPLE = ["chapters/04_attention", "chapters/practice/04_attention", "chapters/05_heads",
@@ -112,8 +110,8 @@ def test_the_front_page_has_a_place_for_editions(book):
 
 
 @pytest.mark.browser
-def test_colours_are_mixed_as_the_browser_mixes_them(browser):
-    tab = browser.new_page()
+def test_colours_are_mixed_as_the_browser_mixes_them(visiting):
+    tab = visiting()
     ask = """css => { const c = document.createElement("canvas").getContext("2d"); c.fillStyle = css; c.fillRect(0, 0, 1, 1); return [...c.getImageData(0, 0, 1, 1).data].slice(0, 3); }"""  # noqa: E501
     for css in ("color-mix(in oklab,var(--x,#9072da) 13%,var(--y,#f3effb))",
                 "color-mix(in srgb, var(--x,#59636e) 12%, var(--y,#fff))",
@@ -122,7 +120,6 @@ def test_colours_are_mixed_as_the_browser_mixes_them(browser):
         assert re.fullmatch("#[0-9a-f]{6}", ours)
         theirs = tab.evaluate(ask, re.sub(r"var\(--\w, ?(#\w+)\)", r"\1", css))
         assert max(abs(int(ours[i:i + 2], 16) - t) for i, t in zip((1, 3, 5), theirs)) <= 1
-    tab.close()
 
 
 @pytest.mark.parametrize("tex, wanted", [
@@ -237,22 +234,18 @@ def test_nothing_is_drawn_beside_the_text(printed, paper):
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_no_page_of_the_book_is_wider_than_the_paper(book, browser):
+def test_no_page_of_the_book_is_wider_than_the_paper(book, visiting):
     """Each element of each page (in the ordinary proof, of a few), laid out for the narrower of
     the two papers."""
-    httpd = server(book)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    base, width = f"http://127.0.0.1:{httpd.server_port}", round(min(WIDTH.values()) / 25.4 * 96)
-    tab = browser.new_page(viewport={"width": width, "height": 1000})
+    width = round(min(WIDTH.values()) / 25.4 * 96)
+    tab = visiting(viewport={"width": width, "height": 1000})
     tab.emulate_media(media="print")
     html = pdf.document(editions.edition(book, None if os.environ.get("TFM_WHOLE") else SAMPLE),
                         "a4", DAY, {})
-    tab.route(f"{base}/print.html",
+    tab.route("**/print.html",
               lambda route: route.fulfill(body=html, content_type="text/html; charset=utf-8"))
-    tab.goto(f"{base}/print.html")
+    tab.goto("print.html")
     outside = tab.evaluate(OUTSIDE, width)
-    tab.close()
-    httpd.shutdown()
     assert not outside, "\n".join(outside[:30])
 
 

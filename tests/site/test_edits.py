@@ -8,16 +8,13 @@ import sys
 import warnings
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 import yaml
+from conftest import ROOT
+from rules import Cell, cells_of
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "extensions"))
-from rules import Cell, cells_of  # noqa: E402
-
-import inpage  # noqa: E402
+import inpage
 
 # that folder is never on our path: it has another torch
 spec = spec_from_file_location("cell", ROOT / "inpage/cell.py")

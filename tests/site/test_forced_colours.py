@@ -1,14 +1,12 @@
 """Forced colours (Windows' contrast themes), emulated: what is pressed, slides, fills or is
 settled stays legible in the reader's own colours."""
 import re
-from pathlib import Path
 
 import pytest
-from conftest import awake, laid_out, painted, sweep
+from conftest import ROOT, awake, laid_out, painted, sweep
 from PIL import Image, ImageChops
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-ROOT = Path(__file__).resolve().parents[2]
 THEMES = ("light", "dark")
 STYLE = (
     "(e, [names, part]) => { const s = getComputedStyle(e, part); return "

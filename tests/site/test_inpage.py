@@ -4,26 +4,27 @@ what the book is built with.
 The stand-in is called torch, so it runs in a process of its own; `tests/inpage_cases.py` is the
 program.
 """
+import inspect
 import json
 import math
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+import textwrap
 
+import codemirror
+import inpage_cases
+import inpage_files
+import kills
+import pyodide
 import pytest
+import torch
+from conftest import ROOT, sweep
+from formulas import node_binary
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / folder) for folder in ("tools", "extensions")]
-import codemirror  # noqa: E402
-import inpage_files  # noqa: E402
-import kills  # noqa: E402
-import pyodide  # noqa: E402
-from conftest import sweep  # noqa: E402
-from formulas import node_binary  # noqa: E402
-
-import inpage  # noqa: E402
+import inpage
+from tfmlib.practice.attention import check_effect
 
 PAGES = [path.stem for path in kills.pages()]
 ALONE = [page for page, found in inpage_files.elsewhere().items() if "*" in found]
@@ -74,29 +75,34 @@ def near(x: float, y: float, tol: float) -> bool:
     return x == y or math.isnan(x) and math.isnan(y) or abs(x - y) <= tol * (1 + abs(x))
 
 
-def test_values_types_gradients_errors_and_random_numbers_are_those_of_pytorch():
-    import inpage_cases
-    theirs, ours = json.loads(json.dumps(inpage_cases.cases())), said("cases")
-    assert list(ours) == list(theirs) and len(ours) > 800
-    assert ({name: (theirs[name], ours[name]) for name in theirs
-             if not same(theirs[name], ours[name])} == {})
+@pytest.fixture(scope="module")
+def theirs() -> dict[str, list]:
+    "What PyTorch gives for each case."
+    return json.loads(json.dumps(inpage_cases.cases()))
+
+
+def different(theirs: dict, ours: dict) -> dict:
+    return {name: (theirs[name], ours[name]) for name in theirs
+            if not same(theirs[name], ours[name])}
+
+
+def test_values_types_gradients_errors_and_random_numbers_are_those_of_pytorch(theirs):
+    ours = said("cases")
+    assert list(ours) == list(theirs) and len(ours) > 800 and different(theirs, ours) == {}
     assert not [name for name in theirs if theirs[name][0] == "error"
                 and name in {f"{c} at {s}"
                              for c, s in inpage_cases.SMOOTH}], "PyTorch itself refuses a case"
 
 
 @pytest.mark.whole
-def test_they_are_the_same_in_pyodide(tmp_path):
+def test_they_are_the_same_in_pyodide(theirs, tmp_path):
     "Where integers for indices have 32 bits, and sums may run in another order."
     if not pyodide.there(): pytest.skip("Pyodide could not be downloaded at set-up")
     inpage_files.lay_out(tmp_path / "inpage")
     done = subprocess.run([node_binary(), ROOT / "tests/inpage_node.mjs", tmp_path / "inpage/py",
                            ROOT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    import inpage_cases
-    theirs, ours = json.loads(json.dumps(inpage_cases.cases())), json.loads(done.stdout)
-    assert ({name: (theirs[name], ours[name]) for name in theirs
-             if not same(theirs[name], ours[name])} == {})
+    assert different(theirs, json.loads(done.stdout)) == {}
 
 
 def test_every_operation_is_compared():
@@ -123,19 +129,15 @@ def test_every_operation_is_compared():
 
 
 def test_layers_are_those_of_pytorch():
-    import torch
     def layer(t):
         with t.device("meta"):
             made = t.nn.TransformerEncoderLayer(6, 2, 8, dropout=0., batch_first=True)
         return {name: tuple(w.shape) for name, w in made.state_dict().items()}
-    assert (json.loads(python(f"import json\n{_source(layer)}\nprint(json.dumps(layer(torch)))"))
+    source = textwrap.dedent(inspect.getsource(layer))
+    assert (json.loads(python(f"import json\n{source}\nprint(json.dumps(layer(torch)))"))
             == {name: list(shape) for name, shape in layer(torch).items()})
 
 
-def _source(function) -> str:
-    import inspect
-    import textwrap
-    return textwrap.dedent(inspect.getsource(function))
 
 
 # --- what it lacks --------------------------------------------------------------------------------
@@ -259,12 +261,7 @@ before = page.check_effect.properties
 heard = []
 judge.verdict("attention", "effect", "def effect(x): return None", lambda *at: heard.append(at))
 print(heard[0][:2], page.check_effect.properties is before)""")
-    assert found == f"(1, {len(inpage_cases_properties())}) True"
-
-
-def inpage_cases_properties() -> list:
-    from tfmlib.practice.attention import check_effect
-    return check_effect.properties
+    assert found == f"(1, {len(check_effect.properties)}) True"
 
 
 # --- the verdicts ---------------------------------------------------------------------------------
@@ -396,14 +393,6 @@ def test_a_page_is_told_of_its_exercises(stem):
     compile(told["imports"], stem, "exec")
 
 
-@pytest.mark.parametrize("name", ["editor.js", "check.js", "run.js", "code.js", "worker.js"])
-def test_scripts_can_be_read(name, tmp_path):
-    script = tmp_path / (name if name == "worker.js" else name.replace(".js", ".mjs"))
-    script.write_text((ROOT / "inpage" / name).read_text(encoding="utf-8"), encoding="utf-8")
-    assert subprocess.run([node_binary(), "--check", script]).returncode == 0
-
-
 def test_the_stand_in_is_never_on_the_books_own_path():
     "Only the worker and these tests import it."
-    import torch
     assert "stand-in" not in torch.__version__ and str(ROOT / "inpage") not in sys.path

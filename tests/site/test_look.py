@@ -3,21 +3,18 @@ and what a page must not load."""
 import re
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import rules  # noqa: F401  (the extensions' folder on the path)
+from conftest import ROOT, giving_out
 from pygments import highlight
 from pygments.lexers import PythonLexer
-from serve import server
 from slim import Slim, slim
 
 katex = pytest.importorskip("sphinxcontrib.katex")
-ROOT = Path(__file__).resolve().parents[2]
 SERVED = ROOT / "extensions/theme/static/tfm"
 
 
@@ -43,6 +40,13 @@ def sphinx(folder: Path, text: str) -> subprocess.CompletedProcess:
                           capture_output=True, text=True, timeout=600, env={"PATH": ""})
 
 
+def set_in_page(folder: Path, text: str) -> str:
+    "The page that this text becomes."
+    done = sphinx(folder, f"# Page\n\n{text}\n")
+    assert done.returncode == 0, done.stderr
+    return (folder / "out/index.html").read_text()
+
+
 @pytest.mark.parametrize("bad", [r"$\frac{1}{$", r"$$ \undefinedmacro{x} $$", r"$é$"])
 def test_bad_formula_fails_the_build(tmp_path, bad):
     "Even without -W, and the log says where."
@@ -53,10 +57,8 @@ def test_bad_formula_fails_the_build(tmp_path, bad):
 
 def test_formulas_are_set_and_numbered(tmp_path):
     "Finished HTML with MathML inside, one number each, no script."
-    done = sphinx(tmp_path, "# Page\n\n$a^2$ and {eq}`law`\n\n$$ E = mc^2 $$ "
-                            "(law)\n\n\\begin{align}\nx &= 1\n\\end{align}\n")
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "out/index.html").read_text()
+    page = set_in_page(tmp_path, "$a^2$ and {eq}`law`\n\n$$ E = mc^2 $$ "
+                                 "(law)\n\n\\begin{align}\nx &= 1\n\\end{align}")
     assert (page.count('class="katex-html') == 3 and page.count("<math") == 3
             and "eqn-num" not in page and "cdn" not in page)
     assert (len(re.findall(r'class="eqno">\(\d\)', page)) == 2
@@ -65,10 +67,7 @@ def test_formulas_are_set_and_numbered(tmp_path):
 
 def test_a_formula_without_scripts_is_text_and_a_strut_is_none(tmp_path):
     "What a formula would need more elements for than it has signs; spaces are margins."
-    done = sphinx(tmp_path,
-                  "# Page\n\n$T$ and $x_t$ and $2$ and $\\alpha$ and $\\ell + 1 = (2, 3)$\n")
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "out/index.html").read_text()
+    page = set_in_page(tmp_path, r"$T$ and $x_t$ and $2$ and $\alpha$ and $\ell + 1 = (2, 3)$")
     assert '<span class="math katex"><span class="mord mathnormal" style="margin-right:0.13889em;">T</span></span>' in page  # noqa: E501
     assert ('<span class="math katex"><span class="mord">2</span></span>' in page
             and '>α</span></span> and' in page)
@@ -84,10 +83,9 @@ def test_a_formula_without_scripts_is_text_and_a_strut_is_none(tmp_path):
 def test_two_scripts_and_an_accent_are_flat(tmp_path):
     """A subscript below a transpose, and a bar, which the style sheet draws; any other pair of
     scripts keeps KaTeX's boxes."""
-    done = sphinx(tmp_path, "# Page\n\n$k_t^\\top$ and $K_{[i]}^\\top$ and $\\bar A$\n\n$x_i^2$ "
-                            "and $K_{ij}^\\top$ and $x_N^\\top$\n")
-    assert done.returncode == 0, done.stderr
-    flat, boxes = (tmp_path / "out/index.html").read_text().split("<p>")[1:3]
+    page = set_in_page(tmp_path, "$k_t^\\top$ and $K_{[i]}^\\top$ and $\\bar A$\n\n$x_i^2$ "
+                                 "and $K_{ij}^\\top$ and $x_N^\\top$")
+    flat, boxes = page.split("<p>")[1:3]
     assert ("vlist" not in flat and boxes.count("vlist-t2") == 3 and flat.count("width:0;") == 2
             and flat.count('data-accent="ˉ"') == 1 and flat.count("<math") == 3)
     assert ([re.sub("<[^>]*>", "", t) for t in re.findall(r'width:0;[^>]*>(.)</span>', flat)]
@@ -105,19 +103,17 @@ def test_an_unknown_address_is_answered_with_the_books_page(tmp_path):
     "With the status 404, and links that hold at any depth."
     (tmp_path / "404.html").write_text(
         '<a href="index.html">Begin</a><a href="https://example.org/">x</a>')
-    with server(tmp_path) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        with pytest.raises(urllib.error.HTTPError) as failed:
-            urllib.request.urlopen(f"http://127.0.0.1:{httpd.server_port}/a/b.html")
-        body = failed.value.read().decode()
-        httpd.shutdown()
+    with (giving_out(tmp_path) as address,
+          pytest.raises(urllib.error.HTTPError) as failed):
+        urllib.request.urlopen(f"{address}/a/b.html")
+    body = failed.value.read().decode()
     assert (failed.value.code == 404 and body
             == '<a href="/index.html">Begin</a><a href="https://example.org/">x</a>')
 
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_what_is_left_out_of_a_formula_moves_nothing(served, browser):
+def test_what_is_left_out_of_a_formula_moves_nothing(visiting):
     """Every kind of formula is as wide as KaTeX sets it, and its signs stand where they stood,
     to half a pixel."""
     import formulas
@@ -129,8 +125,7 @@ def test_what_is_left_out_of_a_formula_moves_nothing(served, browser):
     setter = formulas.Setter(formulas.node_binary())
     raw = [setter(tex, False)["html"] for tex in asked]
     setter.close()
-    page = browser.new_page()
-    page.goto(f"{served}/chapters/20_linear_and_state_space.html")
+    page = visiting("chapters/20_linear_and_state_space.html")
     where = """(both) => document.fonts.ready.then(() => both.map(all => all.map(html => {
       const p = document.createElement("p");
       p.innerHTML = html;
@@ -156,7 +151,6 @@ def test_what_is_left_out_of_a_formula_moves_nothing(served, browser):
     page.evaluate(where, [raw, raw])
     page.wait_for_timeout(500)
     before, after = page.evaluate(where, [raw, [formulas.lean(html) for html in raw]])
-    page.close()
     for tex, wanted, found in zip(asked, before, after):
         signs = [sorted(zip(xs[1::3], xs[2::3], xs[3::3])) for xs in (wanted, found)]
         assert ([sign for sign, *_ in signs[0]] == [sign for sign, *_ in signs[1]]
@@ -167,10 +161,7 @@ def test_what_is_left_out_of_a_formula_moves_nothing(served, browser):
 
 def test_mathml_is_valid(tmp_path):
     "Which KaTeX's is not for an index that is a function's name, or for an operator of letters."
-    done = sphinx(tmp_path,
-                  "# Page\n\n$\\sigma_{\\max}$ and $\\sigma_{\\min}^n$ and $p \\bmod w$\n")
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "out/index.html").read_text()
+    page = set_in_page(tmp_path, r"$\sigma_{\max}$ and $\sigma_{\min}^n$ and $p \bmod w$")
     formulas = [ElementTree.fromstring(f.replace("&nbsp;", " "))
                 for f in re.findall(r"<math.*?</math>", page, re.S)]
     children = {"msub": 2, "msup": 2, "msubsup": 3}
@@ -183,14 +174,7 @@ def test_mathml_is_valid(tmp_path):
     assert "mod" in [element.text for element in formulas[2].iter()]
 
 
-def test_pages_load_only_the_book_itself(book):
-    """No page names a script, style sheet, font or image of another host; nothing of the stock
-    theme's weight is published."""
-    loads = re.compile(
-        r'<(?:script|img|iframe|source)[^>]+src="(?:https?:)?//|<link[^>]+rel="(?:stylesheet|preload|icon)"[^>]+href="(?:https?:)?//|url\(["\']?(?:https?:)?//|@import')
-    files = [p for kind in ("*.html", "*.css") for p in Path(book).rglob(kind)]
-    assert len(files) > 5
-    assert not [str(p.relative_to(book)) for p in files if loads.search(p.read_text())]
+def test_nothing_of_the_stock_themes_weight_is_published(book):
     names = {p.name for p in Path(book).rglob("_static/**/*")}
     assert (not names & {"fontawesome.js", "bootstrap.js", "thebe.js", "clipboard.min.js"}
             and "book.css" in names)

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from copy import deepcopy
-from html.parser import HTMLParser
 from pathlib import Path
 
 import built
@@ -20,13 +19,14 @@ import reference
 import rules
 import touches
 import yaml
+from bs4 import BeautifulSoup
+from conftest import ROOT
 from docutils import nodes
 from docutils.utils import new_document
 from ledger import AS_SAID, VERDICTS, Ledger, faults, lead, settled
 from pages import chapter, notebook_files, notebooks, title, toc_pages
 from test_defects import build, replace, small
 
-ROOT = rules.ROOT
 MIME = "application/vnd.tfmlib.claim+json"
 
 
@@ -173,17 +173,11 @@ def test_further_claims_are_one_fold_and_their_heading_stays_in_sight():
             and len(document[0].children) == 2)
 
 
-def test_label_names_the_module_that_a_cell_goes_to():
-    _, first, _, second, _ = prepared(code("#| default_exp heads"), code("#| export\nf = 1"),
-                                      code("#| export tails\ng = 1"))
-    assert "tfmlib.heads.f" in first["source"] and "tfmlib.tails.g" in second["source"]
-
-
-def test_label_before_an_exported_cell():
-    _, label, cell = prepared(code("#| default_exp heads"),
-                              code(
-                                  "#| export\nWIDTH: int = 4\ndef f(): pass\nclass G:\n    x = "
-                                  "1\n_h = 2"))
+def test_label_before_an_exported_cell_names_the_module_that_it_goes_to():
+    _, label, cell, other, _ = prepared(code("#| default_exp heads"), code(
+        "#| export\nWIDTH: int = 4\ndef f(): pass\nclass G:\n    x = 1\n_h = 2"),
+                                        code("#| export tails\ng = 1"))
+    assert "tfmlib.tails.g" in other["source"]
     assert (cell["source"].startswith("WIDTH") and "exported" in cell["metadata"]["tags"]
             and label["cell_type"] == "markdown")
     assert re.findall(r'<a id="(\S+)" href="(\S+)">(\S+)</a>', label["source"]) == [
@@ -267,15 +261,6 @@ def test_classes_and_constants_are_described():
             and "```python" in reference.describe(limit, "LIMIT", source, {}))
 
 
-class Anchors(HTMLParser):
-    def __init__(self, html):
-        super().__init__()
-        self.ids = set()
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs): self.ids |= {v for k, v in attrs if k == "id"}
-
-
 @pytest.mark.slow
 def test_every_public_name_is_in_the_reference(book):
     """What the modules themselves call public is what the pages show: every chapter that writes
@@ -287,7 +272,8 @@ def test_every_public_name_is_in_the_reference(book):
         if not any(cell.exported for cell in books[owner]): continue
         # also of a second page in depth, NN_name_topic
         page = f"api/{chapter(owner, list(books))}.html"
-        ids = Anchors((book / page).read_text()).ids
+        soup = BeautifulSoup((book / page).read_text(), "html.parser")
+        ids = {e["id"] for e in soup.find_all(id=True)}
         tree = ast.parse((ROOT / f"tfmlib/{module.replace('.', '/')}.py").read_text())
         [public] = [ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign)
                     and ast.unparse(n.targets[0]) == "__all__"]
@@ -328,9 +314,8 @@ def test_every_claim_has_its_box(book):
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_claims_are_filtered_by_keyboard(served, browser):
-    page = browser.new_page()
-    page.goto(f"{served}/about/claims.html")
+def test_claims_are_filtered_by_keyboard(visiting):
+    page = visiting("about/claims.html")
     every = len(ledger_rules.entries(ROOT))
     seen = lambda: page.locator(".tfm-claim[data-verdict]:visible")
     assert (seen().count() == every and page.locator(".tfm-filter output").inner_text()
@@ -345,19 +330,15 @@ def test_claims_are_filtered_by_keyboard(served, browser):
             == f"{len(wrong)} of {every} claims shown")
     page.reload()                                                  # the choice is in the address
     assert seen().count() == len(wrong)
-    page.close()
 
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_without_scripts_every_claim_shows(served, browser):
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(f"{served}/about/claims.html")
+def test_without_scripts_every_claim_shows(visiting):
+    page = visiting("about/claims.html", java_script_enabled=False)
     assert (page.locator(".tfm-claim[data-verdict]:visible").count()
             == len(ledger_rules.entries(ROOT)))
     assert page.locator(".tfm-filter:visible").count() == 0
-    context.close()
 
 
 # --- the build ------------------------------------------------------------------------------------
@@ -390,10 +371,8 @@ def test_build_needs_no_torch_and_links_to_sources(tmp_path, monkeypatch):
     status, log = build(root)
     assert status == 0, log
     page = (root / "_build/html/api/00_proof.html").read_text()
-    line = next(i
-                for i, text in enumerate(
-                    (root / "tfmlib/workbench/claims.py").read_text().splitlines(), 1)
-                if text.startswith("def verdict_of("))
+    source = (root / "tfmlib/workbench/claims.py").read_text()
+    line = source[:source.index("def verdict_of(")].count("\n") + 1
     assert (
         f'href="https://github.com/example/book/blob/main/tfmlib/workbench/claims.py#L{line}"' in page and 'href="../chapters/00_proof.html#tfm-verdict_of"' in page)  # noqa: E501
     claims = (root / "_build/html/about/claims.html").read_text()
@@ -455,15 +434,12 @@ def test_glued_texts_stand_as_they_were_glued(book):
                                  re.findall(r'<span class="pasted-text">(.*?)</span>', page))))
         asked = {key for c in nb.cells if c.cell_type == "markdown"
                  for key in re.findall(r"\{glue:text\}`([^`:]+)`", c.source)}
-        used, lost = (used + len(asked),
-                      lost + [(name, key, texts[key]) for key in sorted(asked)
-                              if texts[key] not in pasted])
+        used += len(asked)
+        lost += [(name, key, texts[key]) for key in sorted(asked) if texts[key] not in pasted]
     assert used > 300 and lost == []
 
 
 def test_no_notebook_stores_a_widget():
     "A widget's id is random and its model is gone: nothing to store."
-    notebooks = notebook_files(ROOT / "chapters")
-    assert notebooks
-    for path in notebooks:
+    for path in notebook_files(ROOT / "chapters"):
         assert "application/vnd.jupyter.widget-" not in path.read_text(), f"{path.name}: run tools/execute.py on it"  # noqa: E501

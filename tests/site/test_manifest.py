@@ -5,7 +5,6 @@ from pathlib import Path
 import manifest
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = manifest.listed()
 
 

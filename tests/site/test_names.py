@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FIRST = [cell for line in (ROOT / "about/names.md").read_text(encoding="utf-8").splitlines()
          if line.startswith("| `") for cell in [line.split("|")[1]]]
 NAMES = [name for cell in FIRST for name in re.findall(r"`(\w+\.[\w.()]+)`", cell)]

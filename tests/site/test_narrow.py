@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-import rules  # noqa: F401  (the extensions' folder on the path)
 from conftest import awake, laid_out, painted
 from narrow import LEGIBLE, breakable, legible, smallest
 

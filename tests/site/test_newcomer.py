@@ -1,14 +1,11 @@
 """What a newcomer and a contributor do, tried literally: set up, read, edit, save."""
-import contextlib
 import functools
 import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -21,9 +18,9 @@ import pages
 import prove
 import pytest
 import rules
+from conftest import ROOT, serving
 from test_defects import build, copied, small
 
-ROOT = rules.ROOT
 WHOLE = ("chapters", "tfmlib", "tools", "extensions", "tests/nbval.cfg", "pyproject.toml",
          "README.md", "index.md", "about", "_toc.yml", "_config.yml", "references.bib",
          "api", "gallery", "parts")
@@ -95,45 +92,18 @@ def test_one_function_lists_the_notebooks():
 
 # --- notebooks in JupyterLab ----------------------------------------------------------------------
 
-@contextlib.contextmanager
-def jupyterlab(clone: Path, command: str):
-    """The address at which `command`, run as a newcomer would, serves JupyterLab; without a
-    window, on any free port."""
-    settings = clone.parent / "settings"
-    settings.mkdir()
-    (settings / "jupyter_server_config.json").write_text(
-        json.dumps({"ServerApp": {"open_browser": False, "port": 0}}))
-    env = ({k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-           | {"JUPYTER_CONFIG_DIR": str(settings), "HOME": str(clone.parent),
-              "OMP_NUM_THREADS": "1"})
-    with (clone.parent / "lab.log").open("w+") as log:
-        process = subprocess.Popen(command, shell=True, cwd=clone, env=env,
-                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                   start_new_session=True)
-        try:
-            yield address(process, Path(log.name))
-        finally:
-            with contextlib.suppress(ProcessLookupError): os.killpg(process.pid, signal.SIGTERM)
-            process.wait(timeout=60)
-
-
-def address(process: subprocess.Popen, log: Path) -> str:
-    "Where the server says it is."
-    end = time.monotonic() + 300
-    while time.monotonic() < end and process.poll() is None:
-        if found := re.search(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*\?token=\w+",
-                              log.read_text()):
-            return found[0]
-        time.sleep(0.5)
-    raise AssertionError(log.read_text()[-3000:])
-
-
 @pytest.mark.slow
 @pytest.mark.whole
 @pytest.mark.parametrize("target", ["lab", "read"])
 def test_jupyterlab_opens(clone, target):
-    "As a newcomer starts it; `make read` has written clean copies before."
-    with jupyterlab(clone, f"make {target}") as url:
+    """As a newcomer starts it, without a window, on any free port; `make read` has written clean
+    copies before."""
+    (clone.parent / "jupyter_server_config.json").write_text(
+        json.dumps({"ServerApp": {"open_browser": False, "port": 0}}))
+    with serving(f"make {target}", clone,
+                 r"http://(?:localhost|127\.0\.0\.1):\d+/lab\S*\?token=\w+", PYTHONPATH="",
+                 JUPYTER_CONFIG_DIR=str(clone.parent), HOME=str(clone.parent),
+                 OMP_NUM_THREADS="1") as url:
         assert urllib.request.urlopen(url, timeout=120).status == 200
     if target == "read":
         made = nbformat.read(clone / "reading/chapters/01_recurrence.ipynb", as_version=4)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import rules
+from conftest import ROOT
 from pages import chapter, companions
-
-ROOT = rules.ROOT
 
 
 @pytest.mark.parametrize("rule", rules.RULES)
@@ -24,25 +23,15 @@ def test_there_are_notebooks_to_judge():
     assert sum(cell.exported for book in books.values() for cell in book) > 20
 
 
-@pytest.mark.parametrize("earlier, later", [
-    ("chapters/00_figures", "chapters/00_proof"),
-    ("chapters/00_training", "chapters/01_recurrence"),
-    ("chapters/04_attention", "chapters/depth/04_attention"),
-    ("chapters/depth/04_attention", "chapters/practice/04_attention"),
-    ("chapters/22_inside", "chapters/depth/01_recurrence"),
-    ("chapters/09_encoders", "chapters/10_decoders"),
-    ("chapters/depth/12_checkpoints", "chapters/depth/12_checkpoints_families"),
-    ("chapters/depth/12_checkpoints_families", "chapters/practice/12_checkpoints")])
-def test_place(earlier, later):
-    bench = rules.workbench(ROOT)
-    assert rules.place(earlier, bench) < rules.place(later, bench)
-
-
 @pytest.mark.parametrize("owner, name, allowed", [
     ("04_a", "05_b", True), ("05_b", "04_a", False), ("04_a", "depth/04_a", True),
     ("depth/04_a", "04_a", False), ("05_b", "depth/04_a", True), ("depth/04_a", "depth/05_b", True),
     ("depth/05_b", "depth/04_a", False), ("depth/04_a", "05_b", False),
-    ("depth/04_a", "practice/04_a", True), ("practice/04_a", "05_b", False)])
+    ("depth/04_a", "practice/04_a", True), ("practice/04_a", "05_b", False),
+    ("00_figures", "00_proof", True), ("00_training", "01_recurrence", True),
+    ("22_inside", "depth/01_recurrence", True), ("09_encoders", "10_decoders", True),
+    ("depth/12_checkpoints", "depth/12_checkpoints_families", True),
+    ("depth/12_checkpoints_families", "practice/12_checkpoints", True)])
 def test_paths_come_first_and_then_what_is_in_depth(owner, name, allowed):
     "A path never leans on depth, depth may lean on any path."
     assert rules.before(f"chapters/{owner}", f"chapters/{name}", rules.workbench(ROOT)) == allowed

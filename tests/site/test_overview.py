@@ -3,14 +3,12 @@ lit."""
 import re
 import xml.etree.ElementTree as ElementTree
 from itertools import combinations
-from pathlib import Path
 
 import pytest
-import rules  # noqa: F401  (the extensions' folder on the path)
+from conftest import ROOT
 from overview import CHAPTERS, DRAWING, overview
 from pages import book_map
 
-ROOT = Path(__file__).resolve().parents[2]
 LINKS = ElementTree.fromstring(DRAWING).findall(".//{*}a")
 
 
@@ -63,12 +61,10 @@ def test_every_chapter_of_the_drawing_has_it(book):
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_it_is_legible_and_answers_the_keyboard(browser, served):
+def test_it_is_legible_and_answers_the_keyboard(visiting):
     """On a phone: letters of ten pixels, not wider than the page, a focus that is seen, and
     Enter follows it."""
-    context = browser.new_context(base_url=served, viewport={"width": 390, "height": 844})
-    page = context.new_page()
-    page.goto("chapters/04_attention.html")
+    page = visiting("chapters/04_attention.html", viewport={"width": 390, "height": 844})
     box = page.locator(".tfm-overview svg").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["height"] <= 160
     assert (min(page.locator(".tfm-overview text").evaluate_all(
@@ -83,4 +79,3 @@ def test_it_is_legible_and_answers_the_keyboard(browser, served):
     assert float(link.evaluate(stroke)[:-2]) > float(before[:-2])
     page.keyboard.press("Enter")
     page.wait_for_url("**/03_tokens.html")
-    context.close()

@@ -49,29 +49,29 @@ def checkout(tmp_path, monkeypatch) -> Path:
     for name, value in (("SWEPT", tmp_path / "tests/swept.json"),
                         ("PASSED", tmp_path / "build/passed.json"), ("BUILD", tmp_path / "build")):
         monkeypatch.setattr(prove, name, value)
-    for function in (steps.content, steps.read_by, prove.base, prove.changed):
-        function.cache_clear()
+    forget()
     for function, root in ((steps.closure, 1), (steps.data, 0), (steps.test_reads, 1),
                            (steps.notebook_modules, 1), (steps.files_digest, 1),
                            (steps.tracked, 0)):
         monkeypatch.setattr(steps, function.__name__,
                             (lambda f, n: lambda *args: f(*args, *[tmp_path] * (len(args) <= n)))(
                                 function, root))
-    swept_as(tmp_path, NAMES)
+    (tmp_path / "tests/swept.json").write_text(
+        json.dumps({"older": {name: steps.notebook_key(tmp_path / name) for name in NAMES},
+                    "pages": {}}))
     yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    "What was read of the files before one of them changed."
     for function in (steps.content, steps.read_by, prove.base, prove.changed):
         function.cache_clear()
 
 
-def swept_as(root: Path, names: list[str]) -> None:
-    (root / "tests/swept.json").write_text(
-        json.dumps({"older": {name: steps.notebook_key(root / name) for name in names},
-                    "pages": {}}))
-
-
 def change(root: Path, name: str, text: str) -> None:
     (root / name).write_text(text)
-    for function in (steps.content, steps.read_by, prove.changed): function.cache_clear()
+    forget()
 
 
 def chosen(root: Path, given, setting: str = "native") -> list[str]:

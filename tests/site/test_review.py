@@ -2,14 +2,12 @@
 again when it should."""
 import json
 import re
-from pathlib import Path
 
 import pytest
 import review
 import yaml
+from conftest import ROOT
 from findable import Entry
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +61,11 @@ def test_anki_gets_three_columns(book, made):
 
 
 @pytest.fixture
-def page(browser, served):
-    context = browser.new_context(base_url=served, viewport={"width": 390, "height": 800})
-    page = context.new_page()
+def page(visiting):
+    page = visiting(viewport={"width": 390, "height": 800})
     page.clock.install(time="2026-03-01T10:00:00")
     page.goto("about/cards.html")
-    yield page
-    context.close()
+    return page
 
 
 def grade(page, name: str) -> str:

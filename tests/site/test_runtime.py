@@ -8,10 +8,9 @@ import durations
 import myst
 import pages
 import pytest
-import rules
+from conftest import ROOT
 from test_defects import build, small
 
-ROOT = rules.ROOT
 RECORD = ROOT / "tfmlib/assets/records/pages.json"
 EVERY = {p.relative_to(ROOT / "chapters").with_suffix("").as_posix(): "".join(
     json.loads(p.read_text())["cells"][0]["source"])
@@ -54,7 +53,8 @@ CELLS = [
 
 @pytest.mark.parametrize("minutes, words",
                          [(2, "15 minutes"), (22, "15 minutes"), (23, "30 minutes"),
-                          (58, "an hour"), (75, "1¼ hours"), (209, "3½ hours"), (240, "4 hours")])
+                          (58, "an hour"), (75, "1¼ hours"), (209, "3½ hours"), (240, "4 hours"),
+                          (599, "10 hours"), (600, "10 hours"), (2000, "33 hours")])
 def test_in_hours(minutes, words): assert durations.in_hours(minutes) == words
 
 

@@ -3,21 +3,19 @@ else is fetched."""
 import gzip
 import json
 import re
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import rules
 import yaml
-from conftest import sweep
-from findable import folded, spoken, words
+from conftest import ROOT, sweep
+from findable import spoken, words
 from nbdev_cells import public_names
 from pages import notebooks
 from search import KINDS, coded, numbers, slug
 from term_places import told
 
 pytestmark = [pytest.mark.slow]
-ROOT = Path(__file__).resolve().parents[2]
 FIRST = {                                          # what is typed -> where the first hit leads
     "causal_mask": "04_attention.html#tfm-causal_mask",
     "causal mask": "04_attention.html#tfm-causal_mask",
@@ -75,6 +73,14 @@ def page(browser, served):
     context.close()
 
 
+@pytest.fixture
+def search_page(page):
+    "The page of the search, its script loaded."
+    page.goto("search.html")
+    page.wait_for_function("typeof search === 'function'")
+    return page
+
+
 @pytest.fixture(scope="module")
 def index(book) -> dict:
     text = (book / "searchindex.js").read_text(encoding="utf-8")
@@ -95,7 +101,7 @@ def test_a_section_is_found_beside_a_term(page, query):
 
 @pytest.mark.browser
 @pytest.mark.whole
-def test_every_public_name_is_found_first_where_it_is_defined(page):
+def test_every_public_name_is_found_first_where_it_is_defined(search_page):
     "In the chapter that exports it; a name that several chapters export, in any of them."
     where, books = {}, rules.cells(ROOT)
     for module, owner in rules.owners(books).items():
@@ -105,9 +111,7 @@ def test_every_public_name_is_found_first_where_it_is_defined(page):
         for name in public_names(source):
             if name != "__all__": where.setdefault(name, set()).add(f"{owner}.html#tfm-{name}")
     assert len(where) > 400
-    page.goto("search.html")
-    page.wait_for_function("typeof search === 'function'")
-    first = page.evaluate(
+    first = search_page.evaluate(
         "names => names.map(n => { const [e] = search.results(n); return "
         "`${e.page[0]}.html#${e.anchor}`; })", list(where))
     assert [(n, f) for n, f in zip(where, first, strict=True) if f not in where[n]] == []
@@ -115,16 +119,14 @@ def test_every_public_name_is_found_first_where_it_is_defined(page):
 
 @pytest.mark.browser
 @pytest.mark.whole
-def test_every_term_is_found_first_where_it_is_defined(page, index):
+def test_every_term_is_found_first_where_it_is_defined(search_page, index):
     """As the glossary spells it, without the words in brackets; a name of the library spelt
     alike, or the word's second meaning, may come before it."""
     terms = [(re.sub(r"\s*\([^)]*\)$", "", spelt), index["pages"][at][0])
              for kind, at, _, title, _, *also in index["entries"] if KINDS[kind] == "term"
              for spelt in (title, *also)]
     assert len(terms) > 400
-    page.goto("search.html")
-    page.wait_for_function("typeof search === 'function'")
-    found = page.evaluate(
+    found = search_page.evaluate(
         "all => all.map(query => search.results(query).slice(0, 2).map(e => e.page[0]))",
         [term for term, _ in terms])
     assert ([(term, own, pages) for (term, own), pages in zip(terms, found, strict=True)
@@ -138,29 +140,26 @@ def test_every_term_is_found_first_where_it_is_defined(page, index):
     ("kv cahce", "16_kv_cache", "KV cache"),
     ("how is the memory of a training step counted", "13_accounting",
      "The memory of a training step")])
-def test_common_words_are_left_out_and_misspelt_ones_are_understood(page, query, where, heading):
-    page.goto("search.html")
-    page.wait_for_function("typeof search === 'function'")
-    found = page.evaluate(
+def test_common_words_are_left_out_and_misspelt_ones_are_understood(search_page, query, where,
+                                                                        heading):
+    found = search_page.evaluate(
         "query => search.results(query).slice(0, 5).map(e => [e.page[0], e.title])", query)
     assert any(where in place and heading in title for place, title in found), found
-    page.locator(".tfm-search-page input").fill(query)
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#search-results li")
-    said = page.locator("#search-results > p").inner_text()
+    search_page.locator(".tfm-search-page input").fill(query)
+    search_page.keyboard.press("Enter")
+    search_page.wait_for_selector("#search-results li")
+    said = search_page.locator("#search-results > p").inner_text()
     assert (", for " in said) == (query in ("sofmax", "layernrom", "kv cahce")), said
 
 
 @pytest.mark.browser
-def test_anchors_made_of_titles_are_made_alike(page, index):
+def test_anchors_made_of_titles_are_made_alike(search_page, index):
     """Which headings leave out their anchor is decided here, and what it was is computed in the
     script."""
     left_out = [(title, index["pages"][at][0]) for _, at, anchor, title, *_ in index["entries"]
                 if anchor == 0][::40]
     assert len(left_out) > 15
-    page.goto("search.html")
-    page.wait_for_function("typeof search === 'function'")
-    found = page.evaluate(
+    found = search_page.evaluate(
         "all => all.map(([title, at]) => search.results(title.replace(/^[\\d.]+ · /, '')).find(e "
         "=> e.title === title && e.page[0] === at && !e.anchor?.startsWith('tfm-'))?.anchor)",
         left_out)
@@ -169,14 +168,12 @@ def test_anchors_made_of_titles_are_made_alike(page, index):
 
 @pytest.mark.browser
 @pytest.mark.whole
-def test_every_claim_is_a_hit_of_its_own(page, book):
+def test_every_claim_is_a_hit_of_its_own(search_page, book):
     "Its words bring it among the first, with the anchor of the box that settles it."
     entries = yaml.safe_load((ROOT / "tfmlib/assets/claims.yml").read_text(encoding="utf-8"))
-    page.goto("search.html")
-    page.wait_for_function("typeof search === 'function'")
     asked = [" ".join(sorted(set(words(e["statement"])), key=lambda w: (len(w), w))[-4:])
              for e in entries]
-    found = page.evaluate(
+    found = search_page.evaluate(
         "all => all.map(q => search.results(q).slice(0, 8).map(e => [e.kind, e.page[0], e.anchor]))", asked)  # noqa: E501
     for entry, query, places in zip(entries, asked, found, strict=True):
         own = next((p for p in places if p[0] == "claim" and p[2] in (f"claim-{entry['id']}",
@@ -206,8 +203,7 @@ def test_search_from_a_page_by_keyboard(page):
     assert page.evaluate("document.activeElement.id") == "tfm-q"
     page.evaluate("document.activeElement.blur()")
     page.on("request", lambda r: fetched.append(r.url.rsplit("/", 1)[1]))
-    page.keyboard.press("/")
-    page.keyboard.type("variance of the scores")
+    page.keyboard.type("/variance of the scores")
     page.keyboard.press("Enter")
     page.wait_for_selector("#search-results li")
     assert ("q=variance" in page.url
@@ -236,20 +232,17 @@ def test_search_for_nothing_and_for_what_is_not_there(page):
 
 
 @pytest.mark.browser
-def test_script_and_build_know_the_same_kinds(page):
-    page.goto("search.html")
-    assert tuple(page.evaluate("search.kinds")) == KINDS
+def test_script_and_build_know_the_same_kinds(search_page):
+    assert tuple(search_page.evaluate("search.kinds")) == KINDS
 
 
 @pytest.mark.browser
-def test_script_and_build_cut_words_alike(page, index):
+def test_script_and_build_cut_words_alike(search_page, index):
     "The words under which the build files a text are those that the script looks for."
-    page.goto("search.html")
-    page.wait_for_function("typeof search === 'function'")
     texts = ([e[3] for e in index["entries"]] + ["√D", "math.sqrt(D)", "QKᵀ / √D", "naïve Zürich",
                                                  "layer_norm LayerNorm RMSNorm", "top-p’s",
                                                  "W_q² x₁", "a_b_c_d_e", "end-to-end a_b_c_d"])
-    assert page.evaluate("all => all.map(search.words)", texts) == [words(t) for t in texts]
+    assert search_page.evaluate("all => all.map(search.words)", texts) == [words(t) for t in texts]
 
 
 @pytest.mark.parametrize("steps", [[0], [31, 32, 1023, 1024, 0, 5], [3 * 2**20 + 2, 1]])
@@ -319,13 +312,10 @@ def test_solutions_are_not_given_away(index):
     ("LayerNorm", ["layer", "norm", "layernorm"]), ("RMSNorm", ["rms", "norm", "rmsnorm"]),
     ("top-p", ["top", "p", "topp"]),
     ("1/√D", ["1", "√", "d", "√d"]), (r"\sqrt{D}", ["√", "d"]), ("the square roots", ["the", "√"]),
-    ("a_b_c_d_e", list("abcde")), ("Zürich", ["zurich"]), ("LSTM", ["lstm"])])
+    ("a_b_c_d_e", list("abcde")), ("Zürich", ["zurich"]), ("LSTM", ["lstm"]),
+    ("rsqrt sqrtm squares", ["rsqrt", "sqrtm", "squares"])])
 def test_words(text, found):
     assert words(text) == found
-
-
-def test_folding_keeps_other_words():
-    assert folded("rsqrt sqrtm squares") == "rsqrt sqrtm squares"
 
 
 def test_places_that_are_told_are_checked(tmp_path, monkeypatch):

@@ -1,12 +1,11 @@
 """Sentences and verdicts that were wrong once, and what the pages say now."""
 import json
 import re
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from ledger_rules import entries
 
-ROOT = Path(__file__).resolve().parents[2]
 LAYERS = "depth/20_linear_and_state_space_layers"
 NOW = [  # page, what it says, what must not come back
     ("depth/13_accounting", "Llama 4 Scout.*about 20,000", r"factor of about [1-9],"),

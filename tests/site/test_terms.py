@@ -2,24 +2,22 @@
 page leads there; the index says where."""
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pages
 import pytest
-import rules  # noqa: F401  (the extensions' folder on the path)
 import term_index
 import term_places
 import term_words
 import terms
 import yaml
+from conftest import ROOT
 from docutils import nodes
 from docutils.utils import new_document
 from findable import Entry, folded
 from pages import notebooks
 from sphinx.addnodes import pending_xref
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCE = (ROOT / "about/glossary.md").read_text(encoding="utf-8")
 GLOSSARY = term_words.glossary(SOURCE)
 KNOWN = term_words.known(ROOT)

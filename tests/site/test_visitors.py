@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import counted
 import pytest
-from durations import in_hours, reading
+from conftest import ROOT, keys
+from durations import reading
 
-ROOT = Path(__file__).resolve().parents[2]
 BASE = "https://example.org/book/"
 ATOM = "{http://www.w3.org/2005/Atom}"
 
@@ -46,7 +46,6 @@ def test_lists_in_words():
 
 def test_hours_of_several_chapters_are_their_sum():
     assert reading(ROOT, "04_attention 10_decoders").endswith("hours")
-    assert (in_hours(599), in_hours(600), in_hours(2000)) == ("10 hours", "10 hours", "33 hours")
     with pytest.raises(ValueError, match="99_gone: no such chapter"):
         reading(ROOT, "04_attention 99_gone")
 
@@ -125,11 +124,9 @@ TERM = ".tfm-text a[href*='glossary.html#term-']"
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1400, 390])
-def test_a_term_shows_its_sentence_to_pointer_keyboard_and_finger(browser, served, width):
-    context = browser.new_context(viewport={"width": width, "height": 800}, has_touch=True,
-                                  base_url=served)
-    page = context.new_page()
-    page.goto("chapters/04_attention.html")
+def test_a_term_shows_its_sentence_to_pointer_keyboard_and_finger(visiting, width):
+    page = visiting("chapters/04_attention.html", viewport={"width": width, "height": 800},
+                    has_touch=True)
     # a font that comes late moves the words from under the pointer
     page.evaluate("document.fonts.ready")
     link, tip = page.locator(TERM).nth(3), page.locator(".tfm-tip")
@@ -151,8 +148,7 @@ def test_a_term_shows_its_sentence_to_pointer_keyboard_and_finger(browser, serve
     page.mouse.move(2, 2)
     tip.wait_for(state="hidden")
     page.locator(TERM).nth(2).focus()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Shift+Tab")
+    keys(page, "Tab", "Shift+Tab")
     assert (tip.is_visible() and tip.inner_text()
             == page.locator(TERM).nth(2).get_attribute("data-sentence"))
     before = tip.bounding_box()["y"]
@@ -166,22 +162,18 @@ def test_a_term_shows_its_sentence_to_pointer_keyboard_and_finger(browser, serve
     assert "04_attention" in page.url and tip.is_visible()
     link.tap()
     page.wait_for_url("**/glossary.html#term-*")
-    context.close()
 
 
 @pytest.mark.browser
-def test_a_citation_shows_its_reference(browser, served):
-    context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True,
-                                  base_url=served)
-    page = context.new_page()
-    page.goto("chapters/04_attention.html")
+def test_a_citation_shows_its_reference(visiting):
+    page = visiting("chapters/04_attention.html", viewport={"width": 390, "height": 800},
+                    has_touch=True)
     cited, tip = (page.locator(".tfm-text a[href*='bibliography.html#']").first,
                   page.locator(".tfm-tip"))
     assert (cited.get_attribute("title") is None
             and cited.get_attribute("data-sentence").count(".") > 2)
     cited.focus()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Shift+Tab")
+    keys(page, "Tab", "Shift+Tab")
     assert (tip.is_visible() and "Attention is all you need" in tip.inner_text()
             and "2017" in tip.inner_text())
     page.keyboard.press("Escape")
@@ -189,4 +181,3 @@ def test_a_citation_shows_its_reference(browser, served):
     assert tip.is_visible() and "04_attention" in page.url, "the first touch shows it"
     cited.tap()
     page.wait_for_url("**/bibliography.html#*")
-    context.close()
