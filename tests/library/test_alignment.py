@@ -3,6 +3,7 @@ refuse."""
 import pytest
 import torch
 import torch.nn.functional as F
+from attending import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
@@ -55,10 +56,6 @@ def sources(lengths: list[int], seed: int = 0, width: int | None = None) -> torc
     for row, n in zip(x, lengths):
         row[:n - 1], row[n - 1] = torch.randint(len(SPECIALS), V, (n - 1,), generator=g), EOS
     return x
-
-
-def draw(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 # --- words ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from attending import attended
+from attending import attended, draw
 from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,10 +34,6 @@ from tfmlib.block import (
     swiglu_d_ff,
 )
 from tfmlib.heads import MultiHeadAttention, grouped_query_attention
-
-
-def draw(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def close(got, wanted, tol=1e-11): torch.testing.assert_close(got, wanted, rtol=tol, atol=tol)

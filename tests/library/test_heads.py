@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from attending import attended
+from attending import attended, draw
 from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,10 +25,6 @@ from tfmlib.heads import (
 
 small = st.integers(1, 4)
 MASKS = st.sampled_from(["none", "bool", "float", "padding", "per head", "rows"])
-
-
-def draw(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def masked(kind, seed, B, H, T, S):

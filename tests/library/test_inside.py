@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from attending import draw
 from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,10 +39,6 @@ from tfmlib.inside import (
 from tfmlib.workbench import shipped_weights
 
 sizes = st.integers(1, 6)
-
-
-def draw(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @st.composite

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from attending import attended
+from attending import attended, draw
 from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,8 +46,6 @@ from transformers.models.t5.configuration_t5 import T5Config  # noqa: E402
 from transformers.models.t5.modeling_t5 import T5Attention  # noqa: E402
 
 
-def draw(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 def gap(a, b): return float((a - b).detach().abs().max()) if a.numel() else 0.
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from attending import draw
 from conftest import often
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,10 +37,6 @@ PAIRS = [(nn.RNN, RNNCell), (nn.LSTM, LSTMCell), (nn.GRU, GRUCell)]
 CELLS = [RNNCell, LSTMCell, GRUCell]
 small = st.integers(1, 5)
 seeds = st.integers(0, 2**31)
-
-
-def draw(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 # --- cells and layers -----------------------------------------------------------------------------
